@@ -1,0 +1,10 @@
+"""pytest-cutile: a correctness and performance regression harness for cuTile kernels.
+
+Importing this package is cheap: torch and cuda.tile are imported when a gate first needs them.
+"""
+
+from pytest_cutile.core.spec import Case, KernelSpec, SpecError, Work
+
+__version__ = "0.1.0"
+
+__all__ = ["Case", "KernelSpec", "SpecError", "Work", "__version__"]

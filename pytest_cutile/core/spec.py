@@ -1,0 +1,92 @@
+"""What a kernel's author declares: `KernelSpec`, its `Case`s and the `Work` one launch does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
+
+
+class SpecError(ValueError):
+    """A declaration that cannot be gated; the message names the spec, what is wrong and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one launch has to do, whatever the implementation: the numerators of TFLOPS and GB/s."""
+
+    flops: float = 0.0
+    """Floating-point operations per launch (a multiply-add counts two); 0 for a memory-bound kernel."""
+    bytes: float = 0.0
+    """Bytes per launch: each input read once, each output written once."""
+    dtype: str | None = None
+    """Dtype of the multiplied operands ("float16", "tfloat32", "float8_e4m3fn"): it chooses the peak rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One shape, dtype and option set that a kernel is gated with."""
+
+    name: str
+    """Readable and unique in its spec; part of the test's id and the baseline's key: "bf16-4096x8192"."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the spec's `inputs`, `work` and `reduction`."""
+    speed: bool = True
+    """Whether the speed gate times it. False for odd or small shapes that only correctness needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """A declared kernel: pytest collects each of its cases under every gate.
+
+    The module that holds it is listed in the ini option `cutile_kernels` and exposes it as `SPEC`
+    (or several as `SPECS`).
+
+    Raises:
+        SpecError: no cases, a duplicate or unusable case name.
+    """
+
+    name: str
+    """The kernel's name: in the summary and in baseline keys ("softmax")."""
+    launch: Callable[..., Any]
+    """The launcher as users call it: takes what `inputs` makes, returns the output tensor or a tuple of them."""
+    reference: Callable[..., Any]
+    """Same arguments, with floating-point tensors already converted to float64; returns the exact outputs."""
+    inputs: Callable[..., Any]
+    """`inputs(make_tensor, **case.params)`: the launch arguments, a tuple (or a dict of keyword arguments)."""
+    cases: Sequence[Case]
+    """What is gated."""
+    work: Callable[..., Work] | None = None
+    """`work(**case.params)`: what one launch does. Without it the speed gate compares times alone."""
+    reduction: Callable[..., int] | int = 1
+    """Length of the longest sum behind one output element, or `reduction(**case.params)`; widens the bound."""
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise SpecError(
+                f"KernelSpec {self.name!r} declares no cases, so nothing would be gated: give it at least one Case"
+            )
+        seen: set[str] = set()
+        for case in self.cases:
+            if not _CASE_NAME.fullmatch(case.name):
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: case name {case.name!r} cannot be part of a test id: "
+                    "use letters, digits and any of _ . = , + -"
+                )
+            if case.name in seen:
+                raise SpecError(
+                    f"KernelSpec {self.name!r} has two cases named {case.name!r}: "
+                    "case names are baseline keys and must be unique"
+                )
+            seen.add(case.name)
+
+    def reduction_of(self, case: Case) -> int:
+        """Return the length of the longest sum behind one output element of `case`."""
+        return self.reduction(**case.params) if callable(self.reduction) else self.reduction
+
+    def work_of(self, case: Case) -> Work:
+        """Return what one launch of `case` does; an empty `Work` when the spec does not say."""
+        return self.work(**case.params) if self.work is not None else Work()
