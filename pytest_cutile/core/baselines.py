@@ -1,0 +1,227 @@
+"""Speed baselines: one JSON file per platform, read strictly, written atomically, made for diffs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from pytest_cutile.core.platforms import gpu_slug
+from pytest_cutile.core.spec import Work
+from pytest_cutile.core.statistics import median
+
+SCHEMA = 1
+"""Version of the file's form that this release writes and reads."""
+MAX_RUNS = 12
+"""Runs kept per entry; the oldest make room."""
+
+
+class BaselineError(RuntimeError):
+    """A baseline file that cannot be used; the message names file, line or key, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One recorded measurement: one process on one GPU."""
+
+    at: str
+    """When, ISO 8601 in UTC."""
+    median_us: float
+    """Median time per launch, in microseconds."""
+    spread: float
+    """Half interquartile range of the samples over their median."""
+    samples: int
+    """Number of samples."""
+    gpu_uuid: str
+    """The board that was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What one case is compared with."""
+
+    work: Work
+    """What one launch did when it was recorded."""
+    runs: tuple[Run, ...]
+    """The measurements, oldest first; at least one."""
+    environment: Mapping[str, str]
+    """Driver, compiler, versions, power limit: the same for all runs of the entry."""
+    provenance: Mapping[str, str]
+    """Who recorded it, from which commit, and the reason if it was slower than what it replaced."""
+
+    @property
+    def median_us(self) -> float:
+        """The reference: the median over the runs, in microseconds per launch."""
+        return median([run.median_us for run in self.runs])
+
+    def with_run(self, run: Run, *, environment: Mapping[str, str], provenance: Mapping[str, str]) -> Entry:
+        """Return this entry with one more run; runs of another environment do not mix, so they go."""
+        kept = self.runs if dict(environment) == dict(self.environment) else ()
+        return replace(
+            self,
+            runs=(*kept, run)[-MAX_RUNS:],
+            environment=dict(environment),
+            provenance={**self.provenance, **provenance},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineFile:
+    """The recorded entries of one platform."""
+
+    arch: str
+    """Architecture the entries were measured on."""
+    gpu: str
+    """GPU they were measured on, as NVML names it."""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    """By case key, e.g. "softmax[bf16-4096x8192]"."""
+
+
+def baseline_path(base: Path, arch: str, gpu: str) -> Path:
+    """Return the file for a platform: `base` itself if it is a JSON file, else <arch>-<gpu>.json in it."""
+    return base if base.suffix == ".json" else base / f"{arch}-{gpu_slug(gpu)}.json"
+
+
+def read_baselines(path: Path) -> BaselineFile | None:
+    """Read a baseline file; None when there is none.
+
+    Raises:
+        BaselineError: it cannot be read, holds a merge conflict, has a newer schema, or lacks a key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BaselineError(f"{path} cannot be read: {error}. Restore it from version control.") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+            raise BaselineError(
+                f"{path}:{number}: merge conflict ({line[:30].strip()}). Keep one side of every entry "
+                "(or both sides' runs), remove the markers, and run again."
+            )
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BaselineError(
+            f"{path}:{error.lineno}: not valid JSON: {error.msg}. Restore it from version control."
+        ) from error
+    return _parse(data, path, text)
+
+
+def _parse(data: Any, path: Path, text: str) -> BaselineFile:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        raise BaselineError(f'{path}:1: no baseline file: the key "schema" is missing or no number.')
+    if schema != SCHEMA:
+        line = next((n for n, row in enumerate(text.splitlines(), 1) if re.search(r'"schema"\s*:', row)), 1)
+        advice = (
+            "Upgrade pytest-cutile" if schema > SCHEMA else "Record it anew with pytest --update-baselines"
+        )
+        raise BaselineError(f"{path}:{line}: schema {schema}, this release reads {SCHEMA}. {advice}.")
+    key = "arch"
+    try:
+        arch, gpu = str(data["arch"]), str(data[key := "gpu"])
+        entries: dict[str, Entry] = {}
+        raw_entries = data[key := "entries"]
+        for name, raw in raw_entries.items():
+            key = f"entries / {name}"
+            entries[name] = Entry(
+                work=Work(**raw["work"]),
+                runs=tuple(Run(**run) for run in raw["runs"]),
+                environment=dict(raw["environment"]),
+                provenance=dict(raw["provenance"]),
+            )
+            if not entries[name].runs:
+                raise ValueError("it has no runs")
+            if not all(run.median_us > 0 for run in entries[name].runs):
+                raise ValueError("a median_us is not a positive number")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise BaselineError(
+            f"{path}: bad entry at key {key!r}: {what}. Restore it from version control, "
+            "or delete the entry and record it with pytest --update-baselines."
+        ) from error
+    return BaselineFile(arch=arch, gpu=gpu, entries=entries)
+
+
+def record_entries(path: Path, *, arch: str, gpu: str, entries: Mapping[str, Entry]) -> None:
+    """Merge `entries` into the file at `path`, under a lock; other entries stay as they are on disk now.
+
+    Raises:
+        BaselineError: the existing file cannot be used, belongs to another GPU, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(_lock_path(path)):
+            existing = read_baselines(path) or BaselineFile(arch=arch, gpu=gpu)
+            if (existing.arch, existing.gpu) != (arch, gpu):
+                raise BaselineError(
+                    f"{path} belongs to {existing.gpu} ({existing.arch}), not to {gpu} ({arch}): nothing was "
+                    "written. Give --perf-baseline a directory, and each platform gets its own file."
+                )
+            merged = {**existing.entries, **entries}
+            _write_atomically(path, render(BaselineFile(arch=arch, gpu=gpu, entries=merged)))
+    except OSError as error:
+        raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
+
+
+def render(file: BaselineFile) -> str:
+    """Return the text of a baseline file: sorted, a few lines per case, one line per run."""
+    blocks = []
+    for name in sorted(file.entries):
+        entry = file.entries[name]
+        runs = ",\n".join(f"    {_line(asdict(run))}" for run in entry.runs)
+        work = {key: value for key, value in asdict(entry.work).items() if value is not None}
+        blocks.append(
+            f"  {json.dumps(name)}: {{\n"
+            f'   "work": {_line(work)},\n'
+            f'   "environment": {_line(entry.environment)},\n'
+            f'   "provenance": {_line(entry.provenance)},\n'
+            f'   "runs": [\n{runs}\n   ]\n'
+            "  }"
+        )
+    body = ",\n".join(blocks)
+    head = f' "schema": {SCHEMA},\n "arch": {json.dumps(file.arch)},\n "gpu": {json.dumps(file.gpu)},\n'
+    return f'{{\n{head} "entries": {{\n{body}\n }}\n}}\n'
+
+
+def _line(mapping: Mapping[str, Any]) -> str:
+    return json.dumps(dict(mapping), sort_keys=True)
+
+
+def _lock_path(path: Path) -> Path:
+    # Not beside the file: a lock file there would turn up in `git status`.
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"pytest-cutile-{os.getuid()}-{digest}.lock"
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def environment_changes(then: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
+    """Return what differs between two environments, one "name: then -> now" each, sorted."""
+    return [
+        f"{name}: {then.get(name, 'unknown')} -> {now.get(name, 'unknown')}"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]

@@ -1,0 +1,239 @@
+"""The text that people read: failure messages and the summary table. At most 100 columns wide."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_cutile.core.baselines import Entry, environment_changes
+from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.timing import Measurement
+from pytest_cutile.core.verdicts import Judgement, Reason, Rule, Verdict
+
+WIDTH = 100
+
+
+def format_time(us: float) -> str:
+    """Return a time with three to four digits and its unit: "38.81 us", "1.203 ms"."""
+    return f"{us:.4g} us" if us < 1000 else f"{us / 1000:.4g} ms"  # noqa: PLR2004
+
+
+def format_change(change: float) -> str:
+    """Return a relative change with its sign: "+6.2 %"."""
+    return f"{change:+.1%}".replace("%", " %")
+
+
+def format_share(share: float) -> str:
+    """Return a share as whole percents: "72 %"."""
+    return f"{share:.0%}".replace("%", " %")
+
+
+def regression_message(
+    *,
+    key: str,
+    nodeid: str,
+    measurement: Measurement,
+    medians_us: Sequence[float],
+    judgement: Judgement,
+    entry: Entry,
+    environment: Mapping[str, str],
+    baseline_file: str,
+    rule: Rule,
+) -> str:
+    """Return the message of a regression: both figures, change, spread, environment, how to accept it."""
+    device = measurement.device
+    change = judgement.change or 0.0
+    before = entry.median_us
+    now = before * (1 + change)
+    rows = [("", "now", "baseline", "change")]
+    rows.append(("time per launch", format_time(now), format_time(before), format_change(change)))
+    if measurement.rate is not None:
+        scale = measurement.rate * measurement.median_us
+        rows.append(
+            (
+                measurement.bound,
+                f"{scale / now:.4g}",
+                f"{scale / before:.4g}",
+                format_change(before / now - 1),
+            )
+        )
+        if measurement.share_of_limit is not None:
+            scale = measurement.share_of_limit * measurement.median_us
+            rows.append(("share of limit", format_share(scale / now), format_share(scale / before), ""))
+    runs = entry.runs
+    rows.append(
+        (
+            "spread of samples",
+            f"±{measurement.relative_spread:.2%}",
+            f"±{max(run.spread for run in runs):.2%}",
+            "",
+        )
+    )
+    measured = ", ".join(f"{value:.4g}" for value in medians_us)
+    recorded = f"{len(runs)} run{'s' if len(runs) > 1 else ''}, last {runs[-1].at[:10]}"
+    changes = environment_changes(entry.environment, environment)
+    if device.uuid not in {run.gpu_uuid for run in runs}:
+        changes = [*changes, "another board of the same kind"]
+    lines = [
+        f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than its baseline "
+        f"(margin {rule.margin:.0%}).",
+        "",
+        *_table(rows, indent="  "),
+        "",
+        f"  measured    {len(medians_us)} times, new buffers each time: {measured} us per launch",
+        f"  baseline    {baseline_file} ({recorded})",
+        "  environment " + ("\n              ".join(changes) if changes else "unchanged"),
+        "",
+        "To accept the slower figure (the reason is stored with it):",
+        f"  pytest {shlex.quote(nodeid)} --arch {device.arch} --update-baselines --reason 'why it is slower'",
+    ]
+    return "\n".join(lines)
+
+
+def above_limit_message(key: str, measurement: Measurement) -> str:
+    """Return the message for a figure that the chip cannot reach."""
+    platform = measurement.platform
+    unit = measurement.bound
+    limit = (measurement.rate or 0) / (measurement.share_of_limit or 1)
+    source = platform.source if platform else ""
+    return (
+        f"{key}: {measurement.rate:.4g} {unit} is above what {measurement.device.name} can do "
+        f"({limit:.4g} {unit}; {source}).\n"
+        f"The measurement or the work count is wrong: {format_time(measurement.median_us)} per launch for "
+        f"{measurement.work.flops:.4g} flops and {measurement.work.bytes:.4g} bytes. Check that the work is "
+        "counted for what is computed (a causal mask halves it),\n"
+        "that the kernel does all of it, and that its data is several times the L2 cache. Nothing is recorded."
+    )
+
+
+@dataclass(frozen=True)
+class SummaryLine:
+    """A line of the summary with what its colour says."""
+
+    text: str
+    """The line, at most 100 columns."""
+    good: bool | None
+    """True: fine, False: failed, None: nothing was decided."""
+
+
+_HEADER = ("kernel", "case", "arch", "time/launch", "rate", "limit", "change", "verdict")
+_FAILED = {
+    Gate.CORRECT.value: "wrong result",
+    Gate.COMPILE.value: "does not compile",
+    Gate.SPEED.value: "speed failed",
+}
+
+
+def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[SummaryLine]:
+    """Return the summary table: a row per kernel, case and architecture, and what was not measured.
+
+    Rows in which nothing was timed and nothing failed are joined per kernel unless `verbose`.
+    """
+    by_row: dict[tuple[str, str, str], dict[str, GateResult]] = defaultdict(dict)
+    not_measured: Counter[tuple[str, str]] = Counter()
+    for result in results:
+        by_row[result.kernel, result.case, result.arch][result.gate] = result
+        if result.verdict == Verdict.NOT_MEASURED:
+            not_measured[result.detail or result.reason, result.gate] += 1
+    rows: list[tuple[tuple[str, ...], bool | None]] = []
+    quiet: dict[tuple[str, str, str], tuple[list[str], bool | None]] = {}
+    for (kernel, case, arch), gates in sorted(by_row.items()):
+        verdict, good = _verdict_of_row(gates)
+        speed = gates.get(Gate.SPEED)
+        if not verbose and good is not False and (speed is None or speed.median_us is None):
+            quiet.setdefault((kernel, verdict, arch), ([], good))[0].append(case)
+            continue
+        rows.append(((kernel, case, arch, *_figures(speed), verdict), good))
+    joined: dict[tuple[str, str, int, bool | None], list[str]] = defaultdict(list)
+    for (kernel, verdict, arch), (cases, good) in quiet.items():
+        joined[kernel, verdict, len(cases), good].append(arch)
+    for (kernel, verdict, count, good), archs in joined.items():
+        cases_text = f"{count} case{'s' if count > 1 else ''}"
+        arch_text = archs[0] if len(archs) == 1 else f"{len(archs)} archs"
+        rows.append(((kernel, cases_text, arch_text, "", "", "", "", verdict), good))
+    if not rows:
+        return []
+    table = _table([_HEADER, *(row for row, _ in rows)], rule=True)
+    lines = [SummaryLine(table[0], None), SummaryLine(table[1], None)]
+    lines += [
+        SummaryLine(text[:WIDTH].rstrip(), good) for text, (_, good) in zip(table[2:], rows, strict=True)
+    ]
+    by_detail: dict[str, list[str]] = defaultdict(list)
+    for (detail, gate), count in sorted(not_measured.items()):
+        by_detail[detail].append(f"{count} {gate}")
+    lines += [
+        SummaryLine(f"not measured: {', '.join(gates)}: {detail}", None) for detail, gates in by_detail.items()
+    ]
+    return lines
+
+
+def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
+    for gate in (Gate.COMPILE, Gate.CORRECT, Gate.SPEED):
+        result = gates.get(gate)
+        if result is not None and result.verdict == "fail":
+            return _FAILED[gate], False
+    speed = gates.get(Gate.SPEED)
+    if speed is not None and speed.verdict == Verdict.REGRESSION:
+        return Verdict.REGRESSION.value, False
+    if speed is not None and speed.verdict != Verdict.NOT_MEASURED:
+        good = True if speed.verdict in (Verdict.PASS, Verdict.IMPROVEMENT) else None
+        return speed.verdict, good
+    correct, compiled = gates.get(Gate.CORRECT), gates.get(Gate.COMPILE)
+    said = []
+    if correct is not None and correct.verdict == "pass":
+        said.append("correct")
+    if compiled is not None and compiled.verdict == "pass":
+        said.append("compiles")
+    if any(result is not None and result.verdict == Verdict.NOT_MEASURED for result in (correct, speed)):
+        said.append("not-measured")
+        return ", ".join(said), None
+    return ", ".join(said), True
+
+
+def _figures(speed: GateResult | None) -> tuple[str, str, str, str]:
+    if speed is None or speed.median_us is None:
+        return ("", "", "", "")
+    return (
+        format_time(speed.median_us),
+        f"{speed.rate:.4g} {speed.unit}" if speed.rate is not None else "",
+        format_share(speed.share_of_limit) if speed.share_of_limit is not None else "",
+        format_change(speed.change) if speed.change is not None else "",
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]], *, indent: str = "", rule: bool = False) -> list[str]:
+    """Align `rows` in columns: text left, figures (every column whose header is a figure) right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    right = {"time/launch", "rate", "limit", "change", "now", "baseline"}
+    lines = []
+    for index, row in enumerate(rows):
+        cells = [
+            cell.rjust(width) if head in right else cell.ljust(width)
+            for cell, width, head in zip(row, widths, rows[0], strict=True)
+        ]
+        lines.append((indent + "  ".join(cells)).rstrip())
+        if rule and index == 0:
+            lines.append("  ".join("-" * width for width in widths))
+    return lines
+
+
+def speed_word(result: GateResult) -> str:
+    """Return one case's progress line: time, rate, change and verdict ("38.8 us, 3459 GB/s, +0.3 %, pass")."""
+    figures = [figure for figure in _figures(result) if figure]
+    return ", ".join([*figures, result.verdict])
+
+
+__all__ = [
+    "WIDTH",
+    "Reason",
+    "SummaryLine",
+    "above_limit_message",
+    "format_change",
+    "format_share",
+    "format_time",
+    "regression_message",
+    "speed_word",
+    "summary",
+]

@@ -1,0 +1,54 @@
+"""What a gate found, in a form that travels with a pytest report (also between xdist processes)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Gate(StrEnum):
+    """The questions that are asked of each case."""
+
+    CORRECT = "correct"
+    COMPILE = "compile"
+    SPEED = "speed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateResult:
+    """The outcome of one gate for one case on one architecture."""
+
+    gate: str
+    """A value of `Gate`."""
+    kernel: str
+    """The kernel's name; for a test function that uses the fixtures, the name of its file."""
+    case: str
+    """The case's name; for a test function its name with parameters."""
+    arch: str
+    """Architecture it is about."""
+    verdict: str
+    """"pass" or "fail" for correct and compile (or "not-measured"); a `Verdict` for speed."""
+    reason: str = ""
+    """Reason code of a speed verdict or of not-measured."""
+    detail: str = ""
+    """One sentence for people."""
+    median_us: float | None = None
+    """Median time per launch, in microseconds."""
+    rate: float | None = None
+    """TFLOPS or GB/s, as `unit` says."""
+    unit: str = ""
+    """Unit of `rate`."""
+    share_of_limit: float | None = None
+    """Share of the chip's limit in that unit."""
+    change: float | None = None
+    """Relative change of the time against the baseline; +0.05 is 5 % slower."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> GateResult:
+        """Rebuild from `to_dict`'s form."""
+        return cls(**data)

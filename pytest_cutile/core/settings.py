@@ -1,0 +1,40 @@
+"""What the user asked for: one frozen object, built from the command line and the ini file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_cutile.core.verdicts import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of one run."""
+
+    rootpath: Path
+    """pytest's rootdir."""
+    asked: tuple[str, ...]
+    """Architectures as asked for: canonical names, "native" or "all"; empty when nothing was asked."""
+    default_arch: str
+    """Architecture when nothing was asked and there is no GPU (ini option `cutile_arch`)."""
+    foreign_arch: str | None
+    """The value of an `--arch` that another plugin or conftest owns, when it names no architecture."""
+    baseline_path: Path | None
+    """Directory or file of baselines; None: compare with nothing."""
+    baseline_asked: bool
+    """Whether the path was given on the command line (then it has to exist)."""
+    update_baselines: bool
+    """Whether to record baselines."""
+    reason: str | None
+    """Why a worse value is accepted; stored with it."""
+    strict: bool
+    """Whether everything that stays undecided fails too."""
+    kernels: tuple[str, ...]
+    """Modules and packages that declare kernels (ini option `cutile_kernels`)."""
+    rule: Rule
+    """Thresholds of the speed gate."""
+    compile_timeout_s: float
+    """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
+    xdist_worker: bool
+    """Whether this process is a pytest-xdist worker."""

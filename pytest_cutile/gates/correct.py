@@ -1,0 +1,65 @@
+"""The gate `correct`: does the kernel compute what its reference computes?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.verdicts import Verdict
+from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gpu.check import KernelMismatch
+
+if TYPE_CHECKING:
+    from pytest_cutile.gpu.check import CheckReport
+
+
+def gate_correct(
+    engine: Engine, *, kernel: str, case: str, arch: str, check: Callable[[], CheckReport]
+) -> CheckReport:
+    """Run `check`, and remember whether the case is right.
+
+    Raises:
+        Blocked: it cannot run here.
+        KernelMismatch: the result is wrong. Whatever the kernel or its reference raises goes on, too.
+    """
+
+    def record(verdict: str, *, reason: str = "", detail: str = "") -> None:
+        engine.results.append(
+            GateResult(
+                gate=Gate.CORRECT, kernel=kernel, case=case, arch=arch, verdict=verdict, reason=reason, detail=detail
+            )
+        )
+
+    __tracebackhide__ = True
+    try:
+        engine.usable_device(arch)
+        report = check()
+    except Blocked as blocked:
+        record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
+        raise
+    except KernelMismatch as mismatch:
+        engine.wrong.add((kernel, case))
+        record("fail", detail=str(mismatch).partition("\n")[0])
+        raise
+    except Exception as error:
+        engine.wrong.add((kernel, case))
+        note_gpu_failure(engine, error, f"{kernel}[{case}]")
+        record("fail", detail=f"{type(error).__name__}: {error}".partition("\n")[0])
+        raise
+    engine.right.add((kernel, case))
+    record("pass")
+    return report
+
+
+def note_gpu_failure(engine: Engine, error: BaseException, where: str) -> None:
+    """Remember an error after which the CUDA context is unusable (an illegal address, say)."""
+    text = str(error)
+    sticky = ("illegal memory access", "illegal instruction", "misaligned address", "unspecified launch failure")
+    if any(phrase in text for phrase in sticky):
+        engine.gpu_failure = f"{where}: {text.partition(chr(10))[0]}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether `error` is CUDA running out of memory, without importing torch."""
+    return type(error).__name__ == "OutOfMemoryError"

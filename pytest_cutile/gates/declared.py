@@ -1,0 +1,110 @@
+"""The gates of a declared kernel's case: the spec's functions joined to the shared engine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.gates.compiling import Compilations, CompileCase, gate_compile
+from pytest_cutile.gates.correct import gate_correct
+from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.outcome import test_outcome
+from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
+from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.gpu.check import CheckReport, check_kernel
+
+
+def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
+    """Return what the gate `compile` runs for `case` on `arch`: its inputs without data, and the launcher."""
+
+    def run() -> object:
+        call, args = _bind(spec.launch, spec.inputs(MakeTensor(device="cuda", seed_text=""), **case.params))
+        return call(*args)
+
+    return CompileCase(kernel=spec.name, case=case.name, arch=arch, run=run)
+
+
+class DeclaredGates:
+    """The gates of one declared case, as the tests that are collected for it call them."""
+
+    def __init__(
+        self, engine: Engine, compilations: Compilations, *, spec: KernelSpec, case: Case, arch: str, nodeid: str
+    ) -> None:
+        self._engine = engine
+        self._compilations = compilations
+        self._spec = spec
+        self._case = case
+        self._arch = arch
+        self._nodeid = nodeid
+        self._where = f"{spec.name}[{case.name}]"
+
+    def compile(self) -> None:
+        """Compile the case; fail with the compiler's own message."""
+        __tracebackhide__ = True
+        with test_outcome(self._engine, self._where):
+            gate_compile(self._engine, self._compilations, compile_case(self._spec, self._case, self._arch))
+
+    def correct(self) -> None:
+        """Compare the case with its reference."""
+        __tracebackhide__ = True
+        with test_outcome(self._engine, self._where):
+            self._check()
+
+    def speed(self) -> SpeedOutcome:
+        """Time the case and compare it with its baseline; check it first if that has not been done."""
+        __tracebackhide__ = True
+        spec, case = self._spec, self._case
+        with test_outcome(self._engine, self._where):
+            known = (spec.name, case.name)
+            if known not in self._engine.wrong and known not in self._engine.right:
+                self._check()
+            outcome = gate_speed(
+                self._engine,
+                SpeedCase(
+                    key=self._where,
+                    kernel=spec.name,
+                    case=case.name,
+                    nodeid=self._nodeid,
+                    arch=self._arch,
+                    work=spec.work_of(case),
+                    prepare=self._prepare,
+                ),
+            )
+        return outcome
+
+    def _check(self) -> CheckReport:
+        __tracebackhide__ = True
+        spec, case = self._spec, self._case
+
+        def check() -> CheckReport:
+            inputs = self._inputs()
+            launch, args = _bind(spec.launch, inputs)
+            reference, _ = _bind(spec.reference, inputs)
+            return check_kernel(launch, *args, reference=reference, reduction=spec.reduction_of(case))
+
+        return gate_correct(self._engine, kernel=spec.name, case=case.name, arch=self._arch, check=check)
+
+    def _inputs(self) -> Any:
+        device = self._engine.usable_device(self._arch)
+        make_tensor = MakeTensor(device=device.torch_device, seed_text=self._nodeid)
+        return self._spec.inputs(make_tensor, **self._case.params)
+
+    def _prepare(self) -> Callable[[], object]:
+        call, args = _bind(self._spec.launch, self._inputs())
+        return functools.partial(call, *args)
+
+
+def _bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a function of positional arguments and those arguments, for inputs given as tuple or dict."""
+    if isinstance(inputs, Mapping):
+        names = tuple(inputs)
+
+        @functools.wraps(function)
+        def call(*values: Any) -> Any:
+            __tracebackhide__ = True
+            return function(**dict(zip(names, values, strict=True)))
+
+        return call, tuple(inputs.values())
+    return function, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)

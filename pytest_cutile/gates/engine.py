@@ -1,0 +1,209 @@
+"""The state of one run that the gates share: architectures, the GPU and its timer, compiler, baselines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from pytest_cutile.compile import Compiler, CompilerMissing, supported_architectures
+from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
+from pytest_cutile.core.baselines import BaselineFile, baseline_path, read_baselines
+from pytest_cutile.core.results import GateResult
+from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.timing import Device, Timer
+from pytest_cutile.core.verdicts import Reason
+from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
+from pytest_cutile.gpu.timer import CudaGraphTimer
+
+
+class Blocked(Exception):  # noqa: N818 - not an error: the gate has nothing to measure on
+    """A gate that needs a GPU cannot run here."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class Engine:
+    """Lazily built state of one pytest run. Building it imports neither torch nor cuda.tile."""
+
+    def __init__(self, settings: Settings, make_timer: Callable[[], Timer | None], cache_dir: Path | None) -> None:
+        self.settings = settings
+        self._make_timer = make_timer
+        self._cache_dir = cache_dir
+        self.wrong: set[tuple[str, str]] = set()
+        """(kernel, case) whose result was found wrong."""
+        self.right: set[tuple[str, str]] = set()
+        """(kernel, case) whose result was found right."""
+        self.results: list[GateResult] = []
+        """Results of the running test, which its report takes along."""
+        self.gpu_failure: str | None = None
+        """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
+        self.progress: Callable[[str], None] = lambda _: None
+        """Shows what takes time; set by the terminal."""
+
+    # -- the GPU --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _timer_or_reason(self) -> Timer | str:
+        timer = self._make_timer()
+        if timer is not None:
+            return timer
+        try:
+            return CudaGraphTimer(find_gpu())
+        except NoGpuError as error:
+            return str(error)
+
+    @property
+    def timer(self) -> Timer:
+        """The timer of this run.
+
+        Raises:
+            Blocked: there is no GPU.
+        """
+        if isinstance(self._timer_or_reason, str):
+            raise Blocked(Reason.NO_GPU, f"no GPU: {self._timer_or_reason}")
+        return self._timer_or_reason
+
+    @property
+    def device(self) -> Device | None:
+        """The GPU at hand, or None."""
+        return None if isinstance(self._timer_or_reason, str) else self._timer_or_reason.device
+
+    def usable_device(self, arch: str) -> Device:
+        """Return the GPU if gates for `arch` can run on it.
+
+        Raises:
+            Blocked: no GPU, another architecture, torch cannot use it, or its context is broken.
+        """
+        device = self.timer.device
+        if device.arch != arch:
+            raise Blocked(Reason.OTHER_ARCH, f"the GPU at hand is {device.name} ({device.arch})")
+        if device.torch_device == "cuda":
+            self._check_torch()
+        if self.gpu_failure is not None:
+            raise Blocked(Reason.NO_GPU, f"the GPU is unusable since {self.gpu_failure}")
+        return device
+
+    def _check_torch(self) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise Blocked(
+                Reason.NO_GPU, "torch is not installed (pip install 'pytest-cutile[torch]')"
+            ) from error
+        if not torch.cuda.is_available():
+            build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+            raise Blocked(Reason.NO_GPU, f"torch {torch.__version__} ({build}) cannot use the GPU")
+
+    # -- architectures --------------------------------------------------------------------------------
+
+    @cached_property
+    def architectures(self) -> tuple[str, ...]:
+        """The architectures under test, in the order they were asked for.
+
+        Raises:
+            pytest.UsageError: one is unknown to the installed compiler, or "native" with no GPU.
+        """
+        settings = self.settings
+        if settings.foreign_arch is not None:
+            raise pytest.UsageError(
+                f"--arch {settings.foreign_arch}: this option belongs to another plugin or conftest, and its "
+                "value names no GPU architecture; set the ini option cutile_arch, or give e.g. --arch sm_121"
+            )
+        if settings.asked:
+            asked: Iterable[str] = settings.asked
+            source = "--arch"
+        elif self.device is not None:
+            asked, source = ("native",), "the GPU at hand"
+        else:
+            asked, source = settings.default_arch.split(","), "ini option cutile_arch"
+        names: list[str] = []
+        for name in asked:
+            names += self._expand(name.strip(), source)
+        return tuple(dict.fromkeys(names))
+
+    def _expand(self, name: str, source: str) -> list[str]:
+        if name == "native":
+            if self.device is None:
+                raise pytest.UsageError(f"{source}: native, but there is no GPU: {self._timer_or_reason}")
+            return [self.device.arch]
+        try:
+            supported = supported_architectures()
+        except CompilerMissing as error:
+            if name == "all":
+                raise pytest.UsageError(f"{source}: all, but {error}") from error
+            supported = ()
+        if name == "all":
+            return list(supported)
+        try:
+            canonical = normalize_architecture(name)
+        except ArchitectureError as error:
+            raise pytest.UsageError(f"{source}: {error}; known: {', '.join(supported)}") from error
+        if supported and canonical not in supported:
+            raise pytest.UsageError(
+                f"{source}: the installed tileiras cannot compile for {canonical}; "
+                f"it has {', '.join(supported)}"
+            )
+        return [canonical]
+
+    @property
+    def gpu_arch(self) -> str:
+        """The architecture that correct and speed are about: the GPU's if it was asked for, else the first."""
+        if self.device is not None and self.device.arch in self.architectures:
+            return self.device.arch
+        return self.architectures[0]
+
+    # -- compiler and baselines -----------------------------------------------------------------------
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """The compiler service, with as many jobs as this process may use cores."""
+        jobs = 1 if self.settings.xdist_worker else len(os.sched_getaffinity(0))
+        return Compiler(
+            cache_dir=self._cache_dir, jobs=jobs, timeout_s=self.settings.compile_timeout_s
+        )
+
+    def close(self) -> None:
+        """Stop compilations that nobody waits for any more."""
+        if "compiler" in self.__dict__:
+            self.compiler.close()
+
+    @property
+    def baseline_file(self) -> Path | None:
+        """The baseline file of the GPU at hand; None when nothing is compared."""
+        base = self.settings.baseline_path
+        device = self.timer.device
+        return None if base is None else baseline_path(base, device.arch, device.name)
+
+    @cached_property
+    def baselines(self) -> BaselineFile | None:
+        """The baselines of the GPU at hand as they were when the run first needed them.
+
+        Raises:
+            BaselineError: the file cannot be used.
+        """
+        path = self.baseline_file
+        return None if path is None else read_baselines(path)
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit of the checkout under test, with "+" when it has changes; "" outside of git."""
+        try:
+            answer = subprocess.run(  # noqa: S603 - fixed arguments
+                ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607
+                cwd=self.settings.rootpath,
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        return answer.stdout.strip()

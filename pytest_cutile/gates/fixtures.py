@@ -1,0 +1,130 @@
+"""What the fixtures `check_kernel` and `perf` give to test functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cutile.core.spec import Work
+from pytest_cutile.core.timing import Measurement
+from pytest_cutile.gates.correct import gate_correct
+from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.outcome import test_outcome
+from pytest_cutile.gates.speed import SpeedCase, gate_speed
+from pytest_cutile.gpu.check import CheckReport, check_kernel
+
+
+class CheckKernel:
+    """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it."""
+
+    def __init__(self, engine: Engine, *, nodeid: str, name: str, arch: str) -> None:
+        self._engine = engine
+        self._kernel, self._case = _names(nodeid, name)
+        self._arch = arch
+
+    def __call__(
+        self, fn: Callable[..., Any], *args: Any, reference: Callable[..., Any], **options: Any
+    ) -> CheckReport:
+        """Compare `fn(*args)` with `reference(*args in float64)`.
+
+        Args:
+            fn: The launcher; returns the output tensor or a tuple of them.
+            *args: Its arguments.
+            reference: Computes the exact outputs from the same arguments in float64.
+            **options: Of `pytest_cutile.gpu.check.check_kernel`: `reduction` (length of the longest sum),
+                `rtol` and `atol` (instead of the derived bound), `mutates`.
+
+        Fails the test when the result is wrong; skips it as not-measured where it cannot run.
+        """
+        __tracebackhide__ = True
+        with test_outcome(self._engine, self._case):
+            return gate_correct(
+                self._engine,
+                kernel=self._kernel,
+                case=self._case,
+                arch=self._arch,
+                check=functools.partial(check_kernel, fn, *args, reference=reference, **options),
+            )
+
+
+class Perf:
+    """`perf(fn, *args, flops=..., bytes=...)`: time a launcher, compare it with its baseline, record it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        publish: Callable[[Measurement], None],
+        *,
+        nodeid: str,
+        name: str,
+        arch: str,
+    ) -> None:
+        self._engine = engine
+        self._publish = publish
+        self._nodeid = nodeid
+        self._kernel, self._case = _names(nodeid, name)
+        self._arch = arch
+        self._used: set[str] = set()
+
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        flops: float | None = None,
+        bytes: float | None = None,  # noqa: A002 - the contract's name
+        dtype: str | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Measurement:
+        """Time `fn(*args, **kwargs)` and gate it.
+
+        Args:
+            fn: The launcher. Check its result first (`check_kernel`): a wrong kernel has no speed.
+            *args: Its arguments.
+            flops: Floating-point operations per launch.
+            bytes: Bytes per launch: each input read once, each output written once.
+            dtype: Dtype of the multiplied operands, which chooses the peak rate ("float16").
+            name: Tells several calls in one test apart; part of the baseline's key.
+            **kwargs: Keyword arguments of `fn`.
+
+        Returns:
+            The measurement. The test fails on a regression and is skipped where nothing can be measured.
+        """
+        __tracebackhide__ = True
+        label = name or ""
+        if label in self._used:
+            pytest.fail(
+                "perf() was called twice in one test under the same name: give each call its own name=...",
+                pytrace=False,
+            )
+        self._used.add(label)
+        launch = functools.partial(fn, *args, **kwargs)
+        with test_outcome(self._engine, self._case):
+            outcome = gate_speed(
+                self._engine,
+                SpeedCase(
+                    key=f"{self._nodeid}#{label}" if label else self._nodeid,
+                    kernel=self._kernel,
+                    case=f"{self._case}#{label}" if label else self._case,
+                    nodeid=self._nodeid,
+                    arch=self._arch,
+                    work=Work(flops=flops or 0.0, bytes=bytes or 0.0, dtype=dtype),
+                    prepare=lambda: launch,
+                ),
+            )
+        if outcome.measurement is not None:
+            self._publish(outcome.measurement)
+        if outcome.failure is not None:
+            pytest.fail(outcome.failure, pytrace=False)
+        if outcome.measurement is None:
+            raise RuntimeError("the speed gate neither measured nor failed")
+        return outcome.measurement
+
+
+def _names(nodeid: str, name: str) -> tuple[str, str]:
+    """Return the kernel and case names of a test function: its file's stem and its own name."""
+    return PurePosixPath(nodeid.partition("::")[0]).stem, name

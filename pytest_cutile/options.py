@@ -1,0 +1,208 @@
+"""The command line and the ini file, and the one bridge from them to `Settings`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
+from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.verdicts import Rule
+
+_ARCH_HELP = (
+    "GPU architectures to gate kernels for: a comma-separated list (sm_90,sm_121), 'native' for the GPU at "
+    "hand (the default where there is one), or 'all' that the installed compiler knows. Kernels are compiled "
+    "for each of them; correctness and speed run on a GPU only if its own architecture is among them."
+)
+_OWN_ARCH_DEST = "cutile_asked_arch"
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register everything but `--arch`, which `add_arch_option` registers late."""
+    group = parser.getgroup("cutile", "cuTile kernels (pytest-cutile)")
+    group.addoption(
+        "--perf-baseline",
+        metavar="PATH",
+        help="Directory (or JSON file) of the speed baselines to compare with; 'none' compares with nothing. "
+        "Default: baselines/ in the rootdir.",
+    )
+    group.addoption(
+        "--update-baselines",
+        action="store_true",
+        help="Record the speeds of this run as baselines: new cases, faster ones, and further runs of "
+        "unchanged ones. A slower one is recorded only with --reason.",
+    )
+    group.addoption(
+        "--reason",
+        metavar="TEXT",
+        help="With --update-baselines: why slower figures are accepted. Stored in the baseline file.",
+    )
+    group.addoption(
+        "--perf-strict",
+        action="store_true",
+        help="Fail also what was not measured, has no baseline, cannot be compared or stayed inconclusive. "
+        "For CI on GPU runners, where a gate that measures nothing must not be green.",
+    )
+    parser.addini(
+        "cutile_kernels",
+        "Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are gated without any test function.",
+        type="linelist",
+        default=[],
+    )
+    parser.addini(
+        "cutile_arch",
+        "Architecture (or comma-separated list) to gate for when there is no GPU and no --arch.",
+        default="sm_121",
+    )
+    parser.addini(
+        "cutile_perf_margin",
+        "Slowdown, as a fraction, from which a case counts as slower than its baseline.",
+        default=str(Rule.margin),
+    )
+    parser.addini(
+        "cutile_compile_timeout",
+        "Seconds after which the compilation of one kernel counts as hung.",
+        default="300",
+    )
+
+
+def hide_arch_from_early_parsing(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Keep the value of `--arch` from being taken for a test path while conftests are looked for.
+
+    `--arch` is not registered yet then (`add_arch_option` says why), so "sm_121" in `--arch sm_121`
+    would look like a path, and pytest would not load the conftests of `testpaths`.
+    """
+    if "--arch" not in args:
+        return
+    at = args.index("--arch")
+    namespace = parser.parse_known_args([*args[:at], *args[at + 2 :]])
+    early_config.known_args_namespace.file_or_dir = namespace.file_or_dir
+
+
+def add_arch_option(parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Register `--arch` if the command line needs it and no plugin or conftest has one.
+
+    It must wait until the initial conftests are loaded: a conftest that defines `--arch` itself gets
+    an error if the name is taken, and loses its other options with it. Theirs wins, and `read_settings`
+    uses its value. Conftests that pytest finds even later get the name as long as nobody typed it.
+    """
+    if not any(arg in ("-h", "--help", "--arch") or arg.startswith("--arch=") for arg in args):
+        return
+    _, unknown = parser.parse_known_and_unknown_args(["--arch=native"])
+    if unknown:
+        group = parser.getgroup("cutile")
+        group.addoption("--arch", metavar="ARCH[,ARCH...]", dest=_OWN_ARCH_DEST, help=_ARCH_HELP)
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Build the settings of this run.
+
+    Raises:
+        pytest.UsageError: an option's value makes no sense; the message says what would.
+    """
+    asked, foreign = _asked_architectures(config)
+    reason = config.getoption("--reason")
+    if reason is not None and not config.getoption("--update-baselines"):
+        raise pytest.UsageError("--reason says why a slower baseline is accepted: it needs --update-baselines")
+    if reason is not None and not reason.strip():
+        raise pytest.UsageError("--reason is empty: say why the slower figures are accepted")
+    path, path_asked = _baseline_path(config)
+    return Settings(
+        rootpath=config.rootpath,
+        asked=asked,
+        default_arch=config.getini("cutile_arch"),
+        foreign_arch=foreign,
+        baseline_path=path,
+        baseline_asked=path_asked,
+        update_baselines=config.getoption("--update-baselines"),
+        reason=reason,
+        strict=config.getoption("--perf-strict"),
+        kernels=tuple(config.getini("cutile_kernels")),
+        rule=Rule(margin=_fraction(config, "cutile_perf_margin")),
+        compile_timeout_s=_positive(config, "cutile_compile_timeout"),
+        xdist_worker=hasattr(config, "workerinput"),
+    )
+
+
+def parse_architectures(text: str) -> tuple[str, ...]:
+    """Return the canonical names in a comma-separated list, "native" and "all" as they are, without repeats.
+
+    Raises:
+        ArchitectureError: a part names no architecture, or there is none.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ArchitectureError("no architecture is named")
+    names = [
+        part.lower() if part.lower() in ("native", "all") else normalize_architecture(part) for part in parts
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def _asked_architectures(config: pytest.Config) -> tuple[tuple[str, ...], str | None]:
+    own = config.getoption(_OWN_ARCH_DEST, None)
+    text = own if own is not None else config.getoption("--arch", None)
+    if text is None:
+        return (), None
+    try:
+        return parse_architectures(str(text)), None
+    except ArchitectureError as error:
+        if own is None:
+            # Somebody else's --arch (a network's architecture, say): no error before a gate needs one.
+            return (), str(text)
+        raise pytest.UsageError(f"--arch: {error}; {known_architectures_hint()}") from error
+
+
+def known_architectures_hint() -> str:
+    """Return a clause that lists the architectures of the installed compiler, or says why it cannot."""
+    from pytest_cutile.compile import CompilerMissing, supported_architectures
+
+    try:
+        return f"the installed tileiras has {', '.join(supported_architectures())}"
+    except CompilerMissing as error:
+        return str(error)
+
+
+def _baseline_path(config: pytest.Config) -> tuple[Path | None, bool]:
+    text = config.getoption("--perf-baseline")
+    if text is None:
+        return config.rootpath / "baselines", False
+    if text == "none":
+        if config.getoption("--update-baselines"):
+            raise pytest.UsageError("--perf-baseline none leaves --update-baselines no file to write to")
+        return None, True
+    if text.startswith("git:"):
+        raise pytest.UsageError(
+            f"--perf-baseline {text}: comparing with a revision is not available in this release; "
+            "give a directory or a JSON file of baselines, or 'none'"
+        )
+    path = Path(os.path.abspath(config.invocation_params.dir / Path(text).expanduser()))  # noqa: PTH100
+    if not path.exists() and not config.getoption("--update-baselines"):
+        raise pytest.UsageError(
+            f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline "
+            f"{text} --update-baselines"
+        )
+    return path, True
+
+
+def _fraction(config: pytest.Config, name: str) -> float:
+    value = _positive(config, name)
+    if value >= 1:
+        raise pytest.UsageError(f"{name} = {value}: expected a fraction below 1, such as 0.03 for 3 %")
+    return value
+
+
+def _positive(config: pytest.Config, name: str) -> float:
+    text = config.getini(name)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise pytest.UsageError(f"{name} = {text!r}: expected a positive number")
+    return value
+
+

@@ -1,0 +1,263 @@
+"""The pytest plugin: hooks and fixtures, thin. Nothing here imports torch or cuda.tile before a gate runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cutile import options
+from pytest_cutile.core.settings import Settings
+from pytest_cutile.terminal import PROPERTY, Progress, TerminalSummary
+
+if TYPE_CHECKING:
+    from pytest_cutile.collection import KernelLocation
+    from pytest_cutile.gates.compiling import Compilations
+    from pytest_cutile.gates.declared import DeclaredGates
+    from pytest_cutile.gates.engine import Engine
+    from pytest_cutile.gates.fixtures import CheckKernel, Perf
+    from pytest_cutile.gates.tensors import MakeTensor
+
+SETTINGS = pytest.StashKey[Settings]()
+ENGINE = pytest.StashKey["Engine"]()
+COMPILATIONS = pytest.StashKey["Compilations"]()
+LOCATIONS = pytest.StashKey["list[KernelLocation]"]()
+
+
+# -- options and configuration ----------------------------------------------------------------------
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Announce `pytest_cutile_make_timer`."""
+    from pytest_cutile import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options, except `--arch`, which waits for the conftests."""
+    options.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, Any, Any]:
+    """Register `--arch` once it is known that no conftest brings its own."""
+    options.hide_arch_from_early_parsing(early_config, parser, args)
+    try:
+        return (yield)
+    finally:
+        options.add_arch_option(parser, args)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the settings, register markers and helpers."""
+    for gate, question in (
+        ("correct", "compares a kernel with its reference"),
+        ("compile", "compiles a kernel for an architecture"),
+        ("speed", "times a kernel and compares it with its baseline"),
+    ):
+        config.addinivalue_line("markers", f"cutile_{gate}: {question} (set by pytest-cutile).")
+    from pytest_cutile.benchmark import NoBenchmark, WithBenchmark
+
+    config.stash[SETTINGS] = settings = options.read_settings(config)
+    if settings.asked and not settings.xdist_worker:
+        _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
+    with_benchmark = config.pluginmanager.hasplugin("benchmark")
+    config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
+    config.pluginmanager.register(TerminalSummary(), "cutile-summary")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what still compiles."""
+    engine = config.stash.get(ENGINE, None)
+    if engine is not None:
+        engine.close()
+
+
+def engine_of(config: pytest.Config) -> Engine:
+    """Return the run's engine; the first call builds it."""
+    from pytest_cutile.gates.compiling import Compilations
+    from pytest_cutile.gates.engine import Engine
+
+    if ENGINE not in config.stash:
+        cache = getattr(config, "cache", None)
+        engine = config.stash[ENGINE] = Engine(
+            config.stash[SETTINGS],
+            make_timer=lambda: config.hook.pytest_cutile_make_timer(config=config),
+            cache_dir=Path(cache.mkdir("cutile")) if cache is not None else None,
+        )
+        engine.progress = Progress(config)
+        config.stash[COMPILATIONS] = Compilations(engine)
+    return config.stash[ENGINE]
+
+
+# -- collection -------------------------------------------------------------------------------------
+
+
+def _locations(config: pytest.Config) -> list[KernelLocation]:
+    if LOCATIONS not in config.stash:
+        from pytest_cutile.collection import locate_kernels
+
+        config.stash[LOCATIONS] = locate_kernels(config.stash[SETTINGS].kernels, config.rootpath)
+    return config.stash[LOCATIONS]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Collect declared kernels also when `testpaths` does not name them and the user named no path."""
+    config = session.config
+    settings = config.stash[SETTINGS]
+    if not settings.kernels or config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    given = [Path(config.invocation_params.dir, arg.partition("::")[0]).resolve() for arg in config.args]
+    for location in _locations(config):
+        if not any(location.path.is_relative_to(path) for path in given):
+            config.args.append(str(location.path))
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Turn the modules that `cutile_kernels` lists into collectors of declared kernels."""
+    config = parent.config
+    if file_path.suffix != ".py" or not config.stash[SETTINGS].kernels:
+        return None
+    for location in _locations(config):
+        name = location.module_of(file_path)
+        if name is not None:
+            from pytest_cutile.collection import KernelModule
+
+            module: KernelModule = KernelModule.from_parent(parent, path=file_path)
+            module.engine = engine_of(config)
+            module.module_name = name
+            module.is_listed = location.path == file_path
+            return module
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that use the fixture `arch` once per architecture, when several were asked for."""
+    settings = metafunc.config.stash[SETTINGS]
+    several = len(settings.asked) > 1 or settings.asked == ("all",)
+    if "arch" not in metafunc.fixturenames or not several:
+        return
+    definitions = getattr(metafunc, "_arg2fixturedefs", {}).get("arch", ())
+    if definitions and definitions[-1].baseid == "" and definitions[-1].func.__module__ == __name__:
+        metafunc.parametrize("arch", engine_of(metafunc.config).architectures, indirect=True)
+
+
+# -- running ----------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Start all compilations of the run before the first one is waited for."""
+    from pytest_cutile.collection import DeclaredTest
+
+    if isinstance(item, DeclaredTest) and item.gate == "compile":
+        engine = engine_of(item.config)
+        if not engine.settings.xdist_worker:  # a worker does not know which tests it will get
+            _start_compilations(item.session)
+    return (yield)
+
+
+def _start_compilations(session: pytest.Session) -> None:
+    from pytest_cutile.collection import DeclaredTest
+    from pytest_cutile.gates.declared import compile_case
+
+    session.config.stash[COMPILATIONS].start(
+        compile_case(item.spec, item.case, item.arch)
+        for item in session.items
+        if isinstance(item, DeclaredTest) and item.gate == "compile"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Send the gates' results along with the report; xdist carries it to the controller."""
+    report = yield
+    engine = item.config.stash.get(ENGINE, None)
+    if engine is not None and call.when == "call":
+        report.user_properties += [(PROPERTY, result.to_dict()) for result in engine.results]
+        engine.results.clear()
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """Name the GPU in pytest-benchmark's files; only where kernels are gated, since asking costs time."""
+    settings = config.stash.get(SETTINGS, None)
+    if settings is None or not (settings.kernels or settings.asked):
+        return
+    device = engine_of(config).device
+    if device is not None:
+        machine_info["gpu"] = {"name": device.name, "arch": device.arch}
+
+
+# -- fixtures ---------------------------------------------------------------------------------------
+
+
+def _arch_of(request: pytest.FixtureRequest) -> str:
+    """Return the architecture a test is about: its parameter if it has one, else the run's."""
+    engine = engine_of(request.config)
+    callspec = getattr(request.node, "callspec", None)
+    value = callspec.params.get("arch") if callspec is not None else None
+    return value if value in engine.architectures else engine.gpu_arch
+
+
+@pytest.fixture
+def arch(request: pytest.FixtureRequest) -> str:
+    """The architecture under test, e.g. "sm_121": the GPU's, or with no GPU the first one asked for."""
+    return str(getattr(request, "param", None) or engine_of(request.config).gpu_arch)
+
+
+@pytest.fixture
+def make_tensor(request: pytest.FixtureRequest) -> MakeTensor:
+    """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded from the test's id."""
+    from pytest_cutile.gates.tensors import MakeTensor
+
+    device = engine_of(request.config).device
+    return MakeTensor(device=device.torch_device if device else "cpu", seed_text=request.node.nodeid)
+
+
+@pytest.fixture
+def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
+    """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it with a reference."""
+    from pytest_cutile.gates.fixtures import CheckKernel
+
+    node = request.node
+    return CheckKernel(engine_of(request.config), nodeid=node.nodeid, name=node.name, arch=_arch_of(request))
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest, _cutile_benchmark: Callable[[Any], None]) -> Perf:
+    """`perf(fn, *args, flops=None, bytes=None, ...)`: measure a launcher, record it, gate it."""
+    from pytest_cutile.gates.fixtures import Perf
+
+    node = request.node
+    return Perf(
+        engine_of(request.config),
+        _cutile_benchmark,
+        nodeid=node.nodeid,
+        name=node.name,
+        arch=_arch_of(request),
+    )
+
+
+@pytest.fixture
+def _cutile_gates(request: pytest.FixtureRequest) -> DeclaredGates:
+    from pytest_cutile.gates.declared import DeclaredGates
+
+    item = request.node
+    return DeclaredGates(
+        engine_of(request.config),
+        request.config.stash[COMPILATIONS],
+        spec=item.spec,
+        case=item.case,
+        arch=item.arch,
+        nodeid=item.nodeid,
+    )
