@@ -4,7 +4,18 @@ Importing this package is cheap: torch and cuda.tile are imported when a gate fi
 """
 
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError, Work
+from pytest_cutile.core.timing import Device, Measurement, Timer, TimingError
 
 __version__ = "0.1.0"
 
-__all__ = ["Case", "KernelSpec", "SpecError", "Work", "__version__"]
+__all__ = [
+    "Case",
+    "Device",
+    "KernelSpec",
+    "Measurement",
+    "SpecError",
+    "Timer",
+    "TimingError",
+    "Work",
+    "__version__",
+]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_cutile.core.baselines import Entry, environment_changes
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.timing import Measurement
-from pytest_cutile.core.verdicts import Judgement, Reason, Rule, Verdict
+from pytest_cutile.core.verdicts import Judgement, Rule, Verdict
 
 WIDTH = 100
 
@@ -94,17 +94,15 @@ def regression_message(
 
 def above_limit_message(key: str, measurement: Measurement) -> str:
     """Return the message for a figure that the chip cannot reach."""
-    platform = measurement.platform
-    unit = measurement.bound
-    limit = (measurement.rate or 0) / (measurement.share_of_limit or 1)
-    source = platform.source if platform else ""
+    work = measurement.work
+    source = measurement.platform.source if measurement.platform else "unknown"
     return (
-        f"{key}: {measurement.rate:.4g} {unit} is above what {measurement.device.name} can do "
-        f"({limit:.4g} {unit}; {source}).\n"
+        f"{key}: {measurement.exceeded} is above what {measurement.device.name} can do.\n"
         f"The measurement or the work count is wrong: {format_time(measurement.median_us)} per launch for "
-        f"{measurement.work.flops:.4g} flops and {measurement.work.bytes:.4g} bytes. Check that the work is "
-        "counted for what is computed (a causal mask halves it),\n"
-        "that the kernel does all of it, and that its data is several times the L2 cache. Nothing is recorded."
+        f"{work.flops:.4g} flops and {work.bytes:.4g} bytes.\n"
+        "Check that work is counted for what is computed (a causal mask halves it), that the kernel does all\n"
+        "of it, and that its data is several times the L2 cache. Nothing is compared or recorded.\n"
+        f"The limit is from: {source}"
     )
 
 
@@ -224,16 +222,3 @@ def speed_word(result: GateResult) -> str:
     figures = [figure for figure in _figures(result) if figure]
     return ", ".join([*figures, result.verdict])
 
-
-__all__ = [
-    "WIDTH",
-    "Reason",
-    "SummaryLine",
-    "above_limit_message",
-    "format_change",
-    "format_share",
-    "format_time",
-    "regression_message",
-    "speed_word",
-    "summary",
-]

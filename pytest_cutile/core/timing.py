@@ -21,6 +21,8 @@ class Device:
     """Its name as NVML reports it, e.g. "NVIDIA H200"."""
     uuid: str = ""
     """Its UUID, to tell two boards of one kind apart; empty where it is not known."""
+    max_sm_clock_mhz: float | None = None
+    """Highest clock of its SMs; published peak rates hold at a lower one, so the limit grows with it."""
     torch_device: str = "cuda"
     """Where `make_tensor` puts tensors for it ("cpu" lets a fake timer drive the gate with no GPU)."""
 
@@ -86,16 +88,29 @@ class Measurement:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each known limit: {"TFLOPS": 0.72, "GB/s": 0.31}; a share above 1 is a bug somewhere."""
+        """Share of each published peak: {"TFLOPS": 0.72, "GB/s": 0.31}."""
+        return self._shares(max_sm_clock_mhz=None)
+
+    def _shares(self, *, max_sm_clock_mhz: float | None) -> dict[str, float]:
         shares: dict[str, float] = {}
         if self.platform is None:
             return shares
-        peak = self.platform.dense_tflops.get(self.work.dtype or "")
+        peak = self.platform.tflops_limit(self.work.dtype or "", max_sm_clock_mhz=max_sm_clock_mhz)
         if self.tflops is not None and peak:
             shares["TFLOPS"] = self.tflops / peak
-        if self.gb_per_s is not None and self.platform.memory_bandwidth_gb_s:
+        if self.gb_per_s is not None:
             shares["GB/s"] = self.gb_per_s / self.platform.memory_bandwidth_gb_s
         return shares
+
+    @property
+    def exceeded(self) -> str | None:
+        """What is above the limit of the chip at its highest clock ("5210 GB/s of at most 4800 GB/s")."""
+        rates = {"TFLOPS": self.tflops, "GB/s": self.gb_per_s}
+        for unit, share in self._shares(max_sm_clock_mhz=self.device.max_sm_clock_mhz).items():
+            rate = rates[unit]
+            if share > 1 and rate is not None:
+                return f"{rate:.4g} {unit} of at most {rate / share:.4g} {unit}"
+        return None
 
     @property
     def bound(self) -> str:

@@ -179,7 +179,7 @@ def _measure(engine: Engine, case: SpeedCase) -> Measurement:
     measurement = Measurement(
         device=device, samples_us=samples, work=case.work, platform=find_platform(device.name)
     )
-    if (measurement.share_of_limit or 0) > 1:
+    if measurement.exceeded is not None:
         raise _Failed(Reason.ABOVE_LIMIT, above_limit_message(case.key, measurement), measurement)
     return measurement
 

@@ -76,6 +76,7 @@ def find_gpu() -> Device:
             arch=architecture_of_capability(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
             name=_text(pynvml.nvmlDeviceGetName(handle)),
             uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+            max_sm_clock_mhz=_max_sm_clock_mhz(pynvml, handle),
         )
 
 
@@ -93,13 +94,14 @@ def driver_environment() -> dict[str, str]:
             environment["power_limit_w"] = str(round(limit / 1000))
         except pynvml.NVMLError:  # integrated GPUs (GB10, Jetson) have no such limit
             pass
-        try:
-            environment["max_sm_clock_mhz"] = str(
-                pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
-            )
-        except pynvml.NVMLError:
-            pass
         return environment
+
+
+def _max_sm_clock_mhz(pynvml: Any, handle: Any) -> float | None:
+    try:
+        return float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+    except pynvml.NVMLError:
+        return None
 
 
 def sm_clock_mhz() -> int:

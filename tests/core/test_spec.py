@@ -1,0 +1,39 @@
+import pytest
+
+from pytest_cutile import Case, KernelSpec, SpecError, Work
+
+
+def spec(**changes):
+    fields = {
+        "name": "copy",
+        "launch": lambda x: x,
+        "reference": lambda x: x,
+        "inputs": lambda make_tensor, n: (make_tensor((n,), "float32"),),
+        "cases": [Case(name="n8", params={"n": 8})],
+    }
+    return KernelSpec(**{**fields, **changes})
+
+
+def test_no_cases_is_an_error_that_says_what_to_do():
+    with pytest.raises(SpecError, match="'copy' declares no cases.*at least one Case"):
+        spec(cases=[])
+
+
+def test_duplicate_case_names_are_an_error():
+    with pytest.raises(SpecError, match="two cases named 'n8'"):
+        spec(cases=[Case(name="n8"), Case(name="n8")])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a[b]", "a::b", "a/b"])
+def test_a_case_name_must_fit_into_a_test_id(name):
+    with pytest.raises(SpecError, match="cannot be part of a test id"):
+        spec(cases=[Case(name=name)])
+
+
+def test_work_and_reduction_take_the_parameters_of_the_case():
+    case = Case(name="n8", params={"n": 8})
+    declared = spec(work=lambda n: Work(bytes=8.0 * n), reduction=lambda n: n)
+    assert declared.work_of(case) == Work(bytes=64.0)
+    assert declared.reduction_of(case) == 8
+    assert spec().work_of(case) == Work()
+    assert spec(reduction=5).reduction_of(case) == 5
