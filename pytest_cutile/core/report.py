@@ -41,6 +41,7 @@ def regression_message(
     environment: Mapping[str, str],
     baseline_file: str,
     rule: Rule,
+    fresh_inputs: bool,
 ) -> str:
     """Return the message of a regression: both figures, change, spread, environment, how to accept it."""
     device = measurement.device
@@ -71,7 +72,9 @@ def regression_message(
             "",
         )
     )
-    measured = ", ".join(f"{value:.4g}" for value in medians_us)
+    measured = ", ".join(f"{value:.4g}" for value in medians_us) + " us per launch"
+    if fresh_inputs:
+        measured += " (new buffers each time)"
     recorded = f"{len(runs)} run{'s' if len(runs) > 1 else ''}, last {runs[-1].at[:10]}"
     changes = environment_changes(entry.environment, environment)
     if device.uuid not in {run.gpu_uuid for run in runs}:
@@ -82,12 +85,13 @@ def regression_message(
         "",
         *_table(rows, indent="  "),
         "",
-        f"  measured    {len(medians_us)} times, new buffers each time: {measured} us per launch",
+        f"  measured    {len(medians_us)} times: {measured}",
         f"  baseline    {baseline_file} ({recorded})",
         "  environment " + ("\n              ".join(changes) if changes else "unchanged"),
         "",
         "To accept the slower figure (the reason is stored with it):",
-        f"  pytest {shlex.quote(nodeid)} --arch {device.arch} --update-baselines --reason 'why it is slower'",
+        f"  pytest {shlex.quote(nodeid)} --arch {device.arch} \\",
+        "    --update-baselines --reason 'why it is slower'",
     ]
     return "\n".join(lines)
 
@@ -153,11 +157,9 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         rows.append(((kernel, cases_text, arch_text, "", "", "", "", verdict), good))
     if not rows:
         return []
-    table = _table([_HEADER, *(row for row, _ in rows)], rule=True)
+    table = _table(_fit([_HEADER, *(row for row, _ in rows)]), rule=True)
     lines = [SummaryLine(table[0], None), SummaryLine(table[1], None)]
-    lines += [
-        SummaryLine(text[:WIDTH].rstrip(), good) for text, (_, good) in zip(table[2:], rows, strict=True)
-    ]
+    lines += [SummaryLine(text, good) for text, (_, good) in zip(table[2:], rows, strict=True)]
     by_detail: dict[str, list[str]] = defaultdict(list)
     for (detail, gate), count in sorted(not_measured.items()):
         by_detail[detail].append(f"{count} {gate}")
@@ -199,6 +201,23 @@ def _figures(speed: GateResult | None) -> tuple[str, str, str, str]:
         format_share(speed.share_of_limit) if speed.share_of_limit is not None else "",
         format_change(speed.change) if speed.change is not None else "",
     )
+
+
+def _fit(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Shorten kernel and case names until the table is at most WIDTH columns wide."""
+    kernel_width = 20
+    rows = [(_shorten(row[0], kernel_width), *row[1:]) for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    over = sum(widths) + 2 * (len(widths) - 1) - WIDTH
+    return [(row[0], _shorten(row[1], max(widths[1] - over, 8)), *row[2:]) for row in rows]
+
+
+def _shorten(text: str, width: int) -> str:
+    """Cut the middle of `text`: names differ at their ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 2) // 2
+    return f"{text[: width - 2 - tail]}..{text[-tail:]}"
 
 
 def _table(rows: Sequence[tuple[str, ...]], *, indent: str = "", rule: bool = False) -> list[str]:

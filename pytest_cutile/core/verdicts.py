@@ -86,6 +86,9 @@ VERDICT_OF: dict[Reason, Verdict] = {
 ERRORS = frozenset({Reason.BAD_BASELINE, Reason.NOT_TIMED, Reason.BAD_SAMPLES, Reason.ABOVE_LIMIT})
 """Reasons that fail the test although nothing regressed: something is broken and must be seen."""
 
+SUSPECT = frozenset({Reason.SLOWER, Reason.UNSTEADY})
+"""Reasons to measure again, up to `Rule.attempts` times."""
+
 UNDECIDED = frozenset(
     {Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.NOT_COMPARABLE, Verdict.NOT_MEASURED}
 )
@@ -130,8 +133,8 @@ class Judgement:
 def judge_times(medians_us: Sequence[float], spread: float, baseline_us: float, rule: Rule) -> Judgement:
     """Judge the medians of one or more measurements of a case against its baseline.
 
-    One median is a screening: "slower" then means "measure again". With `rule.attempts` medians the
-    case is slower only if every one of them is; that keeps a passing disturbance from failing a run.
+    One median is a screening: a reason in `SUSPECT` then means "measure again". With `rule.attempts`
+    medians the case is slower only if every one of them is: a passing disturbance fails no run.
 
     Args:
         medians_us: Median time per launch of each measurement, in microseconds, oldest first.

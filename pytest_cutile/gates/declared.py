@@ -70,6 +70,7 @@ class DeclaredGates:
                     arch=self._arch,
                     work=spec.work_of(case),
                     prepare=self._prepare,
+                    fresh_inputs=True,
                 ),
             )
         return outcome

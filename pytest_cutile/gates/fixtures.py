@@ -114,6 +114,7 @@ class Perf:
                     arch=self._arch,
                     work=Work(flops=flops or 0.0, bytes=bytes or 0.0, dtype=dtype),
                     prepare=lambda: launch,
+                    fresh_inputs=False,
                 ),
             )
         if outcome.measurement is not None:

@@ -21,7 +21,7 @@ from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.statistics import usable
 from pytest_cutile.core.timing import Measurement, TimingError
-from pytest_cutile.core.verdicts import ERRORS, UNDECIDED, Judgement, Reason, Verdict, judge_times
+from pytest_cutile.core.verdicts import ERRORS, SUSPECT, UNDECIDED, Judgement, Reason, Verdict, judge_times
 from pytest_cutile.gates.engine import Blocked, Engine
 
 Launch = Callable[[], object]
@@ -58,7 +58,9 @@ class SpeedCase:
     work: Work
     """What one launch does."""
     prepare: Callable[[], Launch]
-    """Makes the inputs anew and returns the launch that uses them."""
+    """Returns the launch to time."""
+    fresh_inputs: bool
+    """Whether `prepare` makes the inputs anew each time."""
 
 
 class _Failed(Exception):  # noqa: N818 - control flow inside this module
@@ -133,7 +135,7 @@ def _measure_and_judge(engine: Engine, case: SpeedCase) -> SpeedOutcome:
         rule = engine.settings.rule
         spread = measurement.relative_spread
         judgement = judge_times(medians, spread, entry.median_us, rule)
-        while judgement.reason is Reason.SLOWER and len(medians) < rule.attempts:
+        while judgement.reason in SUSPECT and len(medians) < rule.attempts:
             again = _measure(engine, case)
             medians.append(again.median_us)
             spread = max(spread, again.relative_spread)
@@ -154,6 +156,7 @@ def _measure_and_judge(engine: Engine, case: SpeedCase) -> SpeedOutcome:
             environment=environment,
             baseline_file=_shown(engine),
             rule=engine.settings.rule,
+            fresh_inputs=case.fresh_inputs,
         )
         if note:
             failure += f"\n\n{note}"
