@@ -1,0 +1,119 @@
+"""Floating-point formats and the error that rounding in them explains: the numbers behind the check."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatFormat:
+    """A binary floating-point format, as far as rounding into it is concerned."""
+
+    name: str
+    """torch's name of the dtype; "tfloat32" has none in torch and exists only inside tensor cores."""
+    precision: int
+    """Bits of the significand, the implicit one included."""
+    min_exponent: int
+    """Exponent of the smallest normal number; below it the spacing stays the same."""
+    max_finite: float
+    """Largest finite value."""
+    eight_bit: bool = False
+    """Whether overflow is a matter of the conversion: fp8 saturates in some, and is Inf or NaN in others."""
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Largest relative error of one round-to-nearest: half the spacing at 1."""
+        return math.ldexp(1.0, -self.precision)
+
+
+def _ieee(name: str, precision: int, max_exponent: int) -> FloatFormat:
+    largest = math.ldexp(2.0 - math.ldexp(1.0, 1 - precision), max_exponent)
+    return FloatFormat(name=name, precision=precision, min_exponent=1 - max_exponent, max_finite=largest)
+
+
+# IEEE 754-2019 table 3.5 for the first three; bfloat16 and tfloat32 have float32's exponents;
+# fp8: Micikevicius et al. 2022, "FP8 formats for deep learning" (e4m3 gives its Inf codes to numbers).
+FLOAT64 = _ieee("float64", 53, 1023)
+FLOAT32 = _ieee("float32", 24, 127)
+FLOAT16 = _ieee("float16", 11, 15)
+BFLOAT16 = _ieee("bfloat16", 8, 127)
+TFLOAT32 = _ieee("tfloat32", 11, 127)
+FLOAT8_E4M3FN = FloatFormat(
+    name="float8_e4m3fn", precision=4, min_exponent=-6, max_finite=448.0, eight_bit=True
+)
+FLOAT8_E5M2 = FloatFormat(
+    name="float8_e5m2", precision=3, min_exponent=-14, max_finite=57344.0, eight_bit=True
+)
+
+FORMATS = {
+    each.name: each for each in (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, TFLOAT32, FLOAT8_E4M3FN, FLOAT8_E5M2)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorModel:
+    """How large an error an honest kernel may make before its output is rounded.
+
+    For an element y whose backward-error noise is A (what rounding every operand in float32 does to y):
+
+        P       = max(A, u |y|)              magnitude of the partial sums, times u
+        sigma^2 = reduction / 3 * P^2        float32 accumulation: random signs, so sqrt(reduction)
+                + 4 A^2 + (8 u |y|)^2        the operands and a handful of approximate functions
+        bias    = drift * P                  tensor cores truncate once per instruction
+        bound   = 6 sigma + 1.5 bias + 6 operand_noise
+    """
+
+    reduction: int
+    """Length of the longest sum behind one output element."""
+    unit: float = FLOAT32.unit_roundoff
+    """Unit roundoff u of the accumulation."""
+    drift: float = 0.0
+    """Bias of the accumulator, in units of P."""
+    drift_of_value: float = 0.0
+    """Bias of the accumulator and of truncated operands, as a fraction of |y|."""
+
+    sigmas: float = 6.0
+    """Standard deviations allowed: 64 million elements then exceed it by chance once in ten runs or less."""
+
+    @property
+    def accumulation_variance(self) -> float:
+        """Coefficient of P^2."""
+        return self.reduction / 3.0
+
+    operand_variance: float = 4.0
+    """Coefficient of A^2: each operand may be rounded more than once (x log2(e), a scale)."""
+    value_variance: float = 64.0
+    """Coefficient of (u |y|)^2: exp2.approx, rsqrt.approx and division are each good to about 2 ulp."""
+
+
+TENSOR_CORE_K = 16
+"""Products that one tensor-core instruction sums before it truncates (8 for tf32, 32 for fp8)."""
+
+
+def model_for(
+    reduction: int, *, accumulation: FloatFormat, operands: FloatFormat | None, hopper: bool
+) -> ErrorModel:
+    """Return the model of a kernel that accumulates `reduction` terms in the `accumulation` format.
+
+    Args:
+        reduction: length of the longest sum.
+        accumulation: float32, or float64 for a float64 output.
+        operands: format of the operands of matrix products; None when there are none.
+        hopper: whether the device is of compute capability 9, whose fp8 accumulator has 22 bits.
+    """
+    drift = drift_of_value = 0.0
+    if operands is not None and accumulation is FLOAT32:
+        drift = reduction / TENSOR_CORE_K
+        if operands is TFLOAT32:  # hardware may drop the low bits of both operands instead of rounding them
+            drift_of_value = 4.0 * operands.unit_roundoff
+        if operands.eight_bit and hopper:  # 13 fraction bits: every product is cut off at the sum's exponent
+            step = 2.0**-13
+            drift += step * reduction / 64 / accumulation.unit_roundoff
+            drift_of_value += step * reduction / 4
+    return ErrorModel(
+        reduction=reduction,
+        unit=accumulation.unit_roundoff,
+        drift=drift,
+        drift_of_value=drift_of_value,
+    )

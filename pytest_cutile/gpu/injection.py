@@ -1,0 +1,184 @@
+"""Noise injected where aten operators run, so that it needs no knowledge of what a reference computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.core.tolerance import FLOAT32
+from pytest_cutile.gpu.rounding import round_to
+from pytest_cutile.gpu.trees import map_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_cutile.core.tolerance import FloatFormat
+
+_PRODUCTS = frozenset(
+    {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"}
+)
+# Functions that amplify a rounding of their argument, and sums, whose operands measure the partial sums.
+_SENSITIVE = _PRODUCTS | {
+    *("sum", "mean", "cumsum", "prod", "cumprod", "var", "var_mean", "std", "std_mean", "logsumexp"),
+    *("linalg_vector_norm", "norm", "_softmax", "_safe_softmax", "_log_softmax", "logcumsumexp"),
+    *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh", "cosh", "pow"),
+    *("tanh", "sigmoid", "log_sigmoid_forward", "silu", "gelu", "erf", "erfc", "softplus", "mish", "elu"),
+    *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"),
+}
+# A value that was rounded once is not rounded again when it is moved.
+_MOVES = frozenset(
+    {
+        *("clone", "_to_copy", "copy", "cat", "stack", "index", "index_select", "gather", "where", "repeat"),
+        *("_unsafe_view", "masked_fill", "tril", "triu", "flip", "roll", "lift_fresh", "constant_pad_nd"),
+        *("maximum", "minimum", "max", "min", "amax", "amin", "relu", "neg", "abs", "sort", "topk"),
+    }
+)
+
+
+def _is_float64(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+
+
+class Injector:
+    """What happens to inputs and operators of one run; this base class leaves them alone."""
+
+    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an input, a float64 copy of what was given, as the reference is to see it."""
+        return tensor
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        return func(*args, **kwargs)
+
+
+class Observer(Injector):
+    """Notes whether there are matrix products, and whether tensor cores would round their operands."""
+
+    def __init__(self, operands: FloatFormat) -> None:
+        self.operands = operands
+        self.has_products = False
+        self.has_inexact_operands = False
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        if _base_name(func) in _PRODUCTS:
+            self.has_products = True
+            # noise of a float32 rounding is part of the accumulation noise
+            if self.operands.precision < FLOAT32.precision and not self.has_inexact_operands:
+                self.has_inexact_operands = any(
+                    bool(_inexact(each, self.operands).any()) for each in args if _is_float64(each)
+                )
+        return func(*args, **kwargs)
+
+
+class OperandNoise(Injector):
+    """Rounds operands of matrix products at random, equal values equally."""
+
+    def __init__(self, run: int, operands: FloatFormat) -> None:
+        self.run = run
+        self.operands = operands
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        if _base_name(func) in _PRODUCTS:
+            args = map_tensors(self._round, args)
+        return func(*args, **kwargs)
+
+    def _round(self, tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if not _is_float64(tensor):
+            return tensor
+        noise = _noise_by_value(tensor, self.run).mul_(self.operands.unit_roundoff).add_(1.0).mul_(tensor)
+        return torch.where(_inexact(tensor, self.operands), noise, tensor)
+
+
+class AccumulationNoise(Injector):
+    """Moves inputs, operands of sums and functions, and rounded results by up to one float32 rounding."""
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.generators: dict[Any, torch.Generator] = {}
+
+    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an input, a float64 copy of what was given, as the reference is to see it."""
+        import torch
+
+        # whole numbers may be masks, counts or positions that the reference compares with
+        return torch.where(tensor == tensor.round(), tensor, self._noisy(tensor))
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        name = _base_name(func)
+        if name in _SENSITIVE:
+            if _writes_in_place(func):
+                args[0].copy_(self._noisy(args[0]))
+                args = (args[0], *map_tensors(self._noisy, args[1:]))
+            else:
+                args = map_tensors(self._noisy, args)
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if name in _MOVES or _is_view(func):
+            return result
+        if _writes_in_place(func):
+            if _is_float64(args[0]):
+                args[0].copy_(self._noisy_where_rounded(args[0]))
+            return result
+        return map_tensors(self._noisy_where_rounded, result)
+
+    def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if not _is_float64(tensor):
+            return tensor
+        generator = self.generators.get(tensor.device)
+        if generator is None:
+            generator = torch.Generator(tensor.device).manual_seed(self.run)
+            self.generators[tensor.device] = generator
+        unit = FLOAT32.unit_roundoff
+        noise = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        return noise.uniform_(1.0 - unit, 1.0 + unit, generator=generator).mul_(tensor)
+
+    def _noisy_where_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if not _is_float64(tensor):
+            return tensor
+        rounded = tensor != tensor.float().double()
+        return torch.where(rounded, self._noisy(tensor), tensor)
+
+
+def _inexact(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
+    """Return which finite elements `target` does not hold; too large or too small ones count as held."""
+    import torch
+
+    magnitude = tensor.abs()
+    in_range = (magnitude <= target.max_finite) & (magnitude > 0)
+    return in_range & (round_to(torch.where(in_range, tensor, 0.0), target) != tensor)
+
+
+def _noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return noise in [-1, 1) that depends on each value's bits alone (splitmix64's finalizer)."""
+    import torch
+
+    bits = values.contiguous().view(torch.int64) + (seed + 1) * 0x1E3779B97F4A7C15
+    bits = (bits ^ ((bits >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    bits = (bits ^ ((bits >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    bits ^= (bits >> 31) & 0x1FFFFFFFF
+    return bits.double().mul_(2.0**-63)
+
+
+def _base_name(func: Any) -> str:
+    """Return "exp" for aten::exp_.default."""
+    name: str = func._schema.name.partition("::")[2]  # noqa: SLF001 - the schema has no public name
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def _writes_in_place(func: Any) -> bool:
+    return bool(func._schema.name.endswith("_") and func._schema.is_mutable)  # noqa: SLF001
+
+
+def _is_view(func: Any) -> bool:
+    infos = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
+    return any(info is not None and not info.is_write for info in infos)

@@ -1,0 +1,171 @@
+"""How much the reference's result moves when its operands are rounded: a backward-error estimate.
+
+The reference runs a few more times, each time with noise of one rounding:
+
+- *accumulation* noise, u = 2^-24: on the inputs, on the operands of sums and transcendental functions, and
+  on every intermediate result that float32 does not hold exactly. Exact values stay exact, so that masks
+  and counts still compare equal.
+- *operand* noise: on operands of matrix products that the tensor core's input dtype does not hold, such as
+  the probabilities of attention, which a kernel has to round to float16 before it multiplies them. Equal
+  values get equal noise, as they would round equally. Without such operands these runs are left out.
+
+What the reference computes outside torch (numpy) only sees the noise on the inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.core.tolerance import FLOAT32
+from pytest_cutile.gpu.injection import AccumulationNoise, Injector, Observer, OperandNoise
+from pytest_cutile.gpu.trees import map_tensors, named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    from pytest_cutile.core.tolerance import FloatFormat
+
+RUNS = 3
+"""Noisy runs for each of the two kinds; results are pooled over rows and columns, so a few are enough."""
+RUNS_OF_SMALL_OUTPUTS = 12
+SMALL_OUTPUT = 256
+"""Outputs of fewer elements have little to pool over, and cost little: they get more runs."""
+
+
+@dataclass
+class Spread:
+    """Mean square change of one output, by element and pooled, the output laid out as `[rows, columns]`."""
+
+    elements: torch.Tensor
+    """float64 `[rows, columns]`."""
+    by_row: torch.Tensor = field(init=False)
+    """float64 `[rows, 1]`: the mean over each row."""
+    by_column: torch.Tensor = field(init=False)
+    """float64 `[1, columns]`: the mean over each column, divided by the mean over all."""
+
+    def __post_init__(self) -> None:
+        import torch
+
+        self.by_row = self.elements.mean(dim=1, keepdim=True)
+        column = self.elements.mean(dim=0, keepdim=True)
+        overall = column.mean()
+        self.by_column = column / overall if overall > 0 else torch.ones_like(column)
+
+    def block(self, rows: slice, columns: slice) -> torch.Tensor:
+        """Return the variance to allow: no less than the element's own, nor than its row and column suggest.
+
+        A few runs measure an element's own spread badly; the product of row and column levels is what the
+        spread of a matrix product is, and for other results an average.
+        """
+        import torch
+
+        return torch.maximum(self.elements[rows, columns], self.by_row[rows] * self.by_column[:, columns])
+
+    @classmethod
+    def none(cls, like: torch.Tensor) -> Spread:
+        """Return the spread of a result that noise does not move, such as an integer one."""
+        import torch
+
+        return cls(torch.zeros_like(matrix_view(like), dtype=torch.float64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The exact outputs and how far noise moves each of them."""
+
+    outputs: Any
+    """What the reference returned, without noise."""
+    accumulation: Mapping[str, Spread]
+    """For each floating output: mean square change under accumulation noise, in units of u^2."""
+    operands: Mapping[str, Spread]
+    """The same for operand noise, in absolute units; empty when no operand of a product needs rounding."""
+    has_products: bool
+    """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
+    runs: int
+    """How often the reference ran."""
+
+
+def matrix_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` as `[rows, columns]`, the last dimension being the columns."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.ndim else 1)
+
+
+def run_reference(
+    reference: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    operands: FloatFormat,
+    estimate: bool = True,
+) -> Reference:
+    """Run `reference` on `args` and `kwargs` upcast to float64: once exactly, then with noise.
+
+    Args:
+        reference: the reference.
+        args: its arguments, before upcasting.
+        kwargs: likewise.
+        operands: what tensor cores round the operands of matrix products to.
+        estimate: False when a tolerance is given and the noise is not needed.
+    """
+    observer = Observer(operands)
+    outputs = _run(reference, args, kwargs, observer)
+    if not estimate:
+        return Reference(
+            outputs=outputs, accumulation={}, operands={}, has_products=observer.has_products, runs=1
+        )
+    exact = {
+        name: tensor for name, tensor in named_tensors(outputs, "output") if tensor.dtype.is_floating_point
+    }
+    small = any(0 < tensor.numel() < SMALL_OUTPUT for tensor in exact.values())
+    runs = RUNS_OF_SMALL_OUTPUTS if small else RUNS
+
+    def spread(unit: float, make: Callable[[int], Injector]) -> dict[str, Spread]:
+        import torch
+
+        totals = {name: torch.zeros_like(matrix_view(tensor)) for name, tensor in exact.items()}
+        for run in range(runs):
+            moved = dict(named_tensors(_run(reference, args, kwargs, make(run)), "output"))
+            for name, total in totals.items():
+                change = matrix_view(moved[name]) - matrix_view(exact[name])
+                # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
+                change.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
+                total.addcmul_(change, change, value=1.0 / runs)
+        return {name: Spread(total) for name, total in totals.items()}
+
+    return Reference(
+        outputs=outputs,
+        accumulation=spread(FLOAT32.unit_roundoff, AccumulationNoise),
+        operands=spread(1.0, lambda run: OperandNoise(run, operands))
+        if observer.has_inexact_operands
+        else {},
+        has_products=observer.has_products,
+        runs=1 + runs * (2 if observer.has_inexact_operands else 1),
+    )
+
+
+def _run(
+    reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], injector: Injector
+) -> Any:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    def prepare(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach()
+        if not tensor.dtype.is_floating_point:
+            return tensor.clone()
+        return injector.on_input(tensor.to(torch.float64, copy=True))
+
+    class _Mode(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            return injector.call(func, args, kwargs or {})
+
+    given, named = map_tensors(prepare, tuple(args)), map_tensors(prepare, dict(kwargs))
+    # the composed attention, whose operators the mode sees, rather than one opaque kernel
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Mode():  # type: ignore[no-untyped-call]
+        return reference(*given, **named)

@@ -1,0 +1,202 @@
+"""Input tensors: `make_tensor`, reproducible from a seed, in every dtype and layout that cuTile has."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pytest_cutile.gpu.dtypes import format_of, name_of, resolve_dtype
+from pytest_cutile.gpu.poison import poison
+from pytest_cutile.gpu.rounding import round_to
+
+if TYPE_CHECKING:
+    import torch
+
+Distribution = Literal["normal", "uniform", "integers", "zeros", "ones"]
+_DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros", "ones")
+
+GENERATED_ON_CPU = 1 << 24
+"""Up to this many elements the values are drawn on the CPU and are the same on every device; more are drawn
+on the device itself (the CPU needs half a second for 64 million), the same on every GPU of that kind."""
+
+_INTEGERS = (-8, 9)  # half open; exact in every float dtype, e5m2 with its 3 bits included
+
+
+def seed_from(text: str) -> int:
+    """Return a seed in [0, 2**63) from `text`, such as a test's node id; the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def make_tensor(
+    shape: int | Sequence[int],
+    dtype: torch.dtype | str,
+    *,
+    device: torch.device | str,
+    seed: int,
+    dist: Distribution = "normal",
+    low: float | None = None,
+    high: float | None = None,
+    strides: Sequence[int] | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """Return a tensor of random values that depend on the arguments alone.
+
+    Follows `torch.testing.make_tensor` in its argument names and in `[low, high)` being half open, and
+    differs where kernels need it to: the default is a normal distribution, not uniform in [-9, 9).
+
+    Args:
+        shape: `[d0, d1, ...]`, or one int for a vector.
+        dtype: a torch dtype or its name: "float16", "bf16", "float8_e4m3fn".
+        device: where the tensor lives. On "meta" it has no values, only shape, strides and dtype.
+        seed: the same seed gives the same values on every device, up to 16 million elements; beyond that the
+            device draws them itself.
+        dist: "normal" has mean 0 and standard deviation 1. "uniform" is in [low, high), by default [-1, 1).
+            "integers" are whole numbers in [low, high), by default [-8, 9), which every dtype holds exactly:
+            sums of them tell a rounding error from a wrong index. "zeros", "ones". For integer dtypes the
+            three random ones all mean "integers", never negative for unsigned ones; bool is 0 or 1.
+            fp8 values are rounded to nearest and saturate: never Inf or NaN.
+        low: see `dist`; not for "normal" of a floating dtype.
+        high: see `dist`.
+        strides: the layout, in elements: `strides=(1, 128)` for a transposed [128, 64]. The tensor is then a
+            view of a larger buffer, whose other elements are NaN: a kernel that reads them shows it. A stride
+            of 0 repeats one element.
+        requires_grad: as in torch.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: a dtype that cuTile lacks, an impossible range, shape or layout.
+    """
+    import torch
+
+    sizes = _check_shape(shape)
+    kind = resolve_dtype(dtype)
+    place = torch.device(device)
+    if dist not in _DISTRIBUTIONS:
+        raise ValueError(f"dist must be one of {', '.join(_DISTRIBUTIONS)}; got {dist!r}")
+    if requires_grad and not kind.is_floating_point:
+        raise ValueError(f"requires_grad needs a floating-point dtype, got {name_of(kind)}")
+    steps = None if strides is None else _check_strides(sizes, strides)
+    limits = _check_range(kind, dist, low, high)
+    # a dimension of stride 0 holds one element, repeated
+    distinct = (
+        sizes
+        if steps is None
+        else tuple(min(n, 1) if s == 0 else n for n, s in zip(sizes, steps, strict=True))
+    )
+    if place.type == "meta":
+        made = torch.empty(sizes, dtype=kind, device=place)
+        made = made if steps is None else torch.empty_strided(sizes, steps, dtype=kind, device=place)
+        return made.requires_grad_(requires_grad)
+    values = _draw(distinct, kind, place, seed, dist=dist, limits=limits)
+    if steps is not None:
+        span = 1 + sum((n - 1) * s for n, s in zip(distinct, steps, strict=True)) if values.numel() else 0
+        buffer = poison(torch.empty(span, dtype=kind, device=place))
+        buffer.as_strided(distinct, steps).copy_(values)
+        values = buffer.as_strided(sizes, steps)
+    return values.requires_grad_(requires_grad)
+
+
+def _check_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(shape, int) and not isinstance(shape, bool):
+        shape = (shape,)
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise TypeError(f"shape must be an int or a sequence of ints, got {shape!r}")
+    for size in shape:
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise TypeError(f"shape must hold ints, got {size!r} in {tuple(shape)}")
+        if size < 0:
+            raise ValueError(f"shape must not be negative, got {tuple(shape)}")
+    return tuple(shape)
+
+
+def _check_strides(sizes: tuple[int, ...], strides: Sequence[int]) -> tuple[int, ...]:
+    steps = tuple(strides)
+    if not all(isinstance(step, int) for step in steps):
+        raise TypeError(f"strides must hold ints, got {steps}")
+    if len(steps) != len(sizes):
+        raise ValueError(f"strides {steps} and shape {sizes} have different lengths")
+    if any(step < 0 for step in steps):
+        raise ValueError(f"strides must not be negative, got {steps}")
+    reach = 0  # the last offset that the dimensions so far, of smaller stride, reach
+    for step, size in sorted(zip(steps, sizes, strict=True)):
+        if step == 0 or size <= 1:
+            continue
+        if step <= reach:
+            raise ValueError(
+                f"strides {steps} make elements of shape {sizes} overlap; only a stride of 0 may"
+            )
+        reach += step * (size - 1)
+    return steps
+
+
+def _check_range(
+    kind: torch.dtype, dist: Distribution, low: float | None, high: float | None
+) -> tuple[float, float]:
+    """Return [low, high) for `dist`, or raise ValueError."""
+    import torch
+
+    given = low is not None or high is not None
+    if given and (dist in ("zeros", "ones") or (dist == "normal" and kind.is_floating_point)):
+        raise ValueError(f'low and high go with dist="uniform" or "integers", not {dist!r}')
+    whole = dist == "integers" or not kind.is_floating_point
+    defaults: tuple[float, float] = _INTEGERS if whole else (-1.0, 1.0)
+    if kind == torch.bool:
+        defaults = (0, 2)
+    elif not kind.is_floating_point and torch.iinfo(kind).min == 0:
+        defaults = (0, _INTEGERS[1])
+    first = defaults[0] if low is None else low
+    last = defaults[1] if high is None else high
+    if not (math.isfinite(first) and math.isfinite(last) and first < last):
+        raise ValueError(f"low must be below high and both finite, got [{first}, {last})")
+    if not whole:
+        return first, last
+    if first != int(first) or last != int(last):
+        raise ValueError(f"low and high of integers must be whole numbers, got [{first}, {last})")
+    if kind == torch.bool:
+        smallest, largest = 0.0, 1.0
+    elif kind.is_floating_point:
+        fmt = format_of(kind)
+        largest = 2.0 ** (fmt.precision if fmt else 0)
+        smallest = -largest
+    else:
+        smallest, largest = torch.iinfo(kind).min, torch.iinfo(kind).max
+    if first < smallest or last - 1 > largest:
+        raise ValueError(
+            f"{name_of(kind)} does not hold every integer of [{first:g}, {last:g}) exactly: "
+            f"keep them in [{smallest:g}, {largest:g}]"
+        )
+    return first, last
+
+
+def _draw(
+    sizes: tuple[int, ...],
+    kind: torch.dtype,
+    place: torch.device,
+    seed: int,
+    *,
+    dist: Distribution,
+    limits: tuple[float, float],
+) -> torch.Tensor:
+    import torch
+
+    if dist in ("zeros", "ones"):
+        return torch.full(sizes, float(dist == "ones"), device=place).to(kind)
+    source = place if math.prod(sizes) > GENERATED_ON_CPU else torch.device("cpu")
+    generator = torch.Generator(source).manual_seed(seed)
+    low, high = limits
+    if dist == "integers" or not kind.is_floating_point:
+        drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
+        return drawn.to(kind).to(place)
+    # float32 holds every smaller dtype's values; one draw for all of them
+    wide = torch.float64 if kind == torch.float64 else torch.float32
+    values = torch.empty(sizes, dtype=wide, device=source)
+    if dist == "normal":
+        values.normal_(generator=generator)
+    else:
+        values.uniform_(low, high, generator=generator)
+    fmt = format_of(kind)
+    if fmt is not None and fmt.eight_bit:
+        values = round_to(values.double(), fmt, saturate=True)
+    return values.to(kind).to(place)

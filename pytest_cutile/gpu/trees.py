@@ -1,0 +1,53 @@
+"""Tensors inside tuples, lists and dicts: the arguments and results of a launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Return `value` with `function` applied to every tensor in it; everything else is kept."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(function, each) for each in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(function, each) for each in value)
+    if isinstance(value, dict):
+        return {key: map_tensors(function, each) for key, each in value.items()}
+    return value
+
+
+def named_tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor in `value` with where it is: ("output[1]", tensor)."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, (tuple, list)):
+        for position, each in enumerate(value):
+            yield from named_tensors(each, f"{name}[{position}]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from named_tensors(each, f"{name}[{key!r}]")
+
+
+def describe(value: Any) -> str:
+    """Return the structure of a result in one line: "(float16 [4, 8], int32 [4])"."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(describe(each) for each in value)
+        return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {describe(each)}" for key, each in value.items()) + "}"
+    return "None" if value is None else type(value).__name__
