@@ -1,0 +1,66 @@
+"""What every launcher here asks of the host: the GPU's architecture, its size, and sound arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import torch
+
+
+def device_arch() -> str:
+    """Return the current GPU's architecture, e.g. `"sm_90"`."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def count_sms() -> int:
+    """Return how many streaming multiprocessors the current GPU has (132 on an H200)."""
+    import torch
+
+    return torch.cuda.get_device_properties().multi_processor_count
+
+
+def next_power_of_2(n: int) -> int:
+    """Return the smallest power of two that is at least `n`: every side of a tile has to be one."""
+    return 1 << (n - 1).bit_length()
+
+
+def check_tensors(
+    kernel: str,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    dtypes: Collection[str],
+) -> None:
+    """Check that `tensors` share one device and one of `dtypes`.
+
+    Args:
+        kernel: The kernel's name, for the message.
+        tensors: The arguments by the names their user knows.
+        dtypes: Names of the dtypes that the kernel takes, e.g. `"float16"`.
+
+    Raises:
+        TypeError: An argument is not a tensor, has another dtype than the first, or one outside `dtypes`.
+        ValueError: An argument lives on another device than the first.
+    """
+    import torch
+
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{kernel}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+    first_name, first = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        if str(tensor.dtype).removeprefix("torch.") not in dtypes:
+            raise TypeError(f"{kernel}: {name} has dtype {tensor.dtype}; supported are {', '.join(dtypes)}")
+        if tensor.dtype != first.dtype:
+            raise TypeError(
+                f"{kernel}: {name} has dtype {tensor.dtype}, but {first_name} has {first.dtype}; convert one"
+            )
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{kernel}: {name} is on {tensor.device}, but {first_name} is on {first.device}; move one"
+            )

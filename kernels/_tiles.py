@@ -1,0 +1,31 @@
+"""Tile code that several kernels share: plain functions, compiled into each kernel that calls them."""
+
+from __future__ import annotations
+
+
+def swizzle(block: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, int]:
+    """Map a linear block index to the output tile it computes, so that neighbours in time share operands.
+
+    Blocks run roughly in order of their index. Row by row, the blocks in flight would share one row of A
+    but need nearly all of B; B leaves the L2 before the next row asks for it again. Instead, bands of
+    `GROUP_M` tile rows are walked column by column, so the blocks in flight form a rectangle that needs
+    few rows of A and few columns of B:
+
+        GROUP_M = 2, tiles_m = 3, tiles_n = 3      0 2 4
+                                                   1 3 5
+                                                   6 7 8    (the last band is lower)
+
+    Args:
+        block: Linear index in `[0, tiles_m * tiles_n)`.
+        tiles_m: Rows of tiles in the output.
+        tiles_n: Columns of tiles in the output.
+        GROUP_M: Height of a band in tiles, a constant.
+
+    Returns:
+        The tile's row and column.
+    """
+    band = block // (GROUP_M * tiles_n)
+    first_row = band * GROUP_M
+    height = min(tiles_m - first_row, GROUP_M)
+    inside = block - first_row * tiles_n
+    return first_row + inside % height, inside // height

@@ -1,0 +1,257 @@
+"""Softmax of the rows of a matrix, numerically safe.
+
+    y[m, n] = exp(x[m, n] - max(x[m, :])) / sum over j of exp(x[m, j] - max(x[m, :]))
+
+x and y are `[M, N]` in float16, bfloat16 or float32; everything in between is float32. Any N: a tile that
+sticks out past the end of its rows is padded with -inf, which is never the maximum and whose exp is 0.
+
+How it works: softmax does little arithmetic per byte, so its speed is that of the memory, and the aim is to
+move each element once in each direction. A row that fits in a tile (`softmax_rows`) is read once and stays
+in registers. A longer row (`softmax_chunks`) goes by twice: the first pass keeps a running maximum and a sum
+that is rescaled whenever the maximum grows; the second writes the result, and finds part of the row still
+in the L2.
+
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018
+(https://arxiv.org/abs/1805.02867).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from pytest_cutile import Case, KernelSpec, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
+
+# exp(x) = 2^(x log2 e), and 2^x is one instruction.
+LOG2_E = math.log2(math.e)
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxConfig:
+    """How rows are cut into tiles, and what the compiler is told."""
+
+    max_row: int = 16384
+    """Longest row, padded to a power of two, that is held in one tile; longer ones go by in chunks."""
+    chunk: int = 8192
+    """Columns per chunk of a row that is longer."""
+    tile_elements: int = 4096
+    """Elements per tile to aim at: short rows are grouped until a tile has as many."""
+    blocks_per_sm: int = 0
+    """Blocks launched per multiprocessor, each looping over rows; 0 launches one block per tile of rows."""
+    load_tma: bool = True
+    """Whether loads may use TMA."""
+    store_tma: bool = True
+    """Whether stores may use TMA."""
+    occupancy: int | None = None
+    """Blocks that share a multiprocessor; None lets the compiler choose."""
+    num_worker_warps: int | None = None
+    """Warps per block, 4 or 8; None lets the compiler choose."""
+
+
+CONFIGS = {
+    # To be measured.
+    "sm_90": SoftmaxConfig(),
+}
+# Not measured. One block per tile of rows needs no tuning to keep every multiprocessor busy.
+DEFAULT_CONFIG = SoftmaxConfig()
+"""For architectures that are not in the table."""
+
+
+def choose_config(arch: str) -> SoftmaxConfig:
+    """Return the configuration for `arch`."""
+    return CONFIGS.get(arch, DEFAULT_CONFIG)
+
+
+# -- kernels ----------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def softmax_rows(
+    X: ct.Array,
+    Y: ct.Array,
+    TILE_M: ConstInt,
+    TILE_N: ConstInt,
+    LOAD_TMA: ConstBool,
+    STORE_TMA: ConstBool,
+) -> None:
+    """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length."""
+    for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):
+        x = ct.load(
+            X, (i, 0), (TILE_M, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+        )  # [TILE_M, TILE_N]
+        x = x.astype(ct.float32) * LOG2_E
+        row_max = ct.max(x, 1, keepdims=True)  # [TILE_M, 1]
+        e = ct.exp2(x - row_max)
+        # One division per row instead of one per element.
+        scale = 1.0 / ct.sum(e, 1, keepdims=True)  # [TILE_M, 1]
+        ct.store(Y, (i, 0), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
+
+
+@ct.kernel
+def softmax_chunks(
+    X: ct.Array,
+    Y: ct.Array,
+    TILE_N: ConstInt,
+    LOAD_TMA: ConstBool,
+    STORE_TMA: ConstBool,
+) -> None:
+    """Normalise one row at a time in chunks of `TILE_N` columns, in two passes."""
+    chunks = ct.cdiv(X.shape[1], TILE_N)
+    for row in range(ct.bid(0), X.shape[0], ct.num_blocks(0)):
+        row_max = ct.full((1, 1), -math.inf, dtype=ct.float32)
+        row_sum = ct.zeros((1, 1), dtype=ct.float32)
+        for j in range(chunks):
+            x = ct.load(
+                X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+            )  # [1, TILE_N]
+            x = x.astype(ct.float32) * LOG2_E
+            new_max = ct.maximum(row_max, ct.max(x, 1, keepdims=True))
+            # Until the first finite element the maximum is -inf, and -inf - -inf would be NaN.
+            shift = ct.where(new_max == -math.inf, 0.0, new_max)
+            row_sum = row_sum * ct.exp2(row_max - shift) + ct.sum(ct.exp2(x - shift), 1, keepdims=True)
+            row_max = new_max
+        scale = 1.0 / row_sum
+        # Last chunk first: it is the one most likely to be in a cache still.
+        for back in range(chunks):
+            j = chunks - 1 - back
+            x = ct.load(
+                X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+            )  # [1, TILE_N]
+            e = ct.exp2(x.astype(ct.float32) * LOG2_E - row_max)
+            ct.store(Y, (row, j), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
+
+
+# -- launcher ---------------------------------------------------------------------------------------
+
+
+@cache
+def _kernel_for(kernel: Any, config: SoftmaxConfig) -> Any:
+    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
+    return kernel.replace_hints(occupancy=config.occupancy, num_worker_warps=config.num_worker_warps)
+
+
+def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Tensor:
+    """Normalise the rows of a matrix so that each sums to one.
+
+    A row that holds NaN or +inf, or nothing but -inf, becomes NaN, as in PyTorch.
+
+    Args:
+        x: `[M, N]`, float16, bfloat16 or float32, any strides.
+        config: Instead of the one chosen for this GPU.
+
+    Returns:
+        `[M, N]`, same dtype and device, contiguous.
+
+    Raises:
+        TypeError: Not a tensor, or a dtype that is not supported.
+        ValueError: Not a matrix.
+    """
+    import torch
+
+    check_tensors("softmax", {"x": x}, dtypes=("float16", "bfloat16", "float32"))
+    if x.ndim != 2:  # noqa: PLR2004
+        raise ValueError(
+            f"softmax: x must be a matrix whose rows are normalised, got shape {list(x.shape)}; reshape it"
+        )
+    m, n = x.shape
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if 0 in (m, n):
+        return y
+
+    config = config or choose_config(device_arch())
+    arguments: tuple[Any, ...]
+    tile_n = next_power_of_2(n)
+    if tile_n <= config.max_row:
+        tile_m = max(1, config.tile_elements // tile_n)
+        kernel, row_tiles = softmax_rows, ct.cdiv(m, tile_m)
+        arguments = (x, y, tile_m, tile_n, config.load_tma, config.store_tma)
+    else:
+        kernel, row_tiles = softmax_chunks, m
+        arguments = (x, y, config.chunk, config.load_tma, config.store_tma)
+    blocks = min(row_tiles, count_sms() * config.blocks_per_sm) if config.blocks_per_sm else row_tiles
+    ct.launch(torch.cuda.current_stream(), (blocks,), _kernel_for(kernel, config), arguments)
+    return y
+
+
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """Follow the formula in float64."""
+    e = (x - x.amax(dim=1, keepdim=True)).exp()
+    return e / e.sum(dim=1, keepdim=True)
+
+
+def inputs(
+    make_tensor: Callable[..., torch.Tensor], *, m: int, n: int, dtype: str, transposed: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """Make x `[m, n]`; `transposed` makes it a view whose columns are contiguous."""
+    return (make_tensor((n, m), dtype).T if transposed else make_tensor((m, n), dtype),)
+
+
+def work(*, m: int, n: int, dtype: str, transposed: bool = False) -> Work:
+    """Count bytes only: x read once, y written once, however often a kernel reads a long row."""
+    del transposed  # the same work, whatever the layout
+    itemsize = 4 if dtype == "float32" else 2
+    return Work(bytes=2.0 * m * n * itemsize, dtype=dtype)
+
+
+def longest_sum(*, m: int, n: int, dtype: str, transposed: bool = False) -> int:
+    """Return how many exponentials each row adds up."""
+    del m, dtype, transposed
+    return n
+
+
+def _case(dtype: str, m: int, n: int, *, transposed: bool = False, speed: bool = False) -> Case:
+    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    params = {"m": m, "n": n, "dtype": dtype, "transposed": transposed}
+    return Case(name=f"{short}-{m}x{n}" + "-transposed" * transposed, params=params, speed=speed)
+
+
+SPEC = KernelSpec(
+    name="softmax",
+    launch=softmax,
+    reference=reference,
+    inputs=inputs,
+    work=work,
+    reduction=longest_sum,
+    cases=[
+        # 134 MB each way or twice that, several times any L2. Short rows, long rows, rows in chunks.
+        _case("float16", 32768, 2048, speed=True),
+        _case("bfloat16", 16384, 8192, speed=True),
+        _case("float32", 4096, 8192, speed=True),
+        _case("bfloat16", 2048, 32768, speed=True),
+        # To each side of a power of two; no two sizes equal.
+        _case("float16", 37, 256),
+        _case("bfloat16", 19, 255),
+        _case("float32", 21, 257),
+        _case("float16", 301, 1000),
+        _case("bfloat16", 65, 1023),
+        # To each side of the longest row that is held in one tile, and a chunk that is almost all padding.
+        _case("float16", 5, 16384),
+        _case("float32", 3, 16383),
+        _case("bfloat16", 7, 16385),
+        _case("float32", 3, 40000),
+        # One row, one column, one element, columns contiguous.
+        _case("float32", 1, 5000),
+        _case("bfloat16", 130, 1),
+        _case("float16", 1, 1),
+        _case("float16", 96, 200, transposed=True),
+    ],
+)
