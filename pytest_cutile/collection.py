@@ -82,6 +82,13 @@ class KernelModule(pytest.Module):
         self.obj = module
         specs = _specs_of(module, self.path, required=self.is_listed)
         for spec in specs:
+            first = self.engine.declared.setdefault(spec.name, self.path)
+            if first != self.path:
+                raise self.CollectError(
+                    f"the kernel name {spec.name!r} is declared in {first} and in {self.path}; names are "
+                    "baseline keys: rename one"
+                )
+        for spec in specs:
             for case in spec.cases:
                 yield from self._items(spec, case)
 

@@ -133,6 +133,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
 
     Rows in which nothing was timed and nothing failed are joined per kernel unless `verbose`.
     """
+    results = list(results)
     by_row: dict[tuple[str, str, str], dict[str, GateResult]] = defaultdict(dict)
     not_measured: Counter[tuple[str, str]] = Counter()
     for result in results:
@@ -166,6 +167,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     lines += [
         SummaryLine(f"not measured: {', '.join(gates)}: {detail}", None) for detail, gates in by_detail.items()
     ]
+    lines += [SummaryLine(result.recorded, None) for result in results if result.recorded]
     return lines
 
 

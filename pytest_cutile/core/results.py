@@ -43,6 +43,8 @@ class GateResult:
     """Share of the chip's limit in that unit."""
     change: float | None = None
     """Relative change of the time against the baseline; +0.05 is 5 % slower."""
+    recorded: str = ""
+    """With --update-baselines: what was recorded, or why nothing was."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able form."""

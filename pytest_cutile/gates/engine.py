@@ -43,6 +43,8 @@ class Engine:
         """(kernel, case) whose result was found right."""
         self.results: list[GateResult] = []
         """Results of the running test, which its report takes along."""
+        self.declared: dict[str, Path] = {}
+        """Where each declared kernel's name was first seen: names are baseline keys."""
         self.gpu_failure: str | None = None
         """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
         self.progress: Callable[[str], None] = lambda _: None

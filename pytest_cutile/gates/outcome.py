@@ -11,9 +11,16 @@ from pytest_cutile.compile import CompileError, CompilerMissing
 from pytest_cutile.gates.compiling import NothingLaunched
 from pytest_cutile.gates.correct import note_gpu_failure
 from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gpu.check import CheckError
+from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, UncheckableOutput
 
-_SAID_WITHOUT_TRACEBACK = (CheckError, CompileError, CompilerMissing, NothingLaunched)
+_SAID_WITHOUT_TRACEBACK = (
+    CompileError,
+    CompilerMissing,
+    KernelMismatch,
+    NothingLaunched,
+    ReferenceFailed,
+    UncheckableOutput,
+)
 
 
 @contextmanager

@@ -92,12 +92,17 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     except _Failed as failed:
         judgement = Judgement(reason=failed.reason, detail=str(failed).partition("\n")[0])
         outcome = SpeedOutcome(judgement=judgement, measurement=failed.measurement, failure=str(failed))
-    _append(engine, case, outcome.judgement, outcome.measurement)
+    _append(engine, case, outcome.judgement, outcome.measurement, recorded=outcome.note or "")
     return outcome
 
 
 def _append(
-    engine: Engine, case: SpeedCase, judgement: Judgement, measurement: Measurement | None
+    engine: Engine,
+    case: SpeedCase,
+    judgement: Judgement,
+    measurement: Measurement | None,
+    *,
+    recorded: str = "",
 ) -> None:
     figures: dict[str, Any] = {}
     if measurement is not None and judgement.reason not in ERRORS:
@@ -117,6 +122,7 @@ def _append(
             verdict="fail" if judgement.reason in ERRORS else judgement.verdict,
             reason=judgement.reason,
             detail=judgement.detail,
+            recorded=recorded,
             **figures,
         )
     )
@@ -145,6 +151,7 @@ def _measure_and_judge(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     accepted = False
     if engine.settings.update_baselines:
         note, accepted = _record(engine, case, measurement, medians, judgement, entry, environment)
+        note = f"{case.key}: {note}"
     if judgement.verdict is Verdict.REGRESSION and entry is not None and not accepted:
         failure = regression_message(
             key=case.key,
@@ -260,7 +267,7 @@ def _record(
         )
     except BaselineError as error:
         raise _Failed(Reason.BAD_BASELINE, str(error)) from None
-    return f"{case.key}: {what} in {_shown(engine)}", True
+    return f"{what} in {_shown(engine)}", True
 
 
 def _shown(engine: Engine) -> str:

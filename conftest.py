@@ -1,0 +1,3 @@
+"""Plugins that this project's own tests need."""
+
+pytest_plugins = ["pytester"]

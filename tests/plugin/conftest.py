@@ -1,0 +1,118 @@
+"""An inner project with a declared kernel in plain torch and a timer that a file drives: no GPU needed."""
+
+import json
+import textwrap
+
+import pytest
+
+# pytester forgets modules that an inner run imported first, and torch cannot be imported twice.
+import torch  # noqa: F401
+
+import cuda.tile  # noqa: F401  isort: skip
+
+TIMER = '''
+import json
+import pathlib
+
+import pytest_cutile
+
+HERE = pathlib.Path(__file__).parent
+
+
+class FileTimer:
+    """Plays the times in times.json: a number per case key or "default", or a list, one per measurement."""
+
+    device = pytest_cutile.Device(
+        arch="sm_90", name="NVIDIA H200", uuid="GPU-0", torch_device="cpu", max_sm_clock_mhz=1980.0
+    )
+
+    def __init__(self):
+        self.calls = 0
+
+    def time_launch(self, launch):
+        launch()
+        state = json.loads((HERE / "times.json").read_text())
+        times = state["times"]
+        value = times[min(self.calls, len(times) - 1)]
+        self.calls += 1
+        if value == "error":
+            raise pytest_cutile.TimingError("the launch cannot be captured")
+        if isinstance(value, list):
+            return [float(item) for item in value]
+        return [value * (1 + 0.002 * (i % 5 - 2)) for i in range(20)]
+
+    def environment(self):
+        return json.loads((HERE / "times.json").read_text())["environment"]
+
+    def problems(self):
+        return json.loads((HERE / "times.json").read_text())["problems"]
+
+
+def pytest_cutile_make_timer(config):
+    return FileTimer()
+'''
+
+KERNEL = '''
+import pytest_cutile
+
+
+def scale(x):
+    return x * 2
+
+
+def inputs(make_tensor, *, n):
+    return (make_tensor((n,), "float32"),)
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="scale",
+    launch=scale,
+    reference=lambda x: x * 2,
+    inputs=inputs,
+    work=lambda n: pytest_cutile.Work(bytes=1e8),
+    cases=[pytest_cutile.Case(name="n8", params={"n": 8})],
+)
+'''
+
+
+class Project:
+    """A project under test: files, the timer's state, and a way to run it."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+        self.baseline = self.path / "baselines" / "sm_90-nvidia-h200.json"
+        pytester.makeconftest(TIMER)
+        pytester.makeini("[pytest]\ncutile_kernels = mykernels\nfilterwarnings = error\n")
+        (self.path / "mykernels").mkdir()
+        (self.path / "mykernels" / "__init__.py").touch()
+        self.kernel(KERNEL)
+        self.times(40.0)
+
+    def kernel(self, text: str, name: str = "scale") -> None:
+        """Write the module of a kernel."""
+        (self.path / "mykernels" / f"{name}.py").write_text(textwrap.dedent(text))
+
+    def times(self, *times, environment=None, problems=()) -> None:
+        """Set what the timer returns, one entry per measurement."""
+        state = {
+            "times": times,
+            "environment": environment or {"driver": "580.1", "tileiras": "13.4.92"},
+            "problems": list(problems),
+        }
+        (self.path / "times.json").write_text(json.dumps(state))
+
+    def run(self, *args: str, gates: str = "cutile_correct or cutile_speed") -> pytest.RunResult:
+        """Run pytest on the declared kernels' GPU gates; the timer stands in for a GPU."""
+        selection = ("-m", gates) if gates else ()
+        return self.pytester.runpytest_inprocess(*selection, *args)
+
+    def record(self, us: float = 40.0) -> None:
+        """Record a baseline of `us` microseconds."""
+        self.times(us)
+        self.run("--update-baselines").assert_outcomes(passed=2, deselected=1)
+
+
+@pytest.fixture
+def project(pytester) -> Project:
+    return Project(pytester)

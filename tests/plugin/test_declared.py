@@ -1,0 +1,172 @@
+"""Declared kernels: collection, ids, gates, and what a bad declaration is told."""
+
+import textwrap
+
+import pytest
+
+from tests.plugin.conftest import KERNEL
+
+
+def test_every_case_is_collected_under_every_gate(project):
+    result = project.run("--collect-only", "-q", "--arch", "sm_90,sm_121", gates="")
+    result.stdout.fnmatch_lines(
+        [
+            "mykernels/scale.py::compile[[]n8-sm_90[]]",
+            "mykernels/scale.py::compile[[]n8-sm_121[]]",
+            "mykernels/scale.py::correct[[]n8[]]",
+            "mykernels/scale.py::speed[[]n8[]]",
+        ]
+    )
+
+
+def test_gates_are_selected_by_marker_by_name_and_by_id(project):
+    project.run().assert_outcomes(passed=2, deselected=1)
+    project.run("-k", "correct", gates="").assert_outcomes(passed=1, deselected=2)
+    project.run("mykernels/scale.py::speed", gates="").assert_outcomes(passed=1)
+    project.run("mykernels/scale.py::speed[n8]", gates="").assert_outcomes(passed=1)
+
+
+def test_declared_kernels_are_collected_although_testpaths_names_another_folder(project):
+    (project.path / "tests").mkdir()
+    (project.path / "tests" / "test_one.py").write_text("def test_one(): pass\n")
+    with (project.path / "tox.ini").open("a") as ini:
+        ini.write("testpaths = tests\n")
+    result = project.run(gates="not cutile_compile")
+    result.assert_outcomes(passed=3, deselected=1)
+    project.run("tests", gates="").assert_outcomes(passed=1)
+
+
+def test_a_wrong_kernel_fails_with_the_elements_and_gets_no_speed_verdict(project):
+    project.kernel(KERNEL.replace("return x * 2\n", "return x * 2.01\n", 1))
+    result = project.run()
+    result.assert_outcomes(failed=1, skipped=1, deselected=1)
+    result.stdout.fnmatch_lines(["*scale differs from its reference*", "*n8*wrong result*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    assert not project.baseline.exists()
+
+
+def test_speed_alone_checks_the_result_first(project):
+    project.kernel(KERNEL.replace("return x * 2\n", "return x * 2.01\n", 1))
+    result = project.run("--update-baselines", gates="cutile_speed")
+    result.assert_outcomes(failed=1, deselected=2)
+    assert not project.baseline.exists()
+
+
+def test_a_kernel_that_writes_nothing_is_seen(project):
+    project.kernel(KERNEL.replace("return x * 2\n", "import torch; return torch.empty_like(x)\n", 1))
+    result = project.run("-k", "correct")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*never written*"])
+
+
+def test_a_kernel_that_raises_shows_its_own_traceback_and_other_cases_go_on(project):
+    two = KERNEL.replace('params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]')
+    project.kernel(
+        two.replace(
+            "return x * 2\n", "if x.numel() == 8: raise RuntimeError('tile is too large')\n    return x * 2\n", 1
+        )
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1, skipped=1, passed=2, deselected=2)
+    result.stdout.fnmatch_lines(["*raise RuntimeError('tile is too large')*"])
+    result.stdout.no_fnmatch_line("*pytest_cutile/gates*")
+
+
+def test_a_reference_that_raises_is_named(project):
+    project.kernel(KERNEL.replace("reference=lambda x: x * 2", "reference=lambda x: x @ missing"))
+    result = project.run("-k", "correct")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*the reference * raised NameError*missing*"])
+
+
+def test_a_launcher_that_returns_nothing_is_told_to_return_its_output(project):
+    project.kernel(KERNEL.replace("return x * 2\n", "pass\n", 1))
+    result = project.run("-k", "correct")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*scale returned None*return the output tensor*"])
+
+
+def test_running_out_of_memory_in_one_case_is_one_message_and_others_go_on(project):
+    two = KERNEL.replace('params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]')
+    raises = "import torch\n    if x.numel() == 8: raise torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB.')\n"
+    project.kernel(two.replace("return x * 2\n", f"{raises}    return x * 2\n", 1))
+    result = project.run()
+    result.assert_outcomes(failed=1, skipped=1, passed=2, deselected=2)
+    result.stdout.fnmatch_lines(["*scale[[]n8[]]: CUDA is out of memory*Tried 9 GiB*", "*smaller shape*"])
+
+
+def test_after_a_broken_cuda_context_the_rest_is_not_measured(project):
+    two = KERNEL.replace('params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]')
+    raises = "if x.numel() == 8: raise RuntimeError('CUDA error: an illegal memory access was encountered')\n"
+    project.kernel(two.replace("return x * 2\n", f"{raises}    return x * 2\n", 1))
+    result = project.run("-rs")
+    result.assert_outcomes(failed=1, skipped=3, deselected=2)
+    result.stdout.fnmatch_lines(["*unusable since scale[[]n8[]]*illegal memory access*"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('cases=[pytest_cutile.Case(name="n8", params={"n": 8})]', "cases=[]", "*'scale' declares no cases*"),
+        (
+            'params={"n": 8})]',
+            'params={"n": 8}), pytest_cutile.Case(name="n8", params={"n": 9})]',
+            "*two cases named 'n8'*",
+        ),
+        ("SPEC = pytest_cutile.KernelSpec(", "SPEC = dict(", "*SPEC must be a pytest_cutile.KernelSpec*got dict*"),
+        ("import pytest_cutile\n", "import pytest_cutile, cuda.tile_missing\n", "*cuda.tile_missing is not installed*"),
+    ],
+)
+def test_a_bad_declaration_is_one_clear_collection_error(project, old, new, message):
+    project.kernel(KERNEL.replace(old, new))
+    project.kernel(KERNEL.replace('name="scale"', 'name="other"'), name="other")
+    result = project.run("--continue-on-collection-errors")
+    result.assert_outcomes(errors=1, passed=2, deselected=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_two_modules_with_one_kernel_name_would_share_baselines(project):
+    project.kernel(KERNEL, name="again")
+    result = project.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*'scale' is declared in*again.py*and in*scale.py*"])
+
+
+def test_a_listed_module_without_a_spec_is_an_error(project):
+    project.kernel("x = 1")
+    (project.path / "tox.ini").write_text("[pytest]\ncutile_kernels = mykernels.scale\n")
+    result = project.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*scale.py is listed in the ini option cutile_kernels but declares no SPEC*"])
+
+
+def test_an_unknown_module_is_a_usage_error(project):
+    (project.path / "tox.ini").write_text("[pytest]\ncutile_kernels = nowhere\n")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*cutile_kernels: no module or package 'nowhere'*"])
+
+
+def test_inputs_may_be_a_dict_of_keyword_arguments(project):
+    project.kernel(
+        textwrap.dedent(KERNEL)
+        .replace('return (make_tensor((n,), "float32"),)', 'return {"x": make_tensor((n,), "float32"), "by": 3.0}')
+        .replace("def scale(x):\n    return x * 2", "def scale(*, x, by):\n    return x * by")
+        .replace("reference=lambda x: x * 2", "reference=lambda *, x, by: x * by")
+    )
+    project.run().assert_outcomes(passed=2, deselected=1)
+
+
+def test_a_case_may_leave_speed_out(project):
+    project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)'))
+    project.run().assert_outcomes(passed=1, deselected=1)
+
+
+def test_the_same_test_makes_the_same_tensors(project):
+    project.kernel(
+        KERNEL.replace("return x * 2\n", "print('INPUT', x.tolist()); return x * 2\n", 1)
+    )
+    first = project.run("-k", "correct", "-s").stdout.str()
+    second = project.run("-k", "correct", "-s").stdout.str()
+    line = next(line for line in first.splitlines() if "INPUT" in line)
+    assert line in second

@@ -1,0 +1,173 @@
+"""`--perf-baseline`, and the comparison with what is recorded."""
+
+import json
+
+import pytest
+
+
+def test_no_baseline_is_said_and_is_no_failure(project):
+    result = project.run()
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale *n8 *sm_90 *40 us *2500 GB/s *52 % *no-baseline"])
+
+
+def test_an_unchanged_kernel_passes(project):
+    project.record(40.0)
+    project.times(40.3)
+    result = project.run()
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale *40.3 us *2481 GB/s *52 % *+0.8 % *pass"])
+
+
+def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
+    project.record(40.0)
+    project.times(42.4, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline (margin 3%).",
+            "*time per launch * 42.4 us * 40 us *+6.0 %*",
+            "*GB/s * 2358 * 2500 *-5.7 %*",
+            "*spread of samples *",
+            "*measured * 3 times: 42.4, 42.4, 42.4 us per launch (new buffers each time)",
+            "*baseline *baselines/sm_90-nvidia-h200.json (1 run, last 20*",
+            "*environment driver: 580.1 -> 590.2",
+            "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
+            "*--update-baselines --reason 'why it is slower'",
+        ]
+    )
+    result.stdout.fnmatch_lines(["scale *+6.0 % *regression"])
+
+
+def test_the_command_in_the_message_accepts_the_figure(project):
+    project.record(40.0)
+    project.times(42.4)
+    accepted = project.run(
+        "mykernels/scale.py::speed[n8]", "--arch", "sm_90", "--update-baselines", "--reason", "why", gates=""
+    )
+    accepted.assert_outcomes(passed=1)
+    project.run().assert_outcomes(passed=2, deselected=1)
+
+
+def test_a_passing_disturbance_fails_nothing(project):
+    project.record(40.0)
+    project.times(44.0, 40.1, 40.2)
+    project.run().assert_outcomes(passed=2, deselected=1)
+
+
+def test_disagreeing_measurements_are_inconclusive(project):
+    project.record(40.0)
+    project.times(44.0, 43.0, 40.2)
+    result = project.run()
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale *inconclusive"])
+
+
+def test_a_faster_kernel_is_an_improvement(project):
+    project.record(40.0)
+    project.times(36.0)
+    result = project.run()
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale *-10.0 % *improvement"])
+
+
+def test_the_margin_is_an_ini_option(project):
+    project.record(40.0)
+    project.times(42.4)
+    project.run("-o", "cutile_perf_margin=0.07").assert_outcomes(passed=2, deselected=1)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "3", "much"])
+def test_a_margin_that_is_no_fraction_is_a_usage_error(project, value):
+    result = project.run("-o", f"cutile_perf_margin={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*cutile_perf_margin*expected*"])
+
+
+def test_none_compares_with_nothing(project):
+    project.record(40.0)
+    project.times(80.0)
+    result = project.run("--perf-baseline", "none")
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale *80 us*no-baseline"])
+
+
+def test_another_directory_or_file_can_be_given(project):
+    project.record(40.0)
+    (project.path / "baselines").rename(project.path / "elsewhere")
+    project.times(42.4)
+    project.run("--perf-baseline", "elsewhere").assert_outcomes(passed=1, failed=1, deselected=1)
+    file = "elsewhere/sm_90-nvidia-h200.json"
+    project.run("--perf-baseline", file).assert_outcomes(passed=1, failed=1, deselected=1)
+
+
+def test_a_path_that_does_not_exist_is_a_usage_error(project):
+    result = project.run("--perf-baseline", "basline")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-baseline: basline does not exist*"])
+
+
+def test_a_revision_is_said_to_be_unavailable(project):
+    result = project.run("--perf-baseline", "git:main")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*git:main*not available in this release*"])
+
+
+def edit(project, **changes):
+    data = json.loads(project.baseline.read_text())
+    project.baseline.write_text(json.dumps({**data, **changes}))
+
+
+def test_another_gpus_file_is_not_comparable(project):
+    project.record(40.0)
+    edit(project, gpu="NVIDIA H100 80GB HBM3")
+    result = project.run("--perf-baseline", str(project.baseline))
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale *not-comparable"])
+
+
+def test_other_work_is_not_comparable(project):
+    project.record(40.0)
+    text = project.baseline.read_text()
+    project.baseline.write_text(text.replace('"bytes": 100000000.0', '"bytes": 90000000.0'))
+    result = project.run()
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale *not-comparable"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "*sm_90-nvidia-h200.json:1: not valid JSON*"),
+        ('{\n<<<<<<< HEAD\n', "*sm_90-nvidia-h200.json:2: merge conflict*"),
+        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 1. Upgrade*"),
+    ],
+)
+@pytest.mark.parametrize("update", [(), ("--update-baselines",)])
+def test_a_file_that_cannot_be_used_fails_the_speed_tests_alone_and_stays(project, text, message, update):
+    project.record(40.0)
+    project.baseline.write_text(text)
+    result = project.run(*update)
+    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.stdout.fnmatch_lines([message])
+    assert project.baseline.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ([[]], "*the timer returned nothing*"),
+        ([["nan", 40.0]], "*the timer returned nan*not finite*"),
+        ([[0.0]], "*the timer returned 0.0*"),
+        (["error"], "*the launch cannot be captured*"),
+        ([2.0], "*5e+04 GB/s of at most 4800 GB/s is above what NVIDIA H200 can do*"),
+    ],
+)
+def test_a_measurement_that_cannot_be_is_an_error_and_never_recorded(project, times, message):
+    project.times(*times)
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.stdout.fnmatch_lines([message])
+    result.stdout.fnmatch_lines(["scale *speed failed"])
+    assert not project.baseline.exists()

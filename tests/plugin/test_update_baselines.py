@@ -1,0 +1,112 @@
+"""`--update-baselines` and `--reason`."""
+
+import json
+
+import pytest
+
+
+def entry(project):
+    return json.loads(project.baseline.read_text())["entries"]["scale[n8]"]
+
+
+def test_a_new_case_is_recorded_with_its_provenance(project):
+    project.record(40.0)
+    recorded = entry(project)
+    assert recorded["work"] == {"bytes": 1e8, "flops": 0.0}
+    assert recorded["environment"] == {"driver": "580.1", "tileiras": "13.4.92"}
+    assert recorded["provenance"]["by"].startswith("pytest-cutile ")
+    (run,) = recorded["runs"]
+    assert run["median_us"] == pytest.approx(40.0)
+    assert run["samples"] == 20
+    assert run["gpu_uuid"] == "GPU-0"
+
+
+def test_what_was_recorded_is_printed(project):
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(["scale[[]n8[]]: recorded in baselines/sm_90-nvidia-h200.json"])
+
+
+def test_unchanged_runs_are_added(project):
+    project.record(40.0)
+    project.record(40.4)
+    project.record(40.2)
+    assert [run["median_us"] for run in entry(project)["runs"]] == pytest.approx([40.0, 40.4, 40.2], rel=1e-3)
+
+
+def test_a_faster_one_replaces(project):
+    project.record(40.0)
+    project.times(36.0)
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale[[]n8[]]: 40 us -> 36 us (-10.0 %) in baselines/*"])
+    assert [run["median_us"] for run in entry(project)["runs"]] == [36.0]
+
+
+def test_a_slower_one_needs_a_reason(project):
+    project.record(40.0)
+    before = project.baseline.read_text()
+    project.times(44.0)
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*not recorded: it is slower; give --reason TEXT*"])
+    assert project.baseline.read_text() == before
+
+
+def test_a_slower_one_with_a_reason_is_recorded_and_keeps_the_reason(project):
+    project.record(40.0)
+    project.times(44.0)
+    result = project.run("--update-baselines", "--reason", "exact division")
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["scale[[]n8[]]: 40 us -> 44 us (+10.0 %)*"])
+    assert entry(project)["provenance"]["reason"] == "exact division"
+
+
+def test_a_busy_or_throttled_gpu_records_nothing(project):
+    project.times(40.0, problems=["1 other process on the GPU"])
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["*scale[[]n8[]]: not recorded: 1 other process on the GPU*"])
+    assert not project.baseline.exists()
+
+
+def test_a_new_environment_starts_the_runs_anew(project):
+    project.record(40.0)
+    project.times(40.1, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(["*recorded anew, the environment changed (driver: 580.1 -> 590.2)*"])
+    assert len(entry(project)["runs"]) == 1
+
+
+def test_other_work_is_recorded_anew(project):
+    project.record(40.0)
+    project.baseline.write_text(project.baseline.read_text().replace("100000000.0", "90000000.0"))
+    project.record(40.0)
+    assert entry(project)["work"]["bytes"] == 1e8
+
+
+def test_a_reason_without_update_is_a_usage_error(project):
+    result = project.run("--reason", "x")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--reason*needs --update-baselines*"])
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--update-baselines", "--reason", " "), "*--reason is empty*"),
+        (("--update-baselines", "--perf-baseline", "none"), "*leaves --update-baselines no file*"),
+    ],
+)
+def test_options_that_make_no_sense_together(project, args, message):
+    result = project.run(*args)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+def test_another_gpus_file_is_never_written(project):
+    project.record(40.0)
+    text = project.baseline.read_text().replace("NVIDIA H200", "NVIDIA H100 PCIe")
+    project.baseline.write_text(text)
+    result = project.run("--update-baselines", "--perf-baseline", str(project.baseline))
+    result.stdout.fnmatch_lines(["*not recorded: *was recorded on NVIDIA H100 PCIe*"])
+    assert project.baseline.read_text() == text
