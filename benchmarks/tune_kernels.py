@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,7 @@ SWEEPS: dict[str, list[dict[str, Any]]] = {
         {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4},
         {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": None},
         {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 2},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 3},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 6},
+        {"tile_m": 128, "tile_n": 128, "tile_k": 32, "occupancy": 2, "latency": 4},
         {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4, "group_m": 4},
         {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4, "group_m": 16},
         {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4, "num_worker_warps": 8},
@@ -50,7 +50,8 @@ SWEEPS: dict[str, list[dict[str, Any]]] = {
         {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 1, "latency": 6},
         {"tile_m": 128, "tile_n": 256, "tile_k": 64, "occupancy": 1, "latency": 4, "num_worker_warps": 8},
         {"tile_m": 256, "tile_n": 128, "tile_k": 64, "occupancy": 1, "latency": 4, "num_worker_warps": 8},
-        {"tile_m": 256, "tile_n": 128, "tile_k": 64, "occupancy": 1, "latency": None},
+        {"tile_m": 128, "tile_n": 256, "tile_k": 64, "occupancy": 1, "num_worker_warps": 8, "num_ctas": 2},
+        {"tile_m": 128, "tile_n": 64, "tile_k": 64, "occupancy": 3, "latency": 4},
         {"tile_m": 64, "tile_n": 256, "tile_k": 64, "occupancy": 2, "latency": 4},
         {"tile_m": 256, "tile_n": 64, "tile_k": 64, "occupancy": 2, "latency": 4},
     ],
@@ -141,7 +142,10 @@ def list_peers(kernel: str, args: tuple[Any, ...]) -> Iterator[Candidate]:
 
 def capture(launch: Callable[[], Any], flush: torch.Tensor, pool: Any) -> Callable[[], float]:
     """Capture [flush, event, launch, event] and return a function that replays it: microseconds."""
-    begin, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+    begin, end = (
+        torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         flush.zero_()
@@ -198,7 +202,7 @@ def tune_case(kernel: str, module: Any, case: Case, flush: torch.Tensor) -> dict
         candidate = Candidate(
             label=label,
             config=asdict(config),
-            launch=lambda config=config: module.SPEC.launch(*args, config=config),
+            launch=partial(module.SPEC.launch, *args, config=config),
         )
         try:
             check(candidate.launch(), expected)
