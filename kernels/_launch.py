@@ -30,6 +30,14 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def choose_warps(tile_elements: int, eight_from: int) -> int:
+    """Return how many warps hold a tile: 8 from `eight_from` elements on, else 4.
+
+    Those two counts are the ones that every compiler since CTK 13.3 accepts.
+    """
+    return 8 if tile_elements >= eight_from else 4
+
+
 def check_tensors(
     kernel: str,
     tensors: Mapping[str, torch.Tensor],

@@ -8,7 +8,7 @@ kernel rounds once, at the end.)
 
 How it works: like softmax, it moves far more bytes than it computes, and the aim is to move each once. A
 tile holds whole rows, so x is read once and stays in registers until it is scaled. The weight is the same
-for every row: a block that loops over rows reads it once.
+for every row, so it comes from a cache, or stays in the registers of a block that loops over rows.
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._launch import check_tensors, choose_warps, count_sms, device_arch, next_power_of_2
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class RmsNormConfig:
     """Elements per tile to aim at: short rows are grouped until a tile has as many."""
     blocks_per_sm: int = 0
     """Blocks launched per multiprocessor, each looping over rows; 0 launches one block per tile of rows."""
-    load_tma: bool = True
-    """Whether loads of x may use TMA."""
-    store_tma: bool = True
+    load_tma: bool = False
+    """Whether loads may use TMA."""
+    store_tma: bool = False
     """Whether stores may use TMA."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int | None = None
-    """Warps per block, 4 or 8; None lets the compiler choose."""
+    eight_warps_from: int = 8192
+    """Elements per tile from which a block has 8 warps instead of 4, so that a tile fits in its registers."""
 
 
 CONFIGS = {
@@ -63,7 +63,7 @@ CONFIGS = {
 }
 # Not measured. Stores stay off TMA because NVIDIA's RMSNorm in TileGym gains from that; one block per tile of
 # rows needs no tuning to keep every multiprocessor busy.
-DEFAULT_CONFIG = RmsNormConfig(store_tma=False)
+DEFAULT_CONFIG = RmsNormConfig()
 """For architectures that are not in the table."""
 
 
@@ -75,6 +75,29 @@ def choose_config(arch: str) -> RmsNormConfig:
 # -- kernel -----------------------------------------------------------------------------------------
 
 
+def normalise(
+    X: ct.Array,
+    W: ct.Array,
+    Y: ct.Array,
+    i: int,
+    eps: float,
+    TILE_M: ConstInt,
+    TILE_N: ConstInt,
+    LOAD_TMA: ConstBool,
+    STORE_TMA: ConstBool,
+) -> None:
+    """Normalise the `i`-th group of `TILE_M` rows."""
+    x = ct.load(
+        X, (i, 0), (TILE_M, TILE_N), padding_mode=ct.PaddingMode.ZERO, allow_tma=LOAD_TMA
+    )  # [TILE_M, TILE_N]
+    x = x.astype(ct.float32)
+    # The mean is over the row, not over the tile: the padding's zeros add nothing to the sum of squares.
+    mean_square = ct.sum(x * x, 1, keepdims=True) / X.shape[1]  # [TILE_M, 1]
+    w = ct.load(W, (0,), (TILE_N,), padding_mode=ct.PaddingMode.ZERO, allow_tma=LOAD_TMA)  # [TILE_N]
+    y = x * ct.rsqrt(mean_square + eps) * w.astype(ct.float32).reshape((1, TILE_N))
+    ct.store(Y, (i, 0), y.astype(Y.dtype), allow_tma=STORE_TMA)
+
+
 @ct.kernel
 def rms_norm_kernel(
     X: ct.Array,
@@ -83,31 +106,27 @@ def rms_norm_kernel(
     eps: float,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
+    LOOP: ConstBool,
     LOAD_TMA: ConstBool,
     STORE_TMA: ConstBool,
 ) -> None:
     """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length."""
-    w = ct.load(W, (0,), (TILE_N,), padding_mode=ct.PaddingMode.ZERO)
-    w = w.astype(ct.float32).reshape((1, TILE_N))  # [1, TILE_N]
-    # The mean is over the row, not over the tile: the padding's zeros add nothing to the sum of squares.
-    width = ct.astype(X.shape[1], ct.float32)
-    for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):
-        x = ct.load(
-            X, (i, 0), (TILE_M, TILE_N), padding_mode=ct.PaddingMode.ZERO, allow_tma=LOAD_TMA
-        )  # [TILE_M, TILE_N]
-        x = x.astype(ct.float32)
-        mean_square = ct.sum(x * x, 1, keepdims=True) / width  # [TILE_M, 1]
-        y = x * ct.rsqrt(mean_square + eps) * w
-        ct.store(Y, (i, 0), y.astype(Y.dtype), allow_tma=STORE_TMA)
+    # A loop keeps the weight, which is the same in every turn, in registers. One group of rows per block
+    # leaves those registers to more blocks.
+    if LOOP:
+        for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):
+            normalise(X, W, Y, i, eps, TILE_M, TILE_N, LOAD_TMA, STORE_TMA)
+    else:
+        normalise(X, W, Y, ct.bid(0), eps, TILE_M, TILE_N, LOAD_TMA, STORE_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
 
 
 @cache
-def _kernel_for(config: RmsNormConfig) -> Any:
-    """Return the kernel with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return rms_norm_kernel.replace_hints(occupancy=config.occupancy, num_worker_warps=config.num_worker_warps)
+def _kernel_for(occupancy: int | None, warps: int) -> Any:
+    """Return the kernel with these compiler hints; cached, because each object has its own JIT cache."""
+    return rms_norm_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
 
 
 def rms_norm(
@@ -155,8 +174,18 @@ def rms_norm(
     ct.launch(
         torch.cuda.current_stream(),
         (blocks,),
-        _kernel_for(config),
-        (rows, weight, y.view(-1, n), float(eps), tile_m, tile_n, config.load_tma, config.store_tma),
+        _kernel_for(config.occupancy, choose_warps(tile_m * tile_n, config.eight_warps_from)),
+        (
+            rows,
+            weight,
+            y.view(-1, n),
+            float(eps),
+            tile_m,
+            tile_n,
+            config.blocks_per_sm > 0,
+            config.load_tma,
+            config.store_tma,
+        ),
     )
     return y
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._launch import check_tensors, choose_warps, device_arch, next_power_of_2
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -52,16 +52,14 @@ class SoftmaxConfig:
     """Columns per chunk of a row that is longer."""
     tile_elements: int = 4096
     """Elements per tile to aim at: short rows are grouped until a tile has as many."""
-    blocks_per_sm: int = 0
-    """Blocks launched per multiprocessor, each looping over rows; 0 launches one block per tile of rows."""
-    load_tma: bool = True
+    load_tma: bool = False
     """Whether loads may use TMA."""
-    store_tma: bool = True
+    store_tma: bool = False
     """Whether stores may use TMA."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int | None = None
-    """Warps per block, 4 or 8; None lets the compiler choose."""
+    eight_warps_from: int = 8192
+    """Elements per tile from which a block has 8 warps instead of 4, so that a tile fits in its registers."""
 
 
 CONFIGS = {
@@ -91,16 +89,15 @@ def softmax_rows(
     STORE_TMA: ConstBool,
 ) -> None:
     """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length."""
-    for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):
-        x = ct.load(
-            X, (i, 0), (TILE_M, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
-        )  # [TILE_M, TILE_N]
-        x = x.astype(ct.float32) * LOG2_E
-        row_max = ct.max(x, 1, keepdims=True)  # [TILE_M, 1]
-        e = ct.exp2(x - row_max)
-        # One division per row instead of one per element.
-        scale = 1.0 / ct.sum(e, 1, keepdims=True)  # [TILE_M, 1]
-        ct.store(Y, (i, 0), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
+    x = ct.load(
+        X, (ct.bid(0), 0), (TILE_M, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+    )  # [TILE_M, TILE_N]
+    x = x.astype(ct.float32)
+    # Subtract before scaling: scaled first, large values would lose digits that the difference still needs.
+    e = ct.exp2((x - ct.max(x, 1, keepdims=True)) * LOG2_E)
+    # One division per row instead of one per element.
+    scale = 1.0 / ct.sum(e, 1, keepdims=True)  # [TILE_M, 1]
+    ct.store(Y, (ct.bid(0), 0), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
 
 
 @ct.kernel
@@ -112,38 +109,39 @@ def softmax_chunks(
     STORE_TMA: ConstBool,
 ) -> None:
     """Normalise one row at a time in chunks of `TILE_N` columns, in two passes."""
+    row = ct.bid(0)
     chunks = ct.cdiv(X.shape[1], TILE_N)
-    for row in range(ct.bid(0), X.shape[0], ct.num_blocks(0)):
-        row_max = ct.full((1, 1), -math.inf, dtype=ct.float32)
-        row_sum = ct.zeros((1, 1), dtype=ct.float32)
-        for j in range(chunks):
-            x = ct.load(
-                X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
-            )  # [1, TILE_N]
-            x = x.astype(ct.float32) * LOG2_E
-            new_max = ct.maximum(row_max, ct.max(x, 1, keepdims=True))
-            # Until the first finite element the maximum is -inf, and -inf - -inf would be NaN.
-            shift = ct.where(new_max == -math.inf, 0.0, new_max)
-            row_sum = row_sum * ct.exp2(row_max - shift) + ct.sum(ct.exp2(x - shift), 1, keepdims=True)
-            row_max = new_max
-        scale = 1.0 / row_sum
-        # Last chunk first: it is the one most likely to be in a cache still.
-        for back in range(chunks):
-            j = chunks - 1 - back
-            x = ct.load(
-                X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
-            )  # [1, TILE_N]
-            e = ct.exp2(x.astype(ct.float32) * LOG2_E - row_max)
-            ct.store(Y, (row, j), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
+    row_max = ct.full((1, 1), -math.inf, dtype=ct.float32)
+    row_sum = ct.zeros((1, 1), dtype=ct.float32)
+    for j in range(chunks):
+        x = ct.load(
+            X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+        )  # [1, TILE_N]
+        x = x.astype(ct.float32)
+        new_max = ct.maximum(row_max, ct.max(x, 1, keepdims=True))
+        # Until the first finite element the maximum is -inf, and -inf - -inf would be NaN.
+        shift = ct.where(new_max == -math.inf, 0.0, new_max)
+        e = ct.exp2((x - shift) * LOG2_E)
+        row_sum = row_sum * ct.exp2((row_max - shift) * LOG2_E) + ct.sum(e, 1, keepdims=True)
+        row_max = new_max
+    scale = 1.0 / row_sum
+    # Last chunk first: it is the one most likely to be in a cache still.
+    for back in range(chunks):
+        j = chunks - 1 - back
+        x = ct.load(
+            X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+        )  # [1, TILE_N]
+        e = ct.exp2((x.astype(ct.float32) - row_max) * LOG2_E)
+        ct.store(Y, (row, j), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
 
 
 @cache
-def _kernel_for(kernel: Any, config: SoftmaxConfig) -> Any:
-    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(occupancy=config.occupancy, num_worker_warps=config.num_worker_warps)
+def _kernel_for(kernel: Any, occupancy: int | None, warps: int) -> Any:
+    """Return `kernel` with these compiler hints; cached, because each object has its own JIT cache."""
+    return kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
 
 
 def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Tensor:
@@ -179,13 +177,15 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
     tile_n = next_power_of_2(n)
     if tile_n <= config.max_row:
         tile_m = max(1, config.tile_elements // tile_n)
-        kernel, row_tiles = softmax_rows, ct.cdiv(m, tile_m)
+        kernel, blocks = softmax_rows, ct.cdiv(m, tile_m)
+        elements = tile_m * tile_n
         arguments = (x, y, tile_m, tile_n, config.load_tma, config.store_tma)
     else:
-        kernel, row_tiles = softmax_chunks, m
+        kernel, blocks = softmax_chunks, m
+        elements = config.chunk
         arguments = (x, y, config.chunk, config.load_tma, config.store_tma)
-    blocks = min(row_tiles, count_sms() * config.blocks_per_sm) if config.blocks_per_sm else row_tiles
-    ct.launch(torch.cuda.current_stream(), (blocks,), _kernel_for(kernel, config), arguments)
+    kernel = _kernel_for(kernel, config.occupancy, choose_warps(elements, config.eight_warps_from))
+    ct.launch(torch.cuda.current_stream(), (blocks,), kernel, arguments)
     return y
 
 

@@ -1,0 +1,208 @@
+"""The kernels' host side, on a CPU: argument checks, declared cases and work, references."""
+
+import pytest
+
+from kernels import matmul, rms_norm, softmax
+from kernels._launch import choose_warps, next_power_of_2
+from kernels._tiles import swizzle
+from pytest_cutile import KernelSpec, Work
+
+torch = pytest.importorskip("torch")
+
+MODULES = [matmul, softmax, rms_norm]
+SPECS = [module.SPEC for module in MODULES]
+by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+
+HALF = {"dtype": torch.float16}
+
+
+def make_tensor(shape, dtype, *, dist="normal", low=0.0, high=1.0):
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+    return tensor.uniform_(low, high) if dist == "uniform" else tensor.normal_()
+
+
+def case_of(spec: KernelSpec, name: str):
+    return next(case for case in spec.cases if case.name == name)
+
+
+# -- argument checks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error", "message"),
+    [
+        ([[1.0]], torch.ones(1, 1), TypeError, "a must be a torch.Tensor, got list"),
+        (torch.ones(2, 3), torch.ones(3, 2, **HALF), TypeError, r"b has dtype torch\.float16, but a has"),
+        (torch.ones(2, 3).double(), torch.ones(3, 2).double(), TypeError, "supported are float16, bfloat16"),
+        (torch.ones(3), torch.ones(3, 2), ValueError, r"a must be a matrix, got shape \[3\]"),
+        (torch.ones(2, 3), torch.ones(1, 3, 2), ValueError, r"b must be a matrix, got shape \[1, 3, 2\]"),
+        (torch.ones(2, 3), torch.ones(2, 3), ValueError, r"b must have 3 rows, but is \[2, 3\]"),
+        (torch.ones(2, 3), torch.ones(3, 2, device="meta"), ValueError, "b is on meta, but a is on cpu"),
+    ],
+)
+def test_matmul_says_what_is_wrong(a, b, error, message):
+    with pytest.raises(error, match="^matmul: .*" + message):
+        matmul.matmul(a, b)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (None, TypeError, "x must be a torch.Tensor, got NoneType"),
+        (torch.ones(2, 3, dtype=torch.int32), TypeError, r"x has dtype torch\.int32; supported are float16"),
+        (torch.ones(5), ValueError, r"must be a matrix .* got shape \[5\]"),
+    ],
+)
+def test_softmax_says_what_is_wrong(x, error, message):
+    with pytest.raises(error, match="^softmax: .*" + message):
+        softmax.softmax(x)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "eps", "error", "message"),
+    [
+        (torch.ones(2, 3), None, 1e-6, TypeError, "weight must be a torch.Tensor, got NoneType"),
+        (torch.ones(2, 3), torch.ones(3, **HALF), 1e-6, TypeError, "weight has dtype torch.float16, but x"),
+        (torch.ones(()), torch.ones(1), 1e-6, ValueError, "at least one axis"),
+        (torch.ones(2, 3), torch.ones(2), 1e-6, ValueError, r"weight must be \[3\], but is \[2\]"),
+        (torch.ones(2, 3), torch.ones(1, 3), 1e-6, ValueError, r"weight must be \[3\], but is \[1, 3\]"),
+        (torch.ones(1, 16385), torch.ones(16385), 1e-6, ValueError, "rows of 16385 are too wide"),
+        (torch.ones(2, 3), torch.ones(3), -1.0, ValueError, "eps must not be negative, got -1.0"),
+        (torch.ones(2, 3), torch.ones(3), float("nan"), ValueError, "eps must not be negative, got nan"),
+        (torch.ones(2, 3), torch.ones(3, device="meta"), 1e-6, ValueError, "weight is on meta, but x is on"),
+    ],
+)
+def test_rms_norm_says_what_is_wrong(x, weight, eps, error, message):
+    with pytest.raises(error, match="^rms_norm: .*" + message):
+        rms_norm.rms_norm(x, weight, eps)
+
+
+def test_nothing_is_launched_for_nothing():
+    assert matmul.matmul(torch.ones(0, 3), torch.ones(3, 2)).shape == (0, 2)
+    # An empty sum is zero, not undefined.
+    assert torch.equal(matmul.matmul(torch.ones(2, 0), torch.ones(0, 4)), torch.zeros(2, 4))
+    assert softmax.softmax(torch.ones(0, 4)).shape == (0, 4)
+    assert softmax.softmax(torch.ones(4, 0)).shape == (4, 0)
+    assert rms_norm.rms_norm(torch.ones(2, 0, 3), torch.ones(3)).shape == (2, 0, 3)
+
+
+# -- specs ------------------------------------------------------------------------------------------
+
+
+@by_name
+def test_case_names_are_unique_and_some_are_timed(spec):
+    names = [case.name for case in spec.cases]
+    assert len(set(names)) == len(names)
+    assert 2 <= sum(case.speed for case in spec.cases) <= 4
+
+
+@by_name
+def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
+    """At 85 % of what an H200 can do: 4.8 TB/s, 989 TFLOPS of float16, half of that of tfloat32."""
+    for case in spec.cases:
+        if not case.speed:
+            continue
+        work = spec.work_of(case)
+        flops_per_us = (495e6 if work.dtype == "tfloat32" else 989e6) * 0.85
+        us = max(work.flops / flops_per_us, work.bytes / (4.8e6 * 0.85))
+        assert 40 < us < 400, case.name
+        if not work.flops:
+            assert work.bytes > 4 * 60e6, f"{case.name} would partly stay in the L2"
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "expected"),
+    [
+        (matmul.SPEC, "fp16-4096x4096x4096", Work(flops=137438953472, bytes=100663296, dtype="float16")),
+        # 2 * 130 * 258 * 1023; (130*1023 + 1023*258 + 130*258) * 4
+        (matmul.SPEC, "tf32-130x258x1023", Work(flops=68622840, bytes=1721856, dtype="tfloat32")),
+        (softmax.SPEC, "bf16-16384x8192", Work(bytes=536870912, dtype="bfloat16")),
+        (softmax.SPEC, "fp32-21x257", Work(bytes=43176, dtype="float32")),
+        # (2*3*5*3072 + 3072) * 2
+        (rms_norm.SPEC, "bf16-3x5x3072", Work(bytes=190464, dtype="bfloat16")),
+        (rms_norm.SPEC, "fp16-77", Work(bytes=462, dtype="float16")),
+    ],
+)
+def test_work_equals_what_a_hand_computes(spec, name, expected):
+    assert spec.work_of(case_of(spec, name)) == expected
+
+
+def test_reduction_is_the_summed_axis():
+    assert matmul.SPEC.reduction_of(case_of(matmul.SPEC, "fp16-127x129x65")) == 65
+    assert softmax.SPEC.reduction_of(case_of(softmax.SPEC, "bf16-65x1023")) == 1023
+    assert rms_norm.SPEC.reduction_of(case_of(rms_norm.SPEC, "fp32-2x3x5x130")) == 130
+
+
+def test_transposed_cases_are_views():
+    params = case_of(matmul.SPEC, "bf16-192x320x448-transposed_ab").params
+    a, b = matmul.SPEC.inputs(make_tensor, **params)
+    assert (a.shape, a.stride()) == ((192, 448), (1, 192))
+    assert (b.shape, b.stride()) == ((448, 320), (1, 448))
+
+
+def test_float32_matmul_inputs_survive_the_tensor_core():
+    for operand in matmul.SPEC.inputs(make_tensor, m=7, n=5, k=3, dtype="float32", transposed="b"):
+        assert operand.std() > 0.5
+        assert not (operand.contiguous().view(torch.int32) & 0x1FFF).any()
+
+
+# -- references -------------------------------------------------------------------------------------
+
+
+def test_references_agree_with_torch():
+    torch.manual_seed(0)
+    a, b = (torch.randn(shape, dtype=torch.float64) for shape in ((5, 33), (33, 7)))
+    torch.testing.assert_close(matmul.SPEC.reference(a, b), torch.matmul(a, b))
+    x = torch.randn(5, 33, dtype=torch.float64) * 30
+    torch.testing.assert_close(softmax.SPEC.reference(x), torch.softmax(x, 1))
+    w = torch.rand(33, dtype=torch.float64)
+    expected = torch.nn.functional.rms_norm(x, (33,), w, 1e-2)
+    torch.testing.assert_close(rms_norm.SPEC.reference(x, w, 1e-2), expected)
+
+
+@by_name
+def test_reference_takes_what_inputs_makes(spec):
+    smallest = min(spec.cases, key=lambda case: spec.work_of(case).bytes)
+    args = spec.inputs(make_tensor, **smallest.params)
+    exact = [arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    assert spec.reference(*exact).dtype == torch.float64
+
+
+# -- the plain Python that kernels share ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tiles_m", "tiles_n", "group_m"), [(3, 3, 2), (8, 5, 8), (7, 4, 3), (1, 9, 8), (5, 1, 2)]
+)
+def test_swizzle_visits_every_tile_once(tiles_m, tiles_n, group_m):
+    visited = [swizzle(block, tiles_m, tiles_n, group_m) for block in range(tiles_m * tiles_n)]
+    assert sorted(visited) == [(row, col) for row in range(tiles_m) for col in range(tiles_n)]
+
+
+def test_swizzle_draws_its_docstring():
+    order = {swizzle(block, 3, 3, 2): block for block in range(9)}
+    assert [[order[row, col] for col in range(3)] for row in range(3)] == [[0, 2, 4], [1, 3, 5], [6, 7, 8]]
+
+
+def test_next_power_of_2():
+    assert [next_power_of_2(n) for n in (1, 2, 3, 4, 5, 1023, 1024, 1025)] == [
+        1,
+        2,
+        4,
+        4,
+        8,
+        1024,
+        1024,
+        2048,
+    ]
+
+
+def test_choose_warps_keeps_to_what_every_compiler_accepts():
+    assert [choose_warps(n, 8192) for n in (1, 8191, 8192)] == [4, 4, 8]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_121", "sm_999"])
+def test_every_architecture_has_a_configuration(arch):
+    assert matmul.choose_config(arch, itemsize=4).tile_k * 2 == matmul.choose_config(arch, itemsize=2).tile_k
+    assert softmax.choose_config(arch).max_row == 16384
+    assert rms_norm.choose_config(arch).tile_elements > 0
