@@ -115,9 +115,7 @@ class KernelModule(pytest.Module):
     def _item(
         self, gate: Gate, spec: KernelSpec, case: Case, arch: str, suffix: str, test: Callable[..., None]
     ) -> pytest.Item:
-        item: DeclaredTest = DeclaredTest.from_parent(
-            self, name=f"{gate}[{suffix}]", originalname=str(gate), callobj=test
-        )
+        item: DeclaredTest = DeclaredTest.from_parent(self, name=f"{gate}[{suffix}]", callobj=test)
         item.gate, item.spec, item.case, item.arch = gate, spec, case, arch
         item.add_marker(getattr(pytest.mark, f"cutile_{gate}"))
         return item

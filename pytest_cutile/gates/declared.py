@@ -10,7 +10,7 @@ from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gates.compiling import Compilations, CompileCase, gate_compile
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.engine import Engine
-from pytest_cutile.gates.outcome import test_outcome
+from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
 from pytest_cutile.gates.tensors import MakeTensor
 from pytest_cutile.gpu.check import CheckReport, check_kernel
@@ -43,20 +43,20 @@ class DeclaredGates:
     def compile(self) -> None:
         """Compile the case; fail with the compiler's own message."""
         __tracebackhide__ = True
-        with test_outcome(self._engine, self._where):
+        with GateOutcome(self._engine, self._where):
             gate_compile(self._engine, self._compilations, compile_case(self._spec, self._case, self._arch))
 
     def correct(self) -> None:
         """Compare the case with its reference."""
         __tracebackhide__ = True
-        with test_outcome(self._engine, self._where):
+        with GateOutcome(self._engine, self._where):
             self._check()
 
     def speed(self) -> SpeedOutcome:
         """Time the case and compare it with its baseline; check it first if that has not been done."""
         __tracebackhide__ = True
         spec, case = self._spec, self._case
-        with test_outcome(self._engine, self._where):
+        with GateOutcome(self._engine, self._where):
             known = (spec.name, case.name)
             if known not in self._engine.wrong and known not in self._engine.right:
                 self._check()

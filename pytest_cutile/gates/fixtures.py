@@ -13,7 +13,7 @@ from pytest_cutile.core.spec import Work
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.engine import Engine
-from pytest_cutile.gates.outcome import test_outcome
+from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 from pytest_cutile.gpu.check import CheckReport, check_kernel
 
@@ -41,7 +41,7 @@ class CheckKernel:
         Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
-        with test_outcome(self._engine, self._case):
+        with GateOutcome(self._engine, self._case):
             return gate_correct(
                 self._engine,
                 kernel=self._kernel,
@@ -103,7 +103,7 @@ class Perf:
             )
         self._used.add(label)
         launch = functools.partial(fn, *args, **kwargs)
-        with test_outcome(self._engine, self._case):
+        with GateOutcome(self._engine, self._case):
             outcome = gate_speed(
                 self._engine,
                 SpeedCase(

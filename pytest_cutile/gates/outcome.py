@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 import pytest
 
@@ -23,32 +22,54 @@ _SAID_WITHOUT_TRACEBACK = (
 )
 
 
-@contextmanager
-def test_outcome(engine: Engine, where: str) -> Iterator[None]:
-    """Turn the exceptions of gates into test outcomes.
+class GateOutcome:
+    """Context that turns the exceptions of gates into test outcomes.
 
     What this project raises is said once, without a traceback through it. What a user's kernel,
-    launcher or inputs raise goes on with its own traceback.
+    launcher or inputs raise goes on, with a traceback of the user's frames alone.
     """
-    __tracebackhide__ = True
-    try:
-        yield
-        return
-    except Blocked as blocked:
-        message, skip = f"not-measured ({blocked.reason}): {blocked.detail}", not engine.settings.strict
-    except _SAID_WITHOUT_TRACEBACK as error:
-        message, skip = str(error), False
-    except Exception as error:
-        note_gpu_failure(engine, error, where)
-        if not _is_out_of_memory(error):
-            raise
-        message, skip = _out_of_memory_message(error, where), False
-    # Outside of the handlers: the exception holds the tensors that fill the memory.
-    if skip:
-        pytest.skip(message)
-    if message.startswith("not-measured"):
-        message += " [--perf-strict]"
-    pytest.fail(message, pytrace=False)
+
+    def __init__(self, engine: Engine, where: str) -> None:
+        self._engine = engine
+        self._where = where
+
+    def __enter__(self) -> None:
+        """Enter."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Raise the outcome that belongs to `error`, if it is not to go on as it is."""
+        __tracebackhide__ = True
+        if isinstance(error, Blocked):
+            message = f"not-measured ({error.reason}): {error.detail}"
+            if not self._engine.settings.strict:
+                raise pytest.skip.Exception(message) from None
+            raise pytest.fail.Exception(f"{message} [--perf-strict]", pytrace=False) from None
+        if isinstance(error, _SAID_WITHOUT_TRACEBACK):
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        if not isinstance(error, Exception):
+            return
+        note_gpu_failure(self._engine, error, self._where)
+        if _is_out_of_memory(error):
+            message = _out_of_memory_message(error, self._where)
+            error.__traceback__ = None  # its frames hold the tensors that fill the memory
+            raise pytest.fail.Exception(message, pytrace=False) from None
+        error.__traceback__ = _without_own_frames(error.__traceback__)
+
+
+def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Return `traceback` without the frames of this package, unless there are no others."""
+    entries = []
+    step = traceback
+    while step is not None:
+        if not step.tb_frame.f_globals.get("__name__", "").startswith("pytest_cutile."):
+            entries.append(step)
+        step = step.tb_next
+    result: TracebackType | None = None
+    for entry in reversed(entries):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result or traceback
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

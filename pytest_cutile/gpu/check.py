@@ -327,3 +327,6 @@ def _bound(
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+class UncheckableOutput(TypeError): pass

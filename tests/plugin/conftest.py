@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 # pytester forgets modules that an inner run imported first, and torch cannot be imported twice.
-import torch  # noqa: F401
+import torch._dynamo  # noqa: F401
 
 import cuda.tile  # noqa: F401  isort: skip
 

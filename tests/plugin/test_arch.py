@@ -102,7 +102,7 @@ def test_a_wrong_ini_option_is_a_usage_error_too(project):
 
 def test_help_shows_the_option(plain):
     result = plain.runpytest_inprocess("--help")
-    result.stdout.fnmatch_lines(["cuTile kernels (pytest-cutile):", "*--arch=ARCH*", "*--perf-strict*"])
+    result.stdout.fnmatch_lines(["cuTile kernels (pytest-cutile):", "*--perf-strict*", "*--arch*ARCH*"])
 
 
 def test_the_conftests_of_testpaths_are_found_although_an_architecture_is_given(pytester):
@@ -110,7 +110,7 @@ def test_the_conftests_of_testpaths_are_found_although_an_architecture_is_given(
     checks = pytester.mkdir("checks")
     (checks / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--mine')\n")
     (checks / "test_one.py").write_text("def test_one(request): assert request.config.getoption('--mine') == 'x'\n")
-    pytester.runpytest_inprocess("--arch", "sm_90", "--mine", "x").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--arch", "sm_90", "--mine=x").assert_outcomes(passed=1)
 
 
 class TestAConftestWithItsOwnArch:

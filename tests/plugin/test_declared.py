@@ -30,7 +30,7 @@ def test_declared_kernels_are_collected_although_testpaths_names_another_folder(
     (project.path / "tests").mkdir()
     (project.path / "tests" / "test_one.py").write_text("def test_one(): pass\n")
     with (project.path / "tox.ini").open("a") as ini:
-        ini.write("testpaths = tests\n")
+        ini.write("\ntestpaths = tests\n")
     result = project.run(gates="not cutile_compile")
     result.assert_outcomes(passed=3, deselected=1)
     project.run("tests", gates="").assert_outcomes(passed=1)

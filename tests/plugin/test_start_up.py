@@ -1,0 +1,75 @@
+"""A project that merely has the plugin installed pays next to nothing, and sees no warning."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+SHOW_MODULES = """
+import json, sys
+
+def test_nothing(): pass
+
+def test_modules():
+    heavy = {"torch", "cuda", "pynvml", "numpy", "pytest_cutile.gpu", "pytest_cutile.compile", "pytest_cutile.gates"}
+    print("LOADED", json.dumps(sorted(heavy & set(sys.modules))))
+"""
+
+
+def run(pytester, *args, **environment):
+    """Run pytest in a process of its own, with every warning an error."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *args],
+        cwd=pytester.path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_nothing_heavy_is_imported(pytester):
+    pytester.makepyfile(SHOW_MODULES)
+    result = run(pytester, "-s")
+    assert result.returncode == 0, result.stdout + result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if "LOADED" in line]
+    assert json.loads(line.partition("LOADED ")[2]) == []
+    assert "cuTile kernels" not in result.stdout
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [(), ("torch",), ("pynvml",), ("cuda",), ("torch", "pynvml", "cuda", "numpy")],
+    ids=lambda names: "without-" + ("-".join(names) or "nothing"),
+)
+@pytest.mark.parametrize("args", [(), ("-p", "no:benchmark"), ("-p", "no:xdist"), ("-p", "no:cacheprovider")])
+def test_no_warnings_whatever_is_missing(pytester, names, args):
+    (pytester.path / "missing.py").write_text(WITHOUT.format(names=names))
+    pytester.makepyfile("def test_nothing(): pass\ndef test_arch(arch): assert arch == 'sm_121'\n")
+    result = run(pytester, "-p", "missing", *args, PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]), CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 passed" in result.stdout
+    assert not re.search(r"\d+ warning|Warning", result.stdout + result.stderr)
+
+
+def test_a_gate_without_torch_says_how_to_get_it(pytester):
+    (pytester.path / "missing.py").write_text(WITHOUT.format(names=("torch",)))
+    pytester.makepyfile("def test_tensor(make_tensor): make_tensor((2,), 'float32')\n")
+    result = run(pytester, "-p", "missing", PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]))
+    assert result.returncode == 1
+    assert "pip install 'pytest-cutile[torch]'" in result.stdout
