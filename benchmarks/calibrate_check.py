@@ -2,7 +2,23 @@
 
     python -m benchmarks.calibrate_check [--seeds N] [NAME]
 
-Needs no GPU. Exits with 1 on a false alarm.
+Needs no GPU. Exits with 1 on a false alarm. "used" is the largest part of the bound that an honest kernel
+needed; a bug counts as caught if it is with every seed.
+
+2026-11-21, torch 2.13 on a CPU, everything emulated:
+
+| workloads | seeds | false alarms | used | caught | missed with some seed |
+|---|---|---|---|---|---|
+| matmul, 24: fp16 to fp32, tf32, e4m3; K to 8192 | 3 | 0/444 | 0.49 | 185/186 | fp16 sum of tf32, K=128 |
+| softmax, 12: fp16, bf16, fp32; N to 8192 | 10 | 0/360 | 0.16 | 103/104 | last column missing in the sum, bf16 |
+| softmax, 4: e4m3 | 10 | 0/120 | 0.00 | 27/36 | fp16 sum, missing column, 1 %, truncation |
+| rms_norm, 9: fp16, bf16, fp32; N to 8192 | 10 | 0/270 | 0.08 | 79/84 | no eps, where it changes next to nothing |
+| rms_norm, 3: e4m3 | 10 | 0/90 | 0.00 | 25/30 | eps, mean over n - 1 |
+| attention, 10: fp16, bf16; S to 1024 | 2 | 0/100 | 0.56 | 116/122 | truncating cast |
+| attention, 6: e4m3 | 2 | 0/48 | 0.56 | 54/74 | 1 %, truncating cast, e5m2 probabilities |
+
+What is missed in attention is smaller than the rounding of the probabilities, which is allowed element by
+element; only a test over many elements (the mismatch's energy, its slope) can see it.
 """
 
 from __future__ import annotations

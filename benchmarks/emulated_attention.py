@@ -66,11 +66,9 @@ def attention(  # noqa: C901 - a list of variants, each a line
     target = getattr(torch, out or kind)
 
     def inputs(seed: int) -> tuple[Any, ...]:
+        sizes = (spread, spread, 1.0)  # of q, k, v
         made = (make_tensor((1, 2, s, d), "float32", device="cpu", seed=seed + each) for each in range(3))
-        return tuple(
-            cast(x * (1.0 if each == len("qk") else spread), getattr(torch, kind))
-            for each, x in enumerate(made)
-        )
+        return tuple(cast(x * size, getattr(torch, kind)) for x, size in zip(made, sizes, strict=True))
 
     def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-1, -2) / math.sqrt(d)
