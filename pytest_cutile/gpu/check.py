@@ -157,8 +157,9 @@ def run_check(
         elif result.outside is not None:
             lines = explain(name, out, exact, result, basis=basis)
     if lines:
-        note = [] if seed is None else [f"seed of the inputs: {seed}"]
-        raise KernelMismatch(fit([title, *lines, *note]))
+        raise KernelMismatch(
+            fit([title, *lines], last=None if seed is None else f"seed of the inputs: {seed}")
+        )
     return CheckReport(
         elements=sum(out.numel() for _, out, _ in pairs),
         worst_error=worst_error,

@@ -46,8 +46,7 @@ class Bound:
 
         model, unit = self.model, self.model.unit
         value = exact.abs().mul_(unit)
-        # uniform noise of +-u has a third of the variance of its amplitude squared
-        noise = self.accumulation.block(rows, columns).to(exact.device).mul(3.0).sqrt_().mul_(unit)
+        noise = self.accumulation.block(rows, columns).to(exact.device).sqrt().mul_(unit)
         partial = torch.maximum(noise, value)
         variance = partial.square().mul_(model.accumulation_variance)
         variance.addcmul_(noise, noise, value=model.operand_variance)

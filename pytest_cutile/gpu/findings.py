@@ -136,8 +136,10 @@ def _find_place(outside: torch.Tensor) -> list[str]:
     return [] if bool(outside.all()) else ["where: in every index of every dimension"]
 
 
-def fit(lines: list[str]) -> str:
-    """Return `lines` as one text of at most `LINES` lines, none wider than `WIDTH`."""
-    if len(lines) > LINES:
-        lines = [*lines[: LINES - 1], f"... and {len(lines) - LINES + 1} lines more"]
-    return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines)
+def fit(lines: list[str], *, last: str | None = None) -> str:
+    """Return `lines` and `last` as one text of at most `LINES` lines, none wider than `WIDTH`."""
+    kept = (
+        lines if len(lines) < LINES else [*lines[: LINES - 2], f"... and {len(lines) - LINES + 2} lines more"]
+    )
+    kept = kept if last is None else [*kept, last]
+    return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in kept)

@@ -1,0 +1,220 @@
+"""Honest kernels pass and bugs do not: a fast part of `benchmarks/calibrate_check.py`, and corner cases."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.calibrate_check import check
+from benchmarks.emulated_attention import attention
+from benchmarks.emulated_kernels import matmul, rms_norm, softmax
+from pytest_cutile.core.tolerance import BFLOAT16, FLOAT8_E4M3FN, FLOAT32, TFLOAT32, model_for
+from pytest_cutile.gpu.check import KernelMismatch, check_kernel
+from pytest_cutile.gpu.compare import Bound, blocks, compare
+from pytest_cutile.gpu.noise import run_reference
+
+SMALL: dict[str, Any] = {"m": 48, "n": 40}
+WORKLOADS = [
+    matmul("float16", "float16", 512, **SMALL),
+    matmul("bfloat16", "bfloat16", 1024, dist="positive", **SMALL),
+    matmul("float32", "float32", 512, **SMALL),
+    matmul("tfloat32", "float32", 1024, **SMALL),
+    matmul("float8_e4m3fn", "float8_e4m3fn", 512, **SMALL),
+    softmax("float16", 8192, m=8),
+    softmax("bfloat16", 500),
+    softmax("float32", 500),
+    rms_norm("float16", 512, size=2.0**-8),
+    rms_norm("float32", 512, size=2.0**-8),
+    attention("float16", 128, d=32),
+    attention("bfloat16", 128, d=32, causal=False),
+]
+# The limits of a bound for single elements, known and measured: systematic errors below the noise.
+TOO_SMALL = {("attention bfloat16->bfloat16 S=128 std=1", "truncating cast")}
+
+
+@pytest.mark.parametrize(
+    ("workload", "kernel"),
+    [pytest.param(w, k, id=f"{w.name}-{name}") for w in WORKLOADS for name, k in w.honest.items()],
+)
+def test_an_honest_kernel_passes(workload, kernel):
+    report = check(workload, kernel, seed=100)
+    assert report is not None
+    assert report.worst_error <= 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "kernel"),
+    [
+        pytest.param(w, k, id=f"{w.name}-{name}")
+        for w in WORKLOADS
+        for name, k in w.bugs.items()
+        if (w.name, name) not in TOO_SMALL
+    ],
+)
+def test_a_bug_is_caught(workload, kernel):
+    assert check(workload, kernel, seed=100) is None
+
+
+def one(value, dtype):
+    return torch.tensor([value], dtype=torch.float64).to(dtype)
+
+
+def passes(out, exact):
+    x = torch.zeros(1)
+    try:
+        check_kernel(lambda _: out, x, reference=lambda _: torch.tensor([exact], dtype=torch.float64))
+    except KernelMismatch:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("got", "exact", "fine"),
+    [
+        (math.inf, 65520.0, True),
+        (65504.0, 65519.0, True),
+        (65504.0, 70000.0, False),
+        (math.inf, math.inf, True),
+        (-math.inf, math.inf, False),
+        (65504.0, math.inf, False),
+        (math.nan, math.nan, True),
+        (0.0, math.nan, False),
+        (math.nan, 0.0, False),
+        (0.0, -0.0, True),
+        (2.0**-24, 2.0**-24, True),
+        (0.0, 2.0**-24, False),
+        (1.0, 1.0 + 2.0**-11, True),
+        (1.0 + 2.0**-10, 1.0 + 2.0**-11, True),
+        (1.0, 1.0 + 2.0**-11 * 1.01, False),
+    ],
+)
+def test_special_values_in_float16(got, exact, fine):
+    assert passes(one(got, torch.float16), exact) is fine
+
+
+@pytest.mark.parametrize(
+    ("dtype", "got", "exact", "fine"),
+    [
+        ("float8_e4m3fn", 448.0, 1000.0, True),
+        ("float8_e4m3fn", math.nan, 1000.0, True),
+        ("float8_e4m3fn", math.nan, 448.0, False),
+        ("float8_e4m3fn", 416.0, 1000.0, False),
+        ("float8_e5m2", 57344.0, 1e6, True),
+        ("float8_e5m2", math.inf, 1e6, True),
+        ("float8_e5m2", -math.inf, 1e6, False),
+        ("float8_e5m2", math.inf, 50000.0, False),
+    ],
+)
+def test_fp8_may_saturate_or_overflow(dtype, got, exact, fine):
+    assert passes(one(got, getattr(torch, dtype)), exact) is fine
+
+
+def test_float64_is_held_to_float64():
+    x = torch.linspace(0.1, 3, 1000, dtype=torch.float64)
+    assert check_kernel(lambda x: x.exp(), x, reference=lambda x: x.exp()).worst_ulps == 0
+    assert check_kernel(lambda x: x.log().neg().exp(), x, reference=lambda x: 1 / x).worst_ulps <= 8
+    with pytest.raises(KernelMismatch):
+        check_kernel(lambda x: x.float().exp().double(), x, reference=lambda x: x.exp())
+
+
+def test_integers_are_exact_whatever_their_width():
+    x = torch.arange(100)
+    check_kernel(lambda x: x.to(torch.int32), x, reference=lambda x: x)
+    with pytest.raises(
+        KernelMismatch, match=r"(?s)worst element \[99\]: got 100, expected 99.*last 1|index 99"
+    ):
+        check_kernel(lambda x: x + (x == 99), x, reference=lambda x: x)
+
+
+def test_a_given_tolerance_replaces_the_bound_and_the_report_says_so():
+    x = torch.ones(16)
+    report = check_kernel(lambda x: x * 1.005, x, reference=lambda x: x, rtol=0.01)
+    assert report.bound == "rtol=0.01, atol=0, as given in place of the derived bound"
+    assert report.reference_runs == 1
+    assert 0.49 < report.worst_error < 0.51
+    with pytest.raises(KernelMismatch, match=r"rtol=0, atol=0\.001, as given"):
+        check_kernel(lambda x: x * 1.005, x, reference=lambda x: x, atol=0.001)
+
+
+def test_masks_that_a_reference_compares_stay_exact_under_noise():
+    def reference(x, mask):
+        ones = torch.ones_like(x).tril()
+        return torch.where((ones == 1) & (mask == 1), x / 3, (1 - mask) * -1e9)
+
+    def kernel(x, mask):
+        return torch.where((torch.ones_like(x).tril() == 1) & (mask == 1), x / 3, (1 - mask) * -1e9)
+
+    x, mask = torch.randn(64, 64), (torch.rand(64, 64) > 0.3).float()
+    check_kernel(kernel, x, mask, reference=reference)
+    with pytest.raises(KernelMismatch):
+        check_kernel(lambda x, mask: kernel(x, mask) * (1 + 1e-4), x, mask, reference=reference)
+
+
+def test_operand_noise_is_only_where_a_product_needs_it():
+    def run(reference, *args, operands=BFLOAT16):
+        return run_reference(reference, args, {}, operands=operands)
+
+    a, b = torch.randn(32, 32).bfloat16(), torch.randn(32, 32).bfloat16()
+    plain = run(lambda a, b: a @ b, a, b)
+    assert plain.has_products
+    assert not plain.operands
+    assert plain.runs == 4
+    nested = run(lambda a, b: torch.softmax(a @ b, -1) @ b, a, b)
+    assert nested.operands
+    assert nested.runs == 7
+    fused = run(
+        lambda a, b: torch.nn.functional.scaled_dot_product_attention(a[None], b[None], b[None])[0], a, b
+    )
+    assert fused.operands
+    assert not run(lambda a: a.exp(), a).has_products
+    assert run(lambda a, b: a @ b, a.float() / 3, b.float() / 3, operands=TFLOAT32).operands
+
+
+def test_a_reference_may_work_in_place():
+    def reference(x):
+        x.exp_()
+        x.div_(x.sum(-1, keepdim=True))
+        return x
+
+    x = torch.randn(16, 100)
+    check_kernel(lambda x: torch.softmax(x, -1), x, reference=reference, reduction=100)
+    with pytest.raises(KernelMismatch):
+        check_kernel(lambda x: torch.softmax(x, -1) * 1.0001, x, reference=reference, reduction=100)
+
+
+def test_chunks_change_nothing():
+    x = torch.randn(30, 50)
+    truth = run_reference(lambda x: x.exp(), (x,), {}, operands=FLOAT32)
+    bound = Bound(
+        target=FLOAT32,
+        model=model_for(1, accumulation=FLOAT32, operands=None, hopper=False),
+        accumulation=truth.accumulation["output"],
+        operands=None,
+    )
+    out = x.exp()
+    out[29, 3] *= 1.1
+    results = [compare(out, truth.outputs, bound, chunk=chunk) for chunk in (7, 50, 64, 10_000)]
+    assert {each.worst for each in results} == {results[0].worst}
+    assert results[0].worst is not None
+    assert results[0].worst.index == (29, 3)
+    for each in results:
+        assert each.outside is not None
+        assert each.outside.nonzero().tolist() == [[29, 3]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "chunk"), [(3, 5, 4), (3, 5, 100), (1, 10, 3), (0, 4, 8), (4, 1, 2)]
+)
+def test_blocks_cover_everything_once(rows, columns, chunk):
+    seen = torch.zeros(rows, columns)
+    for row, column in blocks(rows, columns, chunk):
+        assert seen[row, column].numel() <= chunk
+        seen[row, column] += 1
+    assert bool((seen == 1).all())
+
+
+def test_only_the_fp8_accumulator_of_hopper_gets_its_allowance():
+    options = {"accumulation": FLOAT32, "operands": FLOAT8_E4M3FN}
+    assert model_for(1024, hopper=False, **options).drift_of_value == 0
+    assert model_for(1024, hopper=True, **options).drift_of_value > 0

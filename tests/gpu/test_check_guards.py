@@ -1,0 +1,231 @@
+"""What `check_kernel` sees besides values: unwritten elements, changed inputs, failing references."""
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, check_kernel, run_check
+from pytest_cutile.gpu.dtypes import DTYPE_NAMES
+from pytest_cutile.gpu.poison import poisoned, poisoned_allocations
+from pytest_cutile.gpu.tensors import make_tensor
+
+
+def tensor(*shape, dtype="float16", seed=1, **options):
+    return make_tensor(shape, dtype, device="cpu", seed=seed, **options)
+
+
+def copy(x):
+    out = torch.empty_like(x)
+    out.copy_(x)
+    return out
+
+
+def identity(x):
+    return x
+
+
+def failure(error, *args, **options):
+    with pytest.raises(error) as caught:
+        check_kernel(*args, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda x: torch.empty(x.shape, dtype=x.dtype),
+        torch.empty_like,
+        lambda x: torch.empty_strided(x.shape, (1, x.shape[0]), dtype=x.dtype),
+        lambda x: torch.empty_permuted(x.shape, (1, 0), dtype=x.dtype),
+        lambda x: x.new_empty(x.shape),
+        lambda x: x.new_empty_strided(x.shape, (1, x.shape[0])),
+    ],
+    ids=["empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"],
+)
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+def test_writing_nothing_is_seen_in_every_dtype_and_allocator(allocate, dtype):
+    x = tensor(4, 6, dtype=dtype)
+    text = failure(KernelMismatch, allocate, x, reference=identity)
+    assert "24 elements still hold the poison: never written" in text or dtype == "bool"
+    assert "outside the bound" in text
+
+
+def test_a_missed_tail_is_seen_and_located():
+    def kernel(x):
+        out = torch.empty_like(x)
+        out[:, :96] = x[:, :96]
+        return out
+
+    text = failure(KernelMismatch, kernel, tensor(8, 100), reference=identity)
+    assert "32 elements still hold the poison: never written" in text
+    assert "where: dim 1: only the last 4 of 100" in text
+
+
+def test_a_computed_nan_is_not_taken_for_poison():
+    text = failure(KernelMismatch, lambda x: x * torch.nan, tensor(4, 4), reference=identity)
+    assert "never written" not in text
+    assert "16 of them are NaN where the reference is not" in text
+
+
+def test_poisoning_ends_with_the_launch_and_reaches_no_other_allocator():
+    with poisoned_allocations():
+        assert bool(poisoned(torch.empty(3)).all())
+        assert torch.zeros(3).tolist() == [0, 0, 0]
+        assert torch.full((2,), 4.0).tolist() == [4, 4]
+        assert torch.empty(3, device="meta").is_meta
+        assert torch.empty(2, dtype=torch.complex64).isnan().all()
+    assert check_kernel(copy, tensor(4, 4), reference=identity).elements == 16
+
+
+def test_a_changed_input_is_named():
+    def kernel(x, rows):
+        out = copy(x)
+        rows[1][0, 2] = 7
+        return out
+
+    x = tensor(4, 4)
+    rows = [tensor(2, 2), tensor(3, 3)]
+    text = failure(KernelMismatch, kernel, x, rows, reference=lambda x, _: x)
+    assert "changed its input rows[1] (float16 [3, 3]): 1 of 9 elements" in text
+    assert "mutates=['rows']" in text
+
+
+def test_a_change_of_bits_alone_is_a_change():
+    def kernel(x):
+        x[0] = -0.0
+        return copy(x)
+
+    assert "changed its input x" in failure(KernelMismatch, kernel, torch.zeros(4), reference=identity)
+
+
+@pytest.mark.parametrize("mutates", [["out"], [1]])
+def test_an_argument_that_may_change(mutates):
+    def kernel(x, out):
+        out += x
+        return out
+
+    x, out = tensor(4, 4, dtype="float32"), tensor(4, 4, dtype="float32", seed=2)
+    check_kernel(kernel, x, out, reference=lambda x, out: x + out, mutates=mutates)
+    text = failure(ValueError, copy, tensor(4), reference=identity, mutates=["y"])
+    assert text == "mutates names ['y'], but the arguments are ['x']"
+
+
+def test_the_reference_sees_the_inputs_from_before_the_launch_as_float64():
+    seen = []
+
+    def reference(pair, index, *, scale):
+        seen.append((pair[0].dtype, pair[1]["b"].dtype, index.dtype, scale.dtype))
+        return pair[0][index] * scale
+
+    def kernel(pair, index, *, scale):
+        return pair[0][index] * scale
+
+    pair = (tensor(8, dtype="float32"), {"b": tensor(2, dtype="bfloat16")})
+    index = torch.tensor([3, 1])
+    report = check_kernel(kernel, pair, index, scale=torch.tensor(3.0), reference=reference)
+    assert set(seen) == {(torch.float64, torch.float64, torch.int64, torch.float64)}
+    assert report.elements == 2
+    assert report.reference_runs == len(seen) == 13
+
+
+def test_outputs_may_be_tuples_lists_and_dicts():
+    def kernel(x):
+        return x.clone(), [x * 2, {"positive": x > 0}]
+
+    assert check_kernel(kernel, tensor(4, 4), reference=kernel).elements == 48
+    text = failure(
+        KernelMismatch, lambda x: (x.clone(), [x * 3, {"positive": x > 1}]), tensor(4, 4), reference=kernel
+    )
+    assert "output[1][0] (float16 [4, 4]): 16 of 16 elements" in text
+    assert "output[1][1]['positive'] (bool [4, 4]) is wrong too" in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "got"),
+    [
+        (lambda x: x[:2], "float16 [2, 4]"),
+        (lambda x: (x, x), "(float16 [4, 4], float16 [4, 4])"),
+        (lambda x: x.sum(), "float16 []"),
+    ],
+)
+def test_another_shape_or_structure_shows_both(kernel, got):
+    text = failure(KernelMismatch, kernel, tensor(4, 4), reference=identity)
+    assert f"got       {got}" in text
+    assert "reference float64 [4, 4]" in text
+
+
+def test_returning_nothing_says_what_to_do():
+    def kernel(_): ...
+
+    text = failure(TypeError, kernel, tensor(4), reference=identity)
+    assert "kernel returned None: return the output tensor" in text
+
+
+def test_an_unsupported_output_dtype():
+    text = failure(TypeError, lambda x: torch.complex(x, x), tensor(4, dtype="float32"), reference=identity)
+    assert "returned a tensor of complex64" in text
+
+
+def test_a_failing_reference_is_named_and_chained():
+    def broken(_):
+        raise KeyError("no such thing")
+
+    with pytest.raises(ReferenceFailed, match="broken of copy raised KeyError: 'no such thing'") as caught:
+        check_kernel(copy, tensor(4), reference=broken)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_reference_that_rounds_is_refused():
+    text = failure(ReferenceFailed, copy, tensor(4), reference=lambda x: x.half())
+    assert "returned output as float16: it has to compute and return float64" in text
+    check_kernel(copy, tensor(4), reference=lambda x: x.half(), rtol=1e-3)
+
+
+def test_an_integer_output_needs_an_integer_reference():
+    text = failure(ReferenceFailed, lambda x: x.int(), tensor(4), reference=identity)
+    assert "as float64, the kernel as int32" in text
+
+
+def test_an_exception_of_the_kernel_is_its_own():
+    def kernel(_):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        check_kernel(kernel, tensor(4), reference=identity)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reduction": 0}, "reduction is the length of a sum"),
+        ({"rtol": -1.0}, "rtol must be finite and not negative"),
+        ({"atol": float("nan")}, "atol must be finite"),
+        ({"precision": "int8"}, "precision must be a floating-point dtype"),
+        ({"precision": "float7"}, "'float7' is no dtype"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    assert message in failure(ValueError, copy, tensor(4), reference=identity, **options)
+
+
+def test_a_numpy_reference_and_an_empty_output():
+    def reference(a, b):
+        return torch.from_numpy(np.matmul(a.numpy(), b.numpy()))
+
+    a, b = tensor(32, 64), tensor(64, 32, seed=2)
+    check_kernel(lambda a, b: (a.float() @ b.float()).half(), a, b, reference=reference, reduction=64)
+    assert check_kernel(copy, tensor(0, 4), reference=identity).elements == 0
+
+
+def test_the_message_is_short_and_names_the_seed():
+    def kernel_with_a_name_that_is_much_longer_than_any_line_of_a_continuous_integration_log_should_be(x):
+        return tuple(x * 1.5 for _ in range(40))
+
+    kernel = kernel_with_a_name_that_is_much_longer_than_any_line_of_a_continuous_integration_log_should_be
+    with pytest.raises(KernelMismatch) as caught:
+        run_check(kernel, (tensor(8, 8),), {}, reference=lambda x: (x,) * 40, seed=1234)
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 100
+    assert lines[-1] == "seed of the inputs: 1234"
+    assert any("a constant factor: got / exact is about 1.5" in line for line in lines)
