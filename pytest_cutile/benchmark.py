@@ -25,6 +25,7 @@ class SampleClock:
         self._samples: Iterator[float] = iter(())
 
     def __call__(self) -> float:
+        """Return the time."""
         return self._now
 
     def load(self, measurement: Measurement) -> None:

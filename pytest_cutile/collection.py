@@ -65,7 +65,8 @@ def _locate(name: str, rootpath: Path) -> KernelLocation:
     if spec is not None and spec.origin:
         return KernelLocation(name, Path(spec.origin).resolve())
     raise pytest.UsageError(
-        f"ini option cutile_kernels: no module or package {name!r}; it is looked for on sys.path and in {rootpath}"
+        f"ini option cutile_kernels: no module or package {name!r}; "
+        f"it is looked for on sys.path and in {rootpath}"
     )
 
 

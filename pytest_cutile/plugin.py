@@ -14,7 +14,6 @@ from pytest_cutile.terminal import PROPERTY, Progress, TerminalSummary
 
 if TYPE_CHECKING:
     from pytest_cutile.collection import KernelLocation
-    from pytest_cutile.gates.compiling import Compilations
     from pytest_cutile.gates.declared import DeclaredGates
     from pytest_cutile.gates.engine import Engine
     from pytest_cutile.gates.fixtures import CheckKernel, Perf
@@ -64,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_cutile.benchmark import NoBenchmark, WithBenchmark
 
     config.stash[SETTINGS] = settings = options.read_settings(config)
-    if settings.asked and not settings.xdist_worker:
+    if settings.own_option and not settings.xdist_worker:
         _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
     config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
@@ -217,7 +216,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_tensor(request: pytest.FixtureRequest) -> MakeTensor:
-    """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded from the test's id."""
+    """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded by the test's id."""
     from pytest_cutile.gates.tensors import MakeTensor
 
     device = engine_of(request.config).device
@@ -226,7 +225,7 @@ def make_tensor(request: pytest.FixtureRequest) -> MakeTensor:
 
 @pytest.fixture
 def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
-    """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it with a reference."""
+    """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard, compare it with a reference."""
     from pytest_cutile.gates.fixtures import CheckKernel
 
     node = request.node

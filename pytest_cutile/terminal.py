@@ -67,7 +67,9 @@ class TerminalSummary:
         if report.when == "call":
             self._results += results_of(report)
 
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
         """Show figures and verdict with -v."""
         if not isinstance(report, pytest.TestReport) or report.when != "call":
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -241,7 +241,7 @@ def _record(
     if judgement.verdict is Verdict.INCONCLUSIVE:
         return f"not recorded: {judgement.detail}", False
     run = Run(
-        at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         median_us=round(sorted(medians)[len(medians) // 2], 3),
         spread=round(measurement.relative_spread, 5),
         samples=len(measurement.samples_us),

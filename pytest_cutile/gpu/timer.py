@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pytest_cutile.compile import CompilerMissing, toolchain_versions
 from pytest_cutile.core.timing import Device, TimingError
+from pytest_cutile.core.toolchain import CompilerMissing, toolchain_versions
 from pytest_cutile.gpu import nvml
 
 FLUSH_FACTOR = 4

@@ -67,7 +67,8 @@ def test_entries_on_disk_stay(tmp_path):
 def test_concurrent_writers_lose_nothing(tmp_path):
     path = tmp_path / "x.json"
     threads = [
-        threading.Thread(target=write, args=(path,), kwargs={"entries": {f"k[{n}]": entry()}}) for n in range(12)
+        threading.Thread(target=write, args=(path,), kwargs={"entries": {f"k[{n}]": entry()}})
+        for n in range(12)
     ]
     for thread in threads:
         thread.start()
@@ -120,7 +121,10 @@ GOOD = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": ent
         (GOOD.replace('"schema": 1', '"schema": 2'), r"x.json:2: schema 2, this release reads 1. Upgrade"),
         (GOOD.replace('"schema": 1', '"schema": 0'), r"schema 0.*Record it anew"),
         (GOOD.replace('"gpu": ', '"gqu": '), r"bad entry at key 'gpu'"),
-        (GOOD.replace('"environment"', '"env"'), r"bad entry at key 'entries / k\[c\]': 'environment' is missing"),
+        (
+            GOOD.replace('"environment"', '"env"'),
+            r"bad entry at key 'entries / k\[c\]': 'environment' is missing",
+        ),
         (GOOD.replace('"median_us": 40.0', '"median_us": -1'), r"median_us is not a positive number"),
         (GOOD.replace('"spread"', '"spred"'), r"bad entry at key 'entries / k\[c\]'.*spred"),
     ],

@@ -23,7 +23,9 @@ def run(project, *args, test=TEST):
 def test_they_share_the_engine_of_declared_kernels(project):
     result = run(project, "--update-baselines", "-s")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*MEDIAN 40.0 2500*", "test_mine *test_double *40 us *2500 GB/s *no-baseline"])
+    result.stdout.fnmatch_lines(
+        ["*MEDIAN 40.0 2500*", "test_mine *test_double *40 us *2500 GB/s *no-baseline"]
+    )
     project.times(42.4)
     result = run(project)
     result.assert_outcomes(failed=1)
@@ -81,7 +83,10 @@ def test_seeds_follow_the_test_and_the_call(project):
 
 
 def test_the_timer_hook_decides_on_the_device(project):
-    result = run(project, test="def test_device(make_tensor): assert make_tensor((2,), 'float32').device.type == 'cpu'\n")
+    result = run(
+        project,
+        test="def test_device(make_tensor): assert make_tensor((2,), 'float32').device.type == 'cpu'\n",
+    )
     result.assert_outcomes(passed=1)
 
 
@@ -101,7 +106,9 @@ def test_the_first_timer_wins(project):
 @pytest.mark.parametrize("fixture", ["arch", "make_tensor", "check_kernel", "perf"])
 def test_they_are_documented(project, fixture):
     result = project.run("--fixtures", "-v", gates="")
-    result.stdout.fnmatch_lines([f"{fixture} -- *", "    *`*"] if fixture != "arch" else ["arch -- *", "    The arch*"])
+    result.stdout.fnmatch_lines(
+        [f"{fixture} -- *", "    *`*"] if fixture != "arch" else ["arch -- *", "    The arch*"]
+    )
 
 
 def test_the_markers_are_registered(project):
