@@ -48,7 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "cutile_kernels",
-        "Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are gated with no test function.",
+        "Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are collected and gated.",
         type="linelist",
         default=[],
     )

@@ -153,24 +153,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Start all compilations of the run before the first one is waited for."""
-    from pytest_cutile.collection import DeclaredTest
+    if item.get_closest_marker("cutile_compile") and ENGINE in item.config.stash:
+        from pytest_cutile.collection import start_compilations
 
-    if isinstance(item, DeclaredTest) and item.gate == "compile":
-        engine = engine_of(item.config)
-        if not engine.settings.xdist_worker:  # a worker does not know which tests it will get
-            _start_compilations(item.session)
+        if not item.config.stash[SETTINGS].xdist_worker:  # a worker does not know which tests it will get
+            start_compilations(item.session.items, item.config.stash[COMPILATIONS])
     return (yield)
-
-
-def _start_compilations(session: pytest.Session) -> None:
-    from pytest_cutile.collection import DeclaredTest
-    from pytest_cutile.gates.declared import compile_case
-
-    session.config.stash[COMPILATIONS].start(
-        compile_case(item.spec, item.case, item.arch)
-        for item in session.items
-        if isinstance(item, DeclaredTest) and item.gate == "compile"
-    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -216,7 +204,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_tensor(request: pytest.FixtureRequest) -> MakeTensor:
-    """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded by the test's id."""
+    """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded by the test."""
     from pytest_cutile.gates.tensors import MakeTensor
 
     device = engine_of(request.config).device

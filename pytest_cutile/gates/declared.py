@@ -64,9 +64,6 @@ class DeclaredGates:
         __tracebackhide__ = True
         spec, case = self._spec, self._case
         with GateOutcome(self._engine, self._where):
-            known = (spec.name, case.name)
-            if known not in self._engine.wrong and known not in self._engine.right:
-                self._check()
             return gate_speed(
                 self._engine,
                 SpeedCase(
@@ -78,6 +75,7 @@ class DeclaredGates:
                     work=spec.work_of(case),
                     prepare=self._prepare,
                     fresh_inputs=True,
+                    check=self._check,
                 ),
             )
 

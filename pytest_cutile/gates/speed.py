@@ -61,6 +61,8 @@ class SpeedCase:
     """Returns the launch to time."""
     fresh_inputs: bool
     """Whether `prepare` makes the inputs anew each time."""
+    check: Callable[[], object] | None = None
+    """Compares the result with the reference; run first unless that has been done in this run."""
 
 
 class _Failed(Exception):  # noqa: N818 - control flow inside this module
@@ -75,6 +77,7 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
 
     Raises:
         Blocked: it cannot be measured here.
+        Exception: what `case.check` raises when the result is wrong.
     """
     try:
         device = engine.usable_device(case.arch)
@@ -87,6 +90,8 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     except Blocked as blocked:
         _append(engine, case, Judgement(reason=blocked.reason, detail=blocked.detail), None)
         raise
+    if case.check is not None and (case.kernel, case.case) not in engine.right:
+        case.check()
     try:
         outcome = _measure_and_judge(engine, case)
     except _Failed as failed:

@@ -79,7 +79,7 @@ def test_concurrent_writers_lose_nothing(tmp_path):
     assert len(file.entries) == 12
 
 
-def test_the_file_is_made_for_diffs(tmp_path):
+def test_the_file_is_made_for_diffs():
     text = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"b": entry(40, 41), "a": entry()}))
     assert json.loads(text)["schema"] == 1
     lines = text.splitlines()
@@ -157,7 +157,7 @@ def test_a_failed_write_leaves_no_half_written_file(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("pytest_cutile.core.baselines.os.fsync", fail)
-    with pytest.raises(BaselineError, match="no space left on device. Nothing was changed"):
+    with pytest.raises(BaselineError, match=r"no space left on device\. Nothing was changed"):
         write(path, entries={"k[d]": entry()})
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == ["x.json"]

@@ -63,5 +63,5 @@ def test_a_broken_compiler_is_named(monkeypatch, tmp_path):
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
     monkeypatch.setattr(toolchain, "_folders", lambda: [str(tmp_path)])
-    with pytest.raises(CompilerMissing, match="did not run.*reinstall"):
+    with pytest.raises(CompilerMissing, match=r"did not run.*reinstall"):
         toolchain.supported_architectures()

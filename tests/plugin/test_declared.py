@@ -94,7 +94,8 @@ def test_running_out_of_memory_in_one_case_is_one_message_and_others_go_on(proje
     two = KERNEL.replace(
         'params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]'
     )
-    raises = "import torch\n    if x.numel() == 8: raise torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB.')\n"
+    error = "torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB.')"
+    raises = f"import torch\n    if x.numel() == 8: raise {error}\n"
     project.kernel(two.replace("return x * 2\n", f"{raises}    return x * 2\n", 1))
     result = project.run()
     result.assert_outcomes(failed=1, skipped=1, passed=2, deselected=2)

@@ -60,7 +60,7 @@ def test_without_a_gpu_they_say_not_measured(project, monkeypatch):
     (project.path / "conftest.py").unlink()
     result = run(project, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*not-measured (no-gpu): no GPU: *", "test_mine *not-measured"])
+    result.stdout.fnmatch_lines(["test_mine *not-measured", "*not-measured (no-gpu): no GPU: *"])
 
 
 def test_seeds_follow_the_test_and_the_call(project):
@@ -94,10 +94,12 @@ def test_the_first_timer_wins(project):
     (project.path / "other.py").write_text(
         "import pytest\n@pytest.hookimpl(tryfirst=True)\n"
         "def pytest_cutile_make_timer(config):\n    from conftest import FileTimer\n    t = FileTimer()\n"
-        "    import pytest_cutile\n    t.device = pytest_cutile.Device(arch='sm_121', name='NVIDIA GB10', torch_device='cpu')\n"
+        "    import pytest_cutile\n    t.device = pytest_cutile.Device(\n"
+        "        arch='sm_121', name='NVIDIA GB10', torch_device='cpu')\n"
         "    return t\n"
     )
     project.times(4000.0)
+    project.pytester.syspathinsert()
     result = project.run("-p", "other", "-p", "no:benchmark")
     result.assert_outcomes(passed=2, deselected=1)
     result.stdout.fnmatch_lines(["scale *sm_121 *4 ms *25 GB/s *"])
