@@ -24,8 +24,8 @@ class CompilerMissing(RuntimeError):  # noqa: N818  # reads as a state in report
     """cuda-tile or its compiler tileiras is not installed; the message says how to install it."""
 
 
-class IncompatibleCompiler(RuntimeError):  # noqa: N818
-    """The installed cuda-tile has not got a private part where this package expects it."""
+class IncompatibleCompiler(CompilerMissing):
+    """As good as missing: the installed cuda-tile has not got a private part where this package expects it."""
 
 
 class CompilerFailure(Exception):  # noqa: N818  # internal: `compiler` turns it into a CompileError
@@ -197,6 +197,8 @@ def run_tileiras(bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: f
     except timed_out:
         raise TimeoutError from None
     except failed as error:
+        # First says the message what exit code it was; what tileiras printed says more, if it did.
+        printed = re.sub(r"^Return code -?\d+\n(?=\s*\S)", "", error.message).strip()
         raise CompilerFailure(
-            error.message.strip(), file=error.loc.filename, line=error.loc.line, column=error.loc.col
+            printed, file=error.loc.filename, line=error.loc.line, column=error.loc.col
         ) from None
