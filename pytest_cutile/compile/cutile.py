@@ -1,0 +1,204 @@
+"""Everything that leans on cuda-tile's private parts, and nothing else.
+
+Checked with the versions in `CHECKED_WITH`. When a later cuda-tile moves one of these parts, this module
+is where it shows, as an `IncompatibleCompiler` that names the part.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+CHECKED_WITH = ("1.7.0",)
+
+_INSTALL = "pip install 'pytest-cutile[tileiras]'"
+
+
+class CompilerMissing(RuntimeError):  # noqa: N818  # reads as a state in reports: "compile: CompilerMissing"
+    """cuda-tile or its compiler tileiras is not installed; the message says how to install it."""
+
+
+class IncompatibleCompiler(CompilerMissing):
+    """As good as missing: the installed cuda-tile has not got a private part where this package expects it."""
+
+
+class CompilerFailure(Exception):  # noqa: N818  # internal: `compiler` turns it into a CompileError
+    """What tileiras said when it rejected a kernel or took too long."""
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, column: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = file
+        self.line = line
+        self.column = column
+        """Counted from 1; None when tileiras names no place."""
+
+
+def import_cutile() -> Any:
+    """Return the module `cuda.tile`.
+
+    Raises:
+        CompilerMissing: cuda-tile is not installed.
+    """
+    try:
+        return importlib.import_module("cuda.tile")
+    except ModuleNotFoundError as error:
+        if error.name not in {"cuda", "cuda.tile"}:
+            raise
+        raise CompilerMissing(
+            f"cuda-tile is not installed, so no kernel can be compiled: {_INSTALL}"
+        ) from None
+
+
+def _private(module: str, name: str) -> Any:
+    import_cutile()
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise _incompatible(f"{module}.{name}") from None
+
+
+def _incompatible(part: str) -> IncompatibleCompiler:
+    return IncompatibleCompiler(
+        f"cuda-tile {_distribution_version()} has no {part}, which pytest-cutile relies on: "
+        f"it was checked with cuda-tile {', '.join(CHECKED_WITH)}; "
+        "install one of those, or a newer pytest-cutile"
+    )
+
+
+def _distribution_version() -> str:
+    try:
+        return importlib.metadata.version("cuda-tile")
+    except importlib.metadata.PackageNotFoundError:
+        return "(unknown version)"
+
+
+def _find_tileiras() -> Any:
+    return _private("cuda.tile._compile", "_find_compiler_bin")()
+
+
+def tileiras_path() -> Path:
+    """Return the tileiras that cuda-tile itself would run.
+
+    Raises:
+        CompilerMissing: cuda-tile or tileiras is not installed.
+    """
+    try:
+        binary = _find_tileiras()
+    except FileNotFoundError:
+        # cuda-tile's own search also fails so where the CUDA toolkit's default folder does not exist.
+        raise CompilerMissing(
+            f"cuda-tile's compiler tileiras is not installed, so no kernel can be compiled: {_INSTALL}"
+        ) from None
+    try:
+        return Path(binary.path)
+    except AttributeError:
+        raise _incompatible("cuda.tile._compile._find_compiler_bin().path") from None
+
+
+def _ask_tileiras(option: str) -> str:
+    path = tileiras_path()
+    try:
+        done = subprocess.run(  # noqa: S603  # the compiler that cuda-tile found
+            [str(path), option], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilerMissing(f"{path} {option} did not run ({error}): reinstall it: {_INSTALL}") from None
+    return done.stdout
+
+
+@cache
+def supported_architectures() -> tuple[str, ...]:
+    """Return the architectures that the installed tileiras compiles for, as "sm_90", oldest first.
+
+    Raises:
+        CompilerMissing: cuda-tile or tileiras is not installed.
+    """
+    listed = re.findall(r"^\s*=(sm_\d+)\b", _ask_tileiras("--help"), re.MULTILINE)
+    return tuple(sorted(set(listed), key=lambda name: int(name.removeprefix("sm_"))))
+
+
+@cache
+def toolchain_versions() -> dict[str, str]:
+    """Return the versions that decide the code that is generated: {"cuda-tile": ..., "tileiras": ...}.
+
+    Raises:
+        CompilerMissing: cuda-tile or tileiras is not installed.
+    """
+    import_cutile()
+    answer = _ask_tileiras("--version")
+    release = re.search(r"\bV(\d+(?:\.\d+)+)", answer)
+    version = release[1] if release else " ".join(answer.split())
+    return {"cuda-tile": _distribution_version(), "tileiras": version}
+
+
+def is_kernel(candidate: object) -> bool:
+    """Return whether `candidate` is a function decorated with `@ct.kernel`."""
+    return isinstance(candidate, import_cutile().kernel)
+
+
+def kernel_function(kernel: Any) -> FunctionType:
+    """Return the plain Python function that was decorated with `@ct.kernel`."""
+    try:
+        function = kernel._annotated_function.pyfunc  # noqa: SLF001
+    except AttributeError:
+        raise _incompatible("kernel._annotated_function.pyfunc") from None
+    if not isinstance(function, FunctionType):
+        raise _incompatible("kernel._annotated_function.pyfunc (a function)")
+    return function
+
+
+def parameter_annotations(kernel: Any) -> tuple[Any, ...]:
+    """Return one annotation node for each parameter: constant, scalar width, array and list options."""
+    try:
+        return tuple(kernel._annotated_function.parameter_annotations)  # noqa: SLF001
+    except AttributeError:
+        raise _incompatible("kernel._annotated_function.parameter_annotations") from None
+
+
+def native_dtype(foreign: object) -> Any | None:
+    """Return cuda-tile's dtype for another library's dtype object (torch.float16); None if it is none."""
+    return _private("cuda.tile._cext", "foreign_dtype_object_to_native")(foreign)
+
+
+def optimization_level(kernel: Any, arch: str) -> int:
+    """Return the -O level that a launch of `kernel` on `arch` would compile with."""
+    try:
+        return int(kernel._compiler_options.opt_level_for_target(arch))  # noqa: SLF001
+    except AttributeError:
+        raise _incompatible("kernel._compiler_options.opt_level_for_target") from None
+
+
+def run_tileiras(bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: float) -> Path:
+    """Compile a Tile IR bytecode file with the flags that a launch uses; return the cubin's path beside it.
+
+    This goes around the process-wide lock of `compile_tile`, so threads compile in parallel.
+
+    Raises:
+        CompilerMissing: tileiras is not installed.
+        CompilerFailure: tileiras rejected the kernel.
+        TimeoutError: tileiras was stopped after `timeout_s` seconds.
+    """
+    tileiras_path()
+    options = _private("cuda.tile._compiler_options", "CompilerOptions")
+    compile_cubin = _private("cuda.tile._compile", "compile_cubin")
+    failed = _private("cuda.tile._exception", "TileCompilerError")
+    timed_out = _private("cuda.tile._exception", "TileCompilerTimeoutError")
+    try:
+        return Path(compile_cubin(str(bytecode_file), options(opt_level=opt_level), arch, timeout_s))
+    except timed_out:
+        raise TimeoutError from None
+    except failed as error:
+        # First says the message what exit code it was; what tileiras printed says more, if it did.
+        printed = re.sub(r"^Return code -?\d+\n(?=\s*\S)", "", error.message).strip()
+        raise CompilerFailure(
+            printed, file=error.loc.filename, line=error.loc.line, column=error.loc.col
+        ) from None

@@ -1,0 +1,192 @@
+"""Tensors that say they are on a GPU, with none there: "cuda" is mapped to "meta" or to the CPU.
+
+torch's fake tensors cannot say so in a build without CUDA; a `TorchFunctionMode` can in any build.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Backing = Literal["meta", "cpu"]
+
+_MARK = "_pytest_cutile_on_gpu"
+_UNINITIALIZED = {torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted}
+_NEW_UNINITIALIZED = {torch.Tensor.new_empty, torch.Tensor.new_empty_strided}
+_MOVES = {torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu}
+_FACTORIES = {
+    *(torch.arange, torch.as_tensor, torch.asarray, torch.eye, torch.full, torch.linspace, torch.logspace),
+    *(torch.ones, torch.rand, torch.randint, torch.randn, torch.randperm, torch.scalar_tensor, torch.tensor),
+    *(torch.tril_indices, torch.triu_indices, torch.zeros, torch.empty, torch.empty_permuted),
+    torch.empty_strided,
+}
+
+
+class PretendedTensors(TorchFunctionMode):
+    """While active, "cuda" means `backing`, and tensors made so report cuda:0 as their device.
+
+    `failure` is the last exception that a torch function raised: on "meta", launch code that needs
+    values fails in one.
+    """
+
+    def __init__(self, backing: Backing) -> None:
+        super().__init__()
+        self.backing = backing
+        self.failure: BaseException | None = None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answer `func` as on a GPU."""
+        del types
+        try:
+            return self._answer(func, tuple(args), dict(kwargs or {}))
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = getattr(func, "__name__", "")
+        owner = getattr(func, "__self__", None)
+        if name == "__get__" and owner is not None and args and isinstance(args[0], torch.Tensor):
+            answer = self._attribute(owner, args[0])
+            if answer is not NotImplemented:
+                return answer
+        if func in _MOVES:
+            return self._move(func, args, kwargs)
+        if args and isinstance(args[0], torch.Tensor):
+            answer = self._query(name, args[0])
+            if answer is not NotImplemented:
+                return answer
+        return self._compute(func, args, kwargs)
+
+    # -- what a tensor says about itself --------------------------------------------------------------
+
+    def on_gpu(self, tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` passes for one on the GPU."""
+        if self.backing == "meta":
+            with torch._C.DisableTorchFunction():  # noqa: SLF001
+                return tensor.device.type == "meta"
+        return bool(tensor.__dict__.get(_MARK, False))
+
+    def _attribute(self, descriptor: Any, tensor: torch.Tensor) -> Any:
+        attribute = getattr(descriptor, "__name__", "")
+        if attribute == "device":
+            return torch.device("cuda", 0) if self.on_gpu(tensor) else NotImplemented
+        if attribute == "is_cuda":
+            return self.on_gpu(tensor)
+        if attribute in {"is_meta", "is_cpu"} and self.on_gpu(tensor):
+            return False
+        return NotImplemented
+
+    def _query(self, name: str, tensor: torch.Tensor) -> Any:
+        if name == "get_device" and self.on_gpu(tensor):
+            return 0
+        if name == "data_ptr" and self.on_gpu(tensor):
+            return _address(tensor)
+        if name == "is_pinned":
+            return False
+        if name == "pin_memory":
+            return tensor
+        return None if name == "record_stream" else NotImplemented
+
+    # -- what makes tensors ---------------------------------------------------------------------------
+
+    def _backed(self, device: Any) -> tuple[Any, bool | None]:
+        """Return the device that stands for `device`, and whether it is the GPU (None: not said)."""
+        if device is None:
+            return None, None
+        kind = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if kind.type == "cuda":
+            if kind.index not in {None, 0}:
+                raise RuntimeError(f"CUDA error: invalid device ordinal: {kind} (one GPU is simulated)")
+            return torch.device(self.backing), True
+        return kind, kind.type == "meta" and self.backing == "meta"
+
+    def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = kwargs.get("device")
+        if device is None and func in _FACTORIES:
+            default = torch.get_default_device()
+            device = default if default.type == "cuda" else None
+        backed, gpu = self._backed(device)
+        if backed is not None:
+            kwargs["device"] = backed
+        kwargs.pop("pin_memory", None)
+        if gpu and self.backing == "meta":
+            kwargs.pop("generator", None)  # a meta tensor draws nothing, and refuses a CPU generator
+        result = func(*args, **kwargs)
+        if self.backing == "cpu":
+            inputs = _tensors((args, kwargs))
+            if gpu is None:
+                gpu = any(self.on_gpu(tensor) for tensor in inputs)
+            if gpu:
+                self._mark(result, but=inputs)  # what was written in place stays where it was
+            if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
+                result.zero_()  # no kernel fills it, and host code must read the same in each run
+        return result
+
+    def _move(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do `.to`, `.cuda` and `.cpu`."""
+        tensor, *rest = args
+        target: Any
+        if func == torch.Tensor.cpu:
+            target = "cpu"
+        elif func == torch.Tensor.cuda:
+            target = rest.pop(0) if rest else kwargs.pop("device", None)
+            target = "cuda" if target is None else target
+            kwargs.update(zip(("non_blocking",), rest, strict=False))
+        else:
+            target = kwargs.pop("other", None)
+            if rest and not isinstance(rest[0], torch.dtype):
+                target = rest.pop(0)
+            if isinstance(target, torch.Tensor):
+                kwargs.update(zip(("non_blocking", "copy"), rest, strict=False), dtype=target.dtype)
+                target = target.device if not self.on_gpu(target) else "cuda"
+            elif target is None and "device" not in kwargs:
+                return self._compute(func, args, kwargs)
+            else:
+                kwargs.update(zip(("dtype", "non_blocking", "copy"), rest, strict=False))
+                target = kwargs.pop("device", target)
+        backed, gpu = self._backed(target)
+        if self.backing == "cpu" and bool(gpu) != self.on_gpu(tensor):
+            kwargs["copy"] = True  # one object cannot be on both
+        result = torch.Tensor.to(tensor, device=backed, **kwargs)
+        if self.backing == "cpu" and gpu:
+            self._mark(result)
+        return result
+
+    def _mark(self, result: Any, *, but: Sequence[torch.Tensor] = ()) -> None:
+        known = {id(tensor) for tensor in but}
+        for tensor in _tensors(result):
+            if id(tensor) not in known:
+                setattr(tensor, _MARK, True)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return an address that no other storage shares and that is aligned as CUDA's allocations are."""
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        storage: int = tensor.untyped_storage()._cdata  # noqa: SLF001
+        return (storage << 9) + int(tensor.storage_offset()) * tensor.element_size()
+
+
+def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a meta tensor with the shape, strides, offset and dtype of `tensor`, and none of its memory."""
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        shape, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        reach = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if n > 0)
+        storage = torch.empty(reach, dtype=tensor.dtype, device="meta")
+        return storage.as_strided(shape, strides, offset)
