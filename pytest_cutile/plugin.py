@@ -14,6 +14,7 @@ from pytest_cutile.terminal import PROPERTY, Progress, TerminalSummary
 
 if TYPE_CHECKING:
     from pytest_cutile.collection import KernelLocation
+    from pytest_cutile.gates.compiling import Compilations
     from pytest_cutile.gates.declared import DeclaredGates
     from pytest_cutile.gates.engine import Engine
     from pytest_cutile.gates.fixtures import CheckKernel, Perf

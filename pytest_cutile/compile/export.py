@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.signature import derive_signature
+from pytest_cutile.core.toolchain import find_tileiras
 
 if TYPE_CHECKING:
     from types import FunctionType
@@ -105,7 +106,7 @@ def export(launch: Launch, arch: str) -> CompileJob:
         CompilerMissing: cuda-tile or tileiras is not installed.
     """
     __tracebackhide__ = True
-    cutile.tileiras_path()  # cuda-tile asks tileiras for the newest bytecode it reads
+    find_tileiras()  # cuda-tile asks tileiras for the newest bytecode it reads
     from cuda.tile import TileError
     from cuda.tile.compilation import export_kernel
 

@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 
 _WHEELS = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
-_INSTALL = "pip install 'pytest-cutile[tileiras]'"
+INSTALL = "pip install 'pytest-cutile[tileiras]'"
+"""What to do when the compiler is missing."""
 
 
 class CompilerMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
@@ -35,7 +36,7 @@ def find_tileiras() -> Path:
         if found is not None:
             return Path(found)
     raise CompilerMissing(
-        f"cuTile's compiler tileiras is not installed, so no kernel can be compiled: {_INSTALL}, "
+        f"cuTile's compiler tileiras is not installed, so no kernel can be compiled: {INSTALL}, "
         "or a CUDA toolkit of 13.1 or newer with its bin folder on PATH"
     )
 
@@ -70,9 +71,7 @@ def _ask(option: str) -> str:
             [str(tileiras), option], capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerMissing(
-            f"{tileiras} {option} did not run ({error}); reinstall it: {_INSTALL}"
-        ) from None
+        raise CompilerMissing(f"{tileiras} {option} did not run ({error}); reinstall it: {INSTALL}") from None
     return answer.stdout
 
 
@@ -95,7 +94,7 @@ def toolchain_versions() -> dict[str, str]:
     try:
         cuda_tile = importlib.metadata.version("cuda-tile")
     except importlib.metadata.PackageNotFoundError:
-        raise CompilerMissing(f"cuda-tile is not installed: {_INSTALL}") from None
+        raise CompilerMissing(f"cuda-tile is not installed: {INSTALL}") from None
     answer = _ask("--version")
     release = re.search(r"\bV(\d+(?:\.\d+)+)", answer)
     return {"cuda-tile": cuda_tile, "tileiras": release[1] if release else " ".join(answer.split())}

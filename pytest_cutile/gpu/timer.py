@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import statistics
 import time
@@ -92,13 +93,8 @@ class CudaGraphTimer:
         import torch
 
         flush = self._flush_buffer
-        events = [
-            (
-                torch.cuda.Event(enable_timing=True, external=True),
-                torch.cuda.Event(enable_timing=True, external=True),
-            )
-            for _ in range(LAUNCHES_PER_REPLAY)
-        ]
+        new_event: Any = functools.partial(torch.cuda.Event, enable_timing=True, external=True)
+        events = [(new_event(), new_event()) for _ in range(LAUNCHES_PER_REPLAY)]
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):

@@ -76,7 +76,7 @@ def test_a_kernel_that_does_not_compile_is_told_in_the_compilers_words_once(no_g
     assert text.count("missing)") == 1
     assert "Traceback" not in text
     assert "pytest_cutile/" not in text
-    result.stdout.fnmatch_lines(["*add.py:13:*", "add *n1000 *does not compile"])
+    result.stdout.fnmatch_lines(["*add.py:12:*", "add *n1000 *does not compile"])
 
 
 def test_one_bad_case_leaves_the_others_alone(no_gpu):
