@@ -1,4 +1,4 @@
-"""What the gate `compile` costs: every declared case for every architecture, cold and warm, on one core and all.
+"""What the gate `compile` costs: all cases for all architectures, cold and warm, on one core and on all.
 
     python -m benchmarks.compile_cost [--arch all] [--jobs 1,2] [--kernels kernels]
 
@@ -28,7 +28,7 @@ def run(arch: str, jobs: int, cache: str, kernels: str) -> tuple[float, int]:
         stdout=subprocess.PIPE,
         text=True,
         check=False,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),  # noqa: PLW1509 - no threads are running
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     seconds = time.perf_counter() - start
     passed = re.search(r"(\d+) passed", answer.stdout)
@@ -49,7 +49,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as cache:
             for state in ("cold", "warm"):
                 seconds, tests = run(options.arch, jobs, cache, options.kernels)
-                print(f"{jobs:5}  {state:5}  {tests:5}  {seconds:7.1f}  {seconds / tests * 1000:5.0f} ms", flush=True)
+                print(
+                    f"{jobs:5}  {state:5}  {tests:5}  {seconds:7.1f}  {seconds / tests * 1000:5.0f} ms",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

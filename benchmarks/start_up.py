@@ -37,7 +37,9 @@ def main() -> None:
                     check=True,
                 )
                 times[kind].append(time.perf_counter() - start)
-    medians = {kind: statistics.median(values[1:]) * 1000 for kind, values in times.items()}  # first: cold files
+    medians = {
+        kind: statistics.median(values[1:]) * 1000 for kind, values in times.items()
+    }  # first: cold files
     differences = [
         (after - before) * 1000 for before, after in zip(times["without"][1:], times["with"][1:], strict=True)
     ]
