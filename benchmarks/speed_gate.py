@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree as ET
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree  # noqa: S405 - reads what our own run wrote
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOWED = {
@@ -111,7 +111,7 @@ def run(folder: Path, *options: str) -> tuple[str, int]:
 def rows(report: Path) -> dict[str, tuple[float, str]]:
     """Return change in percent and verdict by case, from the gate results in a JUnit report."""
     found = {}
-    for element in ElementTree.parse(report).iter("property"):  # noqa: S314 - written by our own run
+    for element in ET.parse(report).iter("property"):  # noqa: S314 - written by our own run
         if element.get("name") == "cutile":
             result = ast.literal_eval(element.get("value", ""))
             if result["gate"] == "speed" and result["change"] is not None:
