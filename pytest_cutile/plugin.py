@@ -166,13 +166,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send the gates' results along with the report; xdist carries it to the controller."""
-    report = yield
+    """Send the gates' results along with the reports: to xdist's controller, and into JUnit files."""
     engine = item.config.stash.get(ENGINE, None)
     if engine is not None and call.when == "call":
-        report.user_properties += [(PROPERTY, result.to_dict()) for result in engine.results]
+        item.user_properties += [(PROPERTY, result.to_dict()) for result in engine.results]
         engine.results.clear()
-    return report
+    return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -116,3 +116,10 @@ def test_they_are_documented(project, fixture):
 def test_the_markers_are_registered(project):
     result = project.run("--markers", gates="")
     result.stdout.fnmatch_lines(["*@pytest.mark.cutile_correct: *", "*@pytest.mark.cutile_speed: *"])
+
+
+def test_results_reach_junit_files(project):
+    project.run("--junitxml=report.xml").assert_outcomes(passed=2, deselected=1)
+    text = (project.path / "report.xml").read_text()
+    assert text.count('name="cutile"') == 2
+    assert "'median_us': 40.0" in text.replace("&#x27;", "'")
