@@ -25,7 +25,7 @@ class CompilerMissing(RuntimeError):  # noqa: N818  # reads as a state in report
 
 
 class IncompatibleCompiler(CompilerMissing):
-    """As good as missing: the installed cuda-tile has not got a private part where this package expects it."""
+    """As good as missing: the installed cuda-tile lacks a private part that this package needs."""
 
 
 class CompilerFailure(Exception):  # noqa: N818  # internal: `compiler` turns it into a CompileError

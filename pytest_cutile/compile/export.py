@@ -1,4 +1,4 @@
-"""From a recorded launch to the bytecode that tileiras compiles, or to an error that names the user's line."""
+"""From a recorded launch to what tileiras compiles, or to an error that names the user's line."""
 
 from __future__ import annotations
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 Backing = Literal["meta", "cpu"]
 
@@ -77,7 +79,8 @@ class PretendedTensors(TorchFunctionMode):
         if self.backing == "meta":
             with torch._C.DisableTorchFunction():  # noqa: SLF001
                 return tensor.device.type == "meta"
-        return bool(tensor.__dict__.get(_MARK, False))
+        storage = _storage(tensor)
+        return storage is not None and getattr(storage, _MARK, False)
 
     def _attribute(self, descriptor: Any, tensor: torch.Tensor) -> Any:
         attribute = getattr(descriptor, "__name__", "")
@@ -116,8 +119,7 @@ class PretendedTensors(TorchFunctionMode):
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = kwargs.get("device")
         if device is None and func in _FACTORIES:
-            default = torch.get_default_device()
-            device = default if default.type == "cuda" else None
+            device = default_device()  # its own mode is below this one, and too late
         backed, gpu = self._backed(device)
         if backed is not None:
             kwargs["device"] = backed
@@ -130,7 +132,8 @@ class PretendedTensors(TorchFunctionMode):
             if gpu is None:
                 gpu = any(self.on_gpu(tensor) for tensor in inputs)
             if gpu:
-                self._mark(result, but=inputs)  # what was written in place stays where it was
+                # What was written in place stays where it was.
+                self._mark(result, but={id(_storage(tensor)) for tensor in inputs})
             if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
                 result.zero_()  # no kernel fills it, and host code must read the same in each run
         return result
@@ -146,7 +149,7 @@ class PretendedTensors(TorchFunctionMode):
             target = "cuda" if target is None else target
             kwargs.update(zip(("non_blocking",), rest, strict=False))
         else:
-            target = kwargs.pop("other", None)
+            target = kwargs.pop("tensor", None)
             if rest and not isinstance(rest[0], torch.dtype):
                 target = rest.pop(0)
             if isinstance(target, torch.Tensor):
@@ -165,15 +168,30 @@ class PretendedTensors(TorchFunctionMode):
             self._mark(result)
         return result
 
-    def _mark(self, result: Any, *, but: Sequence[torch.Tensor] = ()) -> None:
-        known = {id(tensor) for tensor in but}
+    def _mark(self, result: Any, *, but: AbstractSet[int] = frozenset()) -> None:
+        """Note on the storages of `result` that they are on the GPU: views and parameters share them."""
         for tensor in _tensors(result):
-            if id(tensor) not in known:
-                setattr(tensor, _MARK, True)
+            storage = _storage(tensor)
+            if storage is not None and id(storage) not in but:
+                setattr(storage, _MARK, True)
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        # A sparse tensor has none.
+        return tensor.untyped_storage() if tensor.layout == torch.strided else None
+
+
+def default_device() -> torch.device | None:
+    """Return the device of `torch.set_default_device` or `with torch.device(...)`, if there is one.
+
+    `torch.get_default_device` raises for "cuda" in a build without CUDA.
+    """
+    return getattr(_device, "CURRENT_DEVICE", None)
 
 
 def _address(tensor: torch.Tensor) -> int:

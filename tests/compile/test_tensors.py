@@ -1,3 +1,5 @@
+# ruff: noqa: ARG005  # what makes a tensor is given one, whether it needs it or not
+
 from __future__ import annotations
 
 import contextlib
@@ -51,7 +53,7 @@ def test_sanity_of_the_helper() -> None:
         lambda c: c.to("cuda", torch.float16, non_blocking=True, copy=True),
         lambda c: c.to(dtype=torch.float16, device="cuda"),
         lambda c: c.to(torch.ones(2, device="cuda")),
-        lambda c: c.to(other=torch.ones(2, device="cuda")),
+        lambda c: c.to(tensor=torch.ones(2, device="cuda")),
         lambda c: c.cuda().to(torch.float64),
         lambda c: c.cuda().half().contiguous().view(-1)[1:],
         lambda c: c.cuda() + 1,
@@ -119,6 +121,7 @@ def test_default_devices(backing, device) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(torch.set_default_device, None)
             assert on_gpu(torch.randn(3))
+            assert torch.get_default_device() == torch.device("cuda:0")
             assert not on_gpu(torch.randn(3, device="cpu"))
 
 
