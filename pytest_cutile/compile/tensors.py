@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch._library import custom_ops
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils import _pytree as pytree
@@ -70,15 +71,22 @@ class PretendedTensors(TorchFunctionMode):
             answer = self._query(name, args[0])
             if answer is not NotImplemented:
                 return answer
+        kernel = _gpu_kernel(func)
+        if kernel is not None and any(self.on_gpu(tensor) for tensor in _tensors((args, kwargs))):
+            with self:  # it is launch code
+                return kernel(*args, **kwargs)
         return self._compute(func, args, kwargs)
 
     # -- what a tensor says about itself --------------------------------------------------------------
 
     def on_gpu(self, tensor: torch.Tensor) -> bool:
         """Return whether `tensor` passes for one on the GPU."""
+        with torch._C.DisableTorchFunction():  # noqa: SLF001
+            kind = tensor.device.type
+        if kind == "cuda":
+            return True  # really there, made before
         if self.backing == "meta":
-            with torch._C.DisableTorchFunction():  # noqa: SLF001
-                return tensor.device.type == "meta"
+            return kind == "meta"
         storage = _storage(tensor)
         return storage is not None and getattr(storage, _MARK, False)
 
@@ -133,7 +141,7 @@ class PretendedTensors(TorchFunctionMode):
                 gpu = any(self.on_gpu(tensor) for tensor in inputs)
             if gpu:
                 # What was written in place stays where it was.
-                self._mark(result, but={id(_storage(tensor)) for tensor in inputs})
+                self.mark(result, but={id(_storage(tensor)) for tensor in inputs})
             if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
                 result.zero_()  # no kernel fills it, and host code must read the same in each run
         return result
@@ -165,15 +173,44 @@ class PretendedTensors(TorchFunctionMode):
             kwargs["copy"] = True  # one object cannot be on both
         result = torch.Tensor.to(tensor, device=backed, **kwargs)
         if self.backing == "cpu" and gpu:
-            self._mark(result)
+            self.mark(result)
         return result
 
-    def _mark(self, result: Any, *, but: AbstractSet[int] = frozenset()) -> None:
+    def mark(self, result: Any, *, but: AbstractSet[int] = frozenset()) -> None:
         """Note on the storages of `result` that they are on the GPU: views and parameters share them."""
         for tensor in _tensors(result):
             storage = _storage(tensor)
             if storage is not None and id(storage) not in but:
                 setattr(storage, _MARK, True)
+
+
+def backward_under(mode: PretendedTensors) -> tuple[Any, str, Any]:
+    """Return what to replace so that the `backward` of user-defined functions runs under `mode`, too.
+
+    torch takes a mode away while it answers a call, and all of a backward pass is one call.
+    """
+    owner = torch.autograd.function.BackwardCFunction
+    original: Callable[..., Any] = owner.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        if mode.backing == "cpu":
+            mode.mark(args)  # gradients come from torch itself
+        with mode:
+            return original(self, *args)
+
+    return owner, "apply", apply
+
+
+def _gpu_kernel(func: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what a GPU runs for an operator that was made with `torch.library.custom_op`; None for others.
+
+    Left to itself, torch would run what stands in for it on "meta", which launches nothing.
+    """
+    schema = getattr(func, "_schema", None)
+    name = getattr(schema, "name", None) or getattr(func, "_qualified_op_name", None)
+    definition = getattr(custom_ops, "OPDEFS", {}).get(name) if name else None
+    kernels: dict[str | None, Callable[..., Any]] = getattr(definition, "_backend_fns", {})
+    return kernels.get("cuda", kernels.get(None))
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -123,7 +124,7 @@ def pretend_gpu(arch: str, backing: Backing = "meta") -> Iterator[Recorder]:
     from cuda.tile import tune
 
     from pytest_cutile.compile.cuda_api import replacements
-    from pytest_cutile.compile.tensors import PretendedTensors
+    from pytest_cutile.compile.tensors import PretendedTensors, backward_under
 
     mode = PretendedTensors(backing)
     recorder = Recorder(arch=arch, backing=backing, _tensors=mode)
@@ -133,11 +134,15 @@ def pretend_gpu(arch: str, backing: Backing = "meta") -> Iterator[Recorder]:
                 [
                     (ct, "launch", recorder.launch),
                     (tune, "exhaustive_search", _take_first_config),
+                    backward_under(mode),
                     *replacements(arch),
                 ],
                 while_paused=torch._C.DisableTorchFunction,  # noqa: SLF001
             )
         )
+        if "torch._dynamo" in sys.modules:
+            # What `torch.compile` made runs as it was written: there is no GPU to compile for.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(mode)
         _active.append(recorder)
         stack.callback(_active.remove, recorder)

@@ -1,4 +1,4 @@
-# ruff: noqa: ARG005  # what makes a tensor is given one, whether it needs it or not
+# ruff: noqa: ARG004, ARG005  # what makes a tensor is given one, whether it needs it or not
 
 from __future__ import annotations
 
@@ -132,6 +132,29 @@ def test_addresses_tell_alignment_and_identity(backing) -> None:
         assert x.data_ptr() % 256 == 0
         assert x[3:].data_ptr() == x.data_ptr() + 6
         assert x.data_ptr() != y.data_ptr()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        assert x.is_cuda
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert grad.is_cuda
+        return torch.empty(grad.shape, device="cuda").copy_(grad) * 2
+
+
+@BACKINGS
+def test_a_users_backward_runs_on_the_gpu_too(backing) -> None:
+    with pretend_gpu("sm_90", backing):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        doubled = Doubled.apply(x)
+        assert on_gpu(doubled)
+        doubled.sum().backward()
+        assert x.grad is not None
+        assert on_gpu(x.grad)
 
 
 @BACKINGS

@@ -224,6 +224,40 @@ def test_everything_is_restored_also_after_an_error() -> None:
     assert not torch.empty(3, device="meta").is_cuda
 
 
+@torch.library.custom_op("pytest_cutile_tests::add", mutates_args={"x"}, device_types="cuda")
+def add_operator(x: torch.Tensor) -> torch.Tensor:
+    launchers.add_by_name(x)
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("pytest_cutile_tests::add_anywhere", mutates_args={"x"})
+def add_anywhere_operator(x: torch.Tensor) -> None:
+    launchers.add_by_name(x)
+
+
+@add_anywhere_operator.register_fake
+def _(x: torch.Tensor) -> None:
+    pass
+
+
+@pytest.mark.parametrize("backing", ["meta", "cpu"])
+@pytest.mark.parametrize("use", [add_operator, add_anywhere_operator, torch.ops.pytest_cutile_tests.add])
+def test_launches_inside_of_custom_operators_are_recorded(backing, use) -> None:
+    [launch] = trace_launches(lambda: use(gpu_vector()), "sm_90", backing)
+    assert launch.kernel is launchers.add_kernel
+
+
+def test_what_torch_compile_made_runs_as_it_was_written() -> None:
+    @torch.compile(backend="eager")
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        launchers.add_by_name(y)
+        return y
+
+    [launch] = record_launches(lambda: compiled(gpu_vector()), "sm_90")
+    assert launch.kernel is launchers.add_kernel
+
+
 def test_a_module_imported_meanwhile_records_and_keeps_nothing(tmp_path, monkeypatch) -> None:
     (tmp_path / "imported_late.py").write_text(
         "from cuda.tile import launch\n"
