@@ -87,7 +87,7 @@ def main() -> int:
     options = parser.parse_args()
     started = time.perf_counter()
     alarms = honest = caught = bugs = 0
-    print(f"{'workload':<52} {'false':>9} {'used':>6} {'caught':>8}  missed")  # noqa: T201
+    print(f"{'workload':<52} {'false':>9} {'used':>6} {'caught':>8}  missed")
     for workload in workloads():
         if options.name not in workload.name:
             continue
@@ -109,12 +109,12 @@ def main() -> int:
         line = (
             f"{workload.name:<52} {len(alarmed):>3} /{tried:>4} {used:>6.3f} {complete:>3} /{len(found):>3}"
         )
-        print(f"{line}  {', '.join(missed)}{alarm}".rstrip(), flush=True)  # noqa: T201
+        print(f"{line}  {', '.join(missed)}{alarm}".rstrip(), flush=True)
         alarms, honest = alarms + len(alarmed), honest + tried
         caught, bugs = caught + complete, bugs + len(found)
     seconds = time.perf_counter() - started
     summary = f"false alarms {alarms} of {honest}; bugs caught with every seed {caught} of {bugs}"
-    print(f"{summary}; {seconds:.0f} s")  # noqa: T201
+    print(f"{summary}; {seconds:.0f} s")
     return 1 if alarms else 0
 
 

@@ -7,14 +7,15 @@ and `benchmark.pedantic`. Checked with pytest-benchmark 5.1 to 5.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from pytest_cutile.core.timing import Measurement
+if TYPE_CHECKING:
+    from pytest_cutile.core.timing import Measurement
 
 _CLOCK = pytest.StashKey["SampleClock"]()
-Publish = Callable[[Measurement], None]
+Publish: TypeAlias = "Callable[[Measurement], None]"
 
 
 class SampleClock:
@@ -25,6 +26,7 @@ class SampleClock:
         self._samples: Iterator[float] = iter(())
 
     def __call__(self) -> float:
+        """Return the time."""
         return self._now
 
     def load(self, measurement: Measurement) -> None:

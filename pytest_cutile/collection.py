@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_cutile.core.results import Gate
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError
+from pytest_cutile.gates.compiling import Compilations
+from pytest_cutile.gates.declared import compile_case
 from pytest_cutile.gates.engine import Engine
+
+if TYPE_CHECKING:
+    from _pytest._code.code import TerminalRepr
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ def _locate(name: str, rootpath: Path) -> KernelLocation:
     if spec is not None and spec.origin:
         return KernelLocation(name, Path(spec.origin).resolve())
     raise pytest.UsageError(
-        f"ini option cutile_kernels: no module or package {name!r}; it is looked for on sys.path and in {rootpath}"
+        f"ini option cutile_kernels: no module or package {name!r}; "
+        f"it is looked for on sys.path and in {rootpath}"
     )
 
 
@@ -129,9 +135,28 @@ class DeclaredTest(pytest.Function):
     case: Case
     arch: str
 
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
+    ) -> str | TerminalRepr:
+        """Show a gate's own message as it is: there is no frame of the user's in its traceback."""
+        if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args, **kwargs)
+
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Point reports at the kernel's module, not at this plugin."""
-        return self.path, None, self.name
+        """Point reports at the kernel's launcher, not at this plugin."""
+        code = getattr(self.spec.launch, "__code__", None)
+        here = code is not None and Path(code.co_filename) == self.path
+        return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
+
+
+def start_compilations(items: Iterable[pytest.Item], compilations: Compilations) -> None:
+    """Start compiling for every collected test of the gate `compile`, so that all cores have work."""
+    compilations.start(
+        compile_case(item.spec, item.case, item.arch)
+        for item in items
+        if isinstance(item, DeclaredTest) and item.gate is Gate.COMPILE
+    )
 
 
 def _specs_of(module: ModuleType, path: Path, *, required: bool) -> list[KernelSpec]:

@@ -48,7 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "cutile_kernels",
-        "Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are gated without any test function.",
+        "Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are collected and gated.",
         type="linelist",
         default=[],
     )
@@ -106,13 +106,16 @@ def read_settings(config: pytest.Config) -> Settings:
     asked, foreign = _asked_architectures(config)
     reason = config.getoption("--reason")
     if reason is not None and not config.getoption("--update-baselines"):
-        raise pytest.UsageError("--reason says why a slower baseline is accepted: it needs --update-baselines")
+        raise pytest.UsageError(
+            "--reason says why a slower baseline is accepted: it needs --update-baselines"
+        )
     if reason is not None and not reason.strip():
         raise pytest.UsageError("--reason is empty: say why the slower figures are accepted")
     path, path_asked = _baseline_path(config)
     return Settings(
         rootpath=config.rootpath,
         asked=asked,
+        own_option=config.getoption(_OWN_ARCH_DEST, None) is not None,
         default_arch=config.getini("cutile_arch"),
         foreign_arch=foreign,
         baseline_path=path,
@@ -158,7 +161,7 @@ def _asked_architectures(config: pytest.Config) -> tuple[tuple[str, ...], str | 
 
 def known_architectures_hint() -> str:
     """Return a clause that lists the architectures of the installed compiler, or says why it cannot."""
-    from pytest_cutile.compile import CompilerMissing, supported_architectures
+    from pytest_cutile.core.toolchain import CompilerMissing, supported_architectures
 
     try:
         return f"the installed tileiras has {', '.join(supported_architectures())}"
@@ -204,5 +207,3 @@ def _positive(config: pytest.Config, name: str) -> float:
     if not value > 0:
         raise pytest.UsageError(f"{name} = {text!r}: expected a positive number")
     return value
-
-

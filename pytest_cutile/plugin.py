@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_cutile.benchmark import NoBenchmark, WithBenchmark
 
     config.stash[SETTINGS] = settings = options.read_settings(config)
-    if settings.asked and not settings.xdist_worker:
+    if settings.own_option and not settings.xdist_worker:
         _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
     config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
@@ -154,24 +154,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Start all compilations of the run before the first one is waited for."""
-    from pytest_cutile.collection import DeclaredTest
+    if item.get_closest_marker("cutile_compile") and ENGINE in item.config.stash:
+        from pytest_cutile.collection import start_compilations
 
-    if isinstance(item, DeclaredTest) and item.gate == "compile":
-        engine = engine_of(item.config)
-        if not engine.settings.xdist_worker:  # a worker does not know which tests it will get
-            _start_compilations(item.session)
+        if not item.config.stash[SETTINGS].xdist_worker:  # a worker does not know which tests it will get
+            start_compilations(item.session.items, item.config.stash[COMPILATIONS])
     return (yield)
-
-
-def _start_compilations(session: pytest.Session) -> None:
-    from pytest_cutile.collection import DeclaredTest
-    from pytest_cutile.gates.declared import compile_case
-
-    session.config.stash[COMPILATIONS].start(
-        compile_case(item.spec, item.case, item.arch)
-        for item in session.items
-        if isinstance(item, DeclaredTest) and item.gate == "compile"
-    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -217,7 +205,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_tensor(request: pytest.FixtureRequest) -> MakeTensor:
-    """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded from the test's id."""
+    """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded by the test."""
     from pytest_cutile.gates.tensors import MakeTensor
 
     device = engine_of(request.config).device
@@ -226,7 +214,7 @@ def make_tensor(request: pytest.FixtureRequest) -> MakeTensor:
 
 @pytest.fixture
 def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
-    """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it with a reference."""
+    """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard, compare it with a reference."""
     from pytest_cutile.gates.fixtures import CheckKernel
 
     node = request.node

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile.core.report import WIDTH, SummaryLine, speed_word, summary
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.core.report import SummaryLine
 
 PROPERTY = "cutile"
 """Name of the report property that carries a `GateResult`."""
@@ -44,7 +46,7 @@ class Progress:
         if self._tty:
             if now - self._last > 0.1:  # noqa: PLR2004
                 self._last = now
-                self._reporter.rewrite(f"cutile: {text}"[: WIDTH - 1], erase=True)
+                self._reporter.rewrite(f"cutile: {text}"[:99], erase=True)
         elif now - self._last > self.LOG_SECONDS:
             self._last = now
             self._reporter.write_line(f"cutile: {text}")
@@ -67,7 +69,9 @@ class TerminalSummary:
         if report.when == "call":
             self._results += results_of(report)
 
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
         """Show figures and verdict with -v."""
         if not isinstance(report, pytest.TestReport) or report.when != "call":
             return None
@@ -75,14 +79,18 @@ class TerminalSummary:
             if result.verdict == Verdict.NOT_MEASURED and report.skipped:
                 return "skipped", "s", (f"NOT MEASURED ({result.reason})", {"yellow": True})
             if result.gate == Gate.SPEED and report.passed and result.median_us is not None:
+                from pytest_cutile.core.report import speed_word
+
                 return "passed", ".", (f"PASSED {speed_word(result)}", {"green": True})
         return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the summary table."""
-        lines = summary(self._results, verbose=terminalreporter.verbosity > 0)
-        if not lines:
+        if not self._results:
             return
+        from pytest_cutile.core.report import summary
+
+        lines = summary(self._results, verbose=terminalreporter.verbosity > 0)
         terminalreporter.section("cuTile kernels")
         for line in lines:
             terminalreporter.write_line(line.text, **_markup(line))

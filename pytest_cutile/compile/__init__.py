@@ -9,12 +9,7 @@ Importing this package imports neither torch nor cuda.tile.
 """
 
 from pytest_cutile.compile.compiler import Compiled, Compiler
-from pytest_cutile.compile.cutile import (
-    CompilerMissing,
-    IncompatibleCompiler,
-    supported_architectures,
-    toolchain_versions,
-)
+from pytest_cutile.compile.cutile import IncompatibleCompiler
 from pytest_cutile.compile.export import CompileError, CompileJob, export
 from pytest_cutile.compile.signature import derive_signature
 from pytest_cutile.compile.trace import (
@@ -31,7 +26,6 @@ __all__ = [
     "CompileJob",
     "Compiled",
     "Compiler",
-    "CompilerMissing",
     "IncompatibleCompiler",
     "Launch",
     "Recorder",
@@ -40,7 +34,5 @@ __all__ = [
     "pretend_gpu",
     "pretended_backing",
     "record_launches",
-    "supported_architectures",
-    "toolchain_versions",
     "trace_launches",
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.cache import CubinCache
 from pytest_cutile.compile.export import CompileError
+from pytest_cutile.core.toolchain import toolchain_versions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -137,7 +138,7 @@ class Compiler:
 
 def _key(job: CompileJob) -> str:
     """Return a digest of everything that decides what tileiras produces."""
-    facts = (_CACHE_FORMAT, cutile.toolchain_versions()["tileiras"], job.arch, f"O{job.opt_level}")
+    facts = (_CACHE_FORMAT, toolchain_versions()["tileiras"], job.arch, f"O{job.opt_level}")
     digest = hashlib.sha256("\0".join(facts).encode())
     digest.update(b"\0" + job.bytecode)
     return digest.hexdigest()

@@ -9,19 +9,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import re
-import subprocess
-from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from pytest_cutile.core.toolchain import INSTALL, CompilerMissing, find_tileiras
+
 CHECKED_WITH = ("1.7.0",)
-
-_INSTALL = "pip install 'pytest-cutile[tileiras]'"
-
-
-class CompilerMissing(RuntimeError):  # noqa: N818  # reads as a state in reports: "compile: CompilerMissing"
-    """cuda-tile or its compiler tileiras is not installed; the message says how to install it."""
 
 
 class IncompatibleCompiler(CompilerMissing):
@@ -54,7 +48,7 @@ def import_cutile() -> Any:
         if error.name not in {"cuda", "cuda.tile"}:
             raise
         raise CompilerMissing(
-            f"cuda-tile is not installed, so no kernel can be compiled: {_INSTALL}"
+            f"cuda-tile is not installed, so no kernel can be compiled: {INSTALL}"
         ) from None
 
 
@@ -79,65 +73,6 @@ def _distribution_version() -> str:
         return importlib.metadata.version("cuda-tile")
     except importlib.metadata.PackageNotFoundError:
         return "(unknown version)"
-
-
-def _find_tileiras() -> Any:
-    return _private("cuda.tile._compile", "_find_compiler_bin")()
-
-
-def tileiras_path() -> Path:
-    """Return the tileiras that cuda-tile itself would run.
-
-    Raises:
-        CompilerMissing: cuda-tile or tileiras is not installed.
-    """
-    try:
-        binary = _find_tileiras()
-    except FileNotFoundError:
-        # cuda-tile's own search also fails so where the CUDA toolkit's default folder does not exist.
-        raise CompilerMissing(
-            f"cuda-tile's compiler tileiras is not installed, so no kernel can be compiled: {_INSTALL}"
-        ) from None
-    try:
-        return Path(binary.path)
-    except AttributeError:
-        raise _incompatible("cuda.tile._compile._find_compiler_bin().path") from None
-
-
-def _ask_tileiras(option: str) -> str:
-    path = tileiras_path()
-    try:
-        done = subprocess.run(  # noqa: S603  # the compiler that cuda-tile found
-            [str(path), option], capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerMissing(f"{path} {option} did not run ({error}): reinstall it: {_INSTALL}") from None
-    return done.stdout
-
-
-@cache
-def supported_architectures() -> tuple[str, ...]:
-    """Return the architectures that the installed tileiras compiles for, as "sm_90", oldest first.
-
-    Raises:
-        CompilerMissing: cuda-tile or tileiras is not installed.
-    """
-    listed = re.findall(r"^\s*=(sm_\d+)\b", _ask_tileiras("--help"), re.MULTILINE)
-    return tuple(sorted(set(listed), key=lambda name: int(name.removeprefix("sm_"))))
-
-
-@cache
-def toolchain_versions() -> dict[str, str]:
-    """Return the versions that decide the code that is generated: {"cuda-tile": ..., "tileiras": ...}.
-
-    Raises:
-        CompilerMissing: cuda-tile or tileiras is not installed.
-    """
-    import_cutile()
-    answer = _ask_tileiras("--version")
-    release = re.search(r"\bV(\d+(?:\.\d+)+)", answer)
-    version = release[1] if release else " ".join(answer.split())
-    return {"cuda-tile": _distribution_version(), "tileiras": version}
 
 
 def is_kernel(candidate: object) -> bool:
@@ -187,13 +122,15 @@ def run_tileiras(bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: f
         CompilerFailure: tileiras rejected the kernel.
         TimeoutError: tileiras was stopped after `timeout_s` seconds.
     """
-    tileiras_path()
+    find_tileiras()
     options = _private("cuda.tile._compiler_options", "CompilerOptions")
     compile_cubin = _private("cuda.tile._compile", "compile_cubin")
     failed = _private("cuda.tile._exception", "TileCompilerError")
     timed_out = _private("cuda.tile._exception", "TileCompilerTimeoutError")
     try:
         return Path(compile_cubin(str(bytecode_file), options(opt_level=opt_level), arch, timeout_s))
+    except FileNotFoundError as error:
+        raise CompilerMissing(f"{error}: {INSTALL}") from None
     except timed_out:
         raise TimeoutError from None
     except failed as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.signature import derive_signature
+from pytest_cutile.core.toolchain import INSTALL, CompilerMissing, find_tileiras
 
 if TYPE_CHECKING:
     from types import FunctionType
@@ -105,7 +106,7 @@ def export(launch: Launch, arch: str) -> CompileJob:
         CompilerMissing: cuda-tile or tileiras is not installed.
     """
     __tracebackhide__ = True
-    cutile.tileiras_path()  # cuda-tile asks tileiras for the newest bytecode it reads
+    find_tileiras()  # cuda-tile asks tileiras for the newest bytecode it reads
     from cuda.tile import TileError
     from cuda.tile.compilation import export_kernel
 
@@ -128,6 +129,8 @@ def export(launch: Launch, arch: str) -> CompileJob:
             # With calls, and what ran at compile time, it takes several frames to say where.
             excerpt=str(error).removeprefix(error.message).strip("\n"),
         ) from None
+    except FileNotFoundError as error:
+        raise CompilerMissing(f"{error}: {INSTALL}") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise CompileError(
             str(error),

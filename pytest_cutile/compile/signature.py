@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import cutile
+from pytest_cutile.core.toolchain import toolchain_versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +142,7 @@ def _constant_constraint(value: Any, where: str) -> Any:
     try:
         return ConstantConstraint(value if native is None else native)
     except TypeError:
-        version = cutile.toolchain_versions()["cuda-tile"]
+        version = toolchain_versions()["cuda-tile"]
         raise TypeError(f"{where}: cuda-tile {version} takes no {_describe(value)} as a constant") from None
 
 

@@ -80,8 +80,10 @@ def regression_message(
     if device.uuid not in {run.gpu_uuid for run in runs}:
         changes = [*changes, "another board of the same kind"]
     lines = [
-        f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than its baseline "
-        f"(margin {rule.margin:.0%}).",
+        (
+            f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than its baseline "
+            f"(margin {rule.margin:.0%})."
+        ),
         "",
         *_table(rows, indent="  "),
         "",
@@ -104,8 +106,8 @@ def above_limit_message(key: str, measurement: Measurement) -> str:
         f"{key}: {measurement.exceeded} is above what {measurement.device.name} can do.\n"
         f"The measurement or the work count is wrong: {format_time(measurement.median_us)} per launch for "
         f"{work.flops:.4g} flops and {work.bytes:.4g} bytes.\n"
-        "Check that work is counted for what is computed (a causal mask halves it), that the kernel does all\n"
-        "of it, and that its data is several times the L2 cache. Nothing is compared or recorded.\n"
+        "Check that work is counted for what is computed (a causal mask halves it), that the kernel does\n"
+        "all of it, and that its data is several times the L2 cache. Nothing is compared or recorded.\n"
         f"The limit is from: {source}"
     )
 
@@ -165,7 +167,8 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     for (detail, gate), count in sorted(not_measured.items()):
         by_detail[detail].append(f"{count} {gate}")
     lines += [
-        SummaryLine(f"not measured: {', '.join(gates)}: {detail}", None) for detail, gates in by_detail.items()
+        SummaryLine(f"not measured: {', '.join(gates)}: {detail}", None)
+        for detail, gates in by_detail.items()
     ]
     lines += [SummaryLine(result.recorded, None) for result in results if result.recorded]
     return lines
@@ -239,7 +242,6 @@ def _table(rows: Sequence[tuple[str, ...]], *, indent: str = "", rule: bool = Fa
 
 
 def speed_word(result: GateResult) -> str:
-    """Return one case's progress line: time, rate, change and verdict ("38.8 us, 3459 GB/s, +0.3 %, pass")."""
+    """Return one case's progress line: time, rate, change, verdict ("38.8 us, 3459 GB/s, +0.3 %, pass")."""
     figures = [figure for figure in _figures(result) if figure]
     return ", ".join([*figures, result.verdict])
-

@@ -47,8 +47,8 @@ class GateResult:
     """With --update-baselines: what was recorded, or why nothing was."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able form."""
-        return asdict(self)
+        """Return a form of plain built-in types, which xdist can send between processes."""
+        return {key: str(value) if isinstance(value, str) else value for key, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GateResult:

@@ -16,6 +16,8 @@ class Settings:
     """pytest's rootdir."""
     asked: tuple[str, ...]
     """Architectures as asked for: canonical names, "native" or "all"; empty when nothing was asked."""
+    own_option: bool
+    """Whether they come from this plugin's `--arch`, not from another plugin's or a conftest's."""
     default_arch: str
     """Architecture when nothing was asked and there is no GPU (ini option `cutile_arch`)."""
     foreign_arch: str | None

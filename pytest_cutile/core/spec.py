@@ -52,22 +52,25 @@ class KernelSpec:
     name: str
     """The kernel's name: in the summary and in baseline keys ("softmax")."""
     launch: Callable[..., Any]
-    """The launcher as users call it: takes what `inputs` makes, returns the output tensor or a tuple of them."""
+    """The launcher as users call it: takes what `inputs` makes, returns the output or a tuple of them."""
     reference: Callable[..., Any]
-    """Same arguments, with floating-point tensors already converted to float64; returns the exact outputs."""
+    """Same arguments, with floating-point tensors converted to float64; returns the exact outputs."""
     inputs: Callable[..., Any]
-    """`inputs(make_tensor, **case.params)`: the launch arguments, a tuple (or a dict of keyword arguments)."""
+    """`inputs(make_tensor, **case.params)`: the arguments, as a tuple or a dict of keyword arguments."""
     cases: Sequence[Case]
     """What is gated."""
     work: Callable[..., Work] | None = None
     """`work(**case.params)`: what one launch does. Without it the speed gate compares times alone."""
     reduction: Callable[..., int] | int = 1
-    """Length of the longest sum behind one output element, or `reduction(**case.params)`; widens the bound."""
+    """Length of the longest sum behind one output element, or `reduction(**case.params)`."""
+    check: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the fixture `check_kernel`: `precision`, `mutates`, or plain `rtol` and `atol`."""
 
     def __post_init__(self) -> None:
         if not self.cases:
             raise SpecError(
-                f"KernelSpec {self.name!r} declares no cases, so nothing would be gated: give it at least one Case"
+                f"KernelSpec {self.name!r} declares no cases, so nothing would be gated: "
+                "give it at least one Case"
             )
         seen: set[str] = set()
         for case in self.cases:

@@ -12,7 +12,7 @@ from pytest_cutile.core.statistics import median
 class Verdict(StrEnum):
     """What a gate says of a case."""
 
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
     INCONCLUSIVE = "inconclusive"

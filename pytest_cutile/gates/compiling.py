@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pytest_cutile.compile import Compiled, CompileError, CompilerMissing, export, record_launches
+from pytest_cutile.compile import Compiled, export, record_launches
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.gates.engine import Engine
 
@@ -47,7 +47,9 @@ class Compilations:
         cases = [case for case in cases if case.key not in self._started]
         for number, case in enumerate(cases, start=1):
             if len(cases) > 1:
-                self._engine.progress(f"tracing {number}/{len(cases)}: {case.kernel}[{case.case}] {case.arch}")
+                self._engine.progress(
+                    f"tracing {number}/{len(cases)}: {case.kernel}[{case.case}] {case.arch}"
+                )
             try:
                 self._started[case.key] = self._submit(case)
             except Exception as error:  # noqa: BLE001 - user code may raise anything; its test reports it
@@ -118,13 +120,3 @@ def _recorded(engine: Engine, case: CompileCase) -> Iterator[None]:
                 detail=detail,
             )
         )
-
-
-__all__ = [
-    "Compilations",
-    "CompileCase",
-    "CompileError",
-    "CompilerMissing",
-    "NothingLaunched",
-    "gate_compile",
-]

@@ -27,7 +27,13 @@ def gate_correct(
     def record(verdict: str, *, reason: str = "", detail: str = "") -> None:
         engine.results.append(
             GateResult(
-                gate=Gate.CORRECT, kernel=kernel, case=case, arch=arch, verdict=verdict, reason=reason, detail=detail
+                gate=Gate.CORRECT,
+                kernel=kernel,
+                case=case,
+                arch=arch,
+                verdict=verdict,
+                reason=reason,
+                detail=detail,
             )
         )
 
@@ -55,7 +61,12 @@ def gate_correct(
 def note_gpu_failure(engine: Engine, error: BaseException, where: str) -> None:
     """Remember an error after which the CUDA context is unusable (an illegal address, say)."""
     text = str(error)
-    sticky = ("illegal memory access", "illegal instruction", "misaligned address", "unspecified launch failure")
+    sticky = (
+        "illegal memory access",
+        "illegal instruction",
+        "misaligned address",
+        "unspecified launch failure",
+    )
     if any(phrase in text for phrase in sticky):
         engine.gpu_failure = f"{where}: {text.partition(chr(10))[0]}"
 

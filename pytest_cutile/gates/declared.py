@@ -13,7 +13,7 @@ from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
 from pytest_cutile.gates.tensors import MakeTensor
-from pytest_cutile.gpu.check import CheckReport, check_kernel
+from pytest_cutile.gpu.check import CheckReport, run_check
 
 
 def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
@@ -30,7 +30,14 @@ class DeclaredGates:
     """The gates of one declared case, as the tests that are collected for it call them."""
 
     def __init__(
-        self, engine: Engine, compilations: Compilations, *, spec: KernelSpec, case: Case, arch: str, nodeid: str
+        self,
+        engine: Engine,
+        compilations: Compilations,
+        *,
+        spec: KernelSpec,
+        case: Case,
+        arch: str,
+        nodeid: str,
     ) -> None:
         self._engine = engine
         self._compilations = compilations
@@ -57,10 +64,7 @@ class DeclaredGates:
         __tracebackhide__ = True
         spec, case = self._spec, self._case
         with GateOutcome(self._engine, self._where):
-            known = (spec.name, case.name)
-            if known not in self._engine.wrong and known not in self._engine.right:
-                self._check()
-            outcome = gate_speed(
+            return gate_speed(
                 self._engine,
                 SpeedCase(
                     key=self._where,
@@ -71,9 +75,9 @@ class DeclaredGates:
                     work=spec.work_of(case),
                     prepare=self._prepare,
                     fresh_inputs=True,
+                    check=self._check,
                 ),
             )
-        return outcome
 
     def _check(self) -> CheckReport:
         __tracebackhide__ = True
@@ -83,7 +87,9 @@ class DeclaredGates:
             inputs = self._inputs()
             launch, args = _bind(spec.launch, inputs)
             reference, _ = _bind(spec.reference, inputs)
-            return check_kernel(launch, *args, reference=reference, reduction=spec.reduction_of(case))
+            return run_check(
+                launch, args, {}, reference=reference, reduction=spec.reduction_of(case), **spec.check
+            )
 
         return gate_correct(self._engine, kernel=spec.name, case=case.name, arch=self._arch, check=check)
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.compile import Compiler, CompilerMissing, supported_architectures
+from pytest_cutile.compile import Compiler
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.baselines import BaselineFile, baseline_path, read_baselines
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.timing import Device, Timer
+from pytest_cutile.core.toolchain import CompilerMissing, supported_architectures
 from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
 from pytest_cutile.gpu.timer import CudaGraphTimer
@@ -33,7 +34,9 @@ class Blocked(Exception):  # noqa: N818 - not an error: the gate has nothing to 
 class Engine:
     """Lazily built state of one pytest run. Building it imports neither torch nor cuda.tile."""
 
-    def __init__(self, settings: Settings, make_timer: Callable[[], Timer | None], cache_dir: Path | None) -> None:
+    def __init__(
+        self, settings: Settings, make_timer: Callable[[], Timer | None], cache_dir: Path | None
+    ) -> None:
         self.settings = settings
         self._make_timer = make_timer
         self._cache_dir = cache_dir
@@ -157,7 +160,7 @@ class Engine:
 
     @property
     def gpu_arch(self) -> str:
-        """The architecture that correct and speed are about: the GPU's if it was asked for, else the first."""
+        """The architecture that correct and speed are about: the GPU's if asked for, else the first."""
         if self.device is not None and self.device.arch in self.architectures:
             return self.device.arch
         return self.architectures[0]
@@ -168,9 +171,7 @@ class Engine:
     def compiler(self) -> Compiler:
         """The compiler service, with as many jobs as this process may use cores."""
         jobs = 1 if self.settings.xdist_worker else len(os.sched_getaffinity(0))
-        return Compiler(
-            cache_dir=self._cache_dir, jobs=jobs, timeout_s=self.settings.compile_timeout_s
-        )
+        return Compiler(cache_dir=self._cache_dir, jobs=jobs, timeout_s=self.settings.compile_timeout_s)
 
     def close(self) -> None:
         """Stop compilations that nobody waits for any more."""
@@ -198,7 +199,7 @@ class Engine:
     def commit(self) -> str:
         """The commit of the checkout under test, with "+" when it has changes; "" outside of git."""
         try:
-            answer = subprocess.run(  # noqa: S603 - fixed arguments
+            answer = subprocess.run(
                 ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607
                 cwd=self.settings.rootpath,
                 capture_output=True,

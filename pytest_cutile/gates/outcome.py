@@ -6,7 +6,8 @@ from types import TracebackType
 
 import pytest
 
-from pytest_cutile.compile import CompileError, CompilerMissing
+from pytest_cutile.compile import CompileError
+from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.gates.compiling import NothingLaunched
 from pytest_cutile.gates.correct import note_gpu_failure
 from pytest_cutile.gates.engine import Blocked, Engine

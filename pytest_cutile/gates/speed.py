@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,8 @@ class SpeedCase:
     """Returns the launch to time."""
     fresh_inputs: bool
     """Whether `prepare` makes the inputs anew each time."""
+    check: Callable[[], object] | None = None
+    """Compares the result with the reference; run first unless that has been done in this run."""
 
 
 class _Failed(Exception):  # noqa: N818 - control flow inside this module
@@ -75,6 +77,7 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
 
     Raises:
         Blocked: it cannot be measured here.
+        Exception: what `case.check` raises when the result is wrong.
     """
     try:
         device = engine.usable_device(case.arch)
@@ -87,6 +90,8 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     except Blocked as blocked:
         _append(engine, case, Judgement(reason=blocked.reason, detail=blocked.detail), None)
         raise
+    if case.check is not None and (case.kernel, case.case) not in engine.right:
+        case.check()
     try:
         outcome = _measure_and_judge(engine, case)
     except _Failed as failed:
@@ -241,7 +246,7 @@ def _record(
     if judgement.verdict is Verdict.INCONCLUSIVE:
         return f"not recorded: {judgement.detail}", False
     run = Run(
-        at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         median_us=round(sorted(medians)[len(medians) // 2], 3),
         spread=round(measurement.relative_spread, 5),
         samples=len(measurement.samples_us),

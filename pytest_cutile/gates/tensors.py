@@ -35,6 +35,12 @@ class MakeTensor:
         strides: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Return a tensor; see `pytest_cutile.gpu.tensors.make_tensor` for the distributions."""
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "make_tensor needs torch, which is not installed: pip install 'pytest-cutile[torch]'"
+            ) from error
         self._calls += 1
         if seed is None:
             seed = seed_from(f"{self._seed_text}#{self._calls}")

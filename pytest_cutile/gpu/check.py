@@ -29,6 +29,10 @@ class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
     """The reference raised, or returned something that nothing can be compared with."""
 
 
+class UncheckableOutput(TypeError):  # noqa: N818 - likewise
+    """A kernel returned no tensor, or one of a dtype that cannot be compared."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
     """What a check that passed has seen."""
@@ -85,7 +89,7 @@ def check_kernel(
     Raises:
         KernelMismatch: outputs outside the bound, of another shape or structure, or changed inputs.
         ReferenceFailed: the reference raised, or returned floats of less than float64.
-        TypeError: `fn` returned no tensor, or one of an unsupported dtype.
+        UncheckableOutput: `fn` returned no tensor, or one of an unsupported dtype.
         ValueError: an option out of its range.
     """
     return run_check(
@@ -202,13 +206,13 @@ def _launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
         outputs = fn(*args, **kwargs)
     found = [tensor for _, tensor in named_tensors(outputs, "output")]
     if not found:
-        raise TypeError(
+        raise UncheckableOutput(
             f"{_name(fn)} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
             "to have them compared"
         )
     for tensor in found:
         if name_of(tensor.dtype) not in DTYPE_NAMES:
-            raise TypeError(
+            raise UncheckableOutput(
                 f"{_name(fn)} returned a tensor of {name_of(tensor.dtype)}; "
                 f"only {', '.join(DTYPE_NAMES)} are compared"
             )
@@ -328,6 +332,3 @@ def _bound(
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
-
-
-class UncheckableOutput(TypeError): pass

@@ -122,8 +122,14 @@ def recording_problems() -> Sequence[str]:
         # A power cap is how a GPU normally runs a dense matrix product; heat and faults are not normal.
         for name, text in (
             ("nvmlClocksEventReasonSwThermalSlowdown", "the driver has lowered the clocks because of heat"),
-            ("nvmlClocksThrottleReasonHwThermalSlowdown", "the hardware has lowered the clocks because of heat"),
-            ("nvmlClocksThrottleReasonHwPowerBrakeSlowdown", "an external power brake has lowered the clocks"),
+            (
+                "nvmlClocksThrottleReasonHwThermalSlowdown",
+                "the hardware has lowered the clocks because of heat",
+            ),
+            (
+                "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
+                "an external power brake has lowered the clocks",
+            ),
         ):
             if reasons & getattr(pynvml, name, 0):
                 problems.append(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import statistics
 import time
@@ -9,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pytest_cutile.compile import CompilerMissing, toolchain_versions
 from pytest_cutile.core.timing import Device, TimingError
+from pytest_cutile.core.toolchain import CompilerMissing, toolchain_versions
 from pytest_cutile.gpu import nvml
 
 FLUSH_FACTOR = 4
@@ -92,13 +93,8 @@ class CudaGraphTimer:
         import torch
 
         flush = self._flush_buffer
-        events = [
-            (
-                torch.cuda.Event(enable_timing=True, external=True),
-                torch.cuda.Event(enable_timing=True, external=True),
-            )
-            for _ in range(LAUNCHES_PER_REPLAY)
-        ]
+        new_event: Any = functools.partial(torch.cuda.Event, enable_timing=True, external=True)
+        events = [(new_event(), new_event()) for _ in range(LAUNCHES_PER_REPLAY)]
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):

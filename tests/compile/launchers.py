@@ -20,9 +20,7 @@ def add_kernel(x, y, out, n: ct.Constant[int]):
 
 
 @ct.kernel(occupancy=ct.ByTarget(sm_121=2, default=1), opt_level=2)
-def matmul_kernel(  # noqa: PLR0917
-    a, b, out, tm: ct.Constant[int], tn: ct.Constant[int], tk: ct.Constant[int]
-):
+def matmul_kernel(a, b, out, tm: ct.Constant[int], tn: ct.Constant[int], tk: ct.Constant[int]):
     acc = ct.zeros((tm, tn), dtype=ct.float32)
     for k in range(ct.cdiv(a.shape[1], tk)):
         acc = ct.mma(ct.load(a, (ct.bid(0), k), (tm, tk)), ct.load(b, (k, ct.bid(1)), (tk, tn)), acc)

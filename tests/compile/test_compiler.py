@@ -17,14 +17,14 @@ from pytest_cutile.compile import (
     CompileError,
     CompileJob,
     Compiler,
-    CompilerMissing,
     IncompatibleCompiler,
     cutile,
     export,
     record_launches,
-    supported_architectures,
-    toolchain_versions,
 )
+from pytest_cutile.compile import compiler as compiler_module
+from pytest_cutile.core import toolchain
+from pytest_cutile.core.toolchain import CompilerMissing
 from tests.compile import launchers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,19 +74,6 @@ def compiler(tmp_path):
 # -- the toolchain ------------------------------------------------------------------------------------
 
 
-def test_architectures_come_from_tileiras() -> None:
-    names = supported_architectures()
-    assert {"sm_80", "sm_90", "sm_100", "sm_121"} <= set(names)
-    numbers = [int(name.removeprefix("sm_")) for name in names]
-    assert numbers == sorted(numbers)
-
-
-def test_versions() -> None:
-    versions = toolchain_versions()
-    assert list(versions) == ["cuda-tile", "tileiras"]
-    assert all(version[0].isdigit() for version in versions.values())
-
-
 def test_importing_is_cheap() -> None:
     code = "import sys, pytest_cutile.compile as c; print({'torch', 'cuda.tile', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -94,26 +81,22 @@ def test_importing_is_cheap() -> None:
 
 
 @pytest.fixture
-def fresh_answers():
-    supported_architectures.cache_clear()
-    toolchain_versions.cache_clear()
+def no_tileiras(monkeypatch):
+    monkeypatch.setattr(toolchain, "_folders", list)
+    for answers in (toolchain.find_tileiras, toolchain._ask):
+        answers.cache_clear()
     yield
-    supported_architectures.cache_clear()
-    toolchain_versions.cache_clear()
+    for answers in (toolchain.find_tileiras, toolchain._ask):
+        answers.cache_clear()
 
 
-@pytest.mark.usefixtures("fresh_answers")
-def test_without_tileiras(monkeypatch) -> None:
-    job = add_job()
+def test_without_tileiras(request) -> None:
     [launch] = record_launches(lambda: launchers.add_by_name(torch.empty(9, device="cuda")), "sm_90")
-
-    def not_found() -> None:
-        raise FileNotFoundError("tileiras")
-
-    monkeypatch.setattr("cuda.tile._compile._find_compiler_bin", not_found)
+    request.getfixturevalue("no_tileiras")
+    job = CompileJob(
+        bytecode=b"", arch="sm_90", opt_level=3, kernel="k", symbol="k", file=str(LAUNCHERS), line=1
+    )
     for use in (
-        supported_architectures,
-        toolchain_versions,
         lambda: export(launch, "sm_90"),
         lambda: Compiler(cache_dir=None, jobs=1, timeout_s=1).submit(job),
     ):
@@ -121,18 +104,36 @@ def test_without_tileiras(monkeypatch) -> None:
             use()
 
 
-@pytest.mark.usefixtures("fresh_answers")
+def test_when_tileiras_disappears(monkeypatch, tmp_path) -> None:
+    def not_found() -> None:
+        raise FileNotFoundError("'tileiras' compiler not found")
+
+    job = add_job()
+    [launch] = record_launches(lambda: launchers.add_by_name(torch.empty(9, device="cuda")), "sm_90")
+    monkeypatch.setattr("cuda.tile._compile._find_compiler_bin", not_found)
+    monkeypatch.setattr(
+        "cuda.tile._compile._get_max_supported_bytecode_version", lambda *_, **__: not_found()
+    )
+    with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60) as compiler, pytest.raises(CompilerMissing):
+        compiler.submit(job).result()
+    with pytest.raises(CompilerMissing, match="not found"):
+        export(launch, "sm_90")
+
+
 def test_without_cuda_tile(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.tile", None)
     with pytest.raises(CompilerMissing, match=r"cuda-tile is not installed.*pip install"):
-        supported_architectures()
+        record_launches(lambda: None, "sm_90")
 
 
-@pytest.mark.usefixtures("fresh_answers")
-def test_with_a_cuda_tile_that_was_rearranged(monkeypatch) -> None:
-    monkeypatch.delattr("cuda.tile._compile._find_compiler_bin")
-    with pytest.raises(IncompatibleCompiler, match=r"_find_compiler_bin.*checked with cuda-tile 1\.7\.0"):
-        supported_architectures()
+def test_with_a_cuda_tile_that_was_rearranged(monkeypatch, tmp_path) -> None:
+    job = add_job()
+    monkeypatch.delattr("cuda.tile._compile.compile_cubin")
+    with (
+        Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60) as compiler,
+        pytest.raises(IncompatibleCompiler, match=r"compile_cubin.*checked with cuda-tile 1\.7\.0"),
+    ):
+        compiler.submit(job).result()
     with pytest.raises(IncompatibleCompiler, match="pyfunc"):
         cutile.kernel_function(object())
 
@@ -328,7 +329,9 @@ def test_another_compiler_version_is_another_entry(tmp_path, monkeypatch) -> Non
     job = add_job()
     with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60) as compiler:
         compiler.submit(job).result()
-        monkeypatch.setattr(cutile, "toolchain_versions", lambda: {"cuda-tile": "1.7.0", "tileiras": "99"})
+        monkeypatch.setattr(
+            compiler_module, "toolchain_versions", lambda: {"cuda-tile": "1.7.0", "tileiras": "99"}
+        )
         assert not compiler.submit(job).result().from_cache
 
 

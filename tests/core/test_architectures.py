@@ -7,7 +7,9 @@ from pytest_cutile.core.architectures import (
 )
 
 
-@pytest.mark.parametrize("spelling", ["sm_90", "sm90", "SM_90", "Sm-90", "90", " sm_90 ", "sm_90a", "compute_90"])
+@pytest.mark.parametrize(
+    "spelling", ["sm_90", "sm90", "SM_90", "Sm-90", "90", " sm_90 ", "sm_90a", "compute_90"]
+)
 def test_every_spelling_is_one_architecture(spelling):
     assert normalize_architecture(spelling) == "sm_90"
 

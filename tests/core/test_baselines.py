@@ -67,7 +67,8 @@ def test_entries_on_disk_stay(tmp_path):
 def test_concurrent_writers_lose_nothing(tmp_path):
     path = tmp_path / "x.json"
     threads = [
-        threading.Thread(target=write, args=(path,), kwargs={"entries": {f"k[{n}]": entry()}}) for n in range(12)
+        threading.Thread(target=write, args=(path,), kwargs={"entries": {f"k[{n}]": entry()}})
+        for n in range(12)
     ]
     for thread in threads:
         thread.start()
@@ -78,7 +79,7 @@ def test_concurrent_writers_lose_nothing(tmp_path):
     assert len(file.entries) == 12
 
 
-def test_the_file_is_made_for_diffs(tmp_path):
+def test_the_file_is_made_for_diffs():
     text = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"b": entry(40, 41), "a": entry()}))
     assert json.loads(text)["schema"] == 1
     lines = text.splitlines()
@@ -120,7 +121,10 @@ GOOD = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": ent
         (GOOD.replace('"schema": 1', '"schema": 2'), r"x.json:2: schema 2, this release reads 1. Upgrade"),
         (GOOD.replace('"schema": 1', '"schema": 0'), r"schema 0.*Record it anew"),
         (GOOD.replace('"gpu": ', '"gqu": '), r"bad entry at key 'gpu'"),
-        (GOOD.replace('"environment"', '"env"'), r"bad entry at key 'entries / k\[c\]': 'environment' is missing"),
+        (
+            GOOD.replace('"environment"', '"env"'),
+            r"bad entry at key 'entries / k\[c\]': 'environment' is missing",
+        ),
         (GOOD.replace('"median_us": 40.0', '"median_us": -1'), r"median_us is not a positive number"),
         (GOOD.replace('"spread"', '"spred"'), r"bad entry at key 'entries / k\[c\]'.*spred"),
     ],
@@ -153,7 +157,7 @@ def test_a_failed_write_leaves_no_half_written_file(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("pytest_cutile.core.baselines.os.fsync", fail)
-    with pytest.raises(BaselineError, match="no space left on device. Nothing was changed"):
+    with pytest.raises(BaselineError, match=r"no space left on device\. Nothing was changed"):
         write(path, entries={"k[d]": entry()})
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == ["x.json"]

@@ -11,9 +11,7 @@ H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1", max_sm_clock_mhz=1
 
 
 def measurement(us: float, work: Work, device: Device = H200) -> Measurement:
-    return Measurement(
-        device=device, samples_us=(us,) * 5, work=work, platform=find_platform(device.name)
-    )
+    return Measurement(device=device, samples_us=(us,) * 5, work=work, platform=find_platform(device.name))
 
 
 def message(**changes) -> str:
@@ -169,6 +167,8 @@ def test_quiet_rows_are_joined_unless_verbose():
 
 
 def test_the_table_fits_into_a_hundred_columns():
-    long = result(kernel="a_kernel_with_a_long_name", case="test_function_with_a_very_long_name[with-many-parameters-x]")
+    long = result(
+        kernel="a_kernel_with_a_long_name", case="test_function_with_a_very_long_name[with-many-parameters-x]"
+    )
     assert max(len(line) for line in lines_of(long, result())) <= WIDTH
     assert all(line.rstrip().endswith("pass") for line in lines_of(long, result())[2:])

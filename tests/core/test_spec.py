@@ -15,7 +15,7 @@ def spec(**changes):
 
 
 def test_no_cases_is_an_error_that_says_what_to_do():
-    with pytest.raises(SpecError, match="'copy' declares no cases.*at least one Case"):
+    with pytest.raises(SpecError, match=r"'copy' declares no cases.*at least one Case"):
         spec(cases=[])
 
 

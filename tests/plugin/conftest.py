@@ -52,7 +52,7 @@ def pytest_cutile_make_timer(config):
     return FileTimer()
 '''
 
-KERNEL = '''
+KERNEL = """
 import pytest_cutile
 
 
@@ -72,7 +72,7 @@ SPEC = pytest_cutile.KernelSpec(
     work=lambda n: pytest_cutile.Work(bytes=1e8),
     cases=[pytest_cutile.Case(name="n8", params={"n": 8})],
 )
-'''
+"""
 
 
 class Project:

@@ -52,7 +52,7 @@ def test_a_test_with_the_fixture_runs_for_each_of_several_architectures(plain):
 
 
 def test_all_means_all_that_the_compiler_has(plain):
-    from pytest_cutile.compile import supported_architectures
+    from pytest_cutile.core.toolchain import supported_architectures
 
     plain.runpytest_inprocess("--arch", "all").assert_outcomes(passed=len(supported_architectures()))
 
@@ -97,7 +97,10 @@ def test_a_wrong_ini_option_is_a_usage_error_too(project):
     (project.path / "conftest.py").unlink()
     result = project.run("-o", "cutile_arch=sm_7")
     assert result.ret != 0
-    assert "ini option cutile_arch: 'sm_7' names no GPU architecture" in result.stdout.str() + result.stderr.str()
+    assert (
+        "ini option cutile_arch: 'sm_7' names no GPU architecture"
+        in result.stdout.str() + result.stderr.str()
+    )
 
 
 def test_help_shows_the_option(plain):
@@ -109,7 +112,9 @@ def test_the_conftests_of_testpaths_are_found_although_an_architecture_is_given(
     pytester.makeini("[pytest]\ntestpaths = checks\n")
     checks = pytester.mkdir("checks")
     (checks / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--mine')\n")
-    (checks / "test_one.py").write_text("def test_one(request): assert request.config.getoption('--mine') == 'x'\n")
+    (checks / "test_one.py").write_text(
+        "def test_one(request): assert request.config.getoption('--mine') == 'x'\n"
+    )
     pytester.runpytest_inprocess("--arch", "sm_90", "--mine=x").assert_outcomes(passed=1)
 
 
@@ -137,7 +142,9 @@ class TestAConftestWithItsOwnArch:
         plain.runpytest_inprocess().assert_outcomes(passed=2)
 
     def test_its_own_arch_fixture_stays_its_own(self, plain):
-        fixture = "\n@pytest.fixture\ndef arch(request):\n    return request.config.getoption('--arch').upper()\n"
+        fixture = (
+            "\n@pytest.fixture\ndef arch(request):\n    return request.config.getoption('--arch').upper()\n"
+        )
         plain.makeconftest(THEIRS.format(default="sm90") + fixture)
         result = plain.runpytest_inprocess("--arch", "sm90,sm121", "-s")
         result.assert_outcomes(passed=1)
@@ -145,7 +152,9 @@ class TestAConftestWithItsOwnArch:
 
     def test_a_value_that_names_no_gpu_disturbs_nothing_until_a_gate_needs_one(self, plain):
         plain.makeconftest(THEIRS.format(default="resnet50"))
-        plain.makepyfile(test_theirs="def test_theirs(request): assert request.config.getoption('--arch') == 'vgg'\n")
+        plain.makepyfile(
+            test_theirs="def test_theirs(request): assert request.config.getoption('--arch') == 'vgg'\n"
+        )
         result = plain.runpytest_inprocess("--arch", "vgg", "test_theirs.py")
         result.assert_outcomes(passed=1)
         result = plain.runpytest_inprocess("--arch", "vgg")

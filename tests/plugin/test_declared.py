@@ -60,10 +60,14 @@ def test_a_kernel_that_writes_nothing_is_seen(project):
 
 
 def test_a_kernel_that_raises_shows_its_own_traceback_and_other_cases_go_on(project):
-    two = KERNEL.replace('params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]')
+    two = KERNEL.replace(
+        'params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]'
+    )
     project.kernel(
         two.replace(
-            "return x * 2\n", "if x.numel() == 8: raise RuntimeError('tile is too large')\n    return x * 2\n", 1
+            "return x * 2\n",
+            "if x.numel() == 8: raise RuntimeError('tile is too large')\n    return x * 2\n",
+            1,
         )
     )
     result = project.run()
@@ -87,8 +91,11 @@ def test_a_launcher_that_returns_nothing_is_told_to_return_its_output(project):
 
 
 def test_running_out_of_memory_in_one_case_is_one_message_and_others_go_on(project):
-    two = KERNEL.replace('params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]')
-    raises = "import torch\n    if x.numel() == 8: raise torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB.')\n"
+    two = KERNEL.replace(
+        'params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]'
+    )
+    error = "torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB.')"
+    raises = f"import torch\n    if x.numel() == 8: raise {error}\n"
     project.kernel(two.replace("return x * 2\n", f"{raises}    return x * 2\n", 1))
     result = project.run()
     result.assert_outcomes(failed=1, skipped=1, passed=2, deselected=2)
@@ -96,7 +103,9 @@ def test_running_out_of_memory_in_one_case_is_one_message_and_others_go_on(proje
 
 
 def test_after_a_broken_cuda_context_the_rest_is_not_measured(project):
-    two = KERNEL.replace('params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]')
+    two = KERNEL.replace(
+        'params={"n": 8})]', 'params={"n": 8}), pytest_cutile.Case(name="n9", params={"n": 9})]'
+    )
     raises = "if x.numel() == 8: raise RuntimeError('CUDA error: an illegal memory access was encountered')\n"
     project.kernel(two.replace("return x * 2\n", f"{raises}    return x * 2\n", 1))
     result = project.run("-rs")
@@ -113,8 +122,16 @@ def test_after_a_broken_cuda_context_the_rest_is_not_measured(project):
             'params={"n": 8}), pytest_cutile.Case(name="n8", params={"n": 9})]',
             "*two cases named 'n8'*",
         ),
-        ("SPEC = pytest_cutile.KernelSpec(", "SPEC = dict(", "*SPEC must be a pytest_cutile.KernelSpec*got dict*"),
-        ("import pytest_cutile\n", "import pytest_cutile, cuda.tile_missing\n", "*cuda.tile_missing is not installed*"),
+        (
+            "SPEC = pytest_cutile.KernelSpec(",
+            "SPEC = dict(",
+            "*SPEC must be a pytest_cutile.KernelSpec*got dict*",
+        ),
+        (
+            "import pytest_cutile\n",
+            "import pytest_cutile, cuda.tile_missing\n",
+            "*cuda.tile_missing is not installed*",
+        ),
     ],
 )
 def test_a_bad_declaration_is_one_clear_collection_error(project, old, new, message):
@@ -137,7 +154,9 @@ def test_a_listed_module_without_a_spec_is_an_error(project):
     (project.path / "tox.ini").write_text("[pytest]\ncutile_kernels = mykernels.scale\n")
     result = project.run()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*scale.py is listed in the ini option cutile_kernels but declares no SPEC*"])
+    result.stdout.fnmatch_lines(
+        ["*scale.py is listed in the ini option cutile_kernels but declares no SPEC*"]
+    )
 
 
 def test_an_unknown_module_is_a_usage_error(project):
@@ -150,7 +169,9 @@ def test_an_unknown_module_is_a_usage_error(project):
 def test_inputs_may_be_a_dict_of_keyword_arguments(project):
     project.kernel(
         textwrap.dedent(KERNEL)
-        .replace('return (make_tensor((n,), "float32"),)', 'return {"x": make_tensor((n,), "float32"), "by": 3.0}')
+        .replace(
+            'return (make_tensor((n,), "float32"),)', 'return {"x": make_tensor((n,), "float32"), "by": 3.0}'
+        )
         .replace("def scale(x):\n    return x * 2", "def scale(*, x, by):\n    return x * by")
         .replace("reference=lambda x: x * 2", "reference=lambda *, x, by: x * by")
     )
@@ -163,9 +184,7 @@ def test_a_case_may_leave_speed_out(project):
 
 
 def test_the_same_test_makes_the_same_tensors(project):
-    project.kernel(
-        KERNEL.replace("return x * 2\n", "print('INPUT', x.tolist()); return x * 2\n", 1)
-    )
+    project.kernel(KERNEL.replace("return x * 2\n", "print('INPUT', x.tolist()); return x * 2\n", 1))
     first = project.run("-k", "correct", "-s").stdout.str()
     second = project.run("-k", "correct", "-s").stdout.str()
     line = next(line for line in first.splitlines() if "INPUT" in line)

@@ -23,7 +23,9 @@ def run(project, *args, test=TEST):
 def test_they_share_the_engine_of_declared_kernels(project):
     result = run(project, "--update-baselines", "-s")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*MEDIAN 40.0 2500*", "test_mine *test_double *40 us *2500 GB/s *no-baseline"])
+    result.stdout.fnmatch_lines(
+        ["*MEDIAN 40.0 2500*", "test_mine *test_double *40 us *2500 GB/s *no-baseline"]
+    )
     project.times(42.4)
     result = run(project)
     result.assert_outcomes(failed=1)
@@ -58,7 +60,7 @@ def test_without_a_gpu_they_say_not_measured(project, monkeypatch):
     (project.path / "conftest.py").unlink()
     result = run(project, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*not-measured (no-gpu): no GPU: *", "test_mine *not-measured"])
+    result.stdout.fnmatch_lines(["test_mine *not-measured", "*not-measured (no-gpu): no GPU: *"])
 
 
 def test_seeds_follow_the_test_and_the_call(project):
@@ -81,7 +83,10 @@ def test_seeds_follow_the_test_and_the_call(project):
 
 
 def test_the_timer_hook_decides_on_the_device(project):
-    result = run(project, test="def test_device(make_tensor): assert make_tensor((2,), 'float32').device.type == 'cpu'\n")
+    result = run(
+        project,
+        test="def test_device(make_tensor): assert make_tensor((2,), 'float32').device.type == 'cpu'\n",
+    )
     result.assert_outcomes(passed=1)
 
 
@@ -89,10 +94,12 @@ def test_the_first_timer_wins(project):
     (project.path / "other.py").write_text(
         "import pytest\n@pytest.hookimpl(tryfirst=True)\n"
         "def pytest_cutile_make_timer(config):\n    from conftest import FileTimer\n    t = FileTimer()\n"
-        "    import pytest_cutile\n    t.device = pytest_cutile.Device(arch='sm_121', name='NVIDIA GB10', torch_device='cpu')\n"
+        "    import pytest_cutile\n    t.device = pytest_cutile.Device(\n"
+        "        arch='sm_121', name='NVIDIA GB10', torch_device='cpu')\n"
         "    return t\n"
     )
     project.times(4000.0)
+    project.pytester.syspathinsert()
     result = project.run("-p", "other", "-p", "no:benchmark")
     result.assert_outcomes(passed=2, deselected=1)
     result.stdout.fnmatch_lines(["scale *sm_121 *4 ms *25 GB/s *"])
@@ -101,7 +108,9 @@ def test_the_first_timer_wins(project):
 @pytest.mark.parametrize("fixture", ["arch", "make_tensor", "check_kernel", "perf"])
 def test_they_are_documented(project, fixture):
     result = project.run("--fixtures", "-v", gates="")
-    result.stdout.fnmatch_lines([f"{fixture} -- *", "    *`*"] if fixture != "arch" else ["arch -- *", "    The arch*"])
+    result.stdout.fnmatch_lines(
+        [f"{fixture} -- *", "    *`*"] if fixture != "arch" else ["arch -- *", "    The arch*"]
+    )
 
 
 def test_the_markers_are_registered(project):

@@ -140,7 +140,7 @@ def test_other_work_is_not_comparable(project):
     ("text", "message"),
     [
         ("{", "*sm_90-nvidia-h200.json:1: not valid JSON*"),
-        ('{\n<<<<<<< HEAD\n', "*sm_90-nvidia-h200.json:2: merge conflict*"),
+        ("{\n<<<<<<< HEAD\n", "*sm_90-nvidia-h200.json:2: merge conflict*"),
         ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 1. Upgrade*"),
     ],
 )

@@ -14,7 +14,8 @@ import json, sys
 def test_nothing(): pass
 
 def test_modules():
-    heavy = {"torch", "cuda", "pynvml", "numpy", "pytest_cutile.gpu", "pytest_cutile.compile", "pytest_cutile.gates"}
+    ours = {f"pytest_cutile.{part}" for part in ("gpu", "compile", "gates")}
+    heavy = {"torch", "cuda.tile", "pynvml", "numpy", *ours}
     print("LOADED", json.dumps(sorted(heavy & set(sys.modules))))
 """
 
@@ -61,7 +62,14 @@ sys.meta_path.insert(0, Missing())
 def test_no_warnings_whatever_is_missing(pytester, names, args):
     (pytester.path / "missing.py").write_text(WITHOUT.format(names=names))
     pytester.makepyfile("def test_nothing(): pass\ndef test_arch(arch): assert arch == 'sm_121'\n")
-    result = run(pytester, "-p", "missing", *args, PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]), CUDA_VISIBLE_DEVICES="")
+    result = run(
+        pytester,
+        "-p",
+        "missing",
+        *args,
+        PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]),
+        CUDA_VISIBLE_DEVICES="",
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 passed" in result.stdout
     assert not re.search(r"\d+ warning|Warning", result.stdout + result.stderr)
@@ -70,6 +78,11 @@ def test_no_warnings_whatever_is_missing(pytester, names, args):
 def test_a_gate_without_torch_says_how_to_get_it(pytester):
     (pytester.path / "missing.py").write_text(WITHOUT.format(names=("torch",)))
     pytester.makepyfile("def test_tensor(make_tensor): make_tensor((2,), 'float32')\n")
-    result = run(pytester, "-p", "missing", PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]))
+    result = run(
+        pytester,
+        "-p",
+        "missing",
+        PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]),
+    )
     assert result.returncode == 1
     assert "pip install 'pytest-cutile[torch]'" in result.stdout

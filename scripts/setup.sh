@@ -1,0 +1,14 @@
+# Sourced by scripts/demo and scripts/test: a virtual environment with the tested versions, made once and again when
+# what goes into it changes. PYTHON chooses the interpreter.
+stamp=$(cat pyproject.toml constraints.txt | cksum)
+if [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
+    python=${PYTHON:-python3}
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        { echo "pytest-cutile needs Python 3.11 or later; set PYTHON to one" >&2; exit 1; }
+    echo "setting up .venv (about a minute)"
+    "$python" -m venv .venv
+    # torch first and constrained: pip takes the CPU build where one is offered, not several GB for CUDA.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+    echo "$stamp" >.venv/stamp
+fi

@@ -1,0 +1,146 @@
+"""The gate `compile` on real kernels with the real compiler, on a machine without a GPU."""
+
+import pytest
+
+from pytest_cutile.core import toolchain
+
+ADD = """
+import cuda.tile as ct
+
+import pytest_cutile
+
+
+@ct.kernel
+def add_kernel(A, B, C, TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    a = ct.load(A, (i,), (TILE,))
+    b = ct.load(B, (i,), (TILE,))
+    ct.store(C, (i,), a + b)
+
+
+def add(a, b):
+    import torch
+
+    if not a.is_cuda:
+        raise ValueError("a must be on the GPU")
+    c = torch.empty_like(a)
+    ct.launch(torch.cuda.current_stream(), (ct.cdiv(a.numel(), 128),), add_kernel, (a, b, c, 128))
+    return c
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="add",
+    launch=add,
+    reference=lambda a, b: a + b,
+    inputs=lambda make_tensor, n: (make_tensor((n,), "float16"), make_tensor((n,), "float16")),
+    work=lambda n: pytest_cutile.Work(bytes=6 * n),
+    cases=[pytest_cutile.Case(name="n1000", params={"n": 1000})],
+)
+"""
+
+
+@pytest.fixture
+def no_gpu(project, monkeypatch):
+    """A project with one real kernel and no timer."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (project.path / "conftest.py").unlink()
+    (project.path / "mykernels" / "scale.py").unlink()
+    project.kernel(ADD, name="add")
+    return project
+
+
+def test_the_main_job_without_a_gpu(no_gpu):
+    result = no_gpu.run("--arch", "sm_90,sm_121", "-rs", gates="")
+    result.assert_outcomes(passed=2, skipped=2)
+    result.stdout.fnmatch_lines(
+        [
+            "add *1 case *sm_90 *compiles, not-measured",
+            "not measured: 1 correct, 1 speed: no GPU: *",
+            "*not-measured (no-gpu): no GPU: *",
+        ]
+    )
+
+
+def test_all_architectures(no_gpu):
+    result = no_gpu.run("--arch", "all", "-m", "cutile_compile", gates="")
+    result.assert_outcomes(passed=len(toolchain.supported_architectures()), deselected=2)
+
+
+def test_a_kernel_that_does_not_compile_is_told_in_the_compilers_words_once(no_gpu):
+    no_gpu.kernel(ADD.replace("ct.store(C, (i,), a + b)", "ct.store(C, (i,), a + missing)"), name="add")
+    result = no_gpu.run("--arch", "sm_121", gates="cutile_compile")
+    result.assert_outcomes(failed=1, deselected=2)
+    text = result.stdout.str()
+    assert "add_kernel does not compile for sm_121" in text
+    assert "ct.store(C, (i,), a + missing)" in text
+    assert text.count("missing)") == 1
+    assert "Traceback" not in text
+    assert "pytest_cutile/" not in text
+    result.stdout.fnmatch_lines(["*add.py:12:*", "add *n1000 *does not compile"])
+
+
+def test_one_bad_case_leaves_the_others_alone(no_gpu):
+    two = ADD.replace(
+        'params={"n": 1000})]', 'params={"n": 1000}), pytest_cutile.Case(name="n7", params={"n": 7})]'
+    )
+    no_gpu.kernel(
+        two.replace("    c = torch", "    if a.numel() == 7: raise ValueError('odd')\n    c = torch"), "add"
+    )
+    result = no_gpu.run("--arch", "sm_121", gates="cutile_compile")
+    result.assert_outcomes(failed=1, passed=1, deselected=4)
+    result.stdout.fnmatch_lines(["*raise ValueError('odd')*"])
+    result.stdout.no_fnmatch_line("*pytest_cutile/*")
+
+
+def test_a_launcher_that_launches_nothing_is_told(no_gpu):
+    no_gpu.kernel(ADD.replace("    ct.launch(", "    (lambda *_: None)("), "add")
+    result = no_gpu.run("--arch", "sm_121", gates="cutile_compile")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*add[[]n1000[]]: the launcher launched no cuTile kernel*"])
+
+
+def test_launch_code_sees_the_asked_architecture(no_gpu):
+    branch = "    if torch.cuda.get_device_capability() == (12, 1): raise RuntimeError('on the Spark')\n    c = torch"
+    no_gpu.kernel(ADD.replace("    c = torch", branch), "add")
+    result = no_gpu.run("--arch", "sm_90,sm_121", gates="cutile_compile")
+    result.assert_outcomes(failed=1, passed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*on the Spark*"])
+
+
+def test_without_tileiras_each_compile_test_says_how_to_get_it(no_gpu, monkeypatch):
+    def missing():
+        raise toolchain.CompilerMissing("tileiras is not installed: pip install 'pytest-cutile[tileiras]'")
+
+    monkeypatch.setattr(toolchain, "find_tileiras", missing)
+    toolchain._ask.cache_clear()
+    try:
+        result = no_gpu.run(gates="")
+        result.assert_outcomes(failed=1, skipped=2)
+        result.stdout.fnmatch_lines(
+            ["*tileiras is not installed: pip install 'pytest-cutile[[]tileiras[]]'*"]
+        )
+        result.stdout.no_fnmatch_line("*Traceback*")
+    finally:
+        toolchain._ask.cache_clear()
+
+
+def test_a_compilation_that_takes_too_long_is_stopped(no_gpu):
+    result = no_gpu.run("--arch", "sm_121", "-o", "cutile_compile_timeout=0.001", gates="cutile_compile")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*tileiras was stopped after 0.001 s*cutile_compile_timeout*"])
+
+
+def test_workers_compile_too(no_gpu):
+    result = no_gpu.run("--arch", "sm_90,sm_121", "-n", "2", "-p", "no:benchmark", gates="cutile_compile")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["add *2 archs *compiles"])
+
+
+def test_the_second_run_compiles_nothing(no_gpu, monkeypatch):
+    no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1, deselected=2)
+
+    def run(*args, **kwargs):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr("pytest_cutile.compile.cutile.run_tileiras", run)
+    no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1, deselected=2)
