@@ -127,8 +127,8 @@ class Compiler:
                 ) from None
             except TimeoutError:
                 raise CompileError(
-                    f"tileiras was stopped after {self._timeout_s:g} s. Smaller tiles compile faster; or allow "
-                    "more time with the ini option cutile_compile_timeout",
+                    f"tileiras was stopped after {self._timeout_s:g} s. Smaller tiles compile faster; or "
+                    "allow more time with the ini option cutile_compile_timeout",
                     kernel=job.kernel,
                     arch=job.arch,
                     file=job.file,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from pytest_cutile.compile.devices import DeviceProperties, capability, properties_of
+from pytest_cutile.compile.tensors import default_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,6 +133,13 @@ def _check_device(device: Any) -> None:
         raise RuntimeError(f"CUDA error: invalid device ordinal: {device} (one GPU is simulated)")
 
 
+def _get_default_device() -> torch.device:
+    device = default_device()
+    if device is None:
+        return torch.device("cpu")
+    return torch.device("cuda", 0) if device.type == "cuda" else device
+
+
 def replacements(arch: str) -> list[tuple[Any, str, Any]]:
     """Return (owner, name, replacement) for everything about the GPU that host code asks torch for."""
     properties = properties_of(arch)
@@ -198,4 +206,5 @@ def replacements(arch: str) -> list[tuple[Any, str, Any]]:
             if hasattr(torch.accelerator, name)
         ),
         (torch, "Generator", PretendedGenerator),
+        (torch, "get_default_device", _get_default_device),
     ]

@@ -19,7 +19,7 @@ CHECKED_WITH = ("1.7.0",)
 
 
 class IncompatibleCompiler(CompilerMissing):
-    """As good as missing: the installed cuda-tile has not got a private part where this package expects it."""
+    """As good as missing: the installed cuda-tile lacks a private part that this package needs."""
 
 
 class CompilerFailure(Exception):  # noqa: N818  # internal: `compiler` turns it into a CompileError
@@ -129,6 +129,8 @@ def run_tileiras(bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: f
     timed_out = _private("cuda.tile._exception", "TileCompilerTimeoutError")
     try:
         return Path(compile_cubin(str(bytecode_file), options(opt_level=opt_level), arch, timeout_s))
+    except FileNotFoundError as error:
+        raise CompilerMissing(f"{error}: {INSTALL}") from None
     except timed_out:
         raise TimeoutError from None
     except failed as error:

@@ -1,4 +1,4 @@
-"""From a recorded launch to the bytecode that tileiras compiles, or to an error that names the user's line."""
+"""From a recorded launch to what tileiras compiles, or to an error that names the user's line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.signature import derive_signature
-from pytest_cutile.core.toolchain import find_tileiras
+from pytest_cutile.core.toolchain import INSTALL, CompilerMissing, find_tileiras
 
 if TYPE_CHECKING:
     from types import FunctionType
@@ -129,6 +129,8 @@ def export(launch: Launch, arch: str) -> CompileJob:
             # With calls, and what ran at compile time, it takes several frames to say where.
             excerpt=str(error).removeprefix(error.message).strip("\n"),
         ) from None
+    except FileNotFoundError as error:
+        raise CompilerMissing(f"{error}: {INSTALL}") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise CompileError(
             str(error),

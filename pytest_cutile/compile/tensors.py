@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch._library import custom_ops
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 Backing = Literal["meta", "cpu"]
 
@@ -68,16 +71,24 @@ class PretendedTensors(TorchFunctionMode):
             answer = self._query(name, args[0])
             if answer is not NotImplemented:
                 return answer
+        kernel = _gpu_kernel(func)
+        if kernel is not None and any(self.on_gpu(tensor) for tensor in _tensors((args, kwargs))):
+            with self:  # it is launch code
+                return kernel(*args, **kwargs)
         return self._compute(func, args, kwargs)
 
     # -- what a tensor says about itself --------------------------------------------------------------
 
     def on_gpu(self, tensor: torch.Tensor) -> bool:
         """Return whether `tensor` passes for one on the GPU."""
+        with torch._C.DisableTorchFunction():  # noqa: SLF001
+            kind = tensor.device.type
+        if kind == "cuda":
+            return True  # really there, made before
         if self.backing == "meta":
-            with torch._C.DisableTorchFunction():  # noqa: SLF001
-                return tensor.device.type == "meta"
-        return bool(tensor.__dict__.get(_MARK, False))
+            return kind == "meta"
+        storage = _storage(tensor)
+        return storage is not None and getattr(storage, _MARK, False)
 
     def _attribute(self, descriptor: Any, tensor: torch.Tensor) -> Any:
         attribute = getattr(descriptor, "__name__", "")
@@ -116,8 +127,7 @@ class PretendedTensors(TorchFunctionMode):
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = kwargs.get("device")
         if device is None and func in _FACTORIES:
-            default = torch.get_default_device()
-            device = default if default.type == "cuda" else None
+            device = default_device()  # its own mode is below this one, and too late
         backed, gpu = self._backed(device)
         if backed is not None:
             kwargs["device"] = backed
@@ -130,7 +140,8 @@ class PretendedTensors(TorchFunctionMode):
             if gpu is None:
                 gpu = any(self.on_gpu(tensor) for tensor in inputs)
             if gpu:
-                self._mark(result, but=inputs)  # what was written in place stays where it was
+                # What was written in place stays where it was.
+                self.mark(result, but={id(_storage(tensor)) for tensor in inputs})
             if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
                 result.zero_()  # no kernel fills it, and host code must read the same in each run
         return result
@@ -146,7 +157,7 @@ class PretendedTensors(TorchFunctionMode):
             target = "cuda" if target is None else target
             kwargs.update(zip(("non_blocking",), rest, strict=False))
         else:
-            target = kwargs.pop("other", None)
+            target = kwargs.pop("tensor", None)
             if rest and not isinstance(rest[0], torch.dtype):
                 target = rest.pop(0)
             if isinstance(target, torch.Tensor):
@@ -162,18 +173,62 @@ class PretendedTensors(TorchFunctionMode):
             kwargs["copy"] = True  # one object cannot be on both
         result = torch.Tensor.to(tensor, device=backed, **kwargs)
         if self.backing == "cpu" and gpu:
-            self._mark(result)
+            self.mark(result)
         return result
 
-    def _mark(self, result: Any, *, but: Sequence[torch.Tensor] = ()) -> None:
-        known = {id(tensor) for tensor in but}
+    def mark(self, result: Any, *, but: AbstractSet[int] = frozenset()) -> None:
+        """Note on the storages of `result` that they are on the GPU: views and parameters share them."""
         for tensor in _tensors(result):
-            if id(tensor) not in known:
-                setattr(tensor, _MARK, True)
+            storage = _storage(tensor)
+            if storage is not None and id(storage) not in but:
+                setattr(storage, _MARK, True)
+
+
+def backward_under(mode: PretendedTensors) -> tuple[Any, str, Any]:
+    """Return what to replace so that the `backward` of user-defined functions runs under `mode`, too.
+
+    torch takes a mode away while it answers a call, and all of a backward pass is one call.
+    """
+    owner = torch.autograd.function.BackwardCFunction
+    original: Callable[..., Any] = owner.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        if mode.backing == "cpu":
+            mode.mark(args)  # gradients come from torch itself
+        with mode:
+            return original(self, *args)
+
+    return owner, "apply", apply
+
+
+def _gpu_kernel(func: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what a GPU runs for an operator that was made with `torch.library.custom_op`; None for others.
+
+    Left to itself, torch would run what stands in for it on "meta", which launches nothing.
+    """
+    schema = getattr(func, "_schema", None)
+    name = getattr(schema, "name", None) or getattr(func, "_qualified_op_name", None)
+    definition = getattr(custom_ops, "OPDEFS", {}).get(name) if name else None
+    kernels: dict[str | None, Callable[..., Any]] = getattr(definition, "_backend_fns", {})
+    return kernels.get("cuda", kernels.get(None))
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        # A sparse tensor has none.
+        return tensor.untyped_storage() if tensor.layout == torch.strided else None
+
+
+def default_device() -> torch.device | None:
+    """Return the device of `torch.set_default_device` or `with torch.device(...)`, if there is one.
+
+    `torch.get_default_device` raises for "cuda" in a build without CUDA.
+    """
+    return getattr(_device, "CURRENT_DEVICE", None)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_cutile.compile import cutile
-from pytest_cutile.compile.patching import replaced
+from pytest_cutile.compile.patching import Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ _active: list[Recorder] = []
 
 
 def pretended_backing() -> Backing | None:
-    """Return what holds "cuda" tensors now: "meta" (they have no values), "cpu", or None: nothing is pretended.
+    """Return what holds "cuda" tensors now, "meta" (they have no values) or "cpu"; None: no GPU is pretended.
 
     For code that makes inputs: on "meta" it need not draw random values.
     """
@@ -119,23 +120,29 @@ def pretend_gpu(arch: str, backing: Backing = "meta") -> Iterator[Recorder]:
         CompilerMissing: cuda-tile is not installed.
     """
     ct = cutile.import_cutile()
+    import torch
     from cuda.tile import tune
 
     from pytest_cutile.compile.cuda_api import replacements
-    from pytest_cutile.compile.tensors import PretendedTensors
+    from pytest_cutile.compile.tensors import PretendedTensors, backward_under
 
     mode = PretendedTensors(backing)
     recorder = Recorder(arch=arch, backing=backing, _tensors=mode)
     with ExitStack() as stack:
         stack.enter_context(
-            replaced(
+            Replacements(
                 [
                     (ct, "launch", recorder.launch),
                     (tune, "exhaustive_search", _take_first_config),
+                    backward_under(mode),
                     *replacements(arch),
-                ]
+                ],
+                while_paused=torch._C.DisableTorchFunction,  # noqa: SLF001
             )
         )
+        if "torch._dynamo" in sys.modules:
+            # What `torch.compile` made runs as it was written: there is no GPU to compile for.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(mode)
         _active.append(recorder)
         stack.callback(_active.remove, recorder)

@@ -118,3 +118,8 @@ def add_persistent(x: torch.Tensor) -> None:
 def run_kernel(kernel: Any, *shape: int, dtype: torch.dtype = torch.float32) -> None:
     x = torch.empty(shape, dtype=dtype, device="cuda")
     ct.launch(torch.cuda.current_stream(), (1,), kernel, (x,))
+
+
+@ct.kernel
+def copy_kernel(x):
+    ct.store(x, (0,), ct.load(x, (0,), (16,)))

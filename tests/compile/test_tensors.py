@@ -1,3 +1,5 @@
+# ruff: noqa: ARG004, ARG005  # what makes a tensor is given one, whether it needs it or not
+
 from __future__ import annotations
 
 import contextlib
@@ -51,7 +53,7 @@ def test_sanity_of_the_helper() -> None:
         lambda c: c.to("cuda", torch.float16, non_blocking=True, copy=True),
         lambda c: c.to(dtype=torch.float16, device="cuda"),
         lambda c: c.to(torch.ones(2, device="cuda")),
-        lambda c: c.to(other=torch.ones(2, device="cuda")),
+        lambda c: c.to(tensor=torch.ones(2, device="cuda")),
         lambda c: c.cuda().to(torch.float64),
         lambda c: c.cuda().half().contiguous().view(-1)[1:],
         lambda c: c.cuda() + 1,
@@ -119,6 +121,7 @@ def test_default_devices(backing, device) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(torch.set_default_device, None)
             assert on_gpu(torch.randn(3))
+            assert torch.get_default_device() == torch.device("cuda:0")
             assert not on_gpu(torch.randn(3, device="cpu"))
 
 
@@ -129,6 +132,29 @@ def test_addresses_tell_alignment_and_identity(backing) -> None:
         assert x.data_ptr() % 256 == 0
         assert x[3:].data_ptr() == x.data_ptr() + 6
         assert x.data_ptr() != y.data_ptr()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        assert x.is_cuda
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert grad.is_cuda
+        return torch.empty(grad.shape, device="cuda").copy_(grad) * 2
+
+
+@BACKINGS
+def test_a_users_backward_runs_on_the_gpu_too(backing) -> None:
+    with pretend_gpu("sm_90", backing):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        doubled = Doubled.apply(x)
+        assert on_gpu(doubled)
+        doubled.sum().backward()
+        assert x.grad is not None
+        assert on_gpu(x.grad)
 
 
 @BACKINGS

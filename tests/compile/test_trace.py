@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import subprocess
 import sys
+from typing import Any
 
 import cuda.tile as ct
 import cuda.tile.tune
@@ -27,7 +30,8 @@ def test_a_launch_is_recorded_with_its_grid_and_arguments() -> None:
 
 def test_launches_are_recorded_in_order_also_from_imported_names() -> None:
     launches = record_launches(
-        lambda: (launchers.add_by_name(gpu_vector()), launchers.add(gpu_vector(), gpu_vector())), "sm_90"
+        lambda: [launchers.add_by_name(gpu_vector()), launchers.add(gpu_vector(), gpu_vector())],  # type: ignore[func-returns-value]
+        "sm_90",
     )
     assert [launch.args[3] for launch in launches] == [16, 128]
 
@@ -85,11 +89,15 @@ def test_code_that_needs_values_is_traced_again_on_the_cpu() -> None:
         lambda x: x.cpu().numpy(),
         lambda x: torch.equal(x, x),
         lambda x: x.to("cpu"),
-        lambda x: torch.unique(x),
+        torch.unique,
     ],
 )
 def test_whatever_needs_values_leads_to_the_cpu(use) -> None:
-    [launch] = record_launches(lambda: (use(gpu_vector(16)), launchers.add_by_name(gpu_vector(16))), "sm_90")
+    def run() -> None:
+        use(gpu_vector(16))
+        launchers.add_by_name(gpu_vector(16))
+
+    [launch] = record_launches(run, "sm_90")
     assert launch.grid == (1,)
 
 
@@ -103,7 +111,7 @@ def test_uninitialized_memory_on_the_cpu_is_zero() -> None:
 
 
 def test_exceptions_of_user_code_go_through() -> None:
-    calls = []
+    calls: list[None] = []
 
     def run() -> None:
         calls.append(None)
@@ -160,7 +168,7 @@ def test_torch_answers_for_the_architecture(arch, capability, sms) -> None:
         assert torch.cuda.device_count() == 1
         assert torch.cuda.current_device() == 0
         assert torch.cuda.get_device_capability() == capability
-        properties = torch.cuda.get_device_properties(torch.device("cuda:0"))
+        properties: Any = torch.cuda.get_device_properties(torch.device("cuda:0"))
         assert (properties.major, properties.minor) == capability
         assert properties.multi_processor_count == sms
         assert properties.name == torch.cuda.get_device_name(0)
@@ -214,6 +222,82 @@ def test_everything_is_restored_also_after_an_error() -> None:
     assert snapshot() == before
     assert pretended_backing() is None
     assert not torch.empty(3, device="meta").is_cuda
+
+
+@torch.library.custom_op("pytest_cutile_tests::add", mutates_args={"x"}, device_types="cuda")
+def add_operator(x: torch.Tensor) -> torch.Tensor:
+    launchers.add_by_name(x)
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("pytest_cutile_tests::add_anywhere", mutates_args={"x"})
+def add_anywhere_operator(x: torch.Tensor) -> None:
+    launchers.add_by_name(x)
+
+
+@add_anywhere_operator.register_fake
+def _(x: torch.Tensor) -> None:
+    pass
+
+
+@pytest.mark.parametrize("backing", ["meta", "cpu"])
+@pytest.mark.parametrize("use", [add_operator, add_anywhere_operator, torch.ops.pytest_cutile_tests.add])
+def test_launches_inside_of_custom_operators_are_recorded(backing, use) -> None:
+    [launch] = trace_launches(lambda: use(gpu_vector()), "sm_90", backing)
+    assert launch.kernel is launchers.add_kernel
+
+
+def test_what_torch_compile_made_runs_as_it_was_written() -> None:
+    @torch.compile(backend="eager")
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        launchers.add_by_name(y)
+        return y
+
+    [launch] = record_launches(lambda: compiled(gpu_vector()), "sm_90")
+    assert launch.kernel is launchers.add_kernel
+
+
+def test_a_module_imported_meanwhile_records_and_keeps_nothing(tmp_path, monkeypatch) -> None:
+    (tmp_path / "imported_late.py").write_text(
+        "from cuda.tile import launch\n"
+        "from torch.cuda import get_device_capability, current_stream\n"
+        "from tests.compile.launchers import add_kernel\n"
+        "def run(x):\n"
+        "    launch(current_stream(), (get_device_capability()[0],), add_kernel, (x, x, x, 16))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run() -> None:
+        importlib.import_module("imported_late").run(gpu_vector())
+
+    try:
+        [launch] = record_launches(run, "sm_120")
+        module: Any = sys.modules["imported_late"]
+    finally:
+        sys.modules.pop("imported_late", None)
+    assert launch.grid == (12,)
+    assert module.launch is ct.launch
+    assert module.get_device_capability is torch.cuda.get_device_capability
+    assert len({type(finder).__name__ for finder in sys.meta_path} & {"_Importer"}) == 0
+
+
+def test_what_torch_imports_of_itself_meanwhile_keeps_nothing() -> None:
+    # Meta arithmetic imports torch._dynamo, which looks at every function of torch.cuda and remembers it.
+    script = (
+        "import sys, torch\n"
+        "from pytest_cutile.compile import pretend_gpu\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "with pretend_gpu('sm_90'):\n"
+        "    (torch.ones(3, device='cuda') + 1) * 2.0\n"
+        "    import torch._dynamo\n"
+        "ours = [(m, n) for m in list(sys.modules) if m.startswith('torch')\n"
+        "        for n, v in list(vars(sys.modules[m]).items())\n"
+        "        if getattr(v, '__module__', '') == 'pytest_cutile.compile.cuda_api']\n"
+        "assert not ours, ours\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_tracing_needs_no_memory() -> None:
