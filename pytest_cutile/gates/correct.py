@@ -50,27 +50,8 @@ def gate_correct(
         raise
     except Exception as error:
         engine.wrong.add((kernel, case))
-        note_gpu_failure(engine, error, f"{kernel}[{case}]")
         record("fail", detail=f"{type(error).__name__}: {error}".partition("\n")[0])
         raise
     engine.right.add((kernel, case))
     record("pass")
     return report
-
-
-def note_gpu_failure(engine: Engine, error: BaseException, where: str) -> None:
-    """Remember an error after which the CUDA context is unusable (an illegal address, say)."""
-    text = str(error)
-    sticky = (
-        "illegal memory access",
-        "illegal instruction",
-        "misaligned address",
-        "unspecified launch failure",
-    )
-    if any(phrase in text for phrase in sticky):
-        engine.gpu_failure = f"{where}: {text.partition(chr(10))[0]}"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether `error` is CUDA running out of memory, without importing torch."""
-    return type(error).__name__ == "OutOfMemoryError"

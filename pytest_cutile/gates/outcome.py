@@ -9,7 +9,6 @@ import pytest
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.gates.compiling import NothingLaunched
-from pytest_cutile.gates.correct import note_gpu_failure
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, UncheckableOutput
 
@@ -51,7 +50,8 @@ class GateOutcome:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         if not isinstance(error, Exception):
             return
-        note_gpu_failure(self._engine, error, self._where)
+        if _breaks_the_context(error):
+            self._engine.gpu_failure = f"{self._where}: {error}".partition("\n")[0]
         if _is_out_of_memory(error):
             message = _out_of_memory_message(error, self._where)
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
@@ -71,6 +71,18 @@ def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None
     for entry in reversed(entries):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result or traceback
+
+
+def _breaks_the_context(error: BaseException) -> bool:
+    """Say whether `error` leaves the CUDA context unusable for this process."""
+    fatal = (
+        "device-side assert",
+        "illegal instruction",
+        "illegal memory access",
+        "misaligned address",
+        "unspecified launch failure",
+    )
+    return any(phrase in str(error) for phrase in fatal)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
