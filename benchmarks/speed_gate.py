@@ -24,11 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOWED = {
-    "matmul[tf32-4096x4096x2048-transposed_b]",
-    "matmul[fp16-4096x4096x4096]",
-    "softmax[fp32-4096x8192]",
-}
+SLOWED = re.compile(r"rms_norm|softmax\[fp32-4096x8192\]|matmul\[(fp16|bf16)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,36 +41,43 @@ class Plant:
 
 PLANTS = (
     Plant(
-        file="kernels/matmul.py",
-        what="tf32: tiles of 128x128x32 instead of 128x256x32",
-        edits=(
-            (
-                "tile_m=128, tile_n=256, tile_k=32, latency=4, occupancy=1, num_worker_warps=8",
-                "tile_m=128, tile_n=128, tile_k=32, latency=2, occupancy=2, group_m=16",
-            ),
-        ),
-    ),
-    Plant(
-        file="kernels/matmul.py",
-        what="fp16: 5 % more steps along K, past its end, where everything is padding",
-        edits=(
-            (
-                "for k in range(ct.cdiv(A.shape[1], TILE_K)):",
-                "twentieths = ct.static_eval(21 if A.dtype == ct.float16 else 20)\n"
-                "    for k in range(ct.cdiv(A.shape[1], TILE_K) * twentieths // 20):",
-            ),
-        ),
-    ),
-    Plant(
         file="kernels/softmax.py",
-        what="fp32: 5 % of the rows twice",
+        what="softmax, fp32: 5 % of the rows twice",
         edits=(
-            ("X, (ct.bid(0), 0)", "X, (ct.bid(0) % ct.cdiv(X.shape[0], TILE_M), 0)"),
-            ("Y, (ct.bid(0), 0)", "Y, (ct.bid(0) % ct.cdiv(X.shape[0], TILE_M), 0)"),
+            (
+                "    x = ct.load(\n        X, (ct.bid(0), 0), (TILE_M, TILE_N)",
+                "    row = ct.bid(0)\n    if X.dtype == ct.float32:\n"
+                "        row = row % ct.cdiv(X.shape[0], TILE_M)\n"
+                "    x = ct.load(\n        X, (row, 0), (TILE_M, TILE_N)",
+            ),
+            ("Y, (ct.bid(0), 0)", "Y, (row, 0)"),
             (
                 "kernel, blocks = softmax_rows, ct.cdiv(m, tile_m)",
                 "twentieths = 21 if x.element_size() == 4 else 20\n"
                 "        kernel, blocks = softmax_rows, ct.cdiv(m, tile_m) * twentieths // 20",
+            ),
+        ),
+    ),
+    Plant(
+        file="kernels/rms_norm.py",
+        what="rms_norm: 5 % of the rows twice",
+        edits=(
+            (
+                "for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):\n"
+                "            normalise(X, W, Y, i,",
+                "groups = ct.cdiv(X.shape[0], TILE_M)\n"
+                "        for i in range(ct.bid(0), groups * 21 // 20, ct.num_blocks(0)):\n"
+                "            normalise(X, W, Y, i % groups,",
+            ),
+        ),
+    ),
+    Plant(
+        file="kernels/matmul.py",
+        what="matmul, fp16 and bf16: eight worker warps, a worse hint",
+        edits=(
+            (
+                "tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2, group_m=16",
+                "tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2, group_m=16, num_worker_warps=8",
             ),
         ),
     ),
@@ -181,14 +184,14 @@ def main() -> None:
             path.write_text(text, encoding="utf-8")
         seen, codes, failed = repeat(slow, options.slowed)
         missed = sum(
-            (verdict != "regression") == (case in SLOWED)
+            (verdict != "regression") == bool(SLOWED.match(case))
             for case, values in seen.items()
             for _, verdict in values
         )
         wrong += missed
         show(f"slowed: {len(codes)} runs, {missed} wrong verdicts", seen)
         for plant in PLANTS:
-            print(f"  planted in {plant.file}: {plant.what}")
+            print(f"  planted: {plant.what}")
         if options.out is not None:
             shutil.copytree(clean / "baselines", options.out, dirs_exist_ok=True)
             (options.out / "unchanged.txt").write_text(output, encoding="utf-8")

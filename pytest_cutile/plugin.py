@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pytest_cutile.gates.fixtures import CheckKernel, Perf
     from pytest_cutile.gates.tensors import MakeTensor
 
-SETTINGS = pytest.StashKey[Settings]()
-ENGINE = pytest.StashKey["Engine"]()
-COMPILATIONS = pytest.StashKey["Compilations"]()
-LOCATIONS = pytest.StashKey["list[KernelLocation]"]()
+SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
+COMPILATIONS: pytest.StashKey[Compilations] = pytest.StashKey()
+LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
 
 
 # -- options and configuration ----------------------------------------------------------------------

@@ -178,7 +178,7 @@ def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
     for gate in (Gate.COMPILE, Gate.CORRECT, Gate.SPEED):
         result = gates.get(gate)
         if result is not None and result.verdict == "fail":
-            return _FAILED[gate], False
+            return f"{gate}: raised" if result.reason == "raised" else _FAILED[gate], False
     speed = gates.get(Gate.SPEED)
     if speed is not None and speed.verdict == Verdict.REGRESSION:
         return Verdict.REGRESSION.value, False

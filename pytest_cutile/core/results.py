@@ -30,7 +30,7 @@ class GateResult:
     verdict: str
     """"pass" or "fail" for correct and compile (or "not-measured"); a `Verdict` for speed."""
     reason: str = ""
-    """Reason code of a speed verdict or of not-measured."""
+    """Reason code of a speed verdict or of not-measured; "raised" for a failure in the user's own code."""
     detail: str = ""
     """One sentence for people."""
     median_us: float | None = None

@@ -7,8 +7,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pytest_cutile.compile import Compiled, export, record_launches
+from pytest_cutile.compile import Compiled, CompileError, export, record_launches
 from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.gates.engine import Engine
 
 
@@ -103,11 +104,12 @@ def gate_compile(engine: Engine, compilations: Compilations, case: CompileCase) 
 @contextmanager
 def _recorded(engine: Engine, case: CompileCase) -> Iterator[None]:
     __tracebackhide__ = True
-    verdict, detail = "pass", ""
+    verdict, reason, detail = "pass", "", ""
     try:
         yield
     except Exception as error:
-        verdict, detail = "fail", f"{error}".partition("\n")[0]
+        own = isinstance(error, CompileError | CompilerMissing | NothingLaunched)
+        verdict, reason, detail = "fail", "" if own else "raised", f"{error}".partition("\n")[0]
         raise
     finally:
         engine.results.append(
@@ -117,6 +119,7 @@ def _recorded(engine: Engine, case: CompileCase) -> Iterator[None]:
                 case=case.case,
                 arch=case.arch,
                 verdict=verdict,
+                reason=reason,
                 detail=detail,
             )
         )

@@ -50,7 +50,7 @@ def gate_correct(
         raise
     except Exception as error:
         engine.wrong.add((kernel, case))
-        record("fail", detail=f"{type(error).__name__}: {error}".partition("\n")[0])
+        record("fail", reason="raised", detail=f"{type(error).__name__}: {error}".partition("\n")[0])
         raise
     engine.right.add((kernel, case))
     record("pass")

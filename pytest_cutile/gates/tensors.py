@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.compile import pretended_backing
 from pytest_cutile.gpu.tensors import make_tensor, seed_from
 
 if TYPE_CHECKING:
@@ -44,5 +45,7 @@ class MakeTensor:
         self._calls += 1
         if seed is None:
             seed = seed_from(f"{self._seed_text}#{self._calls}")
+        # While launch code is traced for its compilation, nobody looks at the values: do not draw them.
+        device = "meta" if pretended_backing() == "meta" else self.device
         options: dict[str, Any] = {"dist": dist, "low": low, "high": high, "strides": strides}
-        return make_tensor(shape, dtype, device=self.device, seed=seed, **options)
+        return make_tensor(shape, dtype, device=device, seed=seed, **options)

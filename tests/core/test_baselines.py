@@ -126,7 +126,7 @@ GOOD = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": ent
             r"bad entry at key 'entries / k\[c\]': 'environment' is missing",
         ),
         (GOOD.replace('"median_us": 40.0', '"median_us": -1'), r"median_us is not a positive number"),
-        (GOOD.replace('"spread"', '"spred"'), r"bad entry at key 'entries / k\[c\]'.*spred"),
+        (GOOD.replace('"spread"', '"sprd"'), r"bad entry at key 'entries / k\[c\]'.*sprd"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_never_replaced(tmp_path, text, message):

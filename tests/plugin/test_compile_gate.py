@@ -100,7 +100,8 @@ def test_a_launcher_that_launches_nothing_is_told(no_gpu):
 
 
 def test_launch_code_sees_the_asked_architecture(no_gpu):
-    branch = "    if torch.cuda.get_device_capability() == (12, 1): raise RuntimeError('on the Spark')\n    c = torch"
+    raises = "raise RuntimeError('on the Spark')"
+    branch = f"    if torch.cuda.get_device_capability() == (12, 1): {raises}\n    c = torch"
     no_gpu.kernel(ADD.replace("    c = torch", branch), "add")
     result = no_gpu.run("--arch", "sm_90,sm_121", gates="cutile_compile")
     result.assert_outcomes(failed=1, passed=1, deselected=2)
@@ -139,7 +140,7 @@ def test_workers_compile_too(no_gpu):
 def test_the_second_run_compiles_nothing(no_gpu, monkeypatch):
     no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1, deselected=2)
 
-    def run(*args, **kwargs):
+    def run(*_args, **_options):
         raise AssertionError("compiled again")
 
     monkeypatch.setattr("pytest_cutile.compile.cutile.run_tileiras", run)
