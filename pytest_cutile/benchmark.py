@@ -58,6 +58,8 @@ class WithBenchmark:
                 # Markers do not merge: keep what the closest one says.
                 closest = item.get_closest_marker("benchmark")
                 options = {**(closest.kwargs if closest else {}), "timer": clock}
+                if hasattr(item, "spec"):  # a declared kernel; case names repeat from kernel to kernel
+                    options.setdefault("group", item.spec.name)
                 item.add_marker(pytest.mark.benchmark(**options), append=False)
 
     @pytest.fixture

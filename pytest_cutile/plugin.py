@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
+PROGRESS: pytest.StashKey[Progress] = pytest.StashKey()
 COMPILATIONS: pytest.StashKey[Compilations] = pytest.StashKey()
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
 
@@ -64,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_cutile.benchmark import NoBenchmark, WithBenchmark
 
     config.stash[SETTINGS] = settings = options.read_settings(config)
+    config.stash[PROGRESS] = Progress(config)
     if settings.own_option and not settings.xdist_worker:
         _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
@@ -89,8 +91,8 @@ def engine_of(config: pytest.Config) -> Engine:
             config.stash[SETTINGS],
             make_timer=lambda: config.hook.pytest_cutile_make_timer(config=config),
             cache_dir=Path(cache.mkdir("cutile")) if cache is not None else None,
+            progress=config.stash[PROGRESS],
         )
-        engine.progress = Progress(config)
         config.stash[COMPILATIONS] = Compilations(engine)
     return config.stash[ENGINE]
 
@@ -159,7 +161,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
         if not item.config.stash[SETTINGS].xdist_worker:  # a worker does not know which tests it will get
             start_compilations(item.session.items, item.config.stash[COMPILATIONS])
-    return (yield)
+    try:
+        return (yield)
+    finally:
+        item.config.stash[PROGRESS].clear()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,34 +27,45 @@ def results_of(report: pytest.TestReport) -> list[GateResult]:
 
 
 class Progress:
-    """One line that is rewritten in place on a terminal; in a log, one line at first and then rarely."""
+    """One line that is rewritten in place on a terminal; in a log, a line now and then."""
 
     LOG_SECONDS = 20.0
+    """Time between lines in a log."""
+    TERMINAL_SECONDS = 0.1
+    """Least time between rewrites on a terminal."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-        self._tty = sys.__stdout__ is not None and sys.__stdout__.isatty()
-        self._last = 0.0
-        self._start = time.monotonic()
+        self._plugins = config.pluginmanager
+        self._start = self._last = time.monotonic()
+        self._shown = False
 
     def __call__(self, text: str) -> None:
-        """Show `text`."""
-        now = time.monotonic()
-        if self._reporter is None or now - self._start < 1 or self._reporter.verbosity < 0:
+        """Show `text`, unless the run has just begun or something was shown a moment ago."""
+        reporter = self._reporter
+        if reporter is None or reporter.verbosity < 0:
             return
-        if self._tty:
-            if now - self._last > 0.1:  # noqa: PLR2004
-                self._last = now
-                self._reporter.rewrite(f"cutile: {text}"[:99], erase=True)
-        elif now - self._last > self.LOG_SECONDS:
-            self._last = now
-            self._reporter.write_line(f"cutile: {text}")
+        now = time.monotonic()
+        pause = self.TERMINAL_SECONDS if reporter.isatty else self.LOG_SECONDS
+        if now - self._start < 1 or now - self._last < pause:
+            return
+        self._last = now
+        if reporter.isatty:
+            if not self._shown:
+                reporter.ensure_newline()  # the line with the dots stays
+            self._shown = True
+            reporter.rewrite(f"cutile: {text}"[:99], erase=True)
+        else:
+            reporter.write_line(f"cutile: {text}")
+
+    @property
+    def _reporter(self) -> Any:
+        return self._plugins.get_plugin("terminalreporter")  # not there yet when this object is made
 
     def clear(self) -> None:
-        """Remove the line, so that pytest's own output starts on a clean one."""
-        if self._tty and self._last and self._reporter is not None:
+        """Remove the line, so that pytest goes on with a clean one."""
+        if self._shown:
             self._reporter.rewrite("", erase=True)
-            self._last = 0.0
+            self._shown = False
 
 
 class TerminalSummary:

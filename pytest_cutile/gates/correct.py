@@ -40,6 +40,7 @@ def gate_correct(
     __tracebackhide__ = True
     try:
         engine.usable_device(arch)
+        engine.progress(f"checking {kernel}[{case}]")
         report = check()
     except Blocked as blocked:
         record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)

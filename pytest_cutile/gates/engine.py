@@ -35,11 +35,18 @@ class Engine:
     """Lazily built state of one pytest run. Building it imports neither torch nor cuda.tile."""
 
     def __init__(
-        self, settings: Settings, make_timer: Callable[[], Timer | None], cache_dir: Path | None
+        self,
+        settings: Settings,
+        *,
+        make_timer: Callable[[], Timer | None],
+        cache_dir: Path | None,
+        progress: Callable[[str], None],
     ) -> None:
         self.settings = settings
         self._make_timer = make_timer
         self._cache_dir = cache_dir
+        self.progress = progress
+        """Shows what takes time."""
         self.wrong: set[tuple[str, str]] = set()
         """(kernel, case) whose result was found wrong."""
         self.right: set[tuple[str, str]] = set()
@@ -50,8 +57,6 @@ class Engine:
         """Where each declared kernel's name was first seen: names are baseline keys."""
         self.gpu_failure: str | None = None
         """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
-        self.progress: Callable[[str], None] = lambda _: None
-        """Shows what takes time; set by the terminal."""
 
     # -- the GPU --------------------------------------------------------------------------------------
 

@@ -178,6 +178,7 @@ def _measure_and_judge(engine: Engine, case: SpeedCase) -> SpeedOutcome:
 
 
 def _measure(engine: Engine, case: SpeedCase) -> Measurement:
+    engine.progress(f"timing {case.key}")
     launch = case.prepare()
     try:
         samples = tuple(float(value) for value in engine.timer.time_launch(launch))
