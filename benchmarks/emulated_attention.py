@@ -59,7 +59,7 @@ def flash(
     return acc / total
 
 
-def attention(  # noqa: C901 - a list of variants, each a line
+def attention(
     kind: str, s: int, *, out: str | None = None, causal: bool = True, d: int = 64, spread: float = 1.0
 ) -> Workload:
     """Return the workload attention, for inputs of dtype `kind` and sequences of length `s`."""

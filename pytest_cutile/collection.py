@@ -33,7 +33,10 @@ class KernelLocation:
     """The module's file, or the package's directory."""
 
     def module_of(self, path: Path) -> str | None:
-        """Return the dotted name of the module at `path`, or None if it does not belong here."""
+        """Return the dotted name of the module at `path`, or None if it declares no kernels here."""
+        path = path.resolve()
+        if path.stem in ("__main__", "conftest") or path.stem.startswith("test_"):
+            return None
         if path == self.path:
             return self.name
         if not path.is_relative_to(self.path):
@@ -63,8 +66,10 @@ def _locate(name: str, rootpath: Path) -> KernelLocation:
             spec = importlib.util.find_spec(name)
             if spec is None:
                 sys.path.remove(str(rootpath))
-    except (ImportError, ValueError) as error:
-        raise pytest.UsageError(f"ini option cutile_kernels: {name!r}: {error}") from error
+    except Exception as error:  # a parent package is imported, and may raise anything
+        raise pytest.UsageError(
+            f"ini option cutile_kernels: {name!r}: {type(error).__name__}: {error}"
+        ) from error
     if spec is not None and spec.submodule_search_locations:
         return KernelLocation(name, Path(next(iter(spec.submodule_search_locations))).resolve())
     if spec is not None and spec.origin:
@@ -83,48 +88,93 @@ class KernelModule(pytest.Module):
     is_listed: bool
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield the tests of every case: compile for each architecture, then correct, then speed."""
-        module = self._import()
+        """Yield the tests of every case: compile for each architecture, then correct, then speed.
+
+        A declaration that cannot be gated becomes one failing test, so that the other kernels go on.
+        """
+        try:
+            module = self._import()
+            specs = self._new_specs(_specs_of(module, required=self.is_listed))
+        except SpecError as error:
+            self.engine.bad_declarations += 1
+            item = BadDeclaration.from_parent(self, name="declaration", message=f"{self.path}: {error}")
+            for gate in Gate:  # whatever gates are selected, this has to be seen
+                item.add_marker(getattr(pytest.mark, f"cutile_{gate}"))
+            yield item
+            return
         self.obj = module
-        specs = _specs_of(module, self.path, required=self.is_listed)
-        for spec in specs:
-            first = self.engine.declared.setdefault(spec.name, self.path)
-            if first != self.path:
-                raise self.CollectError(
-                    f"the kernel name {spec.name!r} is declared in {first} and in {self.path}; names are "
-                    "baseline keys: rename one"
-                )
         for spec in specs:
             for case in spec.cases:
-                yield from self._items(spec, case)
+                label = f"{spec.name}-{case.name}" if len(specs) > 1 else case.name
+                yield from self._items(spec, case, label)
 
     def _import(self) -> ModuleType:
         try:
-            return importlib.import_module(self.module_name)
-        except SpecError as error:
-            raise self.CollectError(f"{self.path}: {error}") from error
+            module = importlib.import_module(self.module_name)
         except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] in ("cuda", "torch"):
-                extra = "torch" if error.name == "torch" else "tileiras"
-                raise self.CollectError(
-                    f"{self.path}: {error.name} is not installed: pip install 'pytest-cutile[{extra}]'"
-                ) from error
-            raise
+            if (error.name or "").split(".")[0] not in ("cuda", "torch"):
+                raise
+            extra = "torch" if error.name == "torch" else "tileiras"
+            raise SpecError(f"{error.name} is not installed: pip install 'pytest-cutile[{extra}]'") from error
+        if module.__file__ is None or Path(module.__file__).resolve() != self.path.resolve():
+            raise SpecError(
+                f"the module {self.module_name} was imported from {module.__file__}: another package of that "
+                "name comes first on sys.path"
+            )
+        return module
 
-    def _items(self, spec: KernelSpec, case: Case) -> Iterator[pytest.Item]:
+    def _new_specs(self, specs: list[KernelSpec]) -> list[KernelSpec]:
+        """Return the specs that no other module has declared; the same object elsewhere is a re-export."""
+        new = []
+        for spec in specs:
+            first, path = self.engine.declared.setdefault(spec.name, (spec, self.path))
+            if path == self.path:
+                new.append(spec)
+            elif first is not spec:
+                raise SpecError(
+                    f"the kernel name {spec.name!r} is declared in {path} and in {self.path}; names are "
+                    "baseline keys: rename one"
+                )
+        return new
+
+    def _items(self, spec: KernelSpec, case: Case, label: str) -> Iterator[pytest.Item]:
         for arch in self.engine.architectures:
-            yield self._item(Gate.COMPILE, spec, case, arch, f"{case.name}-{arch}", _compile)
-        yield self._item(Gate.CORRECT, spec, case, self.engine.gpu_arch, case.name, _correct)
+            yield self._item(Gate.COMPILE, spec, case, arch, f"{label}-{arch}", _compile)
+        yield self._item(Gate.CORRECT, spec, case, self.engine.gpu_arch, label, _correct)
         if case.speed:
-            yield self._item(Gate.SPEED, spec, case, self.engine.gpu_arch, case.name, _speed)
+            yield self._item(Gate.SPEED, spec, case, self.engine.gpu_arch, label, _speed)
 
     def _item(
         self, gate: Gate, spec: KernelSpec, case: Case, arch: str, suffix: str, test: Callable[..., None]
     ) -> pytest.Item:
         item: DeclaredTest = DeclaredTest.from_parent(self, name=f"{gate}[{suffix}]", callobj=test)
+        if hasattr(item, "_id"):
+            # pytest 9.2 keeps names and parameters apart in ids, and --lf compares them so. There is no
+            # public way to say which part of a name is a parameter, short of parametrizing.
+            item._id = self.id.child(str(gate)).with_params(suffix)  # noqa: SLF001
         item.gate, item.spec, item.case, item.arch = gate, spec, case, arch
         item.add_marker(getattr(pytest.mark, f"cutile_{gate}"))
         return item
+
+
+class BadDeclaration(pytest.Item):
+    """Stands for a module whose declaration cannot be gated: fails and says why."""
+
+    def __init__(self, *, message: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._message = message
+
+    def runtest(self) -> None:
+        """Fail."""
+        pytest.fail(self._message, pytrace=False)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: Any, **__: Any) -> str:
+        """Show the message alone."""
+        return str(excinfo.value)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Point to the module."""
+        return self.path, 0, self.name
 
 
 class DeclaredTest(pytest.Function):
@@ -159,28 +209,26 @@ def start_compilations(items: Iterable[pytest.Item], compilations: Compilations)
     )
 
 
-def _specs_of(module: ModuleType, path: Path, *, required: bool) -> list[KernelSpec]:
-    found: Any = getattr(module, "SPECS", None)
+def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
+    found = getattr(module, "SPECS", None)
     if found is None:
         found = [module.SPEC] if hasattr(module, "SPEC") else []
-    specs = list(found)
-    for spec in specs:
+    elif not isinstance(found, list | tuple) or not found:
+        raise SpecError(f"SPECS must be a list of pytest_cutile.KernelSpec, not empty; got {found!r}")
+    for spec in found:
         if not isinstance(spec, KernelSpec):
-            raise KernelModule.CollectError(
-                f"{path}: SPEC must be a pytest_cutile.KernelSpec (SPECS a list of them), "
-                f"got {type(spec).__name__}"
+            raise SpecError(
+                f"SPEC must be a pytest_cutile.KernelSpec (SPECS a list of them), got {type(spec).__name__}"
             )
-    if required and not specs:
-        raise KernelModule.CollectError(
-            f"{path} is listed in the ini option cutile_kernels but declares no SPEC (or SPECS): "
+    if required and not found:
+        raise SpecError(
+            "it is listed in the ini option cutile_kernels but declares no SPEC (or SPECS): "
             "nothing of it would be gated"
         )
-    names = [spec.name for spec in specs]
+    names = [spec.name for spec in found]
     if len(set(names)) != len(names):
-        raise KernelModule.CollectError(
-            f"{path}: two specs have the same name; names are baseline keys and must be unique: {names}"
-        )
-    return specs
+        raise SpecError(f"two specs have the same name; names are baseline keys and must be unique: {names}")
+    return list(found)
 
 
 def _compile(_cutile_gates: Any) -> None:

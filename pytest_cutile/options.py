@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,7 +92,10 @@ def add_arch_option(parser: pytest.Parser, args: Sequence[str]) -> None:
     """
     if not any(arg in ("-h", "--help", "--arch") or arg.startswith("--arch=") for arg in args):
         return
-    _, unknown = parser.parse_known_and_unknown_args(["--arch=native"])
+    try:
+        _, unknown = parser.parse_known_and_unknown_args(["--arch=native"])
+    except (pytest.UsageError, ValueError, TypeError):  # somebody's own, and this is no value for it
+        return
     if unknown:
         group = parser.getgroup("cutile")
         group.addoption("--arch", metavar="ARCH[,ARCH...]", dest=_OWN_ARCH_DEST, help=_ARCH_HELP)
@@ -111,15 +115,15 @@ def read_settings(config: pytest.Config) -> Settings:
         )
     if reason is not None and not reason.strip():
         raise pytest.UsageError("--reason is empty: say why the slower figures are accepted")
-    path, path_asked = _baseline_path(config)
+    baseline = config.getoption("--perf-baseline")
     return Settings(
         rootpath=config.rootpath,
         asked=asked,
         own_option=config.getoption(_OWN_ARCH_DEST, None) is not None,
         default_arch=config.getini("cutile_arch"),
         foreign_arch=foreign,
-        baseline_path=path,
-        baseline_asked=path_asked,
+        baseline_path=_baseline_path(config),
+        baseline_option=f" --perf-baseline {shlex.quote(baseline)}" if baseline else "",
         update_baselines=config.getoption("--update-baselines"),
         reason=reason,
         strict=config.getoption("--perf-strict"),
@@ -150,12 +154,13 @@ def _asked_architectures(config: pytest.Config) -> tuple[tuple[str, ...], str | 
     text = own if own is not None else config.getoption("--arch", None)
     if text is None:
         return (), None
+    text = ",".join(map(str, text)) if isinstance(text, list | tuple) else str(text)
     try:
-        return parse_architectures(str(text)), None
+        return parse_architectures(text), None
     except ArchitectureError as error:
         if own is None:
             # Somebody else's --arch (a network's architecture, say): no error before a gate needs one.
-            return (), str(text)
+            return (), text
         raise pytest.UsageError(f"--arch: {error}; {known_architectures_hint()}") from error
 
 
@@ -169,14 +174,16 @@ def known_architectures_hint() -> str:
         return str(error)
 
 
-def _baseline_path(config: pytest.Config) -> tuple[Path | None, bool]:
+def _baseline_path(config: pytest.Config) -> Path | None:
     text = config.getoption("--perf-baseline")
     if text is None:
-        return config.rootpath / "baselines", False
+        return config.rootpath / "baselines"
+    if not text.strip():
+        raise pytest.UsageError("--perf-baseline is empty: give a directory, a JSON file, or 'none'")
     if text == "none":
         if config.getoption("--update-baselines"):
             raise pytest.UsageError("--perf-baseline none leaves --update-baselines no file to write to")
-        return None, True
+        return None
     if text.startswith("git:"):
         raise pytest.UsageError(
             f"--perf-baseline {text}: comparing with a revision is not available in this release; "
@@ -188,7 +195,7 @@ def _baseline_path(config: pytest.Config) -> tuple[Path | None, bool]:
             f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline "
             f"{text} --update-baselines"
         )
-    return path, True
+    return path
 
 
 def _fraction(config: pytest.Config, name: str) -> float:

@@ -80,17 +80,24 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         engine.close()
 
 
+def _cache_dir(config: pytest.Config) -> Path | None:
+    cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
+    try:
+        return None if cache is None else Path(cache.mkdir("cutile"))
+    except OSError:  # cannot be written: compile without a cache
+        return None
+
+
 def engine_of(config: pytest.Config) -> Engine:
     """Return the run's engine; the first call builds it."""
     from pytest_cutile.gates.compiling import Compilations
     from pytest_cutile.gates.engine import Engine
 
     if ENGINE not in config.stash:
-        cache = getattr(config, "cache", None)
         engine = config.stash[ENGINE] = Engine(
             config.stash[SETTINGS],
             make_timer=lambda: config.hook.pytest_cutile_make_timer(config=config),
-            cache_dir=Path(cache.mkdir("cutile")) if cache is not None else None,
+            cache_dir=_cache_dir(config),
             progress=config.stash[PROGRESS],
         )
         config.stash[COMPILATIONS] = Compilations(engine)
@@ -113,12 +120,31 @@ def pytest_collection(session: pytest.Session) -> None:
     """Collect declared kernels also when `testpaths` does not name them and the user named no path."""
     config = session.config
     settings = config.stash[SETTINGS]
-    if not settings.kernels or config.args_source is pytest.Config.ArgsSource.ARGS:
+    if not settings.kernels:
+        return
+    # Here a mistake in the ini file is one usage error; in a collector it would be a traceback.
+    _, _ = _locations(config), engine_of(config).architectures
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     given = [Path(config.invocation_params.dir, arg.partition("::")[0]).resolve() for arg in config.args]
     for location in _locations(config):
         if not any(location.path.is_relative_to(path) for path in given):
             config.args.append(str(location.path))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to gate nothing: a package in `cutile_kernels` of which no module declares a kernel."""
+    config = session.config
+    settings = config.stash[SETTINGS]
+    everything = config.args_source is not pytest.Config.ArgsSource.ARGS
+    if not settings.kernels or not everything or session.testsfailed:
+        return
+    engine = engine_of(config)
+    if not engine.declared and not engine.bad_declarations:
+        raise pytest.UsageError(
+            f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "
+            "(a pytest_cutile.KernelSpec), so no kernel would be gated"
+        )
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -134,7 +160,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
             module: KernelModule = KernelModule.from_parent(parent, path=file_path)
             module.engine = engine_of(config)
             module.module_name = name
-            module.is_listed = location.path == file_path
+            module.is_listed = location.path == file_path.resolve()
             return module
     return None
 
@@ -169,11 +195,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
+    item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send the gates' results along with the reports: to xdist's controller, and into JUnit files."""
     engine = item.config.stash.get(ENGINE, None)
-    if engine is not None and call.when == "call":
+    if engine is not None and engine.results:
         item.user_properties += [(PROPERTY, result.to_dict()) for result in engine.results]
         engine.results.clear()
     return (yield)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,13 +50,19 @@ class Progress:
         if now - self._start < 1 or now - self._last < pause:
             return
         self._last = now
-        if reporter.isatty:
+        with self._uncaptured():
+            if not reporter.isatty:
+                reporter.write_line(f"cutile: {text}")
+                return
             if not self._shown:
                 reporter.ensure_newline()  # the line with the dots stays
             self._shown = True
             reporter.rewrite(f"cutile: {text}"[:99], erase=True)
-        else:
-            reporter.write_line(f"cutile: {text}")
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        """Suspend pytest's capture: a test is running, and what it prints is captured."""
+        capture: Any = self._plugins.get_plugin("capturemanager")
+        return capture.global_and_fixture_disabled() if capture is not None else nullcontext()
 
     @property
     def _reporter(self) -> Any:
@@ -64,8 +71,9 @@ class Progress:
     def clear(self) -> None:
         """Remove the line, so that pytest goes on with a clean one."""
         if self._shown:
-            self._reporter.rewrite("", erase=True)
             self._shown = False
+            with self._uncaptured():
+                self._reporter.rewrite("", erase=True)
 
 
 class TerminalSummary:
@@ -75,8 +83,8 @@ class TerminalSummary:
         self._results: list[GateResult] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the results along."""
-        if report.when == "call":
+        """Take the results along. Reports of later phases repeat those of earlier ones."""
+        if report.when == "teardown":
             self._results += results_of(report)
 
     def pytest_report_teststatus(
@@ -86,6 +94,8 @@ class TerminalSummary:
         if not isinstance(report, pytest.TestReport) or report.when != "call":
             return None
         for result in results_of(report):
+            if hasattr(report, "wasxfail"):
+                return None
             if result.verdict == Verdict.NOT_MEASURED and report.skipped:
                 return "skipped", "s", (f"NOT MEASURED ({result.reason})", {"yellow": True})
             if result.gate == Gate.SPEED and report.passed and result.median_us is not None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock
 
 from pytest_cutile.core.platforms import gpu_slug
 from pytest_cutile.core.spec import Work
@@ -21,7 +20,7 @@ from pytest_cutile.core.statistics import median
 SCHEMA = 1
 """Version of the file's form that this release writes and reads."""
 MAX_RUNS = 12
-"""Runs kept per entry; the oldest make room."""
+"""Runs kept per entry. The first ones stay: a reference that follows every run drifts with them."""
 
 
 class BaselineError(RuntimeError):
@@ -67,7 +66,7 @@ class Entry:
         kept = self.runs if dict(environment) == dict(self.environment) else ()
         return replace(
             self,
-            runs=(*kept, run)[-MAX_RUNS:],
+            runs=(*kept, run)[:MAX_RUNS],
             environment=dict(environment),
             provenance={**self.provenance, **provenance},
         )
@@ -109,12 +108,31 @@ def read_baselines(path: Path) -> BaselineFile | None:
                 "(or both sides' runs), remove the markers, and run again."
             )
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
+    except _BadValue as error:
+        raise BaselineError(f"{path}: {error}. Restore it from version control.") from None
     except json.JSONDecodeError as error:
         raise BaselineError(
             f"{path}:{error.lineno}: not valid JSON: {error.msg}. Restore it from version control."
         ) from error
     return _parse(data, path, text)
+
+
+class _BadValue(ValueError):  # noqa: N818 - internal
+    pass
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise _BadValue(f"the key {repeated!r} is there twice, perhaps after a merge; keep one")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise _BadValue(f"{constant} is no measurement")
 
 
 def _parse(data: Any, path: Path, text: str) -> BaselineFile:
@@ -136,14 +154,12 @@ def _parse(data: Any, path: Path, text: str) -> BaselineFile:
             key = f"entries / {name}"
             entries[name] = Entry(
                 work=Work(**raw["work"]),
-                runs=tuple(Run(**run) for run in raw["runs"]),
-                environment=dict(raw["environment"]),
-                provenance=dict(raw["provenance"]),
+                runs=tuple(_parse_run(run) for run in raw["runs"]),
+                environment={str(k): str(v) for k, v in raw["environment"].items()},
+                provenance={str(k): str(v) for k, v in raw["provenance"].items()},
             )
             if not entries[name].runs:
                 raise ValueError("it has no runs")
-            if not all(run.median_us > 0 for run in entries[name].runs):
-                raise ValueError("a median_us is not a positive number")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise BaselineError(
@@ -153,25 +169,43 @@ def _parse(data: Any, path: Path, text: str) -> BaselineFile:
     return BaselineFile(arch=arch, gpu=gpu, entries=entries)
 
 
-def record_entries(path: Path, *, arch: str, gpu: str, entries: Mapping[str, Entry]) -> None:
-    """Merge `entries` into the file at `path`, under a lock; other entries stay as they are on disk now.
+def _parse_run(raw: Mapping[str, Any]) -> Run:
+    run = Run(**raw)
+    numbers = {"median_us": run.median_us, "spread": run.spread, "samples": run.samples}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise ValueError(f"{name} is {value!r}, not a number that was measured")
+    if not run.median_us > 0:
+        raise ValueError(f"median_us is {run.median_us!r}, not a positive number")
+    if not isinstance(run.at, str) or not isinstance(run.gpu_uuid, str):
+        raise ValueError("at and gpu_uuid must be texts")  # noqa: TRY004 - a bad file, not a bad call
+    return run
+
+
+def record_entry(
+    path: Path, key: str, *, arch: str, gpu: str, renew: Callable[[Entry | None], Entry]
+) -> Entry:
+    """Put `renew(the entry as it is on disk now)` into the file at `path`, under a lock; others stay.
 
     Raises:
         BaselineError: the existing file cannot be used, belongs to another GPU, or cannot be written.
     """
     try:
+        path = path.resolve()  # a link stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(_lock_path(path)):
+        with _locked(path.parent):
             existing = read_baselines(path) or BaselineFile(arch=arch, gpu=gpu)
             if (existing.arch, existing.gpu) != (arch, gpu):
                 raise BaselineError(
                     f"{path} belongs to {existing.gpu} ({existing.arch}), not to {gpu} ({arch}): nothing was "
                     "written. Give --perf-baseline a directory, and each platform gets its own file."
                 )
-            merged = {**existing.entries, **entries}
+            entry = renew(existing.entries.get(key))
+            merged = {**existing.entries, key: entry}
             _write_atomically(path, render(BaselineFile(arch=arch, gpu=gpu, entries=merged)))
     except OSError as error:
         raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
+    return entry
 
 
 def render(file: BaselineFile) -> str:
@@ -198,10 +232,15 @@ def _line(mapping: Mapping[str, Any]) -> str:
     return json.dumps(dict(mapping), sort_keys=True)
 
 
-def _lock_path(path: Path) -> Path:
-    # Not beside the file: a lock file there would turn up in `git status`.
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"pytest-cutile-{os.getuid()}-{digest}.lock"
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder: no lock file that would turn up in `git status` or depend on TMPDIR."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_cutile.core.baselines import Entry, environment_changes
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.timing import Measurement
-from pytest_cutile.core.verdicts import Judgement, Rule, Verdict
+from pytest_cutile.core.verdicts import UNDECIDED, Judgement, Rule, Verdict
 
 WIDTH = 100
 
@@ -42,6 +42,8 @@ def regression_message(
     baseline_file: str,
     rule: Rule,
     fresh_inputs: bool,
+    problems: Sequence[str] = (),
+    baseline_option: str = "",
 ) -> str:
     """Return the message of a regression: both figures, change, spread, environment, how to accept it."""
     device = measurement.device
@@ -90,9 +92,10 @@ def regression_message(
         f"  measured    {len(medians_us)} times: {measured}",
         f"  baseline    {baseline_file} ({recorded})",
         "  environment " + ("\n              ".join(changes) if changes else "unchanged"),
+        *(f"  on the GPU  {problem}" for problem in problems),
         "",
-        "To accept the slower figure (the reason is stored with it):",
-        f"  pytest {shlex.quote(nodeid)} --arch {device.arch} \\",
+        "To accept the slower figure (the reason is stored with it), in the rootdir:",
+        f"  pytest {shlex.quote(nodeid)} --arch {device.arch}{baseline_option} \\",
         "    --update-baselines --reason 'why it is slower'",
     ]
     return "\n".join(lines)
@@ -136,15 +139,18 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     Rows in which nothing was timed and nothing failed are joined per kernel unless `verbose`.
     """
     results = list(results)
-    by_row: dict[tuple[str, str, str], dict[str, GateResult]] = defaultdict(dict)
+    by_row: dict[tuple[str, str, str, str], dict[str, GateResult]] = defaultdict(dict)
     not_measured: Counter[tuple[str, str]] = Counter()
+    undecided: dict[str, None] = {}
     for result in results:
-        by_row[result.kernel, result.case, result.arch][result.gate] = result
+        by_row[result.kernel, result.case, result.arch, result.key][result.gate] = result
         if result.verdict == Verdict.NOT_MEASURED:
             not_measured[result.detail or result.reason, result.gate] += 1
+        elif result.verdict in UNDECIDED and result.detail:
+            undecided[f"{result.verdict}: {result.detail}"] = None
     rows: list[tuple[tuple[str, ...], bool | None]] = []
     quiet: dict[tuple[str, str, str], tuple[list[str], bool | None]] = {}
-    for (kernel, case, arch), gates in sorted(by_row.items()):
+    for (kernel, case, arch, _), gates in sorted(by_row.items()):
         verdict, good = _verdict_of_row(gates)
         speed = gates.get(Gate.SPEED)
         if not verbose and good is not False and (speed is None or speed.median_us is None):
@@ -170,6 +176,12 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         SummaryLine(f"not measured: {', '.join(gates)}: {detail}", None)
         for detail, gates in by_detail.items()
     ]
+    shown = 5
+    lines += [SummaryLine(text, None) for text in list(undecided)[:shown]]
+    if len(undecided) > shown:
+        lines.append(
+            SummaryLine(f"... and {len(undecided) - shown} more; --perf-strict fails with each", None)
+        )
     lines += [SummaryLine(result.recorded, None) for result in results if result.recorded]
     return lines
 
@@ -214,7 +226,9 @@ def _fit(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     rows = [(_shorten(row[0], kernel_width), *row[1:]) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     over = sum(widths) + 2 * (len(widths) - 1) - WIDTH
-    return [(row[0], _shorten(row[1], max(widths[1] - over, 8)), *row[2:]) for row in rows]
+    case_width = max(widths[1] - over, 8)
+    kernel_width = max(widths[0] - max(over - (widths[1] - case_width), 0), 8)
+    return [(_shorten(row[0], kernel_width), _shorten(row[1], case_width), *row[2:]) for row in rows]
 
 
 def _shorten(text: str, width: int) -> str:

@@ -21,6 +21,8 @@ class GateResult:
 
     gate: str
     """A value of `Gate`."""
+    key: str
+    """What tells the case apart from every other: "softmax[bf16-4096x8192]", or a test's node id."""
     kernel: str
     """The kernel's name; for a test function that uses the fixtures, the name of its file."""
     case: str

@@ -24,8 +24,8 @@ class Settings:
     """The value of an `--arch` that another plugin or conftest owns, when it names no architecture."""
     baseline_path: Path | None
     """Directory or file of baselines; None: compare with nothing."""
-    baseline_asked: bool
-    """Whether the path was given on the command line (then it has to exist)."""
+    baseline_option: str
+    """How the path was given on the command line, for commands in messages; empty when it was not."""
     update_baselines: bool
     """Whether to record baselines."""
     reason: str | None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+DTYPES = (
+    *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
+)
+"""Names of dtypes, as torch spells them; tfloat32 is float32 on tensor cores."""
 _CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
 
 
@@ -24,6 +30,18 @@ class Work:
     """Bytes per launch: each input read once, each output written once."""
     dtype: str | None = None
     """Dtype of the multiplied operands ("float16", "tfloat32", "float8_e4m3fn"): it chooses the peak rate."""
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bytes"):
+            value = float(getattr(self, name))
+            if not (math.isfinite(value) and value >= 0):
+                raise SpecError(f"Work: {name} must be a finite count, got {value}")
+            object.__setattr__(self, name, value)
+        if self.dtype is not None:
+            dtype = str(self.dtype).removeprefix("torch.")
+            if dtype not in DTYPES:
+                raise SpecError(f"Work: unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
+            object.__setattr__(self, "dtype", dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +85,9 @@ class KernelSpec:
     """Further options of the fixture `check_kernel`: `precision`, `mutates`, or plain `rtol` and `atol`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cases", tuple(self.cases))
+        if not self.name:
+            raise SpecError("a KernelSpec needs a name: it is part of baseline keys")
         if not self.cases:
             raise SpecError(
                 f"KernelSpec {self.name!r} declares no cases, so nothing would be gated: "
@@ -74,6 +95,8 @@ class KernelSpec:
             )
         seen: set[str] = set()
         for case in self.cases:
+            if not isinstance(case, Case):
+                raise SpecError(f"KernelSpec {self.name!r}: cases must be pytest_cutile.Case, got {case!r}")
             if not _CASE_NAME.fullmatch(case.name):
                 raise SpecError(
                     f"KernelSpec {self.name!r}: case name {case.name!r} cannot be part of a test id: "

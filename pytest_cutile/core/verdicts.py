@@ -54,6 +54,8 @@ class Reason(StrEnum):
     """Several xdist workers would time on one GPU at once."""
     WRONG_RESULT = "wrong-result"
     """The kernel computes something else than its reference: its speed means nothing."""
+    UNCHECKED = "unchecked"
+    """Checking the result raised: nobody knows whether it is right."""
     NOT_TIMED = "not-timed"
     """The timer could not time the launch."""
     BAD_SAMPLES = "bad-samples"
@@ -78,6 +80,7 @@ VERDICT_OF: dict[Reason, Verdict] = {
     Reason.OTHER_ARCH: Verdict.NOT_MEASURED,
     Reason.PARALLEL_RUN: Verdict.NOT_MEASURED,
     Reason.WRONG_RESULT: Verdict.NOT_MEASURED,
+    Reason.UNCHECKED: Verdict.NOT_MEASURED,
     Reason.NOT_TIMED: Verdict.NOT_MEASURED,
     Reason.BAD_SAMPLES: Verdict.NOT_MEASURED,
     Reason.ABOVE_LIMIT: Verdict.NOT_MEASURED,
@@ -86,8 +89,8 @@ VERDICT_OF: dict[Reason, Verdict] = {
 ERRORS = frozenset({Reason.BAD_BASELINE, Reason.NOT_TIMED, Reason.BAD_SAMPLES, Reason.ABOVE_LIMIT})
 """Reasons that fail the test although nothing regressed: something is broken and must be seen."""
 
-SUSPECT = frozenset({Reason.SLOWER, Reason.UNSTEADY})
-"""Reasons to measure again, up to `Rule.attempts` times."""
+SUSPECT = frozenset({Reason.SLOWER, Reason.FASTER, Reason.UNSTEADY})
+"""Reasons to measure again, up to `Rule.attempts` times: a change has to last, in either direction."""
 
 UNDECIDED = frozenset(
     {Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.NOT_COMPARABLE, Verdict.NOT_MEASURED}
@@ -144,18 +147,20 @@ def judge_times(medians_us: Sequence[float], spread: float, baseline_us: float, 
     """
     changes = [value / baseline_us - 1 for value in medians_us]
     change = median(changes)
-    slow = [value > rule.margin for value in changes]
-    if all(slow):
-        return Judgement(reason=Reason.SLOWER, change=change)
-    if any(slow) and change > rule.margin:
-        times = ", ".join(f"{value:.2f}" for value in medians_us)
-        return Judgement(
-            reason=Reason.UNSTEADY,
-            change=change,
-            detail=f"{len(medians_us)} measurements disagree ({times} us per launch); run it again",
-        )
-    if change < -rule.margin:
-        return Judgement(reason=Reason.FASTER, change=change)
+    noisy = spread > max(rule.noise_limit, abs(change))
+    for reason, beyond in (
+        (Reason.SLOWER, [value > rule.margin for value in changes]),
+        (Reason.FASTER, [value < -rule.margin for value in changes]),
+    ):
+        if all(beyond) and not noisy:
+            return Judgement(reason=reason, change=change)
+        if any(beyond) and abs(change) > rule.margin and not noisy:
+            times = ", ".join(f"{value:.2f}" for value in medians_us)
+            return Judgement(
+                reason=Reason.UNSTEADY,
+                change=change,
+                detail=f"{len(medians_us)} measurements disagree ({times} us per launch); run it again",
+            )
     if spread > rule.noise_limit:
         return Judgement(
             reason=Reason.NOISY,

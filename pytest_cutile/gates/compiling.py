@@ -115,6 +115,7 @@ def _recorded(engine: Engine, case: CompileCase) -> Iterator[None]:
         engine.results.append(
             GateResult(
                 gate=Gate.COMPILE,
+                key=f"{case.kernel}[{case.case}]",
                 kernel=case.kernel,
                 case=case.case,
                 arch=case.arch,

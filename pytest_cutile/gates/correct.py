@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def gate_correct(
-    engine: Engine, *, kernel: str, case: str, arch: str, check: Callable[[], CheckReport]
+    engine: Engine, *, key: str, kernel: str, case: str, arch: str, check: Callable[[], CheckReport]
 ) -> CheckReport:
     """Run `check`, and remember whether the case is right.
 
@@ -28,6 +28,7 @@ def gate_correct(
         engine.results.append(
             GateResult(
                 gate=Gate.CORRECT,
+                key=key,
                 kernel=kernel,
                 case=case,
                 arch=arch,
@@ -46,13 +47,17 @@ def gate_correct(
         record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
         raise
     except KernelMismatch as mismatch:
-        engine.wrong.add((kernel, case))
+        engine.wrong.add(key)
+        engine.right.discard(key)
         record("fail", detail=str(mismatch).partition("\n")[0])
         raise
     except Exception as error:
-        engine.wrong.add((kernel, case))
+        engine.unchecked.add(key)
+        engine.right.discard(key)
         record("fail", reason="raised", detail=f"{type(error).__name__}: {error}".partition("\n")[0])
         raise
-    engine.right.add((kernel, case))
+    engine.right.add(key)
+    engine.wrong.discard(key)
+    engine.unchecked.discard(key)
     record("pass")
     return report

@@ -68,6 +68,7 @@ class DeclaredGates:
                 self._engine,
                 SpeedCase(
                     key=self._where,
+                    identity=self._where,
                     kernel=spec.name,
                     case=case.name,
                     nodeid=self._nodeid,
@@ -91,7 +92,9 @@ class DeclaredGates:
                 launch, args, {}, reference=reference, reduction=spec.reduction_of(case), **spec.check
             )
 
-        return gate_correct(self._engine, kernel=spec.name, case=case.name, arch=self._arch, check=check)
+        return gate_correct(
+            self._engine, key=self._where, kernel=spec.name, case=case.name, arch=self._arch, check=check
+        )
 
     def _inputs(self) -> Any:
         device = self._engine.usable_device(self._arch)

@@ -15,6 +15,7 @@ from pytest_cutile.core.architectures import ArchitectureError, normalize_archit
 from pytest_cutile.core.baselines import BaselineFile, baseline_path, read_baselines
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.spec import KernelSpec
 from pytest_cutile.core.timing import Device, Timer
 from pytest_cutile.core.toolchain import CompilerMissing, supported_architectures
 from pytest_cutile.core.verdicts import Reason
@@ -47,14 +48,18 @@ class Engine:
         self._cache_dir = cache_dir
         self.progress = progress
         """Shows what takes time."""
-        self.wrong: set[tuple[str, str]] = set()
-        """(kernel, case) whose result was found wrong."""
-        self.right: set[tuple[str, str]] = set()
-        """(kernel, case) whose result was found right."""
+        self.wrong: set[str] = set()
+        """Keys of cases whose result was found wrong."""
+        self.unchecked: set[str] = set()
+        """Keys of cases whose check raised, so that nobody knows."""
+        self.right: set[str] = set()
+        """Keys of cases whose result was found right."""
         self.results: list[GateResult] = []
         """Results of the running test, which its report takes along."""
-        self.declared: dict[str, Path] = {}
-        """Where each declared kernel's name was first seen: names are baseline keys."""
+        self.declared: dict[str, tuple[KernelSpec, Path]] = {}
+        """Each declared kernel by its name, with its module: names are baseline keys."""
+        self.bad_declarations = 0
+        """Modules whose declarations cannot be gated."""
         self.gpu_failure: str | None = None
         """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
 
@@ -111,6 +116,13 @@ class Engine:
         if not torch.cuda.is_available():
             build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
             raise Blocked(Reason.NO_GPU, f"torch {torch.__version__} ({build}) cannot use the GPU")
+        name = torch.cuda.get_device_name(0)
+        if isinstance(self.timer, CudaGraphTimer) and name != self.timer.device.name:
+            raise Blocked(
+                Reason.NO_GPU,
+                f"the first GPU is {self.timer.device.name} for NVML and {name} for CUDA (another order, or "
+                "MIG): set CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES to one whole GPU",
+            )
 
     # -- architectures --------------------------------------------------------------------------------
 
@@ -189,6 +201,15 @@ class Engine:
         base = self.settings.baseline_path
         device = self.timer.device
         return None if base is None else baseline_path(base, device.arch, device.name)
+
+    @property
+    def shown_baseline_file(self) -> str:
+        """The baseline file as messages name it: relative to the rootdir where it is inside."""
+        path = self.baseline_file
+        if path is None:
+            return "no baseline file"
+        root = self.settings.rootpath
+        return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
     @cached_property
     def baselines(self) -> BaselineFile | None:

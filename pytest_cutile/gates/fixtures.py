@@ -23,6 +23,7 @@ class CheckKernel:
 
     def __init__(self, engine: Engine, *, nodeid: str, name: str, arch: str) -> None:
         self._engine = engine
+        self._nodeid = nodeid
         self._kernel, self._case = _names(nodeid, name)
         self._arch = arch
 
@@ -44,6 +45,7 @@ class CheckKernel:
         with GateOutcome(self._engine, self._case):
             return gate_correct(
                 self._engine,
+                key=self._nodeid,
                 kernel=self._kernel,
                 case=self._case,
                 arch=self._arch,
@@ -108,6 +110,7 @@ class Perf:
                 self._engine,
                 SpeedCase(
                     key=f"{self._nodeid}#{label}" if label else self._nodeid,
+                    identity=self._nodeid,
                     kernel=self._kernel,
                     case=f"{self._case}#{label}" if label else self._case,
                     nodeid=self._nodeid,

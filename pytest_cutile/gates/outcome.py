@@ -44,8 +44,13 @@ class GateOutcome:
         if isinstance(error, Blocked):
             message = f"not-measured ({error.reason}): {error.detail}"
             if not self._engine.settings.strict:
-                raise pytest.skip.Exception(message) from None
+                raise pytest.skip.Exception(message, _use_item_location=True) from None
             raise pytest.fail.Exception(f"{message} [--perf-strict]", pytrace=False) from None
+        if isinstance(error, ReferenceFailed) and _is_out_of_memory(error.__cause__):
+            error = error.__cause__
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
+            raise pytest.fail.Exception(advice, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK):
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         if not isinstance(error, Exception):
@@ -53,8 +58,8 @@ class GateOutcome:
         if _breaks_the_context(error):
             self._engine.gpu_failure = f"{self._where}: {error}".partition("\n")[0]
         if _is_out_of_memory(error):
-            message = _out_of_memory_message(error, self._where)
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
+            message = _out_of_memory_message(error, self._where)
             raise pytest.fail.Exception(message, pytrace=False) from None
         error.__traceback__ = _without_own_frames(error.__traceback__)
 
@@ -85,7 +90,7 @@ def _breaks_the_context(error: BaseException) -> bool:
     return any(phrase in str(error) for phrase in fatal)
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException | None) -> bool:
     return type(error).__name__ == "OutOfMemoryError"
 
 

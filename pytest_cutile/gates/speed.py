@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cutile.core.baselines import (
-    BaselineError,
-    BaselineFile,
-    Entry,
-    Run,
-    environment_changes,
-    record_entries,
-)
+from pytest_cutile.core.baselines import BaselineError, BaselineFile, Entry
 from pytest_cutile.core.platforms import find_platform
-from pytest_cutile.core.report import above_limit_message, format_change, format_time, regression_message
+from pytest_cutile.core.report import above_limit_message, regression_message
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.statistics import usable
 from pytest_cutile.core.timing import Measurement, TimingError
 from pytest_cutile.core.verdicts import ERRORS, SUSPECT, UNDECIDED, Judgement, Reason, Verdict, judge_times
 from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gates.recording import Refused, record
 
 Launch = Callable[[], object]
 
@@ -34,7 +28,7 @@ class SpeedOutcome:
     judgement: Judgement
     """Verdict and reason."""
     measurement: Measurement | None
-    """The last measurement, if there is one."""
+    """The measurement that the judgement is about: of several, the one in the middle."""
     failure: str | None
     """Message to fail the test with; None when it passes."""
     note: str | None = None
@@ -47,6 +41,8 @@ class SpeedCase:
 
     key: str
     """Key in the baseline file."""
+    identity: str
+    """Key that the result of its check is known by."""
     kernel: str
     """Kernel name in the summary."""
     case: str
@@ -66,10 +62,9 @@ class SpeedCase:
 
 
 class _Failed(Exception):  # noqa: N818 - control flow inside this module
-    def __init__(self, reason: Reason, message: str, measurement: Measurement | None = None) -> None:
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-        self.measurement = measurement
 
 
 def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
@@ -85,18 +80,23 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
             raise Blocked(
                 Reason.PARALLEL_RUN, "tests run in parallel (pytest -n); speed is timed in a serial run"
             )
-        if (case.kernel, case.case) in engine.wrong:
+        if case.identity in engine.wrong:
             raise Blocked(Reason.WRONG_RESULT, "the result is wrong, so its speed means nothing")
+        if case.identity in engine.unchecked:
+            raise Blocked(Reason.UNCHECKED, "its check raised, so nobody knows whether the result is right")
     except Blocked as blocked:
         _append(engine, case, Judgement(reason=blocked.reason, detail=blocked.detail), None)
         raise
-    if case.check is not None and (case.kernel, case.case) not in engine.right:
+    if case.check is not None and case.identity not in engine.right:
         case.check()
     try:
         outcome = _measure_and_judge(engine, case)
     except _Failed as failed:
         judgement = Judgement(reason=failed.reason, detail=str(failed).partition("\n")[0])
-        outcome = SpeedOutcome(judgement=judgement, measurement=failed.measurement, failure=str(failed))
+        outcome = SpeedOutcome(judgement=judgement, measurement=None, failure=str(failed))
+    except Exception as error:
+        _append_failure(engine, case, error)
+        raise
     _append(engine, case, outcome.judgement, outcome.measurement, recorded=outcome.note or "")
     return outcome
 
@@ -121,6 +121,7 @@ def _append(
     engine.results.append(
         GateResult(
             gate=Gate.SPEED,
+            key=case.key,
             kernel=case.kernel,
             case=case.case,
             arch=case.arch,
@@ -133,47 +134,70 @@ def _append(
     )
 
 
+def _append_failure(engine: Engine, case: SpeedCase, error: Exception) -> None:
+    engine.results.append(
+        GateResult(
+            gate=Gate.SPEED,
+            key=case.key,
+            kernel=case.kernel,
+            case=case.case,
+            arch=case.arch,
+            verdict="fail",
+            reason="raised",
+            detail=f"{type(error).__name__}: {error}".partition("\n")[0],
+        )
+    )
+
+
 def _measure_and_judge(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     # Read the baselines first: a file that cannot be used is said before any GPU time is spent.
     try:
         file = engine.baselines
     except BaselineError as error:
         raise _Failed(Reason.BAD_BASELINE, str(error)) from None
-    measurement = _measure(engine, case)
-    entry, judgement = _find_entry(engine, case, file, measurement)
-    medians = [measurement.median_us]
+    measurements = [_measure(engine, case)]
+    entry, judgement = _find_entry(engine, case, file, measurements[0])
     if entry is not None:
         rule = engine.settings.rule
-        spread = measurement.relative_spread
-        judgement = judge_times(medians, spread, entry.median_us, rule)
-        while judgement.reason in SUSPECT and len(medians) < rule.attempts:
-            again = _measure(engine, case)
-            medians.append(again.median_us)
-            spread = max(spread, again.relative_spread)
+        while True:
+            medians = [measurement.median_us for measurement in measurements]
+            spread = max(measurement.relative_spread for measurement in measurements)
             judgement = judge_times(medians, spread, entry.median_us, rule)
-    failure = note = None
+            if judgement.reason not in SUSPECT or len(measurements) >= rule.attempts:
+                break
+            measurements.append(_measure(engine, case))
+    # The one that the judgement's change is about.
+    measurement = sorted(measurements, key=lambda each: each.median_us)[(len(measurements) - 1) // 2]
     environment = dict(engine.timer.environment())
-    accepted = False
+    note, recorded = "", False
     if engine.settings.update_baselines:
-        note, accepted = _record(engine, case, measurement, medians, judgement, entry, environment)
-        note = f"{case.key}: {note}"
-    if judgement.verdict is Verdict.REGRESSION and entry is not None and not accepted:
+        try:
+            note = f"{case.key}: {record(engine, case.key, measurement, judgement, environment)}"
+            recorded = True
+        except Refused as refused:
+            note = f"{case.key}: not recorded: {refused}"
+        except BaselineError as error:
+            raise _Failed(Reason.BAD_BASELINE, str(error)) from None
+    failure = None
+    if judgement.verdict is Verdict.REGRESSION and entry is not None and not recorded:
         failure = regression_message(
             key=case.key,
             nodeid=case.nodeid,
             measurement=measurement,
-            medians_us=medians,
+            medians_us=[each.median_us for each in measurements],
             judgement=judgement,
             entry=entry,
             environment=environment,
-            baseline_file=_shown(engine),
+            baseline_file=engine.shown_baseline_file,
             rule=engine.settings.rule,
             fresh_inputs=case.fresh_inputs,
+            problems=engine.timer.problems(),
+            baseline_option=engine.settings.baseline_option,
         )
-        if note:
-            failure += f"\n\n{note}"
-    elif engine.settings.strict and judgement.verdict in UNDECIDED and not accepted:
+    elif engine.settings.strict and judgement.verdict in UNDECIDED and not recorded:
         failure = f"{case.key}: {judgement.verdict} ({judgement.reason}): {judgement.detail} [--perf-strict]"
+    if failure is not None and note:
+        failure += f"\n\n{note}"
     return SpeedOutcome(judgement=judgement, measurement=measurement, failure=failure, note=note)
 
 
@@ -196,7 +220,7 @@ def _measure(engine: Engine, case: SpeedCase) -> Measurement:
         device=device, samples_us=samples, work=case.work, platform=find_platform(device.name)
     )
     if measurement.exceeded is not None:
-        raise _Failed(Reason.ABOVE_LIMIT, above_limit_message(case.key, measurement), measurement)
+        raise _Failed(Reason.ABOVE_LIMIT, above_limit_message(case.key, measurement))
     return measurement
 
 
@@ -205,93 +229,37 @@ def _find_entry(
 ) -> tuple[Entry | None, Judgement]:
     """Return the entry to compare with, or None and the judgement that says why there is none."""
     device = measurement.device
-    record = f"record it: pytest {case.nodeid} --update-baselines"
+    shown = engine.shown_baseline_file
+    advice = f"record it: pytest {shlex.quote(case.nodeid)} --update-baselines"
     if engine.settings.baseline_path is None:
         return None, Judgement(reason=Reason.BASELINES_OFF, detail="--perf-baseline none")
     if file is None:
-        return None, Judgement(reason=Reason.NO_FILE, detail=f"{_shown(engine)} does not exist; {record}")
+        return None, Judgement(
+            reason=Reason.NO_FILE,
+            detail=f"{shown} does not exist; record it: pytest --update-baselines",
+        )
     if (file.arch, file.gpu) != (device.arch, device.name):
         return None, Judgement(
-            reason=Reason.OTHER_GPU, detail=f"{_shown(engine)} was recorded on {file.gpu} ({file.arch})"
+            reason=Reason.OTHER_GPU,
+            detail=f"{shown} was recorded on {file.gpu} ({file.arch})",
         )
     entry = file.entries.get(case.key)
     if entry is None:
-        return None, Judgement(reason=Reason.NO_ENTRY, detail=f"{_shown(engine)} has no entry; {record}")
+        return None, Judgement(
+            reason=Reason.NO_ENTRY,
+            detail=f"{shown} has no entry for {case.key}; {advice}",
+        )
     if entry.work != case.work:
         return None, Judgement(
             reason=Reason.WORK_CHANGED,
-            detail=f"the work is {_work(case.work)} now, {_work(entry.work)} in {_shown(engine)}; {record}",
+            detail=(
+                f"{case.key} does {_work(case.work)} now, {_work(entry.work)} in {shown}; "
+                f"{advice} --reason TEXT"
+            ),
         )
     return entry, Judgement(reason=Reason.WITHIN_MARGIN)
-
-
-def _record(
-    engine: Engine,
-    case: SpeedCase,
-    measurement: Measurement,
-    medians: list[float],
-    judgement: Judgement,
-    entry: Entry | None,
-    environment: Mapping[str, str],
-) -> tuple[str, bool]:
-    """Record the measurement where the rules allow it; return what was done, and whether it was recorded."""
-    path = engine.baseline_file
-    if path is None or judgement.reason is Reason.OTHER_GPU:
-        return f"not recorded: {judgement.detail}", False
-    problems = engine.timer.problems()
-    if problems:
-        return f"not recorded: {'; '.join(problems)}", False
-    reason = engine.settings.reason
-    if judgement.verdict is Verdict.REGRESSION and reason is None:
-        return "not recorded: it is slower; give --reason TEXT to accept that", False
-    if judgement.verdict is Verdict.INCONCLUSIVE:
-        return f"not recorded: {judgement.detail}", False
-    run = Run(
-        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        median_us=round(sorted(medians)[len(medians) // 2], 3),
-        spread=round(measurement.relative_spread, 5),
-        samples=len(measurement.samples_us),
-        gpu_uuid=measurement.device.uuid,
-    )
-    provenance = {"by": f"pytest-cutile {_version()}", "commit": engine.commit}
-    if judgement.verdict is Verdict.PASS and entry is not None:
-        renewed = entry.with_run(run, environment=environment, provenance=provenance)
-        what = f"run {len(renewed.runs)} added"
-        if changes := environment_changes(entry.environment, environment):
-            what = f"recorded anew, the environment changed ({'; '.join(changes)})"
-    else:
-        if judgement.verdict is Verdict.REGRESSION and reason is not None:
-            provenance["reason"] = reason
-        renewed = Entry(work=case.work, runs=(run,), environment=environment, provenance=provenance)
-        what = "recorded"
-        if entry is not None and judgement.change is not None:
-            what = f"{format_time(entry.median_us)} -> {format_time(run.median_us)} "
-            what += f"({format_change(judgement.change)})"
-    try:
-        record_entries(
-            path, arch=measurement.device.arch, gpu=measurement.device.name, entries={case.key: renewed}
-        )
-    except BaselineError as error:
-        raise _Failed(Reason.BAD_BASELINE, str(error)) from None
-    return f"{what} in {_shown(engine)}", True
-
-
-def _shown(engine: Engine) -> str:
-    path = engine.baseline_file
-    if path is None:
-        return "no baseline file"
-    try:
-        return str(path.relative_to(engine.settings.rootpath))
-    except ValueError:
-        return str(path)
 
 
 def _work(work: Work) -> str:
     dtype = f", {work.dtype}" if work.dtype else ""
     return f"{work.flops:.6g} flops, {work.bytes:.6g} bytes{dtype}"
-
-
-def _version() -> str:
-    from pytest_cutile import __version__
-
-    return __version__

@@ -104,12 +104,6 @@ def _max_sm_clock_mhz(pynvml: Any, handle: Any) -> float | None:
         return None
 
 
-def sm_clock_mhz() -> int:
-    """Return the current SM clock of the first visible GPU in MHz."""
-    with _nvml() as pynvml:
-        return int(pynvml.nvmlDeviceGetClockInfo(_first_visible(pynvml), pynvml.NVML_CLOCK_SM))
-
-
 def recording_problems() -> Sequence[str]:
     """Return why figures taken now must not become baselines: throttled, or busy with other processes."""
     problems = []

@@ -28,8 +28,10 @@ SETTLE_SECONDS_FIRST = 0.5
 SETTLE_SECONDS = 0.05
 """Least time under load before every further case."""
 SETTLE_LIMIT_SECONDS = 2.0
+WINDOW_SECONDS = 0.04
+"""The clock reacts to a change of load over tens of milliseconds: medians are compared over so much."""
 SETTLED = 0.005
-"""The clock counts as settled when the medians of successive replays agree within this fraction."""
+"""The clock counts as settled when the medians of successive windows agree within this fraction."""
 
 
 class CudaGraphTimer:
@@ -96,6 +98,7 @@ class CudaGraphTimer:
         new_event: Any = functools.partial(torch.cuda.Event, enable_timing=True, external=True)
         events = [(new_event(), new_event()) for _ in range(LAUNCHES_PER_REPLAY)]
         graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph):
                 for start, end in events:
@@ -104,11 +107,15 @@ class CudaGraphTimer:
                     launch()
                     end.record()
         except RuntimeError as error:
+            if "captur" not in str(error):
+                raise
             raise TimingError(
                 f"the launch cannot be captured into a CUDA graph, so it cannot be timed: {error}\n"
                 "Launch code must not read values back from the GPU (.item(), .tolist(), synchronize) and "
                 "must launch on torch.cuda.current_stream()."
             ) from error
+        finally:
+            torch.cuda.set_stream(stream)  # a capture that failed leaves torch on its own stream
         return graph, events
 
     def _replay(self, graph: Any, events: list[tuple[Any, Any]]) -> list[float]:
@@ -119,14 +126,16 @@ class CudaGraphTimer:
         return [start.elapsed_time(end) * 1000 for start, end in events]
 
     def _settle(self, graph: Any, events: list[tuple[Any, Any]]) -> None:
-        least = SETTLE_SECONDS if self._warm else SETTLE_SECONDS_FIRST
+        """Replay until the medians of two successive windows agree: the clock drifts over many replays."""
         start = time.perf_counter()
+        least = SETTLE_SECONDS if self._warm else SETTLE_SECONDS_FIRST
         before = 0.0
-        while True:
-            now = statistics.median(self._replay(graph, events))
-            elapsed = time.perf_counter() - start
-            steady = before and abs(now / before - 1) < SETTLED
-            if (elapsed > least and steady) or elapsed > SETTLE_LIMIT_SECONDS:
+        while (began := time.perf_counter()) - start < SETTLE_LIMIT_SECONDS:
+            window: list[float] = []
+            while time.perf_counter() - began < WINDOW_SECONDS:
+                window += self._replay(graph, events)
+            now = statistics.median(window)
+            if before and abs(now / before - 1) < SETTLED and time.perf_counter() - start > least:
                 break
             before = now
         self._warm = True

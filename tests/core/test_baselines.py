@@ -1,5 +1,9 @@
 import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +17,7 @@ from pytest_cutile.core.baselines import (
     baseline_path,
     environment_changes,
     read_baselines,
-    record_entries,
+    record_entry,
     render,
 )
 
@@ -40,8 +44,9 @@ def entry(*medians: float) -> Entry:
     )
 
 
-def write(path, **changes):
-    record_entries(path, **{"arch": "sm_90", "gpu": "NVIDIA H200", "entries": {"k[c]": entry()}, **changes})
+def write(path, key="k[c]", new=None, **changes):
+    options = {"arch": "sm_90", "gpu": "NVIDIA H200", "renew": lambda _: new or entry(), **changes}
+    record_entry(path, key, **options)
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -58,7 +63,7 @@ def test_no_file_is_none(tmp_path):
 def test_entries_on_disk_stay(tmp_path):
     path = tmp_path / "x.json"
     write(path)
-    write(path, entries={"k[d]": entry(50.0)})
+    write(path, "k[d]", entry(50.0))
     file = read_baselines(path)
     assert file is not None
     assert sorted(file.entries) == ["k[c]", "k[d]"]
@@ -66,10 +71,7 @@ def test_entries_on_disk_stay(tmp_path):
 
 def test_concurrent_writers_lose_nothing(tmp_path):
     path = tmp_path / "x.json"
-    threads = [
-        threading.Thread(target=write, args=(path,), kwargs={"entries": {f"k[{n}]": entry()}})
-        for n in range(12)
-    ]
+    threads = [threading.Thread(target=write, args=(path,), kwargs={"key": f"k[{n}]"}) for n in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -94,8 +96,8 @@ def test_the_reference_is_the_median_over_runs():
 def test_runs_are_added_up_to_a_limit_and_only_in_one_environment():
     one = entry(*range(1, MAX_RUNS + 1))
     more = one.with_run(run(99.0), environment=ENVIRONMENT, provenance={"commit": "def"})
-    assert len(more.runs) == MAX_RUNS
-    assert more.runs[-1].median_us == 99.0
+    assert more.runs == one.runs  # a reference that follows every run drifts with them
+    assert entry(1.0, 2.0).with_run(run(99.0), environment=ENVIRONMENT, provenance={}).runs[-1] == run(99.0)
     assert more.provenance == {"by": "pytest-cutile 0.1.0", "commit": "def"}
     other = one.with_run(run(99.0), environment={"driver": "590"}, provenance={})
     assert [item.median_us for item in other.runs] == [99.0]
@@ -125,7 +127,12 @@ GOOD = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": ent
             GOOD.replace('"environment"', '"env"'),
             r"bad entry at key 'entries / k\[c\]': 'environment' is missing",
         ),
-        (GOOD.replace('"median_us": 40.0', '"median_us": -1'), r"median_us is not a positive number"),
+        (GOOD.replace('"median_us": 40.0', '"median_us": -1'), r"median_us is -1, not a number"),
+        (GOOD.replace('"median_us": 40.0', '"median_us": 0'), r"median_us is 0, not a positive number"),
+        (GOOD.replace('"median_us": 40.0', '"median_us": true'), r"median_us is True, not a number"),
+        (GOOD.replace('"median_us": 40.0', '"median_us": Infinity'), r"Infinity is no measurement"),
+        (GOOD.replace('"spread": 0.004', '"spread": "x"'), r"spread is 'x', not a number"),
+        (GOOD.replace('"arch": "sm_90"', '"arch": "sm_90", "arch": "sm_80"'), r"'arch' is there twice"),
         (GOOD.replace('"spread"', '"sprd"'), r"bad entry at key 'entries / k\[c\]'.*sprd"),
     ],
 )
@@ -158,7 +165,7 @@ def test_a_failed_write_leaves_no_half_written_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pytest_cutile.core.baselines.os.fsync", fail)
     with pytest.raises(BaselineError, match=r"no space left on device\. Nothing was changed"):
-        write(path, entries={"k[d]": entry()})
+        write(path, "k[d]")
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
 
@@ -167,3 +174,48 @@ def test_environment_changes_are_named():
     assert environment_changes(ENVIRONMENT, {**ENVIRONMENT, "driver": "590.2"}) == ["driver: 580.1 -> 590.2"]
     assert environment_changes(ENVIRONMENT, ENVIRONMENT) == []
     assert environment_changes({}, {"torch": "2.11"}) == ["torch: unknown -> 2.11"]
+
+
+def test_the_entry_on_disk_is_what_is_renewed(tmp_path):
+    path = tmp_path / "x.json"
+    write(path, new=entry(36.0))  # another session, meanwhile
+    seen = []
+
+    def renew(existing):
+        seen.append(existing.median_us)
+        return entry(40.0)
+
+    write(path, renew=renew)
+    assert seen == [36.0]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "real" / "x.json", tmp_path / "x.json"
+    write(target)
+    link.symlink_to(target)
+    write(link, "k[d]")
+    assert link.is_symlink()
+    file = read_baselines(target)
+    assert file is not None
+    assert sorted(file.entries) == ["k[c]", "k[d]"]
+
+
+def test_processes_with_their_own_tmpdir_share_the_lock(tmp_path):
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[3])\n"
+        "from pathlib import Path\n"
+        "from tests.core.test_baselines import write\n"
+        "for n in range(10): write(Path(sys.argv[1]), f'{sys.argv[2]}[{n}]')\n"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    path = tmp_path / "x.json"
+    processes = []
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        environment = {**os.environ, "TMPDIR": str(tmp_path / name)}
+        command = [sys.executable, "-c", script, str(path), name, root]
+        processes.append(subprocess.Popen(command, env=environment, cwd=root))
+    assert [process.wait() for process in processes] == [0] * 4
+    file = read_baselines(path)
+    assert file is not None
+    assert len(file.entries) == 40

@@ -68,7 +68,7 @@ def test_messages_fit_into_a_hundred_columns():
         (120.0, Work(flops=2 * 4096**3, dtype="float16"), "1145 TFLOPS of at most 1070 TFLOPS"),
         (136.0, Work(flops=2 * 4096**3, dtype="float16"), None),  # above the rate at 1830 MHz, below at 1980
         (180.0, Work(flops=2 * 4096**3, dtype="float16"), None),
-        (1.0, Work(flops=2 * 4096**3, dtype="float128"), None),  # no published limit
+        (1.0, Work(flops=2 * 4096**3, dtype="int32"), None),  # no published limit
     ],
 )
 def test_a_figure_above_the_chips_limit_is_seen(us, work, exceeded):
@@ -104,6 +104,7 @@ def test_times_keep_their_unit():
 def result(**changes) -> GateResult:
     fields = {
         "gate": "speed",
+        "key": "k",
         "kernel": "softmax",
         "case": "bf16-4096x8192",
         "arch": "sm_90",

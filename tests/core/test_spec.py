@@ -37,3 +37,19 @@ def test_work_and_reduction_take_the_parameters_of_the_case():
     assert declared.reduction_of(case) == 8
     assert spec().work_of(case) == Work()
     assert spec(reduction=5).reduction_of(case) == 5
+
+
+@pytest.mark.parametrize("count", [float("nan"), float("inf"), -1.0])
+def test_work_is_a_finite_count(count):
+    with pytest.raises(SpecError, match="bytes must be a finite count"):
+        Work(bytes=count)
+
+
+def test_an_unknown_dtype_would_switch_the_limit_off():
+    with pytest.raises(SpecError, match=r"unknown dtype 'bf16'; known are .*bfloat16"):
+        Work(flops=1.0, dtype="bf16")
+    assert Work(flops=1.0, dtype="torch.float16").dtype == "float16"
+
+
+def test_cases_may_be_a_generator():
+    assert len(spec(cases=(Case(name=f"n{n}") for n in range(3))).cases) == 3

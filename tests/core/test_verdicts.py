@@ -27,7 +27,12 @@ RULE = Rule(margin=0.03, noise_limit=0.10, attempts=3)
         ([105.0, 101.0, 102.0], 0.005, Reason.WITHIN_MARGIN),  # further looks clear it
         ([108.0, 104.0, 101.0], 0.005, Reason.UNSTEADY),
         ([96.9], 0.005, Reason.FASTER),
+        ([96.0, 100.0, 99.0], 0.005, Reason.WITHIN_MARGIN),
+        ([92.0, 96.0, 99.0], 0.005, Reason.UNSTEADY),
         ([100.0], 0.12, Reason.NOISY),
+        ([70.0], 0.58, Reason.NOISY),  # no improvement can be seen in that
+        ([105.0] * 3, 5.0, Reason.NOISY),
+        ([150.0] * 3, 0.2, Reason.SLOWER),  # but a change beyond the spread can
     ],
 )
 def test_judge_times(medians, spread, reason):

@@ -35,6 +35,8 @@ class FileTimer:
         times = state["times"]
         value = times[min(self.calls, len(times) - 1)]
         self.calls += 1
+        if value == "crash":
+            raise ZeroDivisionError("a bug in the timer")
         if value == "error":
             raise pytest_cutile.TimingError("the launch cannot be captured")
         if isinstance(value, list):

@@ -160,3 +160,12 @@ class TestAConftestWithItsOwnArch:
         result = plain.runpytest_inprocess("--arch", "vgg")
         result.assert_outcomes(passed=1, errors=1)
         result.stdout.fnmatch_lines(["*--arch vgg: this option belongs to another plugin or conftest*"])
+
+    @pytest.mark.parametrize(
+        ("options", "value"),
+        [("choices=['ampere', 'hopper']", "ampere"), ("type=int", "90"), ("action='append'", "sm90")],
+    )
+    def test_with_values_of_any_form(self, plain, options, value):
+        plain.makeconftest(f"def pytest_addoption(parser): parser.addoption('--arch', {options})\n")
+        plain.makepyfile(test_theirs="def test_theirs(request): assert request.config.getoption('--arch')\n")
+        plain.runpytest_inprocess("--arch", value, "test_theirs.py").assert_outcomes(passed=1)

@@ -1,5 +1,8 @@
 """The gate `compile` on real kernels with the real compiler, on a machine without a GPU."""
 
+import subprocess
+import sys
+
 import pytest
 
 from pytest_cutile.core import toolchain
@@ -70,7 +73,7 @@ def test_a_kernel_that_does_not_compile_is_told_in_the_compilers_words_once(no_g
     no_gpu.kernel(ADD.replace("ct.store(C, (i,), a + b)", "ct.store(C, (i,), a + missing)"), name="add")
     result = no_gpu.run("--arch", "sm_121", gates="cutile_compile")
     result.assert_outcomes(failed=1, deselected=2)
-    text = result.stdout.str()
+    text = result.stdout.str().partition("short test summary info")[0]
     assert "add_kernel does not compile for sm_121" in text
     assert "ct.store(C, (i,), a + missing)" in text
     assert text.count("missing)") == 1
@@ -145,3 +148,18 @@ def test_the_second_run_compiles_nothing(no_gpu, monkeypatch):
 
     monkeypatch.setattr("pytest_cutile.compile.cutile.run_tileiras", run)
     no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1, deselected=2)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_shown_outside_of_captured_output(no_gpu, terminal):
+    many = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 40))
+    no_gpu.kernel(ADD.replace('pytest_cutile.Case(name="n1000", params={"n": 1000})', many), "add")
+    (no_gpu.path / "conftest.py").write_text(
+        "from pytest_cutile.terminal import Progress\nProgress.LOG_SECONDS = 0.3\n"
+    )
+    command = f"{sys.executable} -m pytest -m cutile_compile --arch sm_90,sm_121"
+    if terminal:
+        command = f"script -qec '{command}' /dev/null"
+    output = subprocess.run(command, shell=True, capture_output=True, text=True, check=False).stdout
+    assert "cutile: " in output
+    assert "78 passed" in output

@@ -134,18 +134,19 @@ def test_after_a_broken_cuda_context_the_rest_is_not_measured(project):
         ),
     ],
 )
-def test_a_bad_declaration_is_one_clear_collection_error(project, old, new, message):
+def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, old, new, message):
     project.kernel(KERNEL.replace(old, new))
     project.kernel(KERNEL.replace('name="scale"', 'name="other"'), name="other")
-    result = project.run("--continue-on-collection-errors")
-    result.assert_outcomes(errors=1, passed=2, deselected=1)
+    result = project.run()
+    result.assert_outcomes(failed=1, passed=2, deselected=1)
     result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*Traceback*")
 
 
 def test_two_modules_with_one_kernel_name_would_share_baselines(project):
     project.kernel(KERNEL, name="again")
     result = project.run()
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(failed=1, passed=2, deselected=1)
     result.stdout.fnmatch_lines(["*'scale' is declared in*again.py*and in*scale.py*"])
 
 
@@ -153,10 +154,58 @@ def test_a_listed_module_without_a_spec_is_an_error(project):
     project.kernel("x = 1")
     (project.path / "tox.ini").write_text("[pytest]\ncutile_kernels = mykernels.scale\n")
     result = project.run()
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*scale.py is listed in the ini option cutile_kernels but declares no SPEC*"]
+        ["*scale.py: it is listed in the ini option cutile_kernels but declares no SPEC*"]
     )
+
+
+def test_a_package_that_declares_nothing_is_a_usage_error(project):
+    project.kernel(KERNEL.replace("SPEC =", "SPECs ="))
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "no module of mykernels declares SPEC or SPECS" in result.stdout.str() + result.stderr.str()
+
+
+def test_an_empty_specs_is_an_error(project):
+    project.kernel(KERNEL + "\nSPECS = []\n")
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*SPECS must be a list of pytest_cutile.KernelSpec, not empty*"])
+
+
+def test_a_reexported_spec_is_collected_once(project):
+    (project.path / "mykernels" / "__init__.py").write_text("from mykernels.scale import SPEC\n")
+    project.run().assert_outcomes(passed=2, deselected=1)
+
+
+def test_several_specs_in_one_module_have_their_names_in_the_ids(project):
+    project.kernel(KERNEL + "\nimport dataclasses\nSPECS = [SPEC, dataclasses.replace(SPEC, name='again')]\n")
+    result = project.run("--collect-only", "-q", gates="cutile_speed")
+    result.stdout.fnmatch_lines(["*::speed[[]scale-n8[]]", "*::speed[[]again-n8[]]"])
+
+
+def test_scripts_and_tests_in_the_package_are_not_imported(project):
+    for name in ("__main__", "conftest", "test_more"):
+        project.kernel("raise SystemExit('imported')", name=name)
+    (project.path / "mykernels" / "conftest.py").unlink()
+    (project.path / "mykernels" / "test_more.py").write_text("def test_more(): pass\n")
+    project.run(gates="not cutile_compile").assert_outcomes(passed=3, deselected=1)
+
+
+def test_a_link_to_the_project_gates_the_same(project, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(project.path)
+    result = project.run("--rootdir", str(link), str(link / "mykernels"))
+    result.assert_outcomes(passed=2, deselected=1)
+
+
+def test_last_failed_finds_the_gate_again(project):
+    project.kernel(KERNEL.replace("return x * 2\n", "return x * 2.01\n", 1))
+    project.run().assert_outcomes(failed=1, skipped=1, deselected=1)
+    project.run("--lf").assert_outcomes(failed=1)
+    project.kernel(KERNEL)
+    project.run("--lf").assert_outcomes(passed=1)
 
 
 def test_an_unknown_module_is_a_usage_error(project):

@@ -123,3 +123,22 @@ def test_results_reach_junit_files(project):
     text = (project.path / "report.xml").read_text()
     assert text.count('name="cutile"') == 2
     assert "'median_us': 40.0" in text.replace("&#x27;", "'")
+
+
+def test_tests_of_one_name_are_told_apart(project):
+    test = """
+    class TestA:
+        def test_x(self, make_tensor, check_kernel):
+            check_kernel(lambda x: x * 2.1, make_tensor((8,), "float32"), reference=lambda x: x * 2)
+
+    class TestB:
+        def test_x(self, perf):
+            perf(lambda: None, bytes=1e8)
+    """
+    result = run(project, test=test)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["test_mine *wrong result", "test_mine *no-baseline"])
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(project):
+    project.run("-o", "cache_dir=/proc/nope", "-W", "ignore").assert_outcomes(passed=2, deselected=1)

@@ -175,7 +175,43 @@ def test_a_measurement_that_cannot_be_is_an_error_and_never_recorded(project, ti
 
 def test_a_case_that_the_file_does_not_know_has_no_baseline(project):
     project.record(40.0)
-    project.baseline.write_text(project.baseline.read_text().replace("scale[n8]", "scale[n9]"))
+    project.baseline.write_text(project.baseline.read_text().replace('"scale[n8]"', '"scale[n9]"'))
     result = project.run("--perf-strict")
     result.assert_outcomes(passed=1, failed=1, deselected=1)
-    result.stdout.fnmatch_lines(["*no-baseline (no-entry): *has no entry; record it: pytest *"])
+    result.stdout.fnmatch_lines(
+        ["*no-baseline (no-entry): *has no entry for scale[[]n8[]]; record it: pytest *"]
+    )
+
+
+def test_the_summary_says_why_there_is_nothing_to_compare_with(project):
+    result = project.run()
+    result.stdout.fnmatch_lines(
+        ["no-baseline: baselines/sm_90-nvidia-h200.json does not exist; record it: *"]
+    )
+
+
+def test_the_command_keeps_the_baselines_that_were_given(project):
+    project.record(40.0)
+    (project.path / "baselines").rename(project.path / "elsewhere")
+    project.times(42.4)
+    result = project.run("--perf-baseline", "elsewhere")
+    result.stdout.fnmatch_lines(["*speed[[]n8[]]' --arch sm_90 --perf-baseline elsewhere \\"])
+
+
+def test_what_is_seen_on_the_gpu_is_said_when_a_case_is_slower(project):
+    project.record(40.0)
+    project.times(60.0, problems=["1 other process on the GPU"])
+    project.run().stdout.fnmatch_lines(["*on the GPU  1 other process on the GPU"])
+
+
+def test_a_timer_that_crashes_is_no_pass(project):
+    project.times("crash")
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["scale *speed: raised"])
+
+
+def test_the_summary_shows_the_measurement_that_the_verdict_is_about(project):
+    project.record(40.0)
+    project.times(48.0, 40.1, 40.2)
+    project.run().stdout.fnmatch_lines(["scale *40.2 us *+0.? % *pass"])

@@ -69,19 +69,61 @@ def test_a_busy_or_throttled_gpu_records_nothing(project):
     assert not project.baseline.exists()
 
 
+NEW = {"driver": "590.2", "tileiras": "13.4.92"}
+
+
 def test_a_new_environment_starts_the_runs_anew(project):
     project.record(40.0)
-    project.times(40.1, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    project.times(39.9, environment=NEW)
     result = project.run("--update-baselines")
-    result.stdout.fnmatch_lines(["*recorded anew, the environment changed (driver: 580.1 -> 590.2)*"])
-    assert len(entry(project)["runs"]) == 1
+    result.stdout.fnmatch_lines(
+        ["*40 us -> 39.9 us (-0.? %), the environment changed (driver: 580.1 -> 590.2)*"]
+    )
+    assert [run["median_us"] for run in entry(project)["runs"]] == [39.9]
 
 
-def test_other_work_is_recorded_anew(project):
+def test_a_new_environment_is_no_way_to_get_slower_unasked(project):
+    project.record(40.0)
+    project.times(40.8, environment=NEW)
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(["*not recorded: the environment changed (driver*) and it is +2.0 % slower*"])
+    project.run("--update-baselines", "--reason", "driver 590").assert_outcomes(passed=2, deselected=1)
+    assert entry(project)["provenance"]["reason"] == "driver 590"
+
+
+def test_small_steps_do_not_add_up(project):
+    project.record(40.0)
+    for step in range(1, 12):
+        project.times(40.0 * 1.0045**step)
+        project.run("--update-baselines")
+    assert max(run["median_us"] for run in entry(project)["runs"]) <= 41.2
+    project.times(42.0)
+    project.run().assert_outcomes(passed=1, failed=1, deselected=1)
+
+
+def test_other_work_is_recorded_anew_with_a_reason(project):
     project.record(40.0)
     project.baseline.write_text(project.baseline.read_text().replace("100000000.0", "90000000.0"))
-    project.record(40.0)
+    project.times(80.0)
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(["*not recorded: the case does other work*give --reason TEXT*"])
+    project.run("--update-baselines", "--reason", "larger").assert_outcomes(passed=2, deselected=1)
     assert entry(project)["work"]["bytes"] == 1e8
+
+
+def test_noise_is_not_recorded(project):
+    project.times([20.0, 30.0, 40.0, 50.0, 60.0])
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(["*not recorded: the samples spread by 25%*"])
+    assert not project.baseline.exists()
+
+
+def test_a_passing_speed_up_replaces_nothing(project):
+    project.record(40.0)
+    project.times(30.0, 40.0, 40.1)
+    project.run("--update-baselines").assert_outcomes(passed=2, deselected=1)
+    assert [run["median_us"] for run in entry(project)["runs"]] == [40.0, 40.0]
 
 
 def test_a_reason_without_update_is_a_usage_error(project):
