@@ -1,6 +1,6 @@
 """Compare the signatures that `pytest_cutile.compile` derives with those of real launches. Needs a GPU.
 
-    python benchmarks/check_signatures.py
+    python -m benchmarks.check_signatures
 
 prints one line for each launch and exits with 1 when one differs. No kernel is compiled or run.
 tests/compile makes the same comparison with no GPU, against cuda-tile on a driver that does nothing; here the
