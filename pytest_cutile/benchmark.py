@@ -64,13 +64,13 @@ class WithBenchmark:
 
     @pytest.fixture
     def _cutile_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Publish]:
-        # No clock: `perf` was asked for with getfixturevalue, after pytest-benchmark had looked at the markers.
+        # No clock: `perf` was asked for with getfixturevalue, after pytest-benchmark read the markers.
         clock = request.node.stash.get(_CLOCK, None)
         published = False
 
         def publish(measurement: Measurement) -> None:
             nonlocal published
-            if clock is None or published:  # pytest-benchmark takes one benchmark per test: the first call of `perf`
+            if clock is None or published:  # pytest-benchmark takes one benchmark per test, the first
                 return
             published = True
             clock.load(measurement)
