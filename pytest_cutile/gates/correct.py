@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_cutile.core.results import Gate, GateResult
-from pytest_cutile.core.verdicts import Verdict
+from pytest_cutile.core.verdicts import Reason, Verdict
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gpu.check import KernelMismatch
 
@@ -47,17 +47,13 @@ def gate_correct(
         record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
         raise
     except KernelMismatch as mismatch:
-        engine.wrong.add(key)
-        engine.right.discard(key)
+        engine.checked[key] = Reason.WRONG_RESULT
         record("fail", detail=str(mismatch).partition("\n")[0])
         raise
     except Exception as error:
-        engine.unchecked.add(key)
-        engine.right.discard(key)
+        engine.checked[key] = Reason.UNCHECKED
         record("fail", reason="raised", detail=f"{type(error).__name__}: {error}".partition("\n")[0])
         raise
-    engine.right.add(key)
-    engine.wrong.discard(key)
-    engine.unchecked.discard(key)
+    engine.checked[key] = None
     record("pass")
     return report

@@ -48,12 +48,8 @@ class Engine:
         self._cache_dir = cache_dir
         self.progress = progress
         """Shows what takes time."""
-        self.wrong: set[str] = set()
-        """Keys of cases whose result was found wrong."""
-        self.unchecked: set[str] = set()
-        """Keys of cases whose check raised, so that nobody knows."""
-        self.right: set[str] = set()
-        """Keys of cases whose result was found right."""
+        self.checked: dict[str, Reason | None] = {}
+        """What the last check of a case found, by its key: None if it is right, else why it has no speed."""
         self.results: list[GateResult] = []
         """Results of the running test, which its report takes along."""
         self.declared: dict[str, tuple[KernelSpec, Path]] = {}

@@ -61,6 +61,12 @@ class SpeedCase:
     """Compares the result with the reference; run first unless that has been done in this run."""
 
 
+_NO_SPEED = {
+    Reason.WRONG_RESULT: "the result is wrong, so its speed means nothing",
+    Reason.UNCHECKED: "its check raised, so nobody knows whether the result is right",
+}
+
+
 class _Failed(Exception):  # noqa: N818 - control flow inside this module
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -80,14 +86,13 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
             raise Blocked(
                 Reason.PARALLEL_RUN, "tests run in parallel (pytest -n); speed is timed in a serial run"
             )
-        if case.identity in engine.wrong:
-            raise Blocked(Reason.WRONG_RESULT, "the result is wrong, so its speed means nothing")
-        if case.identity in engine.unchecked:
-            raise Blocked(Reason.UNCHECKED, "its check raised, so nobody knows whether the result is right")
+        found = engine.checked.get(case.identity)
+        if found is not None:
+            raise Blocked(found, _NO_SPEED[found])
     except Blocked as blocked:
-        _append(engine, case, Judgement(reason=blocked.reason, detail=blocked.detail), None)
+        _append(engine, case, verdict=Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
         raise
-    if case.check is not None and case.identity not in engine.right:
+    if case.check is not None and case.identity not in engine.checked:
         case.check()
     try:
         outcome = _measure_and_judge(engine, case)
@@ -95,22 +100,12 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
         judgement = Judgement(reason=failed.reason, detail=str(failed).partition("\n")[0])
         outcome = SpeedOutcome(judgement=judgement, measurement=None, failure=str(failed))
     except Exception as error:
-        _append_failure(engine, case, error)
+        detail = f"{type(error).__name__}: {error}".partition("\n")[0]
+        _append(engine, case, verdict="fail", reason="raised", detail=detail)
         raise
-    _append(engine, case, outcome.judgement, outcome.measurement, recorded=outcome.note or "")
-    return outcome
-
-
-def _append(
-    engine: Engine,
-    case: SpeedCase,
-    judgement: Judgement,
-    measurement: Measurement | None,
-    *,
-    recorded: str = "",
-) -> None:
+    judgement, measurement = outcome.judgement, outcome.measurement
     figures: dict[str, Any] = {}
-    if measurement is not None and judgement.reason not in ERRORS:
+    if measurement is not None:
         figures = {
             "median_us": measurement.median_us,
             "rate": measurement.rate,
@@ -118,34 +113,21 @@ def _append(
             "share_of_limit": measurement.share_of_limit,
             "change": judgement.change,
         }
-    engine.results.append(
-        GateResult(
-            gate=Gate.SPEED,
-            key=case.key,
-            kernel=case.kernel,
-            case=case.case,
-            arch=case.arch,
-            verdict="fail" if judgement.reason in ERRORS else judgement.verdict,
-            reason=judgement.reason,
-            detail=judgement.detail,
-            recorded=recorded,
-            **figures,
-        )
+    _append(
+        engine,
+        case,
+        verdict="fail" if judgement.reason in ERRORS else judgement.verdict,
+        reason=judgement.reason,
+        detail=judgement.detail,
+        recorded=outcome.note or "",
+        **figures,
     )
+    return outcome
 
 
-def _append_failure(engine: Engine, case: SpeedCase, error: Exception) -> None:
+def _append(engine: Engine, case: SpeedCase, **found: Any) -> None:
     engine.results.append(
-        GateResult(
-            gate=Gate.SPEED,
-            key=case.key,
-            kernel=case.kernel,
-            case=case.case,
-            arch=case.arch,
-            verdict="fail",
-            reason="raised",
-            detail=f"{type(error).__name__}: {error}".partition("\n")[0],
-        )
+        GateResult(gate=Gate.SPEED, key=case.key, kernel=case.kernel, case=case.case, arch=case.arch, **found)
     )
 
 
