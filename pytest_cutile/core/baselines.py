@@ -1,18 +1,21 @@
-"""Speed baselines: one JSON file per platform, read strictly, written atomically, made for diffs."""
+"""Speed baselines: one JSON file per platform."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_cutile.core.baseline_files import (
+    BaselineError,
+    bad_entry,
+    one_line,
+    read_document,
+    rewriting,
+    write_document,
+)
 from pytest_cutile.core.platforms import gpu_slug
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.statistics import median
@@ -21,10 +24,6 @@ SCHEMA = 1
 """Version of the file's form that this release writes and reads."""
 MAX_RUNS = 12
 """Runs kept per entry. The first ones stay: a reference that follows every run drifts with them."""
-
-
-class BaselineError(RuntimeError):
-    """A baseline file that cannot be used; the message names file, line or key, and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,56 +94,9 @@ def read_baselines(path: Path) -> BaselineFile | None:
     Raises:
         BaselineError: it cannot be read, holds a merge conflict, has a newer schema, or lacks a key.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    data = read_document(path, schema=SCHEMA)
+    if data is None:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BaselineError(f"{path} cannot be read: {error}. Restore it from version control.") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
-            raise BaselineError(
-                f"{path}:{number}: merge conflict ({line[:30].strip()}). Keep one side of every entry "
-                "(or both sides' runs), remove the markers, and run again."
-            )
-    try:
-        data = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
-    except _BadValue as error:
-        raise BaselineError(f"{path}: {error}. Restore it from version control.") from None
-    except json.JSONDecodeError as error:
-        raise BaselineError(
-            f"{path}:{error.lineno}: not valid JSON: {error.msg}. Restore it from version control."
-        ) from error
-    return _parse(data, path, text)
-
-
-class _BadValue(ValueError):  # noqa: N818 - internal
-    pass
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise _BadValue(f"the key {repeated!r} is there twice, perhaps after a merge; keep one")
-    return found
-
-
-def _refuse(constant: str) -> Any:
-    raise _BadValue(f"{constant} is no measurement")
-
-
-def _parse(data: Any, path: Path, text: str) -> BaselineFile:
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if not isinstance(schema, int) or isinstance(schema, bool):
-        raise BaselineError(f'{path}:1: no baseline file: the key "schema" is missing or no number.')
-    if schema != SCHEMA:
-        line = next((n for n, row in enumerate(text.splitlines(), 1) if re.search(r'"schema"\s*:', row)), 1)
-        advice = (
-            "Upgrade pytest-cutile" if schema > SCHEMA else "Record it anew with pytest --update-baselines"
-        )
-        raise BaselineError(f"{path}:{line}: schema {schema}, this release reads {SCHEMA}. {advice}.")
     key = "arch"
     try:
         arch, gpu = str(data["arch"]), str(data[key := "gpu"])
@@ -161,11 +113,7 @@ def _parse(data: Any, path: Path, text: str) -> BaselineFile:
             if not entries[name].runs:
                 raise ValueError("it has no runs")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise BaselineError(
-            f"{path}: bad entry at key {key!r}: {what}. Restore it from version control, "
-            "or delete the entry and record it with pytest --update-baselines."
-        ) from error
+        raise bad_entry(path, key, error) from error
     return BaselineFile(arch=arch, gpu=gpu, entries=entries)
 
 
@@ -190,21 +138,16 @@ def record_entry(
     Raises:
         BaselineError: the existing file cannot be used, belongs to another GPU, or cannot be written.
     """
-    try:
-        path = path.resolve()  # a link stays a link
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent):
-            existing = read_baselines(path) or BaselineFile(arch=arch, gpu=gpu)
-            if (existing.arch, existing.gpu) != (arch, gpu):
-                raise BaselineError(
-                    f"{path} belongs to {existing.gpu} ({existing.arch}), not to {gpu} ({arch}): nothing was "
-                    "written. Give --perf-baseline a directory, and each platform gets its own file."
-                )
-            entry = renew(existing.entries.get(key))
-            merged = {**existing.entries, key: entry}
-            _write_atomically(path, render(BaselineFile(arch=arch, gpu=gpu, entries=merged)))
-    except OSError as error:
-        raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
+    with rewriting(path) as path:  # noqa: PLR1704 - the same file, with links resolved
+        existing = read_baselines(path) or BaselineFile(arch=arch, gpu=gpu)
+        if (existing.arch, existing.gpu) != (arch, gpu):
+            raise BaselineError(
+                f"{path} belongs to {existing.gpu} ({existing.arch}), not to {gpu} ({arch}): nothing was "
+                "written. Give --perf-baseline a directory, and each platform gets its own file."
+            )
+        entry = renew(existing.entries.get(key))
+        merged = {**existing.entries, key: entry}
+        write_document(path, render(BaselineFile(arch=arch, gpu=gpu, entries=merged)))
     return entry
 
 
@@ -213,48 +156,19 @@ def render(file: BaselineFile) -> str:
     blocks = []
     for name in sorted(file.entries):
         entry = file.entries[name]
-        runs = ",\n".join(f"    {_line(asdict(run))}" for run in entry.runs)
+        runs = ",\n".join(f"    {one_line(asdict(run))}" for run in entry.runs)
         work = {key: value for key, value in asdict(entry.work).items() if value is not None}
         blocks.append(
             f"  {json.dumps(name)}: {{\n"
-            f'   "work": {_line(work)},\n'
-            f'   "environment": {_line(entry.environment)},\n'
-            f'   "provenance": {_line(entry.provenance)},\n'
+            f'   "work": {one_line(work)},\n'
+            f'   "environment": {one_line(entry.environment)},\n'
+            f'   "provenance": {one_line(entry.provenance)},\n'
             f'   "runs": [\n{runs}\n   ]\n'
             "  }"
         )
     body = ",\n".join(blocks)
     head = f' "schema": {SCHEMA},\n "arch": {json.dumps(file.arch)},\n "gpu": {json.dumps(file.gpu)},\n'
     return f'{{\n{head} "entries": {{\n{body}\n }}\n}}\n'
-
-
-def _line(mapping: Mapping[str, Any]) -> str:
-    return json.dumps(dict(mapping), sort_keys=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder: no lock file that would turn up in `git status` or depend on TMPDIR."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def environment_changes(then: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cutile.core.baselines import BaselineError, BaselineFile, Entry
+from pytest_cutile.core.baseline_files import BaselineError
+from pytest_cutile.core.baselines import BaselineFile, Entry
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.report import above_limit_message, regression_message
 from pytest_cutile.core.results import Gate, GateResult

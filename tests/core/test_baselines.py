@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_cutile import Work
+from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.baselines import (
     MAX_RUNS,
-    BaselineError,
     BaselineFile,
     Entry,
     Run,
@@ -163,7 +163,7 @@ def test_a_failed_write_leaves_no_half_written_file(tmp_path, monkeypatch):
     def fail(_descriptor):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("pytest_cutile.core.baselines.os.fsync", fail)
+    monkeypatch.setattr("pytest_cutile.core.baseline_files.os.fsync", fail)
     with pytest.raises(BaselineError, match=r"no space left on device\. Nothing was changed"):
         write(path, "k[d]")
     assert path.read_text() == before
