@@ -1,40 +1,43 @@
-"""A folder of compiled kernels that survives the run: written whole or not at all, checked when read."""
+"""A folder of results that survive the run: written whole or not at all, checked when they are read."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
-class CubinCache:
-    """Compiled kernels by key.
+class DiskCache:
+    """Bytes by key.
 
     A cache can only save time, so nothing here raises: what cannot be read counts as absent, what cannot be
     written is not kept. Several processes may share the folder.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, suffix: str) -> None:
         """Use `folder`, made when the first entry is written; None keeps nothing."""
         self._folder = folder
+        self._suffix = suffix
 
     def read(self, key: str) -> bytes | None:
-        """Return the cubin stored under `key` (hexadecimal), or None."""
+        """Return what is stored under `key` (hexadecimal), or None."""
         if self._folder is None:
             return None
         try:
             stored = self._path(self._folder, key).read_bytes()
         except OSError:
             return None
-        digest, cubin = stored[:_DIGEST_SIZE], stored[_DIGEST_SIZE:]
-        return cubin if hashlib.sha256(cubin).digest() == digest else None
+        digest, data = stored[:_DIGEST_SIZE], stored[_DIGEST_SIZE:]
+        return data if hashlib.sha256(data).digest() == digest else None
 
-    def write(self, key: str, cubin: bytes) -> None:
-        """Store `cubin` under `key`, replacing what is there."""
+    def write(self, key: str, data: bytes) -> None:
+        """Store `data` under `key`, replacing what is there."""
         if self._folder is None:
             return
         path = self._path(self._folder, key)
@@ -44,12 +47,30 @@ class CubinCache:
             temporary = Path(name)
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(cubin).digest() + cubin)
+                    file.write(hashlib.sha256(data).digest() + data)
                 temporary.replace(path)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
 
-    @staticmethod
-    def _path(folder: Path, key: str) -> Path:
-        return folder / key[:2] / f"{key}.cubin"
+    @contextlib.contextmanager
+    def making(self, key: str) -> Iterator[None]:
+        """Hold off everyone else who makes the entry of `key`: who waited finds it when reading again.
+
+        The lock is that of the entry's folder, so no lock files pile up; it goes when its process does.
+        """
+        descriptor = None
+        if self._folder is not None:
+            folder = self._path(self._folder, key).parent
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(folder, os.O_RDONLY)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _path(self, folder: Path, key: str) -> Path:
+        return folder / key[:2] / f"{key}{self._suffix}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cutile.compile import cutile
-from pytest_cutile.compile.cache import CubinCache
+from pytest_cutile.compile.cache import DiskCache
 from pytest_cutile.compile.export import CompileError
 from pytest_cutile.core.toolchain import toolchain_versions
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_cutile.compile.export import CompileJob
 
-_CACHE_FORMAT = "1"
+_CACHE_FORMAT = "2"
+_LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Compiled:
 
     cubin: bytes
     """The machine code, an ELF file."""
+    remarks: str | None
+    """What the compiler said about its choices, as YAML; None from a tileiras that says nothing."""
     arch: str
     """Architecture it is for."""
     kernel: str
@@ -57,7 +61,7 @@ class Compiler:
             jobs: how many tileiras may run at a time.
             timeout_s: after so many seconds a compilation is stopped and counts as failed.
         """
-        self._cache = CubinCache(cache_dir)
+        self._cache = DiskCache(cache_dir, suffix=".cubin")
         self._pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="tileiras")
         self._timeout_s = timeout_s
         self._futures: dict[str, Future[Compiled]] = {}
@@ -90,16 +94,21 @@ class Compiler:
         self.close()
 
     def _compile(self, job: CompileJob, key: str) -> Compiled:
-        cubin = self._cache.read(key)
-        from_cache = cubin is not None
         seconds = 0.0
-        if cubin is None:
-            start = time.perf_counter()
-            cubin = self._run(job)
-            seconds = time.perf_counter() - start
-            self._cache.write(key, cubin)
+        stored = self._cache.read(key)
+        if stored is None:
+            with self._cache.making(key):  # another process may be at it
+                stored = self._cache.read(key)
+                if stored is None:
+                    start = time.perf_counter()
+                    made = self._run(job)
+                    seconds = time.perf_counter() - start
+                    self._cache.write(key, _pack(*made))
+        from_cache = stored is not None
+        cubin, remarks = _unpack(stored) if stored is not None else made
         return Compiled(
             cubin=cubin,
+            remarks=remarks,
             arch=job.arch,
             kernel=job.kernel,
             symbol=job.symbol,
@@ -107,7 +116,7 @@ class Compiler:
             from_cache=from_cache,
         )
 
-    def _run(self, job: CompileJob) -> bytes:
+    def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
         __tracebackhide__ = True
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
             source = Path(folder) / "kernel.tileirbc"
@@ -115,7 +124,7 @@ class Compiler:
             try:
                 return cutile.run_tileiras(
                     source, arch=job.arch, opt_level=job.opt_level, timeout_s=self._timeout_s
-                ).read_bytes()
+                )
             except cutile.CompilerFailure as error:
                 raise CompileError(
                     error.message,
@@ -134,6 +143,15 @@ class Compiler:
                     file=job.file,
                     line=job.line,
                 ) from None
+
+
+def _pack(cubin: bytes, remarks: str | None) -> bytes:
+    return len(cubin).to_bytes(_LENGTH_BYTES) + cubin + json.dumps(remarks).encode()
+
+
+def _unpack(stored: bytes) -> tuple[bytes, str | None]:
+    end = _LENGTH_BYTES + int.from_bytes(stored[:_LENGTH_BYTES])
+    return stored[_LENGTH_BYTES:end], json.loads(stored[end:])
 
 
 def _key(job: CompileJob) -> str:

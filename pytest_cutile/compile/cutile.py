@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from pytest_cutile.core.toolchain import INSTALL, CompilerMissing, find_tileiras
+from pytest_cutile.core.toolchain import INSTALL, CompilerMissing, makes_remarks
 
 CHECKED_WITH = ("1.7.0",)
 
@@ -112,23 +112,32 @@ def optimization_level(kernel: Any, arch: str) -> int:
         raise _incompatible("kernel._compiler_options.opt_level_for_target") from None
 
 
-def run_tileiras(bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: float) -> Path:
-    """Compile a Tile IR bytecode file with the flags that a launch uses; return the cubin's path beside it.
+def run_tileiras(
+    bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: float
+) -> tuple[bytes, str | None]:
+    """Compile a Tile IR bytecode file with the flags that a launch uses; files are left beside it.
 
-    This goes around the process-wide lock of `compile_tile`, so threads compile in parallel.
+    Returns the cubin and the compiler's remarks, as YAML text (None: this tileiras makes none). This goes
+    around the process-wide lock of `compile_tile`, so threads compile in parallel.
 
     Raises:
         CompilerMissing: tileiras is not installed.
         CompilerFailure: tileiras rejected the kernel.
         TimeoutError: tileiras was stopped after `timeout_s` seconds.
     """
-    find_tileiras()
+    remarks_file = bytecode_file.with_suffix(".yaml") if makes_remarks() else None
     options = _private("cuda.tile._compiler_options", "CompilerOptions")
     compile_cubin = _private("cuda.tile._compile", "compile_cubin")
     failed = _private("cuda.tile._exception", "TileCompilerError")
     timed_out = _private("cuda.tile._exception", "TileCompilerTimeoutError")
     try:
-        return Path(compile_cubin(str(bytecode_file), options(opt_level=opt_level), arch, timeout_s))
+        cubin_file = compile_cubin(
+            str(bytecode_file),
+            options(opt_level=opt_level),
+            arch,
+            timeout_s,
+            remarks_output_file=remarks_file,
+        )
     except FileNotFoundError as error:
         raise CompilerMissing(f"{error}: {INSTALL}") from None
     except timed_out:
@@ -139,3 +148,9 @@ def run_tileiras(bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: f
         raise CompilerFailure(
             printed, file=error.loc.filename, line=error.loc.line, column=error.loc.col
         ) from None
+    remarks = None
+    if remarks_file is not None:
+        # With nothing to say, tileiras writes no file.
+        exists = remarks_file.exists()
+        remarks = remarks_file.read_text(encoding="utf-8", errors="replace") if exists else ""
+    return Path(cubin_file).read_bytes(), remarks

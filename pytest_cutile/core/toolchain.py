@@ -1,4 +1,4 @@
-"""The installed cuTile toolchain: which tileiras a launch would run, what it can compile for, its versions.
+"""The installed toolchain: which tileiras a launch would run, its abilities, and NVIDIA's binary tools.
 
 cuda-tile knows too, but importing it imports torch, which takes seconds. So its search is followed here:
 the wheels if their versions agree, then PATH, CUDA_HOME, and the default folder of the CUDA toolkit.
@@ -16,12 +16,17 @@ from functools import cache
 from pathlib import Path
 
 _WHEELS = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
+_TOOL_WHEELS = {"cuobjdump": "nvidia-cuda-cuobjdump", "nvdisasm": "nvidia-cuda-nvdisasm"}
 INSTALL = "pip install 'pytest-cutile[tileiras]'"
 """What to do when the compiler is missing."""
 
 
 class CompilerMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
     """cuda-tile or tileiras is not installed; the message says how to get it."""
+
+
+class ToolMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
+    """A tool that reads compiled kernels is not installed, or does not run; the message says what to do."""
 
 
 @cache
@@ -31,7 +36,7 @@ def find_tileiras() -> Path:
     Raises:
         CompilerMissing: there is none.
     """
-    for folder in _folders():
+    for folder in _compiler_folders():
         found = shutil.which("tileiras", path=folder)
         if found is not None:
             return Path(found)
@@ -41,16 +46,75 @@ def find_tileiras() -> Path:
     )
 
 
-def _folders() -> list[str]:
-    folders = []
+@cache
+def find_tool(name: str) -> Path:
+    """Return the path of "cuobjdump" or "nvdisasm": that of the wheel, else that of a CUDA toolkit.
+
+    Raises:
+        ToolMissing: there is none.
+    """
+    for folder in _tool_folders():
+        found = shutil.which(name, path=folder)
+        if found is not None:
+            return Path(found)
+    raise ToolMissing(
+        f"{name} is not installed: pip install 'pytest-cutile[static]' (the package {_TOOL_WHEELS[name]}), "
+        "or a CUDA toolkit with its bin folder on PATH"
+    )
+
+
+def run_tool(name: str, *args: str) -> str:
+    """Run "cuobjdump" or "nvdisasm"; return what it prints.
+
+    Raises:
+        ToolMissing: it is not installed, or it cannot do that (an old one, asked about a new architecture).
+    """
+    tool = find_tool(name)
+    try:
+        return subprocess.run(  # noqa: S603 - the tool that was found
+            [str(tool), *args], capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
+        raise ToolMissing(
+            f"{tool} failed ({said}); a newer one may do: pip install -U {_TOOL_WHEELS[name]}"
+        ) from None
+
+
+@cache
+def tool_version(name: str) -> str:
+    """Return the release of "cuobjdump" or "nvdisasm": "13.5.37".
+
+    Raises:
+        ToolMissing: it is not installed, or does not run.
+    """
+    return _release_in(run_tool(name, "--version"))
+
+
+def _tool_folders() -> list[str]:
+    return [*_wheel_folders(), *_toolkits()]
+
+
+def _compiler_folders() -> list[str]:
+    """Return where cuda-tile looks: the wheels only if those that make up the compiler are of one release."""
     try:
         releases = {tuple(importlib.metadata.version(name).split(".")[:2]) for name in _WHEELS}
-        spec = importlib.util.find_spec("nvidia.cu13") if len(releases) == 1 else None
-    except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
-        spec = None
-    if spec is not None and spec.submodule_search_locations:
-        folders += [str(Path(root, "bin")) for root in spec.submodule_search_locations]
-    folders.append(os.environ.get("PATH", ""))
+    except importlib.metadata.PackageNotFoundError:
+        releases = set()
+    return _tool_folders() if len(releases) == 1 else _toolkits()
+
+
+def _wheel_folders() -> list[str]:
+    try:
+        spec = importlib.util.find_spec("nvidia.cu13")
+    except ModuleNotFoundError:
+        return []
+    roots = (spec.submodule_search_locations if spec is not None else None) or ()
+    return [str(Path(root, "bin")) for root in roots]
+
+
+def _toolkits() -> list[str]:
+    folders = [os.environ.get("PATH", "")]
     if "CUDA_HOME" in os.environ:
         folders.append(str(Path(os.environ["CUDA_HOME"], "bin")))
     toolkits = Path("/usr/local").glob("cuda*/bin")
@@ -85,6 +149,15 @@ def supported_architectures() -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: int(name.removeprefix("sm_"))))
 
 
+def makes_remarks() -> bool:
+    """Return whether the installed tileiras says what became of loads, stores and products (since 13.4).
+
+    Raises:
+        CompilerMissing: there is no tileiras.
+    """
+    return "--remarks-output-file" in _ask("--help")
+
+
 def toolchain_versions() -> dict[str, str]:
     """Return the versions that decide the generated code: {"cuda-tile": "1.7.0", "tileiras": "13.4.92"}.
 
@@ -95,6 +168,9 @@ def toolchain_versions() -> dict[str, str]:
         cuda_tile = importlib.metadata.version("cuda-tile")
     except importlib.metadata.PackageNotFoundError:
         raise CompilerMissing(f"cuda-tile is not installed: {INSTALL}") from None
-    answer = _ask("--version")
+    return {"cuda-tile": cuda_tile, "tileiras": _release_in(_ask("--version"))}
+
+
+def _release_in(answer: str) -> str:
     release = re.search(r"\bV(\d+(?:\.\d+)+)", answer)
-    return {"cuda-tile": cuda_tile, "tileiras": release[1] if release else " ".join(answer.split())}
+    return release[1] if release else " ".join(answer.split())

@@ -83,7 +83,7 @@ def test_importing_is_cheap() -> None:
 
 @pytest.fixture
 def no_tileiras(monkeypatch):
-    monkeypatch.setattr(toolchain, "_folders", list)
+    monkeypatch.setattr(toolchain, "_compiler_folders", list)
     for answers in (toolchain.find_tileiras, toolchain._ask):
         answers.cache_clear()
     yield

@@ -51,7 +51,7 @@ def test_versions_of_the_installed_ones():
 
 
 def test_no_compiler_says_how_to_get_one(monkeypatch):
-    monkeypatch.setattr(toolchain, "_folders", lambda: ["/nowhere"])
+    monkeypatch.setattr(toolchain, "_compiler_folders", lambda: ["/nowhere"])
     with pytest.raises(
         CompilerMissing, match=r"tileiras is not installed.*pip install 'pytest-cutile\[tileiras\]'"
     ):
@@ -62,6 +62,6 @@ def test_a_broken_compiler_is_named(monkeypatch, tmp_path):
     script = tmp_path / "tileiras"
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
-    monkeypatch.setattr(toolchain, "_folders", lambda: [str(tmp_path)])
+    monkeypatch.setattr(toolchain, "_compiler_folders", lambda: [str(tmp_path)])
     with pytest.raises(CompilerMissing, match=r"did not run.*reinstall"):
         toolchain.supported_architectures()
