@@ -15,9 +15,10 @@ import pytest
 
 from pytest_cutile.core.results import Gate
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError
-from pytest_cutile.gates.compiling import Compilations
+from pytest_cutile.gates.compiling import Compilations, CompileCase
 from pytest_cutile.gates.declared import compile_case
 from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.static import StaticGate
 
 if TYPE_CHECKING:
     from _pytest._code.code import TerminalRepr
@@ -88,7 +89,7 @@ class KernelModule(pytest.Module):
     is_listed: bool
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield the tests of every case: compile for each architecture, then correct, then speed.
+        """Yield the tests of every case: compile and static for each architecture, correct, then speed.
 
         A declaration that cannot be gated becomes one failing test, so that the other kernels go on.
         """
@@ -140,6 +141,8 @@ class KernelModule(pytest.Module):
     def _items(self, spec: KernelSpec, case: Case, label: str) -> Iterator[pytest.Item]:
         for arch in self.engine.architectures:
             yield self._item(Gate.COMPILE, spec, case, arch, f"{label}-{arch}", _compile)
+        for arch in self.engine.architectures:
+            yield self._item(Gate.STATIC, spec, case, arch, f"{label}-{arch}", _static)
         yield self._item(Gate.CORRECT, spec, case, self.engine.gpu_arch, label, _correct)
         if case.speed:
             yield self._item(Gate.SPEED, spec, case, self.engine.gpu_arch, label, _speed)
@@ -200,13 +203,46 @@ class DeclaredTest(pytest.Function):
         return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
 
 
-def start_compilations(items: Iterable[pytest.Item], compilations: Compilations) -> None:
-    """Start compiling for every collected test of the gate `compile`, so that all cores have work."""
-    compilations.start(
+def cases_of(items: Iterable[pytest.Item], gate: Gate) -> list[CompileCase]:
+    """Return what the collected tests of a gate compile."""
+    return [
         compile_case(item.spec, item.case, item.arch)
         for item in items
-        if isinstance(item, DeclaredTest) and item.gate is Gate.COMPILE
-    )
+        if isinstance(item, DeclaredTest) and item.gate is gate
+    ]
+
+
+def start_compilations(
+    items: Iterable[pytest.Item], compilations: Compilations, static_gate: StaticGate
+) -> None:
+    """Start compiling, and reading, for every collected test that needs it, so that all cores have work."""
+    items = list(items)
+    compilations.start(cases_of(items, Gate.COMPILE))
+    static_gate.start(cases_of(items, Gate.STATIC))
+
+
+def split_untouched(
+    items: Iterable[pytest.Item], compilations: Compilations, static_gate: StaticGate
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Split tests into those to run and those of declared cases that compile to what the baselines say.
+
+    Raises:
+        BaselineError: the baselines cannot be used.
+    """
+    items = list(items)
+    cases = {
+        id(item): compile_case(item.spec, item.case, item.arch)
+        for item in items
+        if isinstance(item, DeclaredTest)
+    }
+    compilations.start(cases.values())
+    changed: list[pytest.Item] = []
+    untouched: list[pytest.Item] = []
+    for item in items:
+        case = cases.get(id(item))
+        same = case is not None and static_gate.is_untouched(case)
+        (untouched if same else changed).append(item)
+    return changed, untouched
 
 
 def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
@@ -234,6 +270,13 @@ def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
 def _compile(_cutile_gates: Any) -> None:
     __tracebackhide__ = True
     _cutile_gates.compile()
+
+
+def _static(_cutile_gates: Any) -> None:
+    __tracebackhide__ = True
+    outcome = _cutile_gates.static()
+    if outcome.failure is not None:
+        pytest.fail(outcome.failure, pytrace=False)
 
 
 def _correct(_cutile_gates: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.static_rules import StaticRule
 from pytest_cutile.core.verdicts import Rule
 
 _ARCH_HELP = (
@@ -27,25 +28,37 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-baseline",
         metavar="PATH",
-        help="Directory (or JSON file) of the speed baselines to compare with; 'none' compares with nothing. "
-        "Default: baselines/ in the rootdir.",
+        help="Directory (or JSON file) of the baselines to compare with; 'none' compares with "
+        "nothing. Default: baselines/ in the rootdir.",
     )
     group.addoption(
         "--update-baselines",
         action="store_true",
-        help="Record the speeds of this run as baselines: new cases, faster ones, and further runs of "
-        "unchanged ones. A slower one is recorded only with --reason.",
+        help="Record this run as baselines: new cases, better ones, and further timings of unchanged "
+        "ones. A slower one, or one that compiles to something worse, is recorded only with --reason.",
     )
     group.addoption(
         "--reason",
         metavar="TEXT",
-        help="With --update-baselines: why slower figures are accepted. Stored in the baseline file.",
+        help="With --update-baselines: why worse figures are accepted. Stored in the baseline file.",
     )
     group.addoption(
         "--perf-strict",
         action="store_true",
         help="Fail also what was not measured, has no baseline, cannot be compared or stayed inconclusive. "
         "For CI on GPU runners, where a gate that measures nothing must not be green.",
+    )
+    group.addoption(
+        "--changed-only",
+        action="store_true",
+        help="Of declared kernels, run only the cases whose compiled code or launch configuration is not "
+        "that of the static baselines (<arch>-static.json): what a change cannot have touched is left out.",
+    )
+    group.addoption(
+        "--kernel-report",
+        action="store_true",
+        help="Print what the kernels were compiled to: resources, blocks per multiprocessor, instructions "
+        "and the compiler's remarks by source line, architectures side by side.",
     )
     parser.addini(
         "cutile_kernels",
@@ -62,6 +75,11 @@ def add_options(parser: pytest.Parser) -> None:
         "cutile_perf_margin",
         "Slowdown, as a fraction, from which a case counts as slower than its baseline.",
         default=str(Rule.margin),
+    )
+    parser.addini(
+        "cutile_static_margin",
+        "Growth of registers, shared memory or spills, as a fraction, above which a kernel is worse.",
+        default=str(StaticRule.margin),
     )
     parser.addini(
         "cutile_compile_timeout",
@@ -129,6 +147,9 @@ def read_settings(config: pytest.Config) -> Settings:
         strict=config.getoption("--perf-strict"),
         kernels=tuple(config.getini("cutile_kernels")),
         rule=Rule(margin=_fraction(config, "cutile_perf_margin")),
+        static_rule=StaticRule(margin=_fraction(config, "cutile_static_margin")),
+        changed_only=_changed_only(config),
+        kernel_report=config.getoption("--kernel-report"),
         compile_timeout_s=_positive(config, "cutile_compile_timeout"),
         xdist_worker=hasattr(config, "workerinput"),
     )
@@ -196,6 +217,13 @@ def _baseline_path(config: pytest.Config) -> Path | None:
             f"{text} --update-baselines"
         )
     return path
+
+
+def _changed_only(config: pytest.Config) -> bool:
+    asked = bool(config.getoption("--changed-only"))
+    if asked and config.getoption("--perf-baseline") == "none":
+        raise pytest.UsageError("--changed-only needs baselines to compare with, not --perf-baseline none")
+    return asked
 
 
 def _fraction(config: pytest.Config, name: str) -> float:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from pytest_cutile.gates.declared import DeclaredGates
     from pytest_cutile.gates.engine import Engine
     from pytest_cutile.gates.fixtures import CheckKernel, Perf
+    from pytest_cutile.gates.static import StaticGate
     from pytest_cutile.gates.tensors import MakeTensor
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
 PROGRESS: pytest.StashKey[Progress] = pytest.StashKey()
 COMPILATIONS: pytest.StashKey[Compilations] = pytest.StashKey()
+STATIC_GATE: pytest.StashKey[StaticGate] = pytest.StashKey()
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
 
 
@@ -59,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for gate, question in (
         ("correct", "compares a kernel with its reference"),
         ("compile", "compiles a kernel for an architecture"),
+        ("static", "compares what a kernel was compiled to with its baseline"),
         ("speed", "times a kernel and compares it with its baseline"),
     ):
         config.addinivalue_line("markers", f"cutile_{gate}: {question} (set by pytest-cutile).")
@@ -70,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
     config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
-    config.pluginmanager.register(TerminalSummary(), "cutile-summary")
+    config.pluginmanager.register(TerminalSummary(settings), "cutile-summary")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -92,6 +95,7 @@ def engine_of(config: pytest.Config) -> Engine:
     """Return the run's engine; the first call builds it."""
     from pytest_cutile.gates.compiling import Compilations
     from pytest_cutile.gates.engine import Engine
+    from pytest_cutile.gates.static import StaticGate
 
     if ENGINE not in config.stash:
         engine = config.stash[ENGINE] = Engine(
@@ -100,7 +104,8 @@ def engine_of(config: pytest.Config) -> Engine:
             cache_dir=_cache_dir(config),
             progress=config.stash[PROGRESS],
         )
-        config.stash[COMPILATIONS] = Compilations(engine)
+        config.stash[COMPILATIONS] = compilations = Compilations(engine)
+        config.stash[STATIC_GATE] = StaticGate(engine, compilations)
     return config.stash[ENGINE]
 
 
@@ -132,10 +137,44 @@ def pytest_collection(session: pytest.Session) -> None:
             config.args.append(str(location.path))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases that `--changed-only` need not run; last: only what is selected compiles."""
+    if not config.stash[SETTINGS].changed_only:
+        return
+    from pytest_cutile.collection import split_untouched
+    from pytest_cutile.core.baseline_files import BaselineError
+
+    engine = engine_of(config)
+    try:
+        changed, untouched = split_untouched(items, config.stash[COMPILATIONS], config.stash[STATIC_GATE])
+    except BaselineError as error:
+        raise pytest.UsageError(f"--changed-only: {error}") from error
+    config.stash[PROGRESS].clear()
+    engine.untouched_tests = len(untouched)
+    if untouched:
+        config.hook.pytest_deselected(items=untouched)
+        items[:] = changed
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Say what `--changed-only` left out."""
+    engine = config.stash.get(ENGINE, None)
+    if engine is None or not config.stash[SETTINGS].changed_only or config.stash[SETTINGS].xdist_worker:
+        return []
+    return [f"cutile: {engine.untouched_tests} tests of untouched cases left out (--changed-only)"]
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse to gate nothing: a package in `cutile_kernels` of which no module declares a kernel."""
     config = session.config
     settings = config.stash[SETTINGS]
+    if ENGINE in config.stash and COMPILATIONS in config.stash:
+        from pytest_cutile.collection import cases_of
+        from pytest_cutile.core.results import Gate
+
+        compiled = cases_of(session.items, Gate.COMPILE)
+        config.stash[COMPILATIONS].gated = frozenset(case.key for case in compiled)
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS
     if not settings.kernels or not everything or session.testsfailed:
         return
@@ -182,11 +221,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Start all compilations of the run before the first one is waited for."""
-    if item.get_closest_marker("cutile_compile") and ENGINE in item.config.stash:
+    stash = item.config.stash
+    compiles = item.get_closest_marker("cutile_compile") or item.get_closest_marker("cutile_static")
+    if compiles and ENGINE in stash:
         from pytest_cutile.collection import start_compilations
 
-        if not item.config.stash[SETTINGS].xdist_worker:  # a worker does not know which tests it will get
-            start_compilations(item.session.items, item.config.stash[COMPILATIONS])
+        if not stash[SETTINGS].xdist_worker:  # a worker does not know which tests it will get
+            start_compilations(item.session.items, stash[COMPILATIONS], stash[STATIC_GATE])
     try:
         return (yield)
     finally:
@@ -274,6 +315,7 @@ def _cutile_gates(request: pytest.FixtureRequest) -> DeclaredGates:
     return DeclaredGates(
         engine_of(request.config),
         request.config.stash[COMPILATIONS],
+        request.config.stash[STATIC_GATE],
         spec=item.spec,
         case=item.case,
         arch=item.arch,

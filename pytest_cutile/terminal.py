@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -79,7 +81,8 @@ class Progress:
 class TerminalSummary:
     """Collects the results of all tests, also of xdist workers, and prints them at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._results: list[GateResult] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -106,6 +109,8 @@ class TerminalSummary:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the summary table."""
+        if self._settings.kernel_report:
+            self._print_kernel_report(terminalreporter)
         if not self._results:
             return
         from pytest_cutile.core.report import summary
@@ -114,6 +119,18 @@ class TerminalSummary:
         terminalreporter.section("cuTile kernels")
         for line in lines:
             terminalreporter.write_line(line.text, **_markup(line))
+
+    def _print_kernel_report(self, terminalreporter: Any) -> None:
+        from pytest_cutile.core.static_report import kernel_report
+
+        def source_line(file: str, line: int) -> str:
+            return linecache.getline(str(self._settings.rootpath / file), line)
+
+        terminalreporter.section("what the kernels were compiled to")
+        for text in kernel_report(self._results, source_line=source_line) or [
+            "nothing: no test of the gate static compiled a kernel (is it deselected?)"
+        ]:
+            terminalreporter.write_line(text)
 
 
 def _markup(line: SummaryLine) -> dict[str, bool]:

@@ -11,7 +11,10 @@ Importing this package imports neither torch nor cuda.tile.
 from pytest_cutile.compile.compiler import Compiled, Compiler
 from pytest_cutile.compile.cutile import IncompatibleCompiler
 from pytest_cutile.compile.export import CompileError, CompileJob, export
+from pytest_cutile.compile.identity import digest_code, digest_launches
+from pytest_cutile.compile.inspection import Inspector
 from pytest_cutile.compile.signature import derive_signature
+from pytest_cutile.compile.source import source_digest
 from pytest_cutile.compile.trace import (
     Launch,
     Recorder,
@@ -27,12 +30,16 @@ __all__ = [
     "Compiled",
     "Compiler",
     "IncompatibleCompiler",
+    "Inspector",
     "Launch",
     "Recorder",
     "derive_signature",
+    "digest_code",
+    "digest_launches",
     "export",
     "pretend_gpu",
     "pretended_backing",
     "record_launches",
+    "source_digest",
     "trace_launches",
 ]

@@ -87,7 +87,7 @@ def regression_message(
             f"(margin {rule.margin:.0%})."
         ),
         "",
-        *_table(rows, indent="  "),
+        *align(rows, indent="  "),
         "",
         f"  measured    {len(medians_us)} times: {measured}",
         f"  baseline    {baseline_file} ({recorded})",
@@ -129,6 +129,7 @@ _HEADER = ("kernel", "case", "arch", "time/launch", "rate", "limit", "change", "
 _FAILED = {
     Gate.CORRECT.value: "wrong result",
     Gate.COMPILE.value: "does not compile",
+    Gate.STATIC.value: "static failed",
     Gate.SPEED.value: "speed failed",
 }
 
@@ -166,7 +167,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         rows.append(((kernel, cases_text, arch_text, "", "", "", "", verdict), good))
     if not rows:
         return []
-    table = _table(_fit([_HEADER, *(row for row, _ in rows)]), rule=True)
+    table = align(_fit([_HEADER, *(row for row, _ in rows)]), rule=True)
     lines = [SummaryLine(table[0], None), SummaryLine(table[1], None)]
     lines += [SummaryLine(text, good) for text, (_, good) in zip(table[2:], rows, strict=True)]
     by_detail: dict[str, list[str]] = defaultdict(list)
@@ -182,18 +183,41 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         lines.append(
             SummaryLine(f"... and {len(undecided) - shown} more; --perf-strict fails with each", None)
         )
-    lines += [SummaryLine(result.recorded, None) for result in results if result.recorded]
+    lines += _toolchain_lines(results)
+    recorded = Counter(result.recorded for result in results if result.recorded)
+    for note, count in recorded.items():
+        first, *more = note.splitlines()
+        lines.append(SummaryLine(first + (f" ({count} cases)" if count > 1 else ""), None))
+        lines += [SummaryLine(text, None) for text in more]
     return lines
 
 
+def _toolchain_lines(results: Iterable[GateResult]) -> list[SummaryLine]:
+    """Say what another toolchain than the baselines' did to the compiled kernels."""
+    by_change: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        if result.toolchain:
+            by_change[result.toolchain][result.reason] += 1
+    return [
+        SummaryLine(
+            f"toolchain, since the static baselines: {change}: "
+            + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())),
+            None,
+        )
+        for change, reasons in sorted(by_change.items())
+    ]
+
+
 def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
-    for gate in (Gate.COMPILE, Gate.CORRECT, Gate.SPEED):
+    for gate in (Gate.COMPILE, Gate.STATIC, Gate.CORRECT, Gate.SPEED):
         result = gates.get(gate)
         if result is not None and result.verdict == "fail":
             return f"{gate}: raised" if result.reason == "raised" else _FAILED[gate], False
-    speed = gates.get(Gate.SPEED)
+    speed, static = gates.get(Gate.SPEED), gates.get(Gate.STATIC)
     if speed is not None and speed.verdict == Verdict.REGRESSION:
         return Verdict.REGRESSION.value, False
+    if static is not None and static.verdict == Verdict.REGRESSION:
+        return f"{Verdict.REGRESSION} ({static.reason})", False
     if speed is not None and speed.verdict != Verdict.NOT_MEASURED:
         good = True if speed.verdict in (Verdict.PASS, Verdict.IMPROVEMENT) else None
         return speed.verdict, good
@@ -203,6 +227,8 @@ def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
         said.append("correct")
     if compiled is not None and compiled.verdict == "pass":
         said.append("compiles")
+    if static is not None and static.verdict != Verdict.NOT_MEASURED:
+        said.append(static.reason or static.verdict)
     if any(result is not None and result.verdict == Verdict.NOT_MEASURED for result in (correct, speed)):
         said.append("not-measured")
         return ", ".join(said), None
@@ -239,7 +265,7 @@ def _shorten(text: str, width: int) -> str:
     return f"{text[: width - 2 - tail]}..{text[-tail:]}"
 
 
-def _table(rows: Sequence[tuple[str, ...]], *, indent: str = "", rule: bool = False) -> list[str]:
+def align(rows: Sequence[tuple[str, ...]], *, indent: str = "", rule: bool = False) -> list[str]:
     """Align `rows` in columns: text left, figures (every column whose header is a figure) right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     right = {"time/launch", "rate", "limit", "change", "now", "baseline"}

@@ -12,6 +12,7 @@ class Gate(StrEnum):
 
     CORRECT = "correct"
     COMPILE = "compile"
+    STATIC = "static"
     SPEED = "speed"
 
 
@@ -30,9 +31,9 @@ class GateResult:
     arch: str
     """Architecture it is about."""
     verdict: str
-    """"pass" or "fail" for correct and compile (or "not-measured"); a `Verdict` for speed."""
+    """"pass" or "fail" for correct and compile, or "not-measured"; a `Verdict` for static and speed."""
     reason: str = ""
-    """Reason code of a speed verdict or of not-measured; "raised" for a failure in the user's own code."""
+    """Reason code of a static or speed verdict or of not-measured; "raised": the user's own code failed."""
     detail: str = ""
     """One sentence for people."""
     median_us: float | None = None
@@ -45,14 +46,21 @@ class GateResult:
     """Share of the chip's limit in that unit."""
     change: float | None = None
     """Relative change of the time against the baseline; +0.05 is 5 % slower."""
+    changes: tuple[str, ...] = ()
+    """Static: what is worse, and what is better, than the baseline; a line for each."""
+    toolchain: str = ""
+    """Static: how the toolchain differs from the one that made the baseline; empty when it does not."""
+    facts: dict[str, Any] | None = None
+    """Static: what was compiled, in `static_facts.to_json`'s form; only when a report was asked for."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a form of plain built-in types, which xdist can send between processes."""
-        return {key: str(value) if isinstance(value, str) else value for key, value in asdict(self).items()}
+        plain = {key: str(value) if isinstance(value, str) else value for key, value in asdict(self).items()}
+        return {**plain, "changes": list(self.changes)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GateResult:
         """Rebuild from `to_dict`'s form."""
-        return cls(**data)
+        return cls(**{**data, "changes": tuple(data.get("changes", ()))})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_cutile.core.static_rules import StaticRule
 from pytest_cutile.core.verdicts import Rule
 
 
@@ -36,6 +37,12 @@ class Settings:
     """Modules and packages that declare kernels (ini option `cutile_kernels`)."""
     rule: Rule
     """Thresholds of the speed gate."""
+    static_rule: StaticRule
+    """Thresholds of the static gate."""
+    changed_only: bool
+    """Whether to leave out the cases whose compiled code and launch are those of the static baselines."""
+    kernel_report: bool
+    """Whether to print what was compiled, kernel by kernel."""
     compile_timeout_s: float
     """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
     xdist_worker: bool

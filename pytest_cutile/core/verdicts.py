@@ -40,6 +40,20 @@ class Reason(StrEnum):
     """The platform's baseline file has no entry for this case."""
     BASELINES_OFF = "baselines-off"
     """The user asked for no comparison (`--perf-baseline none`)."""
+    UNTOUCHED = "untouched"
+    """Code and launch are those of the static baseline: nothing can have changed."""
+    NO_WORSE = "no-worse"
+    """The code is another than the static baseline's, and nothing of it is worse."""
+    WORSE_CODE = "worse-code"
+    """The compiled kernel is worse than its static baseline, and its source has changed."""
+    WORSE_COMPILER = "worse-compiler"
+    """The compiled kernel is worse than its static baseline: same source, other toolchain."""
+    BETTER_CODE = "better-code"
+    """The compiled kernel is better than its static baseline, and nothing of it is worse."""
+    INCOMPLETE = "incomplete"
+    """A tool is missing: not all that the static baseline knows could be compared."""
+    NOT_COMPILED = "not-compiled"
+    """The case does not compile, which the gate `compile` reports."""
     WORK_CHANGED = "work-changed"
     """The case does other work (flops, bytes, dtype) than the recorded one."""
     OTHER_GPU = "other-gpu"
@@ -73,6 +87,13 @@ VERDICT_OF: dict[Reason, Verdict] = {
     Reason.NO_FILE: Verdict.NO_BASELINE,
     Reason.NO_ENTRY: Verdict.NO_BASELINE,
     Reason.BASELINES_OFF: Verdict.NO_BASELINE,
+    Reason.UNTOUCHED: Verdict.PASS,
+    Reason.NO_WORSE: Verdict.PASS,
+    Reason.WORSE_CODE: Verdict.REGRESSION,
+    Reason.WORSE_COMPILER: Verdict.REGRESSION,
+    Reason.BETTER_CODE: Verdict.IMPROVEMENT,
+    Reason.INCOMPLETE: Verdict.INCONCLUSIVE,
+    Reason.NOT_COMPILED: Verdict.NOT_MEASURED,
     Reason.WORK_CHANGED: Verdict.NOT_COMPARABLE,
     Reason.OTHER_GPU: Verdict.NOT_COMPARABLE,
     Reason.BAD_BASELINE: Verdict.NOT_COMPARABLE,

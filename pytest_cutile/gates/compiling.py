@@ -6,8 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from pytest_cutile.compile import Compiled, CompileError, export, record_launches
+from pytest_cutile.compile import (
+    Compiled,
+    CompileError,
+    Launch,
+    digest_code,
+    digest_launches,
+    export,
+    record_launches,
+    source_digest,
+)
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.gates.engine import Engine
@@ -27,9 +37,24 @@ class CompileCase:
     """Makes the inputs and calls the launcher, as on a GPU."""
 
     @property
+    def baseline_key(self) -> str:
+        """What tells it apart within an architecture, as baselines name it: "softmax[bf16-4096x8192]"."""
+        return f"{self.kernel}[{self.case}]"
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """What tells it apart within a run."""
         return self.kernel, self.case, self.arch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """One launch of a case, under way."""
+
+    launch: Launch
+    """What was recorded."""
+    compiling: Future[Compiled]
+    """What it becomes."""
 
 
 class NothingLaunched(RuntimeError):  # noqa: N818 - reads as what happened
@@ -41,7 +66,9 @@ class Compilations:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._started: dict[tuple[str, str, str], list[Future[Compiled]] | Exception] = {}
+        self._started: dict[tuple[str, str, str], list[Compilation] | Exception] = {}
+        self.gated: frozenset[tuple[str, str, str]] = frozenset()
+        """Cases that the gate `compile` is asked about in this run: it reports what does not compile."""
 
     def start(self, cases: Iterable[CompileCase]) -> None:
         """Trace and submit every case that is not under way yet. Errors wait until the case asks."""
@@ -56,14 +83,32 @@ class Compilations:
             except Exception as error:  # noqa: BLE001 - user code may raise anything; its test reports it
                 self._started[case.key] = error
 
-    def _submit(self, case: CompileCase) -> list[Future[Compiled]]:
+    def _submit(self, case: CompileCase) -> list[Compilation]:
         launches = record_launches(case.run, case.arch)
         if not launches:
             raise NothingLaunched(
                 f"{case.kernel}[{case.case}]: the launcher launched no cuTile kernel, so there is nothing to "
                 "compile. It must call cuda.tile.launch for this case on every architecture."
             )
-        return [self._engine.compiler.submit(export(launch, case.arch)) for launch in launches]
+        return [
+            Compilation(launch=launch, compiling=self._engine.compiler.submit(export(launch, case.arch)))
+            for launch in launches
+        ]
+
+    def of(self, case: CompileCase) -> list[Compilation]:
+        """Return the launches of a case, compiled or not; start what has not been started.
+
+        Raises:
+            CompileError: the kernel's source, or an argument, is rejected.
+            CompilerMissing: there is no compiler.
+            NothingLaunched: there is nothing to compile.
+            Exception: whatever the launcher raised.
+        """
+        self.start([case])
+        outcome = self._started[case.key]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def result(self, case: CompileCase) -> list[Compiled]:
         """Wait for a case and return what was compiled, one per launch.
@@ -73,20 +118,42 @@ class Compilations:
             CompilerMissing: there is no compiler.
             Exception: whatever the launcher raised.
         """
-        self.start([case])
-        outcome = self._started[case.key]
-        if isinstance(outcome, Exception):
-            raise outcome
-        pending = set(outcome)
-        while pending:
-            done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-            if not done:
-                self._engine.progress(self._progress_text())
-        return [future.result() for future in outcome]
+        futures = [compilation.compiling for compilation in self.of(case)]
+        wait_for(futures, lambda: self._engine.progress(self._progress_text()))
+        return [future.result() for future in futures]
+
+    def identity(self, case: CompileCase) -> str:
+        """Wait for a case; return the digest of its machine code and launch configurations.
+
+        Raises:
+            Exception: what `result` raises.
+        """
+        compiled = self.result(case)
+        codes = [digest_code(each.cubin, each.symbol) for each in compiled]
+        launches = [compilation.launch for compilation in self.of(case)]
+        return digest_launches(zip(codes, launches, strict=True))
+
+    def source(self, case: CompileCase) -> str:
+        """Return the digest of the source of a case's kernels, with what they are specialized for.
+
+        Raises:
+            Exception: what `of` raises.
+        """
+        digests = [source_digest(compilation.launch, case.arch) for compilation in self.of(case)]
+        return "+".join(digests)
 
     def _progress_text(self) -> str:
-        futures = [f for o in self._started.values() if not isinstance(o, Exception) for f in o]
+        futures = [c.compiling for o in self._started.values() if not isinstance(o, Exception) for c in o]
         return f"compiling {sum(future.done() for future in futures)}/{len(futures)} kernels"
+
+
+def wait_for(futures: Iterable[Future[Any]], while_waiting: Callable[[], None]) -> None:
+    """Wait until all `futures` are done; call `while_waiting` now and then."""
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        if not done:
+            while_waiting()
 
 
 def gate_compile(engine: Engine, compilations: Compilations, case: CompileCase) -> list[Compiled]:

@@ -12,6 +12,7 @@ from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
+from pytest_cutile.gates.static import StaticGate, StaticOutcome
 from pytest_cutile.gates.tensors import MakeTensor
 from pytest_cutile.gpu.check import CheckReport, run_check
 
@@ -33,6 +34,7 @@ class DeclaredGates:
         self,
         engine: Engine,
         compilations: Compilations,
+        static_gate: StaticGate,
         *,
         spec: KernelSpec,
         case: Case,
@@ -41,6 +43,7 @@ class DeclaredGates:
     ) -> None:
         self._engine = engine
         self._compilations = compilations
+        self._static_gate = static_gate
         self._spec = spec
         self._case = case
         self._arch = arch
@@ -52,6 +55,13 @@ class DeclaredGates:
         __tracebackhide__ = True
         with GateOutcome(self._engine, self._where):
             gate_compile(self._engine, self._compilations, compile_case(self._spec, self._case, self._arch))
+
+    def static(self) -> StaticOutcome:
+        """Compare what was compiled with the static baseline."""
+        __tracebackhide__ = True
+        case = compile_case(self._spec, self._case, self._arch)
+        with GateOutcome(self._engine, self._where):
+            return self._static_gate.check(case, nodeid=self._nodeid)
 
     def correct(self) -> None:
         """Compare the case with its reference."""

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.compile import Compiler
+from pytest_cutile.compile import Compiler, Inspector
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.baselines import BaselineFile, baseline_path, read_baselines
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.spec import KernelSpec
+from pytest_cutile.core.static_baselines import StaticFile, read_static, static_path
 from pytest_cutile.core.timing import Device, Timer
 from pytest_cutile.core.toolchain import CompilerMissing, supported_architectures
 from pytest_cutile.core.verdicts import Reason
@@ -54,8 +55,11 @@ class Engine:
         """Results of the running test, which its report takes along."""
         self.declared: dict[str, tuple[KernelSpec, Path]] = {}
         """Each declared kernel by its name, with its module: names are baseline keys."""
+        self.untouched_tests = 0
+        """Tests that --changed-only left out."""
         self.bad_declarations = 0
         """Modules whose declarations cannot be gated."""
+        self._static_baselines: dict[str, StaticFile | None] = {}
         self.gpu_failure: str | None = None
         """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
 
@@ -183,13 +187,23 @@ class Engine:
     @cached_property
     def compiler(self) -> Compiler:
         """The compiler service, with as many jobs as this process may use cores."""
-        jobs = 1 if self.settings.xdist_worker else len(os.sched_getaffinity(0))
-        return Compiler(cache_dir=self._cache_dir, jobs=jobs, timeout_s=self.settings.compile_timeout_s)
+        return Compiler(cache_dir=self._cache_dir, jobs=self._jobs, timeout_s=self.settings.compile_timeout_s)
+
+    @cached_property
+    def inspector(self) -> Inspector:
+        """The service that reads compiled kernels."""
+        return Inspector(cache_dir=self._cache_dir, jobs=self._jobs)
+
+    @property
+    def _jobs(self) -> int:
+        return 1 if self.settings.xdist_worker else len(os.sched_getaffinity(0))
 
     def close(self) -> None:
-        """Stop compilations that nobody waits for any more."""
+        """Stop what nobody waits for any more."""
         if "compiler" in self.__dict__:
             self.compiler.close()
+        if "inspector" in self.__dict__:
+            self.inspector.close()
 
     @property
     def baseline_file(self) -> Path | None:
@@ -202,8 +216,10 @@ class Engine:
     def shown_baseline_file(self) -> str:
         """The baseline file as messages name it: relative to the rootdir where it is inside."""
         path = self.baseline_file
-        if path is None:
-            return "no baseline file"
+        return "no baseline file" if path is None else self.shown(path)
+
+    def shown(self, path: Path) -> str:
+        """Return `path` as messages name it: relative to the rootdir where it is inside."""
         root = self.settings.rootpath
         return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
@@ -216,6 +232,22 @@ class Engine:
         """
         path = self.baseline_file
         return None if path is None else read_baselines(path)
+
+    def static_file(self, arch: str) -> Path | None:
+        """Return the file of an architecture's static baselines; None when nothing is compared."""
+        base = self.settings.baseline_path
+        return None if base is None else static_path(base, arch)
+
+    def static_baselines(self, arch: str) -> StaticFile | None:
+        """Return an architecture's static baselines as they were when the run first needed them.
+
+        Raises:
+            BaselineError: the file cannot be used.
+        """
+        path = self.static_file(arch)
+        if path is not None and arch not in self._static_baselines:
+            self._static_baselines[arch] = read_static(path, arch)
+        return self._static_baselines.get(arch)
 
     @cached_property
     def commit(self) -> str:

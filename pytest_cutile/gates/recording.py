@@ -62,10 +62,8 @@ def _renew(
     """Return the entry that takes the place of `entry`, which is what is on disk now, and what changed."""
     margin = engine.settings.rule.margin
     reason = engine.settings.reason
-    provenance = {"by": f"pytest-cutile {_version()}", "commit": engine.commit}
-    if reason is not None:
-        provenance["reason"] = reason
-    fresh = Entry(work=work, runs=(run,), environment=environment, provenance=provenance)
+    by = provenance(engine)
+    fresh = Entry(work=work, runs=(run,), environment=environment, provenance=by)
     if entry is None:
         return fresh, "recorded"
     change = run.median_us / entry.median_us - 1
@@ -84,7 +82,7 @@ def _renew(
     if not changes and not worse:
         if len(entry.runs) >= MAX_RUNS:
             raise Refused(f"it has its {MAX_RUNS} runs, and this one is within the margin")
-        renewed = entry.with_run(run, environment=environment, provenance=provenance)
+        renewed = entry.with_run(run, environment=environment, provenance=by)
         return renewed, f"run {len(renewed.runs)} added"
     if changes and change > 0 and reason is None:
         raise Refused(
@@ -96,7 +94,9 @@ def _renew(
     return fresh, said
 
 
-def _version() -> str:
+def provenance(engine: Engine) -> dict[str, str]:
+    """Return who records, from which commit, and the reason that was given."""
     from pytest_cutile import __version__
 
-    return __version__
+    by = {"by": f"pytest-cutile {__version__}", "commit": engine.commit}
+    return by if engine.settings.reason is None else {**by, "reason": engine.settings.reason}

@@ -7,7 +7,7 @@ import pytest
 
 def test_no_baseline_is_said_and_is_no_failure(project):
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(["scale *n8 *sm_90 *40 us *2500 GB/s *52 % *no-baseline"])
 
 
@@ -15,7 +15,7 @@ def test_an_unchanged_kernel_passes(project):
     project.record(40.0)
     project.times(40.4)
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(["scale *40.4 us *2475 GB/s *52 % *+1.0 % *pass"])
 
 
@@ -23,7 +23,7 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
     project.record(40.0)
     project.times(42.4, environment={"driver": "590.2", "tileiras": "13.4.92"})
     result = project.run()
-    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.assert_outcomes(passed=1, failed=1, deselected=2)
     result.stdout.fnmatch_lines(
         [
             "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline (margin 3%).",
@@ -47,20 +47,20 @@ def test_the_command_in_the_message_accepts_the_figure(project):
         "mykernels/scale.py::speed[n8]", "--arch", "sm_90", "--update-baselines", "--reason", "why", gates=""
     )
     accepted.assert_outcomes(passed=1)
-    project.run().assert_outcomes(passed=2, deselected=1)
+    project.run().assert_outcomes(passed=2, deselected=2)
 
 
 def test_a_passing_disturbance_fails_nothing(project):
     project.record(40.0)
     project.times(44.0, 40.1, 40.2)
-    project.run().assert_outcomes(passed=2, deselected=1)
+    project.run().assert_outcomes(passed=2, deselected=2)
 
 
 def test_disagreeing_measurements_are_inconclusive(project):
     project.record(40.0)
     project.times(44.0, 43.0, 40.2)
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(["scale *inconclusive"])
 
 
@@ -68,14 +68,14 @@ def test_a_faster_kernel_is_an_improvement(project):
     project.record(40.0)
     project.times(36.0)
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(["scale *-10.0 % *improvement"])
 
 
 def test_the_margin_is_an_ini_option(project):
     project.record(40.0)
     project.times(42.4)
-    project.run("-o", "cutile_perf_margin=0.07").assert_outcomes(passed=2, deselected=1)
+    project.run("-o", "cutile_perf_margin=0.07").assert_outcomes(passed=2, deselected=2)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "3", "much"])
@@ -89,7 +89,7 @@ def test_none_compares_with_nothing(project):
     project.record(40.0)
     project.times(80.0)
     result = project.run("--perf-baseline", "none")
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(["scale *80 us*no-baseline"])
 
 
@@ -97,9 +97,9 @@ def test_another_directory_or_file_can_be_given(project):
     project.record(40.0)
     (project.path / "baselines").rename(project.path / "elsewhere")
     project.times(42.4)
-    project.run("--perf-baseline", "elsewhere").assert_outcomes(passed=1, failed=1, deselected=1)
+    project.run("--perf-baseline", "elsewhere").assert_outcomes(passed=1, failed=1, deselected=2)
     file = "elsewhere/sm_90-nvidia-h200.json"
-    project.run("--perf-baseline", file).assert_outcomes(passed=1, failed=1, deselected=1)
+    project.run("--perf-baseline", file).assert_outcomes(passed=1, failed=1, deselected=2)
 
 
 def test_a_path_that_does_not_exist_is_a_usage_error(project):
@@ -123,7 +123,7 @@ def test_another_gpus_file_is_not_comparable(project):
     project.record(40.0)
     edit(project, gpu="NVIDIA H100 80GB HBM3")
     result = project.run("--perf-baseline", str(project.baseline))
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(["scale *not-comparable"])
 
 
@@ -132,7 +132,7 @@ def test_other_work_is_not_comparable(project):
     text = project.baseline.read_text()
     project.baseline.write_text(text.replace('"bytes": 100000000.0', '"bytes": 90000000.0'))
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=1)
+    result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(["scale *not-comparable"])
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_cannot_be_used_fails_the_speed_tests_alone_and_stays(projec
     project.record(40.0)
     project.baseline.write_text(text)
     result = project.run(*update)
-    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.assert_outcomes(passed=1, failed=1, deselected=2)
     result.stdout.fnmatch_lines([message])
     assert project.baseline.read_text() == text
 
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_used_fails_the_speed_tests_alone_and_stays(projec
 def test_a_measurement_that_cannot_be_is_an_error_and_never_recorded(project, times, message):
     project.times(*times)
     result = project.run("--update-baselines")
-    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.assert_outcomes(passed=1, failed=1, deselected=2)
     result.stdout.fnmatch_lines([message])
     result.stdout.fnmatch_lines(["scale *speed failed"])
     assert not project.baseline.exists()
@@ -177,7 +177,7 @@ def test_a_case_that_the_file_does_not_know_has_no_baseline(project):
     project.record(40.0)
     project.baseline.write_text(project.baseline.read_text().replace('"scale[n8]"', '"scale[n9]"'))
     result = project.run("--perf-strict")
-    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.assert_outcomes(passed=1, failed=1, deselected=2)
     result.stdout.fnmatch_lines(
         ["*no-baseline (no-entry): *has no entry for scale[[]n8[]]; record it: pytest *"]
     )
@@ -207,7 +207,7 @@ def test_what_is_seen_on_the_gpu_is_said_when_a_case_is_slower(project):
 def test_a_timer_that_crashes_is_no_pass(project):
     project.times("crash")
     result = project.run()
-    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.assert_outcomes(passed=1, failed=1, deselected=2)
     result.stdout.fnmatch_lines(["scale *speed: raised"])
 
 

@@ -1,0 +1,332 @@
+"""How well the static gate predicts slowdowns: variants of three kernels, compiled, judged and timed.
+
+    python -m benchmarks.static_prediction [--arch sm_90] [--no-gpu] [--json FILE]
+
+Each variant is one change that an author might make to a tuned kernel: a hint, a tile, a line of source. The
+gate's rule compares what it compiles to with the kernel as it is. On the GPU, kernel and variant are timed
+by the gate's own timer, in turns. A variant is slower when its time exceeds the kernel's by more than 3 %,
+the margin of the speed gate, in every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import importlib.util
+import json
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import kernels
+from pytest_cutile.compile import (
+    CompileError,
+    Compiler,
+    Inspector,
+    digest_code,
+    digest_launches,
+    export,
+    record_launches,
+)
+from pytest_cutile.core.static_facts import CaseFacts
+from pytest_cutile.core.static_rules import Effect, StaticRule, compare
+
+MARGIN = 0.03
+ROUNDS = 5
+SOURCES = Path(kernels.__path__[0])
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One change of a kernel."""
+
+    name: str
+    """What it does, in a few words."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Fields of the kernel's configuration that are replaced."""
+    edits: tuple[tuple[str, str], ...] = ()
+    """Texts of the kernel's file that are replaced."""
+
+
+def edit(name: str, *pairs: tuple[str, str]) -> Variant:
+    """Return a variant that changes the source."""
+    return Variant(name=name, edits=pairs)
+
+
+_LOAD_A = "padding_mode=ct.PaddingMode.ZERO, latency=latency\n        )  # [TILE_M, TILE_K]"
+_LOAD_B = "padding_mode=ct.PaddingMode.ZERO, latency=latency\n        )  # [TILE_K, TILE_N]"
+_NO_TMA = "padding_mode=ct.PaddingMode.ZERO, latency=latency, allow_tma=False\n        )"
+
+VARIANTS: dict[str, tuple[str, str, list[Variant]]] = {
+    "matmul": (
+        "fp16-4096x4096x4096",
+        "MatmulConfig",
+        [
+            Variant("no occupancy hint", {"occupancy": None}),
+            Variant("occupancy 1", {"occupancy": 1}),
+            Variant("occupancy 3", {"occupancy": 3}),
+            Variant("no latency hint", {"latency": None}),
+            Variant("latency 1", {"latency": 1}),
+            Variant("latency 2", {"latency": 2}),
+            Variant("latency 8", {"latency": 8}),
+            Variant("tile 64x64x64", {"tile_m": 64, "tile_n": 64}),
+            Variant("tile 128x64x64", {"tile_n": 64}),
+            Variant("tile 64x128x64", {"tile_m": 64}),
+            Variant("tile 128x128x32", {"tile_k": 32}),
+            Variant("tile 128x128x128", {"tile_k": 128}),
+            Variant(
+                "tile 128x256x64, 1 block, 8 warps", {"tile_n": 256, "occupancy": 1, "num_worker_warps": 8}
+            ),
+            Variant(
+                "tile 256x128x64, 1 block, 8 warps", {"tile_m": 256, "occupancy": 1, "num_worker_warps": 8}
+            ),
+            Variant("tile 128x256x64, 1 block", {"tile_n": 256, "occupancy": 1}),
+            Variant("tile 256x256x64, 1 block", {"tile_m": 256, "tile_n": 256, "occupancy": 1}),
+            Variant("8 worker warps", {"num_worker_warps": 8}),
+            Variant("2 CTAs", {"num_ctas": 2}),
+            Variant("group of 1", {"group_m": 1}),
+            Variant("group of 4", {"group_m": 4}),
+            edit("A without TMA", (_LOAD_A, _NO_TMA)),
+            edit("A and B without TMA", (_LOAD_A, _NO_TMA), (_LOAD_B, _NO_TMA)),
+            edit("store without TMA", ("acc.astype(C.dtype))", "acc.astype(C.dtype), allow_tma=False)")),
+            edit("padding with -inf", (_LOAD_A, _LOAD_A.replace("ZERO", "NEG_INF"))),
+            edit("operands as float32", ("else A.dtype", "else ct.float32")),
+            edit("operands as tfloat32", ("else A.dtype", "else ct.tfloat32")),
+            edit(
+                "float16 sums", ("(TILE_M, TILE_N), dtype=ct.float32", "(TILE_M, TILE_N), dtype=ct.float16")
+            ),
+            edit("sum scaled", ("acc.astype(C.dtype)", "(acc * 0.5).astype(C.dtype)")),
+        ],
+    ),
+    "softmax": (
+        "bf16-16384x8192",
+        "SoftmaxConfig",
+        [
+            Variant("no occupancy hint", {"occupancy": None}),
+            Variant("occupancy 1", {"occupancy": 1}),
+            Variant("occupancy 2", {"occupancy": 2}),
+            Variant("occupancy 4", {"occupancy": 4}),
+            Variant("occupancy 16", {"occupancy": 16}),
+            Variant("TMA loads", {"load_tma": True}),
+            Variant("TMA stores", {"store_tma": True}),
+            Variant("TMA both ways", {"load_tma": True, "store_tma": True}),
+            Variant("TMA stores, occupancy 4", {"store_tma": True, "occupancy": 4}),
+            Variant("4 warps", {"eight_warps_from": 65536}),
+            Variant("4 warps, no occupancy hint", {"eight_warps_from": 65536, "occupancy": None}),
+            Variant("in chunks of 8192", {"max_row": 4096}),
+            Variant("in chunks of 2048", {"max_row": 4096, "chunk": 2048}),
+            edit(
+                "exp instead of exp2",
+                (
+                    "ct.exp2((x - ct.max(x, 1, keepdims=True)) * LOG2_E)",
+                    "ct.exp(x - ct.max(x, 1, keepdims=True))",
+                ),
+            ),
+            edit(
+                "a division per element", ("(e * scale).astype", "(e / ct.sum(e, 1, keepdims=True)).astype")
+            ),
+            edit("exp2 twice", ("(e * scale).astype", "(ct.exp2(e) * scale).astype")),
+            edit("tanh as well", ("(e * scale).astype", "(ct.tanh(e) * scale).astype")),
+        ],
+    ),
+    "rms_norm": (
+        "bf16-32768x4096",
+        "RmsNormConfig",
+        [
+            Variant("no occupancy hint", {"occupancy": None}),
+            Variant("occupancy 1", {"occupancy": 1}),
+            Variant("occupancy 4", {"occupancy": 4}),
+            Variant("occupancy 8", {"occupancy": 8}),
+            Variant("a block per row", {"blocks_per_sm": 0}),
+            Variant("1 block per SM", {"blocks_per_sm": 1}),
+            Variant("4 blocks per SM", {"blocks_per_sm": 4}),
+            Variant("no TMA", {"load_tma": False}),
+            Variant("TMA stores", {"store_tma": True}),
+            Variant("tiles of 16384", {"tile_elements": 16384}),
+            Variant("tiles of 16384, 4 warps", {"tile_elements": 16384, "eight_warps_from": 65536}),
+            Variant("tiles of 32768, 4 warps", {"tile_elements": 32768, "eight_warps_from": 65536}),
+            Variant("a block per row, no TMA", {"blocks_per_sm": 0, "load_tma": False, "occupancy": None}),
+            edit("root and division", ("ct.rsqrt(mean_square + eps)", "(1.0 / ct.sqrt(mean_square + eps))")),
+            edit(
+                "a root per element",
+                ("ct.rsqrt(mean_square + eps) * w", "ct.rsqrt(mean_square + eps + 0.0 * x) * w"),
+            ),
+            edit(
+                "float64 sums",
+                (
+                    "ct.sum(x * x, 1, keepdims=True)",
+                    "ct.sum((x * x).astype(ct.float64), 1, keepdims=True).astype(ct.float32)",
+                ),
+            ),
+            edit("tanh as well", ("y = x * ct", "y = ct.tanh(x) * ct")),
+        ],
+    ),
+}
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One line of the table."""
+
+    kernel: str
+    variant: str
+    effect: str
+    why: str
+    ratio: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+
+
+def load(kernel: str, edits: tuple[tuple[str, str], ...], folder: Path) -> ModuleType:
+    """Import a copy of a kernel's module with `edits` made to its text."""
+    text = (SOURCES / f"{kernel}.py").read_text()
+    for old, new in edits:
+        if old not in text:
+            sys.exit(f"{kernel}: {old!r} is not there any more")
+        text = text.replace(old, new)
+    name = f"{kernel}_{abs(hash(edits)):x}"
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        sys.exit(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Workbench:
+    """Compiles and times variants of one kernel's case."""
+
+    def __init__(self, kernel: str, arch: str, folder: Path) -> None:
+        self._kernel = kernel
+        self._arch = arch
+        self._folder = folder
+        case_name, self._config_class, self.variants = VARIANTS[kernel]
+        spec = importlib.import_module(f"kernels.{kernel}").SPEC
+        [self._case] = [case for case in spec.cases if case.name == case_name]
+        self._inputs = spec.inputs
+
+    def launcher(self, variant: Variant) -> Any:
+        """Return the kernel's launcher as `variant` has it."""
+        module = load(self._kernel, variant.edits, self._folder)
+        itemsize = {"itemsize": 2} if self._kernel == "matmul" else {}
+        config = dataclasses.replace(module.choose_config(self._arch, **itemsize), **variant.config)
+        return functools.partial(getattr(module, self._kernel), config=config)
+
+    def make_inputs(self, device: str = "cuda") -> tuple[Any, ...]:
+        """Make the case's inputs."""
+        import torch
+
+        def make(shape: Any, dtype: str, **_: Any) -> Any:
+            return torch.randn(shape, device=device).to(getattr(torch, dtype))
+
+        return tuple(self._inputs(make, **self._case.params))
+
+    def facts(self, variant: Variant, compiler: Compiler, inspector: Inspector) -> CaseFacts:
+        """Compile a variant and read what came of it."""
+        launch = self.launcher(variant)
+        launches = record_launches(lambda: launch(*self.make_inputs()), self._arch)
+        compiling = [compiler.submit(export(each, self._arch)) for each in launches]
+        found = [inspector.submit(future).result() for future in compiling]
+        codes = [digest_code(future.result().cubin, future.result().symbol) for future in compiling]
+        return CaseFacts(
+            identity=digest_launches(zip(codes, launches, strict=True)),
+            source="",
+            launches=tuple(
+                dataclasses.replace(facts, grid=each.grid)
+                for (facts, _), each in zip(found, launches, strict=True)
+            ),
+        )
+
+    def time(self, base: Any, variant: Any, timer: Any) -> list[float]:
+        """Return the ratio of times, variant to kernel, of each round."""
+        inputs = self.make_inputs()
+        ratios = []
+        for _ in range(ROUNDS):
+            times = []
+            for launch in (base, variant):
+                samples = sorted(timer.time_launch(functools.partial(launch, *inputs)))
+                times.append(samples[len(samples) // 2])
+            ratios.append(times[1] / times[0])
+        return ratios
+
+
+def judge(bench: Workbench, arch: str, compiler: Compiler, inspector: Inspector, kernel: str) -> list[Row]:
+    """Return a row with the gate's judgement for each variant."""
+    base = bench.facts(Variant("as it is"), compiler, inspector)
+    rows = []
+    for variant in bench.variants:
+        try:
+            now = bench.facts(variant, compiler, inspector)
+        except CompileError as error:
+            rows.append(Row(kernel=kernel, variant=variant.name, effect="no code", why=error.message[:60]))
+            continue
+        comparison = compare(base, now, arch=arch, rule=StaticRule())
+        found = [effect for effect in Effect if comparison.of(effect)]
+        effect = "untouched" if base.identity == now.identity else str(found[0]) if found else "different"
+        why = "; ".join(change.quantity.partition(",")[0] for change in comparison.of(Effect.WORSE))
+        rows.append(Row(kernel=kernel, variant=variant.name, effect=effect, why=why))
+    return rows
+
+
+def outcome(row: Row) -> str:
+    """Say whether the judgement was right."""
+    if row.ratio is None or row.lowest is None:
+        return ""
+    slower = row.lowest > 1 + MARGIN
+    if row.effect == "worse":
+        return "caught" if slower else "false alarm"
+    return "missed" if slower else "right"
+
+
+def main() -> None:
+    """Compile, judge, time, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--arch", default="sm_90", help="architecture to compile for; with a GPU, its own")
+    parser.add_argument("--no-gpu", action="store_true", help="judge only")
+    parser.add_argument("--json", type=Path, help="file to write the rows to")
+    options = parser.parse_args()
+    rows = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Compiler(cache_dir=None, jobs=4, timeout_s=300) as compiler,
+    ):
+        inspector = Inspector(cache_dir=None, jobs=4)
+        for kernel in VARIANTS:
+            bench = Workbench(kernel, options.arch, Path(folder))
+            judged = judge(bench, options.arch, compiler, inspector, kernel)
+            rows += judged
+            if options.no_gpu:
+                continue
+            from pytest_cutile.gpu.nvml import find_gpu
+            from pytest_cutile.gpu.timer import CudaGraphTimer
+
+            timer = CudaGraphTimer(find_gpu())
+            base = bench.launcher(Variant("as it is"))
+            for variant, row in zip(bench.variants, judged, strict=True):
+                if row.effect == "no code":
+                    continue
+                try:
+                    ratios = sorted(bench.time(base, bench.launcher(variant), timer))
+                except Exception as error:  # noqa: BLE001 - one variant that cannot run leaves the others
+                    row.why += f" [{type(error).__name__}: {error}]"[:60]
+                    continue
+                row.lowest, row.ratio, row.highest = ratios[0], ratios[len(ratios) // 2], ratios[-1]
+        inspector.close()
+    for row in rows:
+        times = "" if row.ratio is None else f"{row.ratio:6.3f} ({row.lowest:.3f}-{row.highest:.3f})"
+        print(f"{row.kernel:8}  {row.variant:34}  {times:22}  {row.effect:9}  {outcome(row):11}  {row.why}")
+    print(dict(Counter(outcome(row) for row in rows)))
+    if options.json is not None:
+        options.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()

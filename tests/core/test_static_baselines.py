@@ -1,0 +1,131 @@
+import json
+import multiprocessing
+import re
+
+import pytest
+
+from pytest_cutile.core.baseline_files import BaselineError
+from pytest_cutile.core.baselines import baseline_path
+from pytest_cutile.core.static_baselines import (
+    StaticEntry,
+    StaticFile,
+    read_static,
+    record_static,
+    render,
+    static_path,
+)
+from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine, from_json, to_json
+
+LAUNCH = LaunchFacts(
+    kernel="k",
+    grid=(4, 2),
+    code_bytes=1200,
+    threads=128,
+    ctas=1,
+    registers=64,
+    stack_bytes=16,
+    local_bytes=0,
+    static_shared_bytes=2048,
+    dynamic_shared_bytes=0,
+    instruction_count=75,
+    instructions={"tensor_core": {"HGMMA": 8}},
+    sites=(Site(operation="load", instruction="Ldgsts", file="k.py", line=3, missed=("stride",)),),
+    notes=(Note(text="a hint", file="k.py", line=2),),
+    spill_lines=(SpillLine(file="k.py", line=4, instructions=2),),
+)
+UNKNOWN = LaunchFacts(kernel="k", grid=(1,), code_bytes=10)
+
+
+def entry(*launches: LaunchFacts) -> StaticEntry:
+    return StaticEntry(
+        facts=CaseFacts(identity="1234", source="abcd", launches=launches or (LAUNCH,)),
+        toolchain={"cuda-tile": "1.7.0", "tileiras": "13.4.92"},
+        provenance={"by": "pytest-cutile", "commit": "abc", "at": "2026-11-21T10:00:00+00:00"},
+    )
+
+
+@pytest.mark.parametrize("launches", [(LAUNCH,), (UNKNOWN,), (LAUNCH, UNKNOWN), ()])
+def test_what_is_written_is_read_back(tmp_path, launches):
+    path = tmp_path / "new" / "sm_90-static.json"
+    record_static(path, "k[c]", arch="sm_90", renew=lambda _: entry(*launches))
+    assert read_static(path, "sm_90") == StaticFile(arch="sm_90", entries={"k[c]": entry(*launches)})
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_facts_survive_json():
+    facts = entry(LAUNCH, UNKNOWN).facts
+    assert from_json(json.loads(json.dumps(to_json(facts)))) == facts
+
+
+def test_no_file_is_none(tmp_path):
+    assert read_static(tmp_path / "sm_90-static.json", "sm_90") is None
+
+
+def test_nothing_is_written_when_there_is_nothing_to_renew(tmp_path):
+    path = tmp_path / "sm_90-static.json"
+    record_static(path, "k[c]", arch="sm_90", renew=lambda _: None)
+    assert not path.exists()
+
+
+def test_files_are_sorted_and_a_remark_is_a_line():
+    text = render(StaticFile(arch="sm_90", entries={"b[c]": entry(), "a[c]": entry()}))
+    assert re.findall(r'^  "(.*)": {$', text, re.MULTILINE) == ["a[c]", "b[c]"]
+    assert len([line for line in text.splitlines() if '"operation"' in line]) == 2
+    assert max(map(len, text.splitlines())) < 280
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda raw: raw.pop("identity"), "entries / k.c.*'identity' is missing"),
+        (lambda raw: raw.pop("toolchain"), "'toolchain' is missing"),
+        (lambda raw: raw["launches"][0].update(registers=-3), "registers is -3, not a count"),
+        (lambda raw: raw["launches"][0].update(registers="many"), "registers is 'many', not a count"),
+        (lambda raw: raw["launches"][0].update(colour=1), "colour"),
+        (lambda raw: raw["launches"][0]["instructions"]["tensor_core"].update(HGMMA=True), "not a count"),
+        (lambda raw: raw["launches"][0]["sites"][0].pop("line"), "line"),
+    ],
+)
+def test_a_damaged_entry_is_named(tmp_path, damage, said):
+    path = tmp_path / "sm_90-static.json"
+    record_static(path, "k[c]", arch="sm_90", renew=lambda _: entry())
+    data = json.loads(path.read_text())
+    damage(data["entries"]["k[c]"])
+    path.write_text(json.dumps(data))
+    with pytest.raises(BaselineError, match=said):
+        read_static(path, "sm_90")
+
+
+def test_a_file_of_another_architecture(tmp_path):
+    path = tmp_path / "sm_90-static.json"
+    record_static(path, "k[c]", arch="sm_90", renew=lambda _: entry())
+    with pytest.raises(BaselineError, match="holds baselines of sm_90, not of sm_121"):
+        read_static(path, "sm_121")
+
+
+def _record_many(path, first):
+    for number in range(first, first + 10):
+        record_static(path, f"k[{number}]", arch="sm_90", renew=lambda _: entry())
+
+
+def test_processes_that_record_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "sm_90-static.json"
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_record_many, args=(path, first)) for first in (0, 10, 20)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    file = read_static(path, "sm_90")
+    assert file is not None
+    assert len(file.entries) == 30
+
+
+def test_where_the_files_are(tmp_path):
+    assert static_path(tmp_path, "sm_90") == tmp_path / "sm_90-static.json"
+    given = tmp_path / "mine.json"
+    assert static_path(given, "sm_90") == tmp_path / "sm_90-static.json"
+    assert static_path(tmp_path / "sm_121-static.json", "sm_90") == tmp_path / "sm_90-static.json"
+    # A file of static baselines stands for its folder when speeds are looked for.
+    speed = baseline_path(tmp_path / "sm_90-static.json", "sm_90", "NVIDIA H200")
+    assert speed == tmp_path / "sm_90-nvidia-h200.json"

@@ -1,0 +1,227 @@
+"""One test for each rule: what is worse, better, or only different."""
+
+import dataclasses
+
+import pytest
+
+from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.core.static_rules import Effect, StaticRule, compare, occupancy_of
+
+LOAD = Site(operation="load", instruction="TMA Load", shape="64x128", file="k.py", line=10)
+STORE = Site(operation="store", instruction="TMA Store", shape="64x128", file="k.py", line=14)
+MMA = Site(operation="mma", instruction="Tensor-core SM90", shape="64x128x16", file="k.py", line=12)
+MIX = {
+    "tensor_core": {"HGMMA": 8},
+    "tma": {"UTMALDG": 3, "UTMASTG": 4},
+    "barrier": {"BAR": 1},
+}
+LAUNCH = LaunchFacts(
+    kernel="k",
+    grid=(64,),
+    code_bytes=12_000,
+    threads=256,
+    ctas=1,
+    registers=128,
+    stack_bytes=0,
+    local_bytes=0,
+    static_shared_bytes=100_000,
+    dynamic_shared_bytes=0,
+    instruction_count=750,
+    instructions=MIX,
+    sites=(LOAD, MMA, STORE),
+)
+
+
+def case(*launches: LaunchFacts) -> CaseFacts:
+    return CaseFacts(identity="i", source="s", launches=launches or (LAUNCH,))
+
+
+def changed(**fields) -> CaseFacts:
+    return case(dataclasses.replace(LAUNCH, **fields))
+
+
+def effects(then: CaseFacts, now: CaseFacts, **options) -> dict[str, Effect]:
+    rule = StaticRule(**options)
+    return {change.quantity: change.effect for change in compare(then, now, arch="sm_90", rule=rule).changes}
+
+
+def test_the_same_is_no_change():
+    comparison = compare(case(), case(), arch="sm_90", rule=StaticRule())
+    assert comparison.changes == ()
+    assert comparison.unknown == ()
+
+
+def without(kind):
+    return {name: by for name, by in MIX.items() if name != kind}
+
+
+SPILLS = "spills, in bytes per thread"
+BLOCKS = "blocks per multiprocessor"
+
+
+@pytest.mark.parametrize(
+    ("fields", "quantity"),
+    [
+        ({"stack_bytes": 8}, SPILLS),
+        ({"local_bytes": 8}, SPILLS),
+        ({"instructions": without("tensor_core")}, "tensor-core instructions"),
+        ({"instructions": {**MIX, "tensor_core": {"HMMA": 800}}}, "tensor-core instructions"),
+        ({"instructions": without("tma")}, "TMA instructions"),
+        ({"registers": 160}, BLOCKS),
+        ({"registers": 160}, "registers per thread"),
+        ({"static_shared_bytes": 120_000}, BLOCKS),
+        ({"static_shared_bytes": 112_000}, "shared memory per block, in bytes"),
+        ({"sites": (dataclasses.replace(LOAD, instruction="Global-memory load"), MMA, STORE)}, "load"),
+        ({"sites": (dataclasses.replace(LOAD, instruction="Ldgsts"), MMA, STORE)}, "load"),
+        ({"sites": (LOAD, dataclasses.replace(MMA, instruction="FMA"), STORE)}, "mma"),
+        ({"sites": (LOAD, dataclasses.replace(MMA, instruction="Tensor-core SM80"), STORE)}, "mma"),
+        ({"sites": (LOAD, MMA, dataclasses.replace(STORE, instruction="Global-memory store"))}, "store"),
+    ],
+)
+def test_what_is_worse_and_better_the_other_way(fields, quantity):
+    assert effects(case(), changed(**fields))[quantity] is Effect.WORSE
+    back = effects(changed(**fields), case())[quantity]
+    costs = quantity.startswith(("registers", "shared"))
+    assert back is (Effect.DIFFERENT if costs else Effect.BETTER)
+
+
+@pytest.mark.parametrize(
+    ("fields", "quantity"),
+    [
+        ({"registers": 136}, "registers per thread"),
+        ({"static_shared_bytes": 101_000}, "shared memory per block, in bytes"),
+        ({"threads": 128}, "threads per block"),
+        ({"ctas": 2}, "thread blocks per cluster"),
+        ({"grid": (65,)}, "grid"),
+        ({"code_bytes": 50_000}, "bytes of code"),
+        ({"instruction_count": 5000}, "instructions"),
+        ({"instructions": {**MIX, "barrier": {"BAR": 9}}}, "barriers"),
+        ({"instructions": {**MIX, "tensor_core": {"HGMMA": 4}}}, "tensor-core instructions"),
+        ({"sites": (dataclasses.replace(LOAD, shape="32x64"), MMA, STORE)}, "load"),
+        ({"sites": (dataclasses.replace(LOAD, instruction="Of the future"), MMA, STORE)}, "load"),
+        ({"sites": (LOAD, LOAD, MMA, STORE)}, "load"),
+        ({"sites": (MMA, STORE)}, "load"),
+        ({"notes": (Note(text="Hint ignored", file="k.py", line=3),)}, "remark"),
+    ],
+)
+def test_what_is_only_different(fields, quantity):
+    assert effects(case(), changed(**fields))[quantity] is Effect.DIFFERENT
+
+
+def test_small_absolute_growth_is_never_worse():
+    small = dataclasses.replace(LAUNCH, registers=24, static_shared_bytes=1000)
+    grown = dataclasses.replace(LAUNCH, registers=32, static_shared_bytes=2000)
+    assert Effect.WORSE not in effects(case(small), case(grown)).values()
+
+
+def test_the_margin_is_the_rules():
+    assert effects(case(), changed(registers=144), margin=0.10)["registers per thread"] is Effect.WORSE
+    assert effects(case(), changed(registers=144), margin=0.20)["registers per thread"] is Effect.DIFFERENT
+    assert effects(changed(stack_bytes=100), changed(stack_bytes=105))[SPILLS] is Effect.DIFFERENT
+    assert effects(changed(stack_bytes=100), changed(stack_bytes=120))[SPILLS] is Effect.WORSE
+
+
+@pytest.mark.parametrize("margin", [-0.1, 1.0])
+def test_a_margin_that_makes_no_sense(margin):
+    with pytest.raises(ValueError, match="fraction from 0"):
+        StaticRule(margin=margin)
+
+
+def test_fewer_blocks_of_more_warps_each_are_only_different():
+    wide = dataclasses.replace(LAUNCH, threads=512, registers=128)
+    assert effects(case(), case(wide))[BLOCKS] is Effect.DIFFERENT
+
+
+def test_lines_that_move_do_not_count():
+    moved = tuple(dataclasses.replace(site, line=site.line + 100) for site in (LOAD, MMA, STORE))
+    assert effects(case(), changed(sites=moved)) == {}
+
+
+def test_a_new_operation_before_does_not_hide_which_one_lost():
+    """The remarks are paired in source order, by what they say where their number differs."""
+    first = dataclasses.replace(LOAD, line=5, shape="8x8")
+    lost = dataclasses.replace(LOAD, instruction="Ldgsts", shape="")
+    comparison = compare(
+        changed(sites=(LOAD, MMA)), changed(sites=(first, lost, MMA)), arch="sm_90", rule=StaticRule()
+    )
+    assert [change.now for change in comparison.changes if change.quantity == "load"]
+
+
+def test_the_message_names_the_line_and_the_reason():
+    lost = dataclasses.replace(LOAD, instruction="Ldgsts", shape="", line=11, missed=("stride",))
+    spilling = changed(
+        sites=(lost, MMA, STORE),
+        stack_bytes=64,
+        spill_lines=(SpillLine(file="k.py", line=12, instructions=7),),
+    )
+    texts = [c.text for c in compare(case(), spilling, arch="sm_90", rule=StaticRule()).of(Effect.WORSE)]
+    assert texts == [
+        f"{SPILLS}: 0 -> 64 (local loads and stores near k.py:12 (7))",
+        "k.py:11: load: TMA Load 64x128 -> Ldgsts (stride)",
+    ]
+
+
+# -- several launches ---------------------------------------------------------------------------------
+
+SECOND = dataclasses.replace(LAUNCH, kernel="reduce", instructions={}, sites=())
+
+
+def test_a_change_names_its_kernel_when_there_are_several():
+    grown = dataclasses.replace(SECOND, stack_bytes=16)
+    found = effects(case(LAUNCH, SECOND), case(LAUNCH, grown))
+    assert found == {f"reduce: {SPILLS}": Effect.WORSE}
+
+
+def test_another_number_of_launches_is_different_as_long_as_nothing_is_lost():
+    assert effects(case(), case(LAUNCH, SECOND)) == {"launches": Effect.DIFFERENT}
+
+
+@pytest.mark.parametrize(
+    ("second", "quantity"),
+    [
+        ({"stack_bytes": 8}, SPILLS),
+        ({"instructions": {}}, "tensor-core instructions"),
+    ],
+)
+def test_splitting_a_kernel_hides_nothing(second, quantity):
+    first = dataclasses.replace(LAUNCH, instructions={})
+    now = case(first, dataclasses.replace(SECOND, **second))
+    assert effects(case(), now)[quantity] is Effect.WORSE
+
+
+# -- what is unknown ----------------------------------------------------------------------------------
+
+NO_TOOLS = {
+    "registers": None,
+    "threads": None,
+    "ctas": None,
+    "stack_bytes": None,
+    "local_bytes": None,
+    "static_shared_bytes": None,
+    "dynamic_shared_bytes": None,
+    "instruction_count": None,
+    "instructions": None,
+    "sites": None,
+}
+
+
+def test_what_is_unknown_is_named_and_never_worse_or_better():
+    comparison = compare(case(), changed(**NO_TOOLS), arch="sm_90", rule=StaticRule())
+    assert comparison.unknown == ("registers", "shared bytes", "instructions", "sites")
+    assert comparison.changes == ()
+    assert compare(changed(**NO_TOOLS), case(), arch="sm_90", rule=StaticRule()).changes == ()
+
+
+def test_without_cuobjdump_spills_are_counted_in_instructions():
+    unknown = {"stack_bytes": None, "local_bytes": None}
+    spilling = changed(**unknown, instructions={**MIX, "local_load": {"LDL": 4}, "local_store": {"STL": 3}})
+    assert effects(case(), spilling)["spills, in local loads and stores"] is Effect.WORSE
+
+
+def test_occupancy_needs_every_figure():
+    fits = occupancy_of(LAUNCH, "sm_90")
+    assert fits is not None
+    assert fits.blocks == 2
+    assert occupancy_of(LAUNCH, "sm_999") is None
+    for unknown in ({"registers": None}, {"threads": None}, {"static_shared_bytes": None}):
+        assert occupancy_of(changed(**unknown).launches[0], "sm_90") is None

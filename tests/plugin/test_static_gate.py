@@ -1,0 +1,545 @@
+"""The gate `static` on real kernels with the real compiler, on a machine without a GPU: planted faults."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from pytest_cutile.core import toolchain
+
+KERNEL = """
+import cuda.tile as ct
+
+import pytest_cutile
+
+TILE_M, TILE_N, TILE_K = 64, 64, 32
+HINTS = {}
+
+
+@ct.kernel
+def mm_kernel(A, B, C, TM: ct.Constant[int], TN: ct.Constant[int], TK: ct.Constant[int]):
+    i, j = ct.bid(0), ct.bid(1)
+    acc = ct.zeros((TM, TN), dtype=ct.float32)
+    for k in range(ct.cdiv(A.shape[1], TK)):
+        a = ct.load(A, (i, k), (TM, TK), padding_mode=ct.PaddingMode.ZERO)
+        b = ct.load(B, (k, j), (TK, TN), padding_mode=ct.PaddingMode.ZERO)
+        acc = ct.mma(a, b, acc)
+    ct.store(C, (i, j), acc.astype(C.dtype))
+
+
+def mm(a, b):
+    import torch
+
+    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    grid = (ct.cdiv(a.shape[0], TILE_M), ct.cdiv(b.shape[1], TILE_N))
+    kernel = mm_kernel.replace_hints(**HINTS)
+    ct.launch(torch.cuda.current_stream(), grid, kernel, (a, b, c, TILE_M, TILE_N, TILE_K))
+    return c
+
+
+def inputs(make_tensor, *, n):
+    return make_tensor((n, n), "float16"), make_tensor((n, n), "float16")
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="mm",
+    launch=mm,
+    reference=lambda a, b: a @ b,
+    inputs=inputs,
+    reduction=lambda n: n,
+    cases=[pytest_cutile.Case(name="n256", params={"n": 256})],
+)
+"""
+
+
+class Static:
+    """A project with one real kernel, and ways to change its text."""
+
+    def __init__(self, project) -> None:
+        self.project = project
+        self.file = project.path / "mykernels" / "mm.py"
+        self.baseline = project.path / "baselines" / "sm_90-static.json"
+        self.text = textwrap.dedent(KERNEL)
+        (project.path / "conftest.py").unlink()
+        (project.path / "mykernels" / "scale.py").unlink()
+        ini = (project.path / "tox.ini").read_text()
+        (project.path / "tox.ini").write_text(f"{ini}\ncutile_arch = sm_90\n")
+        self.change()
+
+    def change(self, *pairs: tuple[str, str]) -> None:
+        """Write the kernel with each old text replaced by the new one."""
+        text = self.text
+        for old, new in pairs:
+            assert text.count(old) >= 1, old
+            text = text.replace(old, new)
+        self.file.write_text(text)
+
+    def run(self, *args: str, gates: str = "cutile_static"):
+        return self.project.run(*args, gates=gates)
+
+    def record(self, *args: str) -> None:
+        self.run("--update-baselines", *args)
+        assert self.baseline.exists()
+
+    def entry(self):
+        return json.loads(self.baseline.read_text())["entries"]["mm[n256]"]
+
+    def edit_baseline(self, edit) -> None:
+        data = json.loads(self.baseline.read_text())
+        edit(data["entries"]["mm[n256]"])
+        self.baseline.write_text(json.dumps(data))
+
+    def line_of(self, text: str) -> int:
+        lines = self.file.read_text().splitlines()
+        return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+
+@pytest.fixture
+def static(project, monkeypatch) -> Static:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return Static(project)
+
+
+def text_of(result: pytest.RunResult) -> str:
+    return result.stdout.str()
+
+
+# -- what must alarm ----------------------------------------------------------------------------------
+
+
+def test_a_tile_so_large_that_it_spills(static):
+    static.record()
+    static.change(("64, 64, 32", "256, 256, 32"))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.re_match_lines(
+        [
+            r"mm\[n256\] for sm_90: the compiled kernel is worse than its baseline\.",
+            r"  worse      spills, in bytes per thread: 0 -> \d{3,}",
+            r" +local loads and stores near mykernels/mm\.py:\d+ \(\d+\), mykernels/mm",
+            r"  cause      its source, or what it is specialized for, changed; same toolchain \(.*tileiras",
+            r"  baseline   baselines/sm_90-static\.json",
+            r"  pytest .*::static\[n256-sm_90\].* --arch sm_90 ",
+            r"mm .*regression \(worse-code\)",
+        ]
+    )
+
+
+def test_an_accumulator_that_leaves_the_tensor_cores(static):
+    static.record()
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    line = static.line_of("ct.mma")
+    result.stdout.re_match_lines(
+        [
+            r"  worse .*tensor-core instructions: HGMMA -> none",
+            rf"  worse .*mykernels/mm\.py:{line}: mma: Tensor-core SM90 64x64x16 -> FMA 1x1x1",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "becomes", "why"),
+    [
+        pytest.param(
+            'return make_tensor((n, n), "float16"),',
+            'return make_tensor((n, n + 1), "float16")[:, :n],',
+            "Global-memory load",
+            "stride not 16-byte aligned",
+            id="stride",
+        ),
+        pytest.param(
+            "(TM, TK), padding_mode=ct.PaddingMode.ZERO",
+            "(TM, TK), padding_mode=ct.PaddingMode.NEG_INF",
+            "Ldgsts",
+            "TMA only supports zero padding",
+            id="padding",
+        ),
+    ],
+)
+def test_a_load_that_loses_tma(static, old, new, becomes, why):
+    static.record()
+    static.change((old, new))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    line = static.line_of("a = ct.load")
+    result.stdout.re_match_lines([rf"  worse .*mykernels/mm\.py:{line}: load: TMA Load 32x64 -> {becomes}"])
+    assert why in text_of(result)
+    assert f"mykernels/mm.py:{static.line_of('b = ct.load')}: load" not in text_of(result)
+
+
+def test_an_occupancy_hint_that_is_dropped(static):
+    static.change(("64, 64, 32", "128, 128, 64"), ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    static.record()
+    static.change(("64, 64, 32", "128, 128, 64"))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.re_match_lines(
+        [
+            r"  worse .*blocks per multiprocessor: 2 \(16 warps\) -> 1 \(8 warps\)",
+            r" +limited by registers and shared memory",
+        ]
+    )
+
+
+# -- what must not ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        pytest.param(
+            [("acc", "total"), ("a = ct.load", "left = ct.load"), ("(a, b, total)", "(left, b, total)")],
+            id="renamed",
+        ),
+        pytest.param([("import cuda.tile as ct\n", "import cuda.tile as ct\n\n\n\n\n\n\n")], id="moved"),
+        pytest.param([("    acc = ct.zeros", "    # the sum\n    acc = ct.zeros")], id="comment"),
+        pytest.param([("mm_kernel", "product_kernel")], id="renamed_kernel"),
+        pytest.param(
+            [
+                ("acc = ct.mma(a, b, acc)", "acc = add(a, b, acc)"),
+                ("@ct.kernel", "def add(a, b, acc):\n    return ct.mma(a, b, acc)\n\n\n@ct.kernel"),
+            ],
+            id="helper",
+        ),
+    ],
+)
+def test_changes_without_meaning_leave_a_case_untouched(static, pairs):
+    static.record()
+    static.change(*pairs)
+    result = static.run("--perf-strict")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(["mm *untouched"])
+
+
+def test_identity_is_the_same_in_another_folder_and_process(static):
+    static.record()
+    first = static.entry()
+    static.baseline.unlink()
+    moved = static.project.path / "elsewhere"
+    static.project.path.joinpath("mykernels").rename(moved)
+    (moved / "mm.py").rename(moved / "product.py")
+    ini = (static.project.path / "tox.ini").read_text().replace("mykernels", "elsewhere")
+    (static.project.path / "tox.ini").write_text(ini)
+    result = static.project.pytester.runpytest_subprocess("-m", "cutile_static", "--update-baselines")
+    result.assert_outcomes(passed=1, deselected=3)
+    assert (static.entry()["identity"], static.entry()["source"]) == (first["identity"], first["source"])
+
+
+# -- who is to blame ----------------------------------------------------------------------------------
+
+
+def earlier_toolchain(entry):
+    entry["toolchain"] = {"cuda-tile": "1.7.0", "tileiras": "13.3.36"}
+
+
+def fewer_registers(entry):
+    entry["identity"] = "0" * 16
+    entry["launches"][0]["registers"] //= 2
+
+
+def test_the_same_source_made_worse_by_another_compiler(static):
+    static.record()
+    static.edit_baseline(lambda entry: (earlier_toolchain(entry), fewer_registers(entry)))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.re_match_lines(
+        [
+            r"  worse      registers per thread: \d+ -> \d+",
+            r"  cause      another toolchain \(tileiras: 13\.3\.36 -> \S+\); the kernel's source is the same",
+            r"mm .*regression \(worse-compiler\)",
+            r"toolchain, since the static baselines: tileiras: 13\.3\.36 -> \S+: 1 worse-compiler",
+        ]
+    )
+
+
+def test_another_source_and_another_compiler(static):
+    static.record()
+    static.edit_baseline(lambda entry: (earlier_toolchain(entry), fewer_registers(entry)))
+    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["  cause      another toolchain (*); the kernel's source changed, too"])
+
+
+def test_another_compiler_that_changes_nothing_is_said_in_the_summary(static):
+    static.record()
+    static.edit_baseline(earlier_toolchain)
+    result = static.run()
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["mm *untouched", "toolchain, since the static baselines: tileiras: 13.3.36 -> *: 1 untouched"]
+    )
+    static.record()
+    assert static.entry()["toolchain"]["tileiras"] != "13.3.36"
+    assert "toolchain, since" not in text_of(static.run())
+
+
+# -- recording ----------------------------------------------------------------------------------------
+
+
+def test_a_worse_entry_is_recorded_only_with_a_reason(static):
+    static.record()
+    before = static.baseline.read_text()
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
+    result = static.run("--update-baselines")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*not recorded: *is worse; give --reason TEXT to accept that"])
+    assert static.baseline.read_text() == before
+    static.run("--update-baselines", "--reason", "float32 is wanted").assert_outcomes(passed=1, deselected=3)
+    assert static.entry()["provenance"]["reason"] == "float32 is wanted"
+    static.run("--perf-strict").assert_outcomes(passed=1, deselected=3)
+
+
+def test_a_better_entry_is_an_improvement_and_recorded_unasked(static):
+    large = ("64, 64, 32", "128, 128, 64")
+    static.change(large)
+    static.record()
+    static.change(large, ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    result = static.run()
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(["mm *better-code"])
+    result = static.run("--update-baselines")
+    result.stdout.re_match_lines(
+        [
+            r"mm\[n256\] for sm_90: recorded anew in baselines/sm_90-static\.json",
+            r"    better: blocks per multiprocessor: 1 \(8 warps\) -> 2 \(16 warps\)",
+        ]
+    )
+    static.run().stdout.fnmatch_lines(["mm *untouched"])
+
+
+def test_recording_again_changes_nothing(static):
+    static.record()
+    before = static.baseline.read_text()
+    static.record()
+    assert static.baseline.read_text() == before
+
+
+def test_other_entries_stay(static):
+    static.record()
+    data = json.loads(static.baseline.read_text())
+    data["entries"]["another[case]"] = data["entries"]["mm[n256]"]
+    static.baseline.write_text(json.dumps(data))
+    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+    static.record()
+    assert set(json.loads(static.baseline.read_text())["entries"]) == {"another[case]", "mm[n256]"}
+
+
+def test_what_is_undecided_fails_when_strict(static):
+    result = static.run("--perf-strict")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*no-baseline (no-file): baselines/sm_90-static.json does not exist*"])
+    static.record()
+    data = json.loads(static.baseline.read_text())
+    data["entries"] = {}
+    static.baseline.write_text(json.dumps(data))
+    result = static.run("--perf-strict")
+    result.stdout.fnmatch_lines(
+        ["*no-baseline (no-entry): *has no entry for mm[[]n256[]]; record it: pytest*"]
+    )
+    result = static.run("--perf-strict", "--perf-baseline", "none")
+    result.stdout.fnmatch_lines(["*no-baseline (baselines-off)*"])
+
+
+# -- which cases changed ------------------------------------------------------------------------------
+
+
+def two_kernels(static) -> None:
+    other = static.text.replace('name="mm"', 'name="other"')
+    (static.project.path / "mykernels" / "other.py").write_text(other)
+
+
+def test_changed_only_leaves_out_what_is_untouched(static):
+    two_kernels(static)
+    static.record()
+    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+    result = static.run("--changed-only", "-rA", gates="")
+    result.assert_outcomes(passed=2, skipped=2, deselected=4)
+    result.stdout.fnmatch_lines(["cutile: 4 tests of untouched cases left out (--changed-only)"])
+    assert "other.py" not in text_of(result)
+    static.change()
+    result = static.run("--changed-only", gates="")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_change_of_the_launch_alone_is_a_change(static):
+    static.record()
+    static.change(('params={"n": 256}', 'params={"n": 512}'))
+    static.run("--changed-only").assert_outcomes(passed=1, deselected=3)
+
+
+def test_changed_only_runs_what_has_no_baseline_or_does_not_compile(static):
+    static.run("--changed-only").assert_outcomes(passed=1, deselected=3)
+    static.record()
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a, b)"))
+    static.run("--changed-only").assert_outcomes(failed=1, deselected=3)
+
+
+def test_changed_only_needs_baselines(static):
+    result = static.run("--changed-only", "--perf-baseline", "none")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+# -- bad input ----------------------------------------------------------------------------------------
+
+
+def test_what_does_not_compile_is_said_once(static):
+    static.record()
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a, b, nothing)"))
+    result = static.run("-rs", gates="cutile_compile or cutile_static")
+    result.assert_outcomes(failed=1, skipped=1, deselected=2)
+    result.stdout.fnmatch_lines(["*not-measured (not-compiled): it does not compile, see the gate compile*"])
+    failures = text_of(result).partition("= FAILURES =")[2].partition("= short test summary")[0]
+    assert failures.count("nothing") == 2  # the message, and the line it quotes
+    assert "Traceback" not in failures
+    assert "pytest_cutile/" not in failures
+
+
+def test_what_does_not_compile_fails_when_nobody_else_says_so(static):
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a, b, nothing)"))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines([f"*mykernels/mm.py:{static.line_of('ct.mma')}*"])
+
+
+def test_a_launcher_that_raises_shows_its_own_traceback(static):
+    static.change(("    c = torch.empty", "    raise RuntimeError('no luck')\n    c = torch.empty"))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*RuntimeError: no luck"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "package", "lost", "kept"),
+    [
+        ("cuobjdump", "nvidia-cuda-cuobjdump", "registers", "tensor-core instructions: HGMMA -> none"),
+        ("nvdisasm", "nvidia-cuda-nvdisasm", "instructions", "mma: Tensor-core SM90 64x64x16 -> FMA 1x1x1"),
+    ],
+)
+def test_without_a_tool_the_rest_is_compared(static, monkeypatch, tool, package, lost, kept):
+    static.record()
+    find = toolchain.find_tool
+
+    def missing(name):
+        if name == tool:
+            raise toolchain.ToolMissing(
+                f"{name} is not installed: pip install 'pytest-cutile[static]' (the package {package})"
+            )
+        return find(name)
+
+    monkeypatch.setattr(toolchain, "find_tool", missing)
+    toolchain.tool_version.cache_clear()
+    try:
+        # The same code needs no tool.
+        static.run("--perf-strict").assert_outcomes(passed=1, deselected=3)
+        static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+        result = static.run("--perf-strict")
+        result.assert_outcomes(failed=1, deselected=3)
+        result.stdout.fnmatch_lines([f"*inconclusive (incomplete): not compared: {lost}*{package}*"])
+        result = static.run("--update-baselines")
+        result.stdout.fnmatch_lines([f"*not recorded: {lost}*{package}*"])
+        static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
+        result = static.run()
+        result.assert_outcomes(failed=1, deselected=3)
+        result.stdout.fnmatch_lines([f"*worse *{kept}", f"*unknown *{package}*"])
+    finally:
+        toolchain.tool_version.cache_clear()
+
+
+def test_an_old_compiler_without_remarks(static, monkeypatch):
+    static.record()
+    monkeypatch.setattr("pytest_cutile.compile.cutile.makes_remarks", lambda: False)
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
+    result = static.run()
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*worse *tensor-core instructions: HGMMA -> none",
+            "*unknown *the installed tileiras makes no remarks*",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<<<<<<< HEAD\n", "merge conflict"),
+        ('{"schema": 99, "arch": "sm_90", "entries": {}}', "schema 99, this release reads 1"),
+        ('{"schema": 1, "arch": "sm_121", "entries": {}}', "holds baselines of sm_121, not of sm_90"),
+        (
+            '{"schema": 1, "arch": "sm_90", "entries": {"mm[n256]": {"identity": 3}}}',
+            "entries / mm[[]n256[]]",
+        ),
+    ],
+)
+def test_a_bad_file_fails_and_is_not_replaced(static, text, said):
+    static.baseline.parent.mkdir()
+    static.baseline.write_text(text)
+    for args in ([], ["--update-baselines"]):
+        result = static.run(*args)
+        result.assert_outcomes(failed=1, deselected=3)
+        result.stdout.fnmatch_lines([f"*sm_90-static.json*{said}*"])
+    assert static.run("--changed-only").ret == pytest.ExitCode.USAGE_ERROR
+    assert static.baseline.read_text() == text
+
+
+# -- many at once -------------------------------------------------------------------------------------
+
+
+def test_with_xdist_a_regression_fails_the_same(static):
+    static.record()
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
+    result = static.project.pytester.runpytest_subprocess("-n", "2", "-m", "cutile_static", "--kernel-report")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["    registers per thread * 255", "mm *regression (worse-code)"])
+
+
+def test_two_runs_at_once_share_a_cache(static):
+    static.record()
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cutile_static", "--perf-strict"]
+    static.change(("import cuda.tile as ct", "import cuda.tile as ct  # another cache entry\n"))
+    runs = [
+        subprocess.Popen(command, cwd=static.project.path, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for run in runs:
+        output, _ = run.communicate(timeout=120)
+        assert run.returncode == 0, output
+
+
+def test_a_corrupt_cache_entry_is_made_again(static):
+    static.record()
+    cache = static.project.path / ".pytest_cache" / "d" / "cutile"
+    entries = [path for path in cache.rglob("*.*") if path.is_file()]
+    assert {path.suffix for path in entries} == {".cubin", ".json"}
+    for path in entries:
+        path.write_bytes(path.read_bytes()[:-7])
+    static.run("--perf-strict").assert_outcomes(passed=1, deselected=3)
+
+
+# -- the report ---------------------------------------------------------------------------------------
+
+
+def test_the_kernel_report(static):
+    result = static.run("--kernel-report", "--arch", "sm_80,sm_90")
+    result.assert_outcomes(passed=2, deselected=4)
+    result.stdout.re_match_lines(
+        [
+            r"mm: n256",
+            r"  mm_kernel",
+            r" +sm_80 +sm_90",
+            r" +registers per thread +\d+ +\d+",
+            r" +blocks per SM +\d+ +\d+",
+            r" +tensor-core instructions +\d+ HMMA +\d+ HGMMA",
+            rf" +mm\.py:{static.line_of('ct.mma')} mma .* Tensor-core SM80 16x8x16 +Tensor-core SM90 64x64",
+        ]
+    )
+
+
+def test_a_report_of_nothing_says_so(static):
+    result = static.run("--kernel-report", gates="cutile_compile")
+    result.stdout.fnmatch_lines(["nothing: no test of the gate static compiled a kernel (is it deselected?)"])
