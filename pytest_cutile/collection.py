@@ -222,9 +222,20 @@ def start_compilations(
 
 
 def split_untouched(
-    items: Iterable[pytest.Item], compilations: Compilations, static_gate: StaticGate
+    items: Iterable[pytest.Item],
+    compilations: Compilations,
+    static_gate: StaticGate,
+    *,
+    start_at: float = 0.0,
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Split tests into those to run and those of declared cases that compile to what the baselines say.
+
+    Args:
+        items: the tests.
+        compilations: of this run.
+        static_gate: of this run.
+        start_at: where in the list to begin compiling, as a fraction: processes that begin at different
+            places and share a cache share the work.
 
     Raises:
         BaselineError: the baselines cannot be used.
@@ -235,7 +246,8 @@ def split_untouched(
         for item in items
         if isinstance(item, DeclaredTest)
     }
-    compilations.start(cases.values())
+    first = int(len(cases) * start_at)
+    compilations.start([*cases.values()][first:] + [*cases.values()][:first])
     changed: list[pytest.Item] = []
     untouched: list[pytest.Item] = []
     for item in items:

@@ -146,8 +146,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from pytest_cutile.core.baseline_files import BaselineError
 
     engine = engine_of(config)
+    worker = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    start_at = int(worker["workerid"].removeprefix("gw")) / worker["workercount"]
     try:
-        changed, untouched = split_untouched(items, config.stash[COMPILATIONS], config.stash[STATIC_GATE])
+        changed, untouched = split_untouched(
+            items, config.stash[COMPILATIONS], config.stash[STATIC_GATE], start_at=start_at
+        )
     except BaselineError as error:
         raise pytest.UsageError(f"--changed-only: {error}") from error
     config.stash[PROGRESS].clear()

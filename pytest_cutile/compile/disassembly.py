@@ -17,7 +17,9 @@ from pytest_cutile.core.toolchain import ToolMissing, run_tool
 # Opcodes are taken from nvdisasm's output; nothing is decoded here.
 CLASSES = {
     "tensor_core": r"UTC[HIQO]MMA|[BHIQ]GMMA|[BDHIOQ]MMA",
-    "tma": r"UTMALDG|UTMASTG|UTMAREDG|UTMAPF|UBLKCP|UBLKPF|UBLKRED",
+    "tma_load": r"UTMALDG|UTMAPF",
+    "tma_store": r"UTMASTG|UTMAREDG",
+    "bulk_copy": r"UBLKCP|UBLKPF|UBLKRED",
     "async_copy": r"LDGSTS",
     "global_load": r"LDG",
     "global_store": r"STG",

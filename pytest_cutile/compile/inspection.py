@@ -21,7 +21,7 @@ from pytest_cutile.core.toolchain import ToolMissing, tool_version
 if TYPE_CHECKING:
     from pytest_cutile.compile.compiler import Compiled
 
-_CACHE_FORMAT = "2"
+_CACHE_FORMAT = "3"
 # cuda-tile 1.7 launches with no dynamic shared memory; tests/compile/test_inspection.py watches it.
 _DYNAMIC_SHARED_BYTES = 0
 _NO_REMARKS = (
@@ -102,7 +102,7 @@ def inspect(compiled: Compiled) -> tuple[LaunchFacts, tuple[str, ...]]:
                 registers=usage.registers,
                 stack_bytes=usage.stack_bytes,
                 local_bytes=usage.local_bytes,
-                static_shared_bytes=usage.shared_bytes - _reserved_shared_bytes(compiled.arch),
+                static_shared_bytes=max(0, usage.shared_bytes - _reserved_shared_bytes(compiled.arch)),
                 dynamic_shared_bytes=_DYNAMIC_SHARED_BYTES,
                 threads=usage.threads,
                 ctas=usage.ctas,
@@ -129,7 +129,7 @@ def inspect(compiled: Compiled) -> tuple[LaunchFacts, tuple[str, ...]]:
 def _reserved_shared_bytes(arch: str) -> int:
     """Return how much of the shared memory in a cubin is not the kernel's: what the system takes per block.
 
-    Cubins for sm_90 and newer contain it; those for sm_8x do not, where it is taken all the same.
+    Cubins for sm_90 and newer contain it, if the kernel has any itself; those for sm_8x do not.
     """
     limits = limits_of(arch)
     return limits.reserved_shared_bytes_per_block if limits is not None and limits.has_clusters else 0

@@ -14,7 +14,9 @@ from typing import Any
 CLASS_TITLES: Mapping[str, str] = MappingProxyType(
     {
         "tensor_core": "tensor-core instructions",
-        "tma": "TMA instructions",
+        "tma_load": "TMA loads",
+        "tma_store": "TMA stores",
+        "bulk_copy": "bulk copies",
         "async_copy": "asynchronous copies",
         "global_load": "global loads",
         "global_store": "global stores",

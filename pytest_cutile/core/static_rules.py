@@ -1,18 +1,11 @@
 """What is worse about a compiled case, what is better, and what is only different: one rule per quantity.
 
-quantity                         worse when                                            better when
-spills (local memory)            they appear, or grow beyond the margin                the reverse
-tensor cores                     no longer used, or by an older kind of instruction    the reverse
-TMA, asynchronous copies         no longer used                                        the reverse
-blocks per multiprocessor        fewer fit, and fewer warps with them                  the reverse
-registers, shared memory         they grow beyond the margin                           (different)
-a load, store or product         the compiler chose a lesser instruction for it        the reverse
-threads, code size, instruction
-mix, other remarks, grid         (different)                                           (different)
+docs/static.md has the rules as a table.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -181,10 +174,13 @@ def _use_changes(
     """Compare spills, tensor cores, TMA and asynchronous copies of one launch, or of all together."""
     yield from _spill_changes(then, now, rule)
     yield from _tensor_core_changes(then, now)
-    tma = _uses(then, "tma"), _uses(now, "tma")
-    yield from _gained_or_lost(CLASS_TITLES["tma"], *tma)
-    copies = _uses(then, "async_copy"), _uses(now, "async_copy")
-    if not any(tma):
+    loads_by_tma = False
+    for kind in ("tma_load", "tma_store", "bulk_copy"):
+        before, after = _uses(then, kind), _uses(now, kind)
+        yield from _gained_or_lost(CLASS_TITLES[kind], before, after)
+        loads_by_tma = loads_by_tma or (bool(before or after) and kind != "tma_store")
+    if not loads_by_tma:
+        copies = _uses(then, "async_copy"), _uses(now, "async_copy")
         yield from _gained_or_lost(CLASS_TITLES["async_copy"], *copies)
 
 
@@ -352,6 +348,9 @@ def _choice_changes(then: Site, now: Site) -> Iterator[Change]:
     if then.outcome == now.outcome:
         return
     before, after = _grade(then.instruction), _grade(now.instruction)
+    if now.operation == "mma" and then.instruction == now.instruction:
+        # A product that one instruction does is split among several: each fetches its operands anew.
+        before, after = _volume(then.shape), _volume(now.shape)
     effect = Effect.DIFFERENT
     if before is not None and after is not None and before != after:
         effect = Effect.WORSE if after < before else Effect.BETTER
@@ -372,6 +371,11 @@ def _grade(instruction: str) -> int | None:
         return int(tensor_core[1])
     order = {"FMA": 0, "Global-memory": 0, "Ldgsts": 1, "TMA": 2}
     return order.get(instruction.partition(" ")[0])
+
+
+def _volume(shape: str) -> int | None:
+    """Return the multiply-adds of a product's instruction: "64x128x16" are 131072."""
+    return math.prod(map(int, shape.split("x"))) if shape else None
 
 
 # -- what could not be compared ---------------------------------------------------------------------

@@ -35,9 +35,9 @@ def folder(tmp_path_factory):
     ("arch", "mma", "copy", "product"),
     [
         ("sm_80", "HMMA", "async_copy", "Tensor-core SM80"),
-        ("sm_90", "HGMMA", "tma", "Tensor-core SM90"),
-        ("sm_100", "UTCHMMA", "tma", "Tensor-core SM100"),
-        ("sm_121", "HMMA", "tma", "Tensor-core SM80"),
+        ("sm_90", "HGMMA", "tma_load", "Tensor-core SM90"),
+        ("sm_100", "UTCHMMA", "tma_load", "Tensor-core SM100"),
+        ("sm_121", "HMMA", "tma_load", "Tensor-core SM80"),
     ],
 )
 def test_a_product_on_each_generation(arch, mma, copy, product, folder):

@@ -12,7 +12,8 @@ STORE = Site(operation="store", instruction="TMA Store", shape="64x128", file="k
 MMA = Site(operation="mma", instruction="Tensor-core SM90", shape="64x128x16", file="k.py", line=12)
 MIX = {
     "tensor_core": {"HGMMA": 8},
-    "tma": {"UTMALDG": 3, "UTMASTG": 4},
+    "tma_load": {"UTMALDG": 3},
+    "tma_store": {"UTMASTG": 4},
     "barrier": {"BAR": 1},
 }
 LAUNCH = LaunchFacts(
@@ -66,7 +67,8 @@ BLOCKS = "blocks per multiprocessor"
         ({"local_bytes": 8}, SPILLS),
         ({"instructions": without("tensor_core")}, "tensor-core instructions"),
         ({"instructions": {**MIX, "tensor_core": {"HMMA": 800}}}, "tensor-core instructions"),
-        ({"instructions": without("tma")}, "TMA instructions"),
+        ({"instructions": without("tma_load")}, "TMA loads"),
+        ({"instructions": without("tma_store")}, "TMA stores"),
         ({"registers": 160}, BLOCKS),
         ({"registers": 160}, "registers per thread"),
         ({"static_shared_bytes": 120_000}, BLOCKS),
@@ -75,6 +77,7 @@ BLOCKS = "blocks per multiprocessor"
         ({"sites": (dataclasses.replace(LOAD, instruction="Ldgsts"), MMA, STORE)}, "load"),
         ({"sites": (LOAD, dataclasses.replace(MMA, instruction="FMA"), STORE)}, "mma"),
         ({"sites": (LOAD, dataclasses.replace(MMA, instruction="Tensor-core SM80"), STORE)}, "mma"),
+        ({"sites": (LOAD, dataclasses.replace(MMA, shape="64x64x16"), STORE)}, "mma"),
         ({"sites": (LOAD, MMA, dataclasses.replace(STORE, instruction="Global-memory store"))}, "store"),
     ],
 )
