@@ -12,6 +12,7 @@ from pytest_cutile.compile.compiler import Compiled, Compiler
 from pytest_cutile.compile.cutile import IncompatibleCompiler
 from pytest_cutile.compile.export import CompileError, CompileJob, export
 from pytest_cutile.compile.signature import derive_signature
+from pytest_cutile.compile.source import source_digest
 from pytest_cutile.compile.trace import (
     Launch,
     Recorder,
@@ -34,5 +35,6 @@ __all__ = [
     "pretend_gpu",
     "pretended_backing",
     "record_launches",
+    "source_digest",
     "trace_launches",
 ]

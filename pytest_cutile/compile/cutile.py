@@ -6,6 +6,7 @@ is where it shows, as an `IncompatibleCompiler` that names the part.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
 import re
@@ -110,6 +111,18 @@ def optimization_level(kernel: Any, arch: str) -> int:
         return int(kernel._compiler_options.opt_level_for_target(arch))  # noqa: SLF001
     except AttributeError:
         raise _incompatible("kernel._compiler_options.opt_level_for_target") from None
+
+
+def compiler_hints(kernel: Any, arch: str) -> dict[str, Any]:
+    """Return the hints that a launch of `kernel` on `arch` would compile with, but for those at default."""
+    try:
+        options = kernel._compiler_options  # noqa: SLF001
+        by_target = options.hints_by_target()
+        defaults = {field.name: field.default for field in dataclasses.fields(options)}
+        resolved = {**by_target["default"], **by_target.get(arch, {})}
+    except (AttributeError, KeyError, TypeError):
+        raise _incompatible("kernel._compiler_options.hints_by_target") from None
+    return {name: value for name, value in sorted(resolved.items()) if value != defaults.get(name)}
 
 
 def run_tileiras(bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: float) -> Path:
