@@ -237,7 +237,7 @@ def _resolve(function: FunctionType, name: Chain, *, into_libraries: bool = Fals
         return (), _MISSING
     value = _lookup(function, name[0])
     for depth, attribute in enumerate(name[1:], start=1):
-        followed = _attribute(value, attribute) if True else _MISSING
+        followed = _attribute(value, attribute) if into_libraries or _is_users(value) else _MISSING
         if followed is _MISSING:
             return name[:depth], value
         value = followed
@@ -261,8 +261,6 @@ def _attribute(value: Any, name: str) -> Any:
     """Return an attribute where taking it runs no code of the user's."""
     if isinstance(value, ModuleType | type):
         return getattr(value, name, _MISSING)
-    if isinstance(value, enum.Enum):
-        return getattr(value, name) if name in {"name", "value"} else _MISSING
     if dataclasses.is_dataclass(value) and any(field.name == name for field in dataclasses.fields(value)):
         return getattr(value, name, _MISSING)
     return getattr(value, "__dict__", {}).get(name, _MISSING)

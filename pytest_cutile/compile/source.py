@@ -31,7 +31,6 @@ DIGEST_RULES = 1
 
 _DIGITS = 16
 _ARRAY_FACTS = (
-    "ndim",
     "shape_constant",
     "shape_divisible_by",
     "stride_constant",
