@@ -183,7 +183,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         lines.append(
             SummaryLine(f"... and {len(undecided) - shown} more; --perf-strict fails with each", None)
         )
-    lines += _toolchain_lines(results)
+    lines += _static_lines(results)
     recorded = Counter(result.recorded for result in results if result.recorded)
     for note, count in recorded.items():
         first, *more = note.splitlines()
@@ -192,13 +192,24 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     return lines
 
 
-def _toolchain_lines(results: Iterable[GateResult]) -> list[SummaryLine]:
-    """Say what another toolchain than the baselines' did to the compiled kernels."""
+def _static_lines(results: Sequence[GateResult]) -> list[SummaryLine]:
+    """Say what compiled to something better, and what another toolchain than the baselines' did in all."""
+    better: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for result in results:
+        if result.gate == Gate.STATIC and result.verdict == Verdict.IMPROVEMENT:
+            better[result.kernel, *result.changes].append(f"{result.case} {result.arch}")
+    lines = [
+        SummaryLine(_clipped(f"{kernel}, {_counted(where)}: {'; '.join(changes)}"), True)
+        for (kernel, *changes), where in better.items()
+    ]
+    if len(lines) > _SHOWN_BETTER:
+        more = len(lines) - _SHOWN_BETTER
+        lines[_SHOWN_BETTER:] = [SummaryLine(f"... and {more} more kinds of better code", True)]
     by_change: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         if result.toolchain:
             by_change[result.toolchain][result.reason] += 1
-    return [
+    return lines + [
         SummaryLine(
             f"toolchain, since the static baselines: {change}: "
             + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())),
@@ -206,6 +217,17 @@ def _toolchain_lines(results: Iterable[GateResult]) -> list[SummaryLine]:
         )
         for change, reasons in sorted(by_change.items())
     ]
+
+
+_SHOWN_BETTER = 5
+
+
+def _counted(where: Sequence[str]) -> str:
+    return where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
 
 
 def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
