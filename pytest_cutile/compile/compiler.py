@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import json
 import tempfile
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 
     from pytest_cutile.compile.export import CompileJob
 
-_CACHE_FORMAT = "2"
+_CACHE_FORMAT = "3"
 _LENGTH_BYTES = 8
+_ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x0040000  # linux/personality.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,9 @@ class Compiler:
             timeout_s: after so many seconds a compilation is stopped and counts as failed.
         """
         self._cache = DiskCache(cache_dir, suffix=".cubin")
-        self._pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="tileiras")
+        self._pool = ThreadPoolExecutor(
+            max_workers=max(1, jobs), thread_name_prefix="tileiras", initializer=_fix_addresses_of_children
+        )
         self._timeout_s = timeout_s
         self._futures: dict[str, Future[Compiled]] = {}
         self._lock = threading.Lock()
@@ -143,6 +148,19 @@ class Compiler:
                     file=job.file,
                     line=job.line,
                 ) from None
+
+
+def _fix_addresses_of_children() -> None:
+    """Let the processes that this thread starts have the same addresses each time, where that is allowed.
+
+    tileiras 13.4 orders some things by their addresses: of the same kernel for sm_100 it made one of two
+    cubins, which differ in the order of barriers and registers, and so in their identity.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # containers may forbid it; other systems lack it
+        libc = ctypes.CDLL(None)
+        current = libc.personality(_ASK_PERSONALITY)
+        if current != -1:
+            libc.personality(current | _ADDR_NO_RANDOMIZE)
 
 
 def _pack(cubin: bytes, remarks: str | None) -> bytes:

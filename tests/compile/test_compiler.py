@@ -372,3 +372,18 @@ def test_closing_drops_what_has_not_started(tmp_path) -> None:
     compiler.close()
     assert running.done()
     assert waiting[-1].cancelled()
+
+
+def test_children_of_the_pool_have_fixed_addresses(tmp_path) -> None:
+    """Where the system lets us: tileiras 13.4 orders some code by addresses."""
+
+    def where() -> str:
+        code = "print(hex(id(object)), open('/proc/self/maps').readline().split()[0])"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60) as compiler:
+        first, second = (compiler._pool.submit(where).result() for _ in range(2))
+        allowed = int(compiler._pool.submit(Path("/proc/thread-self/personality").read_text).result(), 16)
+    if not allowed & 0x0040000:
+        pytest.skip("this system does not let a process fix the addresses of its children")
+    assert first == second
