@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+# Not exported by pytest, but what it expects `repr_failure` to return.
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+
 from pytest_cutile.core.results import Gate
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError
 from pytest_cutile.gates.compiling import Compilations, CompileCase
@@ -21,7 +24,7 @@ from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.static import StaticGate
 
 if TYPE_CHECKING:
-    from _pytest._code.code import TerminalRepr
+    from _pytest._io import TerminalWriter
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,7 @@ class DeclaredTest(pytest.Function):
     ) -> str | TerminalRepr:
         """Show a gate's own message as it is: there is no frame of the user's in its traceback."""
         if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
-            return str(excinfo.value)
+            return GateMessage(str(excinfo.value), self.path)
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
@@ -201,6 +204,23 @@ class DeclaredTest(pytest.Function):
         code = getattr(self.spec.launch, "__code__", None)
         here = code is not None and Path(code.co_filename) == self.path
         return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
+
+
+class GateMessage(TerminalRepr):
+    """A gate's own message: whole where failures are shown, its first line in pytest's short summary."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._text = text
+        first = text.partition("\n")[0]
+        self.reprcrash = ReprFileLocation(path=str(path), lineno=0, message=first)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        """Print the message."""
+        for line in self._text.splitlines():
+            tw.line(line)
 
 
 def cases_of(items: Iterable[pytest.Item], gate: Gate) -> list[CompileCase]:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.static_baselines import is_static
 from pytest_cutile.core.static_rules import StaticRule
 from pytest_cutile.core.verdicts import Rule
 
@@ -28,8 +29,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-baseline",
         metavar="PATH",
-        help="Directory (or JSON file) of the baselines to compare with; 'none' compares with "
-        "nothing. Default: baselines/ in the rootdir.",
+        help="Directory (or JSON file of speeds) of the baselines to compare with; 'none' compares with "
+        "nothing. Default: baselines/ in the rootdir. Write --perf-baseline=PATH: with a space, pytest takes "
+        "a path outside the project for the place of the tests.",
     )
     group.addoption(
         "--update-baselines",
@@ -141,7 +143,7 @@ def read_settings(config: pytest.Config) -> Settings:
         default_arch=config.getini("cutile_arch"),
         foreign_arch=foreign,
         baseline_path=_baseline_path(config),
-        baseline_option=f" --perf-baseline {shlex.quote(baseline)}" if baseline else "",
+        baseline_option=f" --perf-baseline={shlex.quote(baseline)}" if baseline else "",
         update_baselines=config.getoption("--update-baselines"),
         reason=reason,
         strict=config.getoption("--perf-strict"),
@@ -210,10 +212,14 @@ def _baseline_path(config: pytest.Config) -> Path | None:
             f"--perf-baseline {text}: comparing with a revision is not available in this release; "
             "give a directory or a JSON file of baselines, or 'none'"
         )
+    if is_static(Path(text)):
+        raise pytest.UsageError(
+            f"--perf-baseline {text}: static baselines are a file per architecture; give their folder"
+        )
     path = Path(os.path.abspath(config.invocation_params.dir / Path(text).expanduser()))  # noqa: PTH100
     if not path.exists() and not config.getoption("--update-baselines"):
         raise pytest.UsageError(
-            f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline "
+            f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline="
             f"{text} --update-baselines"
         )
     return path

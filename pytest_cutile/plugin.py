@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
 PROGRESS: pytest.StashKey[Progress] = pytest.StashKey()
 COMPILATIONS: pytest.StashKey[Compilations] = pytest.StashKey()
 STATIC_GATE: pytest.StashKey[StaticGate] = pytest.StashKey()
+UNTOUCHED: pytest.StashKey[int] = pytest.StashKey()
+_UNTOUCHED = "cutile_untouched"
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
 
 
@@ -146,13 +149,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from pytest_cutile.core.baseline_files import BaselineError
 
     engine = engine_of(config)
-    worker = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
-    start_at = int(worker["workerid"].removeprefix("gw")) / worker["workercount"]
+    worker = getattr(config, "workerinput", {})
+    number = re.search(r"\d+$", worker.get("workerid", ""))
+    start_at = int(number[0]) / worker["workercount"] % 1 if number is not None else 0.0
     try:
         changed, untouched = split_untouched(
             items, config.stash[COMPILATIONS], config.stash[STATIC_GATE], start_at=start_at
         )
     except BaselineError as error:
+        if worker:  # an error here would be the worker's end: let the gate say it
+            return
         raise pytest.UsageError(f"--changed-only: {error}") from error
     config.stash[PROGRESS].clear()
     engine.untouched_tests = len(untouched)
@@ -161,12 +167,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = changed
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Call it a success when nothing had to run because `--changed-only` left everything out."""
+    config = session.config
+    engine = config.stash.get(ENGINE, None)
+    untouched = max(config.stash.get(UNTOUCHED, 0), engine.untouched_tests if engine is not None else 0)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[_UNTOUCHED] = untouched
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and untouched:
+        session.exitstatus = pytest.ExitCode.OK
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take along what a worker of pytest-xdist left out."""
+    del error
+    untouched = getattr(node, "workeroutput", {}).get(_UNTOUCHED, 0)
+    node.config.stash[UNTOUCHED] = max(untouched, node.config.stash.get(UNTOUCHED, 0))
+
+
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Say what `--changed-only` left out."""
     engine = config.stash.get(ENGINE, None)
     if engine is None or not config.stash[SETTINGS].changed_only or config.stash[SETTINGS].xdist_worker:
         return []
     return [f"cutile: {engine.untouched_tests} tests of untouched cases left out (--changed-only)"]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say with which baselines `--arch all` cannot compare."""
+    settings = config.stash[SETTINGS]
+    if settings.asked != ("all",) or settings.baseline_path is None or settings.xdist_worker:
+        return []
+    from pytest_cutile.core.static_baselines import recorded_architectures
+
+    missing = sorted(recorded_architectures(settings.baseline_path) - {*engine_of(config).architectures})
+    return [
+        f"cutile: not compared: {arch}: it has static baselines, but the installed tileiras lacks it"
+        for arch in missing
+    ]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

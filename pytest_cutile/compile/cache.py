@@ -7,10 +7,13 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
+_POLL_S = 0.05
 
 
 class DiskCache:
@@ -24,6 +27,8 @@ class DiskCache:
         """Use `folder`, made when the first entry is written; None keeps nothing."""
         self._folder = folder
         self._suffix = suffix
+        self.closing = threading.Event()
+        """Set when the run ends: nobody waits any more."""
 
     def read(self, key: str) -> bytes | None:
         """Return what is stored under `key` (hexadecimal), or None."""
@@ -54,10 +59,11 @@ class DiskCache:
                 raise
 
     @contextlib.contextmanager
-    def making(self, key: str) -> Iterator[None]:
+    def making(self, key: str, *, wait_s: float) -> Iterator[None]:
         """Hold off everyone else who makes the entry of `key`: who waited finds it when reading again.
 
-        The lock is that of the entry's folder, so no lock files pile up; it goes when its process does.
+        The lock is that of the entry's folder, so no lock files pile up; it goes when its process does. Who
+        has waited for `wait_s` seconds, because a process that holds it hangs, goes on without.
         """
         descriptor = None
         if self._folder is not None:
@@ -65,12 +71,24 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(folder, os.O_RDONLY)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                self._lock(descriptor, wait_s)
         try:
             yield
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _lock(self, descriptor: int, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while not self.closing.is_set():
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(_POLL_S)
+            else:
+                return
 
     def _path(self, folder: Path, key: str) -> Path:
         return folder / key[:2] / f"{key}{self._suffix}"

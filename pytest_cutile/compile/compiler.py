@@ -88,6 +88,7 @@ class Compiler:
 
     def close(self) -> None:
         """Drop what has not started; what runs is waited for."""
+        self._cache.closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Compiler:  # noqa: PYI034  # not to be subclassed
@@ -102,7 +103,7 @@ class Compiler:
         seconds = 0.0
         stored = self._cache.read(key)
         if stored is None:
-            with self._cache.making(key):  # another process may be at it
+            with self._cache.making(key, wait_s=self._timeout_s):  # another process may be at it
                 stored = self._cache.read(key)
                 if stored is None:
                     start = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -45,9 +46,9 @@ class Usage:
     """Per thread."""
     shared_bytes: int
     """Per block, laid out by the compiler."""
-    threads: int | None
+    threads: int
     """Per block."""
-    ctas: int | None
+    ctas: int
     """Thread blocks per cluster."""
 
 
@@ -77,12 +78,14 @@ def read_usage(cubin: Path, symbol: str) -> Usage:
     except KeyError as error:
         raise ToolMissing(f"cuobjdump --dump-resource-usage says nothing about {error} of {symbol}") from None
     attributes = _attributes(run_tool("cuobjdump", "--dump-elf", str(cubin)), symbol)
+    if "EIATTR_REQNTID" not in attributes:
+        raise ToolMissing(f"cuobjdump --dump-elf does not say how many threads {symbol} has")
     return Usage(
         registers=registers,
         stack_bytes=stack,
         local_bytes=local,
         shared_bytes=shared,
-        threads=attributes.get("EIATTR_REQNTID"),
+        threads=attributes["EIATTR_REQNTID"],
         ctas=attributes.get("EIATTR_CTA_PER_CLUSTER", 1),
     )
 
@@ -107,11 +110,25 @@ def read_code(cubin: Path) -> Code:
     said = run_tool("nvdisasm", "--emit-json", "--print-line-info", str(cubin))
     try:
         _, functions, *tables = json.loads(said)
-        return _read_functions(functions, tables[0] if tables else {})
+        code = _read_functions(functions, tables[0] if tables else {})
+        if not code.instruction_count:
+            raise ValueError("no instructions")
+        return code  # noqa: TRY300 - in one place with what it may raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise ToolMissing(
             f"nvdisasm --emit-json printed something unexpected ({type(error).__name__}: {error})"
         ) from None
+
+
+def _is_a_kernels(file: str, line: int) -> bool:
+    """Return whether a place of the line table is code of a kernel's author.
+
+    It also names cuTile's own files, and lines of the file that hold no code of the kernel.
+    """
+    if Path(file).parent.parts[-2:] == ("cuda", "tile"):
+        return False
+    text = linecache.getline(file, line).strip()
+    return not (text.startswith(("def ", "@", "#")) or (text == "" and linecache.getlines(file) != []))
 
 
 def _read_functions(functions: list[dict[str, Any]], sources: Mapping[str, Any]) -> Code:
@@ -125,9 +142,9 @@ def _read_functions(functions: list[dict[str, Any]], sources: Mapping[str, Any])
         for instruction in function["sass-instructions"]:
             total += 1
             if "source-line" in instruction:  # it holds until the next instruction that has one
-                file = files[instruction["source-file-id"]]
-                if Path(file).parent.parts[-2:] != ("cuda", "tile"):  # else it is on behalf of that line
-                    place = file, instruction["source-line"]
+                named = files[instruction["source-file-id"]], instruction["source-line"]
+                if _is_a_kernels(*named):  # else it is on behalf of the line before
+                    place = named
             mnemonic = instruction["opcode"].partition(".")[0]
             found = _CLASS.fullmatch(mnemonic)
             if found is None or found.lastgroup is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DIGITS = 16
 # The code, its constants, its attributes (threads, registers, cluster size, parameters); debug information
 # and ".nv.host", machine code for the compiling machine's own processor, are left out.
-_LOADED = (".text.", ".nv.constant", ".nv.info.", ".nv.global")
+_LOADED = (".text.", ".nv.constant", ".nv.info", ".nv.global")
 _SIZED = (".nv.shared.", ".nv.local.")
 
 
@@ -61,7 +61,8 @@ def digest_launches(launches: Iterable[tuple[str, Launch]]) -> str:
     """
     digest = hashlib.sha256()
     for code, launch in launches:
-        digest.update(f"{code} {launch.grid} {_describe(launch.args)}\n".encode())
+        dependent = " dependent" if launch.dependent else ""
+        digest.update(f"{code} {launch.grid} {_describe(launch.args)}{dependent}\n".encode())
     return digest.hexdigest()[:_DIGITS]
 
 
@@ -69,7 +70,11 @@ def _describe(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(_describe(item) for item in value)}]"
     if hasattr(value, "stride") and hasattr(value, "dtype"):
-        return f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())}"
-    if isinstance(value, bool | int | float | str | None):
-        return repr(value)
-    return type(value).__qualname__
+        # Where a length is 1, some versions of torch report other strides.
+        strides = [1 if n == 1 else step for n, step in zip(value.shape, value.stride(), strict=True)]
+        return f"{value.dtype} {tuple(value.shape)} {tuple(strides)}"
+    # Subclasses (numpy's scalars, enums) print differently from version to version.
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return repr(plain(value))
+    return "None" if value is None else type(value).__qualname__

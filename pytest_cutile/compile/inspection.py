@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.compile.cache import DiskCache
 from pytest_cutile.compile.disassembly import read_code, read_usage
 from pytest_cutile.compile.identity import code_bytes
-from pytest_cutile.compile.remarks import read_remarks
+from pytest_cutile.compile.remarks import RemarksError, read_remarks
 from pytest_cutile.core.multiprocessor import limits_of
 from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, SpillLine, from_json, to_json
 from pytest_cutile.core.toolchain import ToolMissing, tool_version
@@ -21,7 +21,7 @@ from pytest_cutile.core.toolchain import ToolMissing, tool_version
 if TYPE_CHECKING:
     from pytest_cutile.compile.compiler import Compiled
 
-_CACHE_FORMAT = "3"
+_CACHE_FORMAT = "4"
 # cuda-tile 1.7 launches with no dynamic shared memory; tests/compile/test_inspection.py watches it.
 _DYNAMIC_SHARED_BYTES = 0
 _NO_REMARKS = (
@@ -29,6 +29,7 @@ _NO_REMARKS = (
     "pip install -U 'pytest-cutile[tileiras]' (13.4 or newer)"
 )
 _SHOWN_SPILL_LINES = 4
+_WAIT_S = 30.0
 
 
 class Inspector:
@@ -56,6 +57,7 @@ class Inspector:
 
     def close(self) -> None:
         """Drop what has not started; what runs is waited for."""
+        self._cache.closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _inspect_once(self, compiled: Compiled) -> tuple[LaunchFacts, tuple[str, ...]]:
@@ -76,7 +78,7 @@ class Inspector:
     def _inspect(self, compiled: Compiled, key: str) -> tuple[LaunchFacts, tuple[str, ...]]:
         stored = self._cache.read(key)
         if stored is None:
-            with self._cache.making(key):
+            with self._cache.making(key, wait_s=_WAIT_S):
                 stored = self._cache.read(key)
                 if stored is None:
                     facts, missing = inspect(compiled)
@@ -121,7 +123,10 @@ def inspect(compiled: Compiled) -> tuple[LaunchFacts, tuple[str, ...]]:
     if compiled.remarks is None:
         missing.append(_NO_REMARKS)
     else:
-        found["sites"], found["notes"] = read_remarks(compiled.remarks)
+        try:
+            found["sites"], found["notes"] = read_remarks(compiled.remarks)
+        except RemarksError as error:
+            missing.append(f"what became of loads and products is unknown: {error}")
     facts = LaunchFacts(kernel=compiled.kernel, grid=(), code_bytes=code_bytes(compiled.cubin), **found)
     return facts, tuple(missing)
 

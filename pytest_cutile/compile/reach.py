@@ -25,7 +25,15 @@ import inspect
 import os
 import sys
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile.functions import read_function
@@ -206,7 +214,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         return [(name, getattr(value, name, _MISSING)) for name in names]
-    attributes = getattr(value, "__dict__", {}).items()
+    attributes = _state(value).items()
     # Whether a cached property was asked for yet says nothing.
     return sorted(pair for pair in attributes if not _is_cached_property(type(value), pair[0]))
 
@@ -263,7 +271,19 @@ def _attribute(value: Any, name: str) -> Any:
         return getattr(value, name, _MISSING)
     if dataclasses.is_dataclass(value) and any(field.name == name for field in dataclasses.fields(value)):
         return getattr(value, name, _MISSING)
-    return getattr(value, "__dict__", {}).get(name, _MISSING)
+    return _state(value).get(name, _MISSING)
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object itself, in `__dict__` or in slots; nothing of the user's runs."""
+    slots = [
+        name
+        for owner in type(value).__mro__
+        for name, member in vars(owner).items()
+        if isinstance(member, MemberDescriptorType)
+    ]
+    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return {**held, **getattr(value, "__dict__", {})}
 
 
 def _is_users(value: Any) -> bool:

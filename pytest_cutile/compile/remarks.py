@@ -19,6 +19,10 @@ _MISSED = {"RemarkMemoryTmaLoadFailed": "load", "RemarkMemoryTmaStoreFailed": "s
 _PLACE = re.compile(r"""^loc\((?:".*?"|[^()])*\):\s*""")
 
 
+class RemarksError(ValueError):
+    """Remarks of another form than tileiras 13.4 writes."""
+
+
 def _loader() -> type[Any]:
     """Return a loader of plain data; a document's tag (!Passed, !Failure) becomes its key "Kind"."""
     base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,7 +41,18 @@ def read_remarks(text: str) -> tuple[tuple[Site, ...], tuple[Note, ...]]:
     """Return the sites and the other remarks in `text`, each in source order.
 
     tileiras 13.4 writes every remark twice and repeats a reason for every element; that is undone.
+
+    Raises:
+        RemarksError: they cannot be read.
     """
+    try:
+        return _read(text)
+    except (yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
+        said = f"{error}".partition("\n")[0]
+        raise RemarksError(f"tileiras wrote remarks that cannot be read ({said})") from None
+
+
+def _read(text: str) -> tuple[tuple[Site, ...], tuple[Note, ...]]:
     sites: list[tuple[int, Site]] = []
     missed: dict[tuple[str, str, int, int], dict[str, None]] = {}
     notes: dict[Note, None] = {}

@@ -31,6 +31,8 @@ class Launch:
     """Blocks, as they were given: one to three numbers."""
     args: tuple[Any, ...]
     """The kernel's arguments; each tensor replaced by a meta tensor of the same layout."""
+    dependent: bool = False
+    """Whether it may start before the launch before it has ended (programmatic dependent launch)."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -62,7 +64,7 @@ class Recorder:
             ValueError: a grid that it refuses.
         """
         __tracebackhide__ = True
-        del stream, programmatic_dependent_launch
+        del stream
         if not isinstance(grid, tuple):
             raise TypeError(f"Grid must be a tuple, got {type(grid).__name__}")
         if len(grid) > _MAX_GRID_RANK:
@@ -78,7 +80,14 @@ class Recorder:
             raise TypeError(
                 f"launch() expects a tuple as the fourth argument, got {type(kernel_args).__name__}"
             )
-        self.launches.append(Launch(kernel=kernel, grid=sizes, args=_without_data(kernel_args)))
+        self.launches.append(
+            Launch(
+                kernel=kernel,
+                grid=sizes,
+                args=_without_data(kernel_args),
+                dependent=bool(programmatic_dependent_launch),
+            )
+        )
 
     def needs_values(self, error: BaseException | None) -> bool:
         """Return whether `error` began in a torch function on tensors that have no values."""

@@ -51,6 +51,10 @@ def read_document(path: Path, *, schema: int) -> dict[str, Any] | None:
         raise BaselineError(
             f"{path}:{error.lineno}: not valid JSON: {error.msg}. Restore it from version control."
         ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
+        raise BaselineError(
+            f"{path}: cannot be read as JSON: {error}. Restore it from version control."
+        ) from None
     _check_schema(data, schema, path, text)
     return dict(data)
 

@@ -18,7 +18,6 @@ from pytest_cutile.core.baseline_files import (
 )
 from pytest_cutile.core.platforms import gpu_slug
 from pytest_cutile.core.spec import Work
-from pytest_cutile.core.static_baselines import is_static
 from pytest_cutile.core.statistics import median
 
 SCHEMA = 1
@@ -85,14 +84,8 @@ class BaselineFile:
 
 
 def baseline_path(base: Path, arch: str, gpu: str) -> Path:
-    """Return the file for a platform: `base` itself if it is a JSON file, else <arch>-<gpu>.json in it.
-
-    A file of static baselines stands for its folder.
-    """
-    if base.suffix == ".json" and not is_static(base):
-        return base
-    folder = base.parent if is_static(base) else base
-    return folder / f"{arch}-{gpu_slug(gpu)}.json"
+    """Return the file for a platform: `base` itself if it is a JSON file, else <arch>-<gpu>.json in it."""
+    return base if base.suffix == ".json" else base / f"{arch}-{gpu_slug(gpu)}.json"
 
 
 def read_baselines(path: Path) -> BaselineFile | None:

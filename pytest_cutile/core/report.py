@@ -147,7 +147,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         by_row[result.kernel, result.case, result.arch, result.key][result.gate] = result
         if result.verdict == Verdict.NOT_MEASURED:
             not_measured[result.detail or result.reason, result.gate] += 1
-        elif result.verdict in UNDECIDED and result.detail:
+        elif result.verdict in UNDECIDED and result.detail and not result.recorded:
             undecided[f"{result.verdict}: {result.detail}"] = None
     rows: list[tuple[tuple[str, ...], bool | None]] = []
     quiet: dict[tuple[str, str, str], tuple[list[str], bool | None]] = {}
@@ -183,7 +183,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         lines.append(
             SummaryLine(f"... and {len(undecided) - shown} more; --perf-strict fails with each", None)
         )
-    lines += _static_lines(results)
+    lines += _static_lines(results, verbose=verbose)
     recorded = Counter(result.recorded for result in results if result.recorded)
     for note, count in recorded.items():
         first, *more = note.splitlines()
@@ -192,19 +192,27 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     return lines
 
 
-def _static_lines(results: Sequence[GateResult]) -> list[SummaryLine]:
-    """Say what compiled to something better, and what another toolchain than the baselines' did in all."""
-    better: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for result in results:
-        if result.gate == Gate.STATIC and result.verdict == Verdict.IMPROVEMENT:
-            better[result.kernel, *result.changes].append(f"{result.case} {result.arch}")
-    lines = [
-        SummaryLine(_clipped(f"{kernel}, {_counted(where)}: {'; '.join(changes)}"), True)
-        for (kernel, *changes), where in better.items()
-    ]
-    if len(lines) > _SHOWN_BETTER:
-        more = len(lines) - _SHOWN_BETTER
-        lines[_SHOWN_BETTER:] = [SummaryLine(f"... and {more} more kinds of better code", True)]
+def _static_lines(results: Sequence[GateResult], *, verbose: bool) -> list[SummaryLine]:
+    """Say what compiled to something better or worse, alike ones together, and what a toolchain did."""
+    lines: list[SummaryLine] = []
+    several = sum(result.gate == Gate.STATIC and result.verdict == Verdict.REGRESSION for result in results)
+    for effect, good in (("worse", False), ("better", True), ("different", None)):
+        alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for result in results:
+            changes = [text for text in result.changes if text.startswith(effect)]
+            if changes:
+                alike[result.kernel, *changes].append(f"{result.case} {result.arch}")
+        # One that is worse has its failure above; what is only different is for who wants to know.
+        if (effect == "worse" and several < 2) or (effect == "different" and not verbose):  # noqa: PLR2004
+            continue
+        found = [
+            SummaryLine(_clipped(f"{kernel}, {_counted(where)}: {'; '.join(changes)}", verbose), good)
+            for (kernel, *changes), where in alike.items()
+        ]
+        if len(found) > _SHOWN_ALIKE and not verbose:
+            more = len(found) - _SHOWN_ALIKE
+            found[_SHOWN_ALIKE:] = [SummaryLine(f"... and {more} more kinds of {effect} code: -v", good)]
+        lines += found
     by_change: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         if result.toolchain:
@@ -219,22 +227,23 @@ def _static_lines(results: Sequence[GateResult]) -> list[SummaryLine]:
     ]
 
 
-_SHOWN_BETTER = 5
+_SHOWN_ALIKE = 8
 
 
 def _counted(where: Sequence[str]) -> str:
     return where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
+def _clipped(text: str, verbose: bool) -> str:
+    return text if len(text) <= WIDTH or verbose else f"{text[: WIDTH - 4]} ..."
 
 
 def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
     for gate in (Gate.COMPILE, Gate.STATIC, Gate.CORRECT, Gate.SPEED):
         result = gates.get(gate)
         if result is not None and result.verdict == "fail":
-            return f"{gate}: raised" if result.reason == "raised" else _FAILED[gate], False
+            own = {"raised": f"{gate}: raised", "no-compiler": "no compiler"}
+            return own.get(result.reason, _FAILED[gate]), False
     speed, static = gates.get(Gate.SPEED), gates.get(Gate.STATIC)
     if speed is not None and speed.verdict == Verdict.REGRESSION:
         return Verdict.REGRESSION.value, False

@@ -47,7 +47,7 @@ class GateResult:
     change: float | None = None
     """Relative change of the time against the baseline; +0.05 is 5 % slower."""
     changes: tuple[str, ...] = ()
-    """Static: what is worse, and what is better, than the baseline; a line for each."""
+    """Static: what is worse, better or different than in the baseline; a line for each."""
     toolchain: str = ""
     """Static: how the toolchain differs from the one that made the baseline; empty when it does not."""
     facts: dict[str, Any] | None = None

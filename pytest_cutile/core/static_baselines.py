@@ -56,6 +56,12 @@ def static_path(base: Path, arch: str) -> Path:
     return folder / f"{arch}{_SUFFIX}"
 
 
+def recorded_architectures(base: Path) -> set[str]:
+    """Return the architectures that there are static baselines of."""
+    folder = base.parent if base.suffix == ".json" else base
+    return {path.name.removesuffix(_SUFFIX) for path in folder.glob(f"*{_SUFFIX}")}
+
+
 def read_static(path: Path, arch: str) -> StaticFile | None:
     """Read the static baselines of `arch`; None when there are none.
 

@@ -6,6 +6,7 @@ import shlex
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_cutile.core.report import WIDTH, align
 from pytest_cutile.core.results import GateResult
@@ -35,13 +36,19 @@ def static_message(
     missing: Sequence[str] = (),
 ) -> str:
     """Return the message of a regression: what is worse and where, who changed, how to accept it."""
-    better, different = comparison.of(Effect.BETTER), comparison.of(Effect.DIFFERENT)
+    worse, better = comparison.of(Effect.WORSE), comparison.of(Effect.BETTER)
+    # What has a line in the source says most.
+    different = sorted(
+        comparison.of(Effect.DIFFERENT), key=lambda change: not (change.place or change.detail)
+    )
     if toolchain_changes:
         source = "the kernel's source is the same" if same_source else "the kernel's source changed, too"
         cause = f"another toolchain ({'; '.join(toolchain_changes)}); {source}"
     else:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(toolchain.items()))
-        what = "its launch changed" if same_source else "its source, or what it is specialized for, changed"
+        what = "its source, or what it is specialized for, changed"
+        if same_source:
+            what = "its source is the same, so its launch or the compiler's choice differs"
         cause = f"{what}; same toolchain ({versions})"
     provenance = entry.provenance
     recorded = ", ".join(
@@ -50,9 +57,9 @@ def static_message(
         if part
     )
     lines = [
-        f"{key} for {arch}: the compiled kernel is worse than its baseline.",
+        headline(key, arch, worse),
         "",
-        *(f"  worse      {text}" for text in _wrapped(comparison.of(Effect.WORSE))),
+        *(f"  worse      {text}" for text in _wrapped(worse)),
         *(f"  better     {text}" for text in _wrapped(better)),
         *(f"  different  {text}" for text in _wrapped(different[:_SHOWN_DIFFERENCES])),
     ]
@@ -69,6 +76,13 @@ def static_message(
         "    --update-baselines --reason 'why it is worse'",
     ]
     return "\n".join(lines)
+
+
+def headline(key: str, arch: str, worse: Sequence[Change]) -> str:
+    """Return one line for logs and summaries: the case and what is worse first."""
+    more = f" (and {len(worse) - 1} more)" if len(worse) > 1 else ""
+    first = replace(worse[0], detail="").text if worse else "?"
+    return f"{key} for {arch} compiles to something worse: {first}{more}"
 
 
 def _wrapped(changes: Iterable[Change]) -> list[str]:
@@ -138,13 +152,14 @@ def _sameness(by_arch: Mapping[str, tuple[CaseFacts, GateResult]]) -> object:
 def _case_tables(
     by_arch: Mapping[str, tuple[CaseFacts, GateResult]], source_line: Callable[[str, int], str]
 ) -> list[str]:
-    names = list(dict.fromkeys(launch.kernel for facts, _ in by_arch.values() for launch in facts.launches))
+    named = {arch: _named(facts.launches) for arch, (facts, _) in by_arch.items()}
+    names = list(dict.fromkeys(name for launches in named.values() for name in launches))
     lines = []
     for position, name in enumerate(names):
         columns: dict[str, dict[str, str]] = {}
         reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for arch, (facts, result) in by_arch.items():
-            launch = next((each for each in facts.launches if each.kernel == name), None)
+        for arch, (_, result) in by_arch.items():
+            launch = named[arch].get(name)
             if launch is None:
                 continue
             columns[arch] = _cells(launch, arch)
@@ -160,6 +175,19 @@ def _case_tables(
     return lines
 
 
+def _named(launches: Iterable[LaunchFacts]) -> dict[str, LaunchFacts]:
+    """Return launches by their kernel's name, numbered where there are several of one."""
+    named: dict[str, LaunchFacts] = {}
+    for launch in launches:
+        number = 2
+        name = launch.kernel
+        while name in named:
+            name = f"{launch.kernel}, launch {number}"
+            number += 1
+        named[name] = launch
+    return named
+
+
 def _archs(some: Sequence[str], everything: Iterable[str]) -> str:
     return "all" if list(some) == list(everything) and len(some) > 1 else ", ".join(some)
 
@@ -168,6 +196,7 @@ def _cells(launch: LaunchFacts, arch: str) -> dict[str, str]:
     """Return the cells of one column, in the order of the rows."""
     fits = occupancy_of(launch, arch)
     cells = {
+        "launches": str(launch.times),
         "registers per thread": _or_unknown(launch.registers),
         "spills per thread": _size(launch.stack_bytes),
         "shared memory": _size(launch.shared_bytes),
@@ -222,6 +251,8 @@ def _tables(columns: Mapping[str, Mapping[str, str]], source_line: Callable[[str
     places = [row for row in rows if ":" in row]
     rows = [*(row for row in rows if row not in places), *sorted(places, key=_by_line)]
     empty = {row for row in rows if all(cells.get(row, "0") in ("0", "") for cells in columns.values())}
+    if all(cells["launches"] == "1" for cells in columns.values()):
+        empty.add("launches")
     rows = [row for row in rows if row not in empty]
     titles = [_titled(row, source_line) for row in rows]
     left = max(map(len, titles), default=0)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pytest_cutile.core.multiprocessor import Occupancy, limits_of, occupancy
@@ -90,21 +89,66 @@ def compare(then: CaseFacts, now: CaseFacts, *, arch: str, rule: StaticRule) -> 
     """
     changes: list[Change] = []
     unknown: dict[str, None] = {}
-    names = [[launch.kernel for launch in facts.launches] for facts in (then, now)]
-    if len(names[0]) == len(names[1]):
-        for before, after in zip(then.launches, now.launches, strict=True):
-            prefix = f"{after.kernel}: " if len(names[1]) > 1 else ""
-            found = [*_launch_changes(before, after, arch, rule), *_site_changes(before, after)]
-            changes += [_prefixed(change, prefix) for change in found]
-            unknown.update(dict.fromkeys(_unknown(before, after)))
-    else:
-        changes.append(_different("launches", ", ".join(names[0]), ", ".join(names[1])))
-        changes += _use_changes(then.launches, now.launches, rule)
-        known = [_known(facts.launches) for facts in (then, now)]
-        unknown.update(dict.fromkeys(name for name in known[0] if name not in known[1]))
+    pairs, gone, come = _pair_launches(then.launches, now.launches)
+    for before, after in pairs:
+        prefix = f"{after.kernel}: " if len(now.launches) > 1 else ""
+        found = [*_launch_changes(before, after, arch, rule), *_site_changes(before, after)]
+        changes += [_prefixed(change, prefix) for change in _with_prices(found)]
+    if gone or come:
+        names = [", ".join(launch.kernel for launch in facts.launches) for facts in (then, now)]
+        changes.append(_different("launches", *names))
+        # What took the place of what: nobody knows, so together.
+        if gone and come:
+            changes += _use_changes(gone, come, rule)
+        elif come:
+            changes += _spill_changes((), come, rule)
+        elif not pairs or _uses(gone, "tensor_core"):
+            changes += _tensor_core_changes(then.launches, now.launches)
+    known = [_known(facts.launches) for facts in (then, now)]
+    unknown.update(dict.fromkeys(name for name in known[0] if name not in known[1]))
     order = list(Effect)
     changes.sort(key=lambda change: order.index(change.effect))
     return Comparison(changes=tuple(changes), unknown=tuple(unknown))
+
+
+def _pair_launches(
+    then: Sequence[LaunchFacts], now: Sequence[LaunchFacts]
+) -> tuple[list[tuple[LaunchFacts, LaunchFacts]], list[LaunchFacts], list[LaunchFacts]]:
+    """Return launches of the same kernel in pairs, and what is left of either side.
+
+    Where only the names differ (a kernel was renamed), launches are paired in order.
+    """
+    names = [[launch.kernel for launch in launches] for launches in (then, now)]
+    if len(then) == len(now) and sorted(names[0]) != sorted(names[1]):
+        return list(zip(then, now, strict=True)), [], []
+    rest = list(now)
+    pairs, gone = [], []
+    for before in then:
+        after = next((each for each in rest if each.kernel == before.kernel), None)
+        if after is None:
+            gone.append(before)
+        else:
+            rest.remove(after)
+            pairs.append((before, after))
+    return pairs, gone, rest
+
+
+_PRICES = ("registers per thread", "shared memory per block, in bytes")
+
+
+def _with_prices(changes: Sequence[Change]) -> list[Change]:
+    """Take growth of registers and shared memory for what it is where it buys something and costs no block.
+
+    Loads by TMA, for one, need room in shared memory; blocks that no longer fit are judged by themselves.
+    """
+    bought = any(change.effect is Effect.BETTER for change in changes)
+    lost = any(c.effect is Effect.WORSE and c.quantity not in _PRICES for c in changes)
+    if not bought or lost:
+        return list(changes)
+    return [
+        replace(change, effect=Effect.DIFFERENT) if change.quantity in _PRICES else change
+        for change in changes
+    ]
 
 
 def _different(quantity: str, then: object, now: object) -> Change:
@@ -122,7 +166,9 @@ def _launch_changes(then: LaunchFacts, now: LaunchFacts, arch: str, rule: Static
     uses = list(_use_changes((then,), (now,), rule))
     yield from uses
     yield from _occupancy_changes(then, now, arch)
-    yield from _growth("registers per thread", then.registers, now.registers, rule.margin, rule.register_step)
+    # Half the threads with twice the registers each are the same registers per block.
+    margin = rule.margin if then.threads == now.threads else math.inf
+    yield from _growth("registers per thread", then.registers, now.registers, margin, rule.register_step)
     yield from _growth(
         "shared memory per block, in bytes",
         then.shared_bytes,
@@ -134,6 +180,7 @@ def _launch_changes(then: LaunchFacts, now: LaunchFacts, arch: str, rule: Static
         ("threads per block", then.threads, now.threads),
         ("thread blocks per cluster", then.ctas, now.ctas),
         ("grid", then.grid, now.grid),
+        ("launches of it", then.times, now.times),
         ("bytes of code", then.code_bytes, now.code_bytes),
         ("instructions", then.instruction_count, now.instruction_count),
     ):
@@ -177,7 +224,9 @@ def _use_changes(
     loads_by_tma = False
     for kind in ("tma_load", "tma_store", "bulk_copy"):
         before, after = _uses(then, kind), _uses(now, kind)
-        yield from _gained_or_lost(CLASS_TITLES[kind], before, after)
+        places = _places(then, now, "load" if kind == "tma_load" else "store")
+        for change in _gained_or_lost(CLASS_TITLES[kind], before, after):
+            yield replace(change, detail=places if change.effect is Effect.WORSE else "")
         loads_by_tma = loads_by_tma or (bool(before or after) and kind != "tma_store")
     if not loads_by_tma:
         copies = _uses(then, "async_copy"), _uses(now, "async_copy")
@@ -192,6 +241,18 @@ def _uses(launches: Sequence[LaunchFacts], kind: str) -> str | None:
     for launch in launches:
         names.update(dict.fromkeys((launch.instructions or {}).get(kind, {})))
     return ", ".join(names)
+
+
+def _places(then: Sequence[LaunchFacts], now: Sequence[LaunchFacts], operation: str) -> str:
+    """Say where TMA was used for an operation of which the compiler says nothing any more."""
+    said = {site.line for launch in now for site in launch.sites or () if site.operation == operation}
+    places = {
+        site.place: None
+        for launch in then
+        for site in launch.sites or ()
+        if site.operation == operation and site.instruction.startswith("TMA") and site.line not in said
+    }
+    return f"it was at {', '.join(places)}" if places else ""
 
 
 def _gained_or_lost(quantity: str, then: str | None, now: str | None) -> Iterator[Change]:
@@ -284,10 +345,11 @@ def _occupancy_changes(then: LaunchFacts, now: LaunchFacts, arch: str) -> Iterat
     before, after = occupancy_of(then, arch), occupancy_of(now, arch)
     if before is None or after is None or (before.blocks, before.warps) == (after.blocks, after.warps):
         return
-    effect = Effect.DIFFERENT
-    if after.blocks < before.blocks and after.warps < before.warps:
+    blocks, warps = after.blocks - before.blocks, after.warps - before.warps
+    effect = Effect.DIFFERENT  # fewer blocks of more warps, or the reverse
+    if warps < 0 and blocks <= 0:
         effect = Effect.WORSE
-    elif after.blocks > before.blocks and after.warps > before.warps:
+    elif warps > 0 and blocks >= 0:
         effect = Effect.BETTER
     yield Change(
         effect=effect,
@@ -317,31 +379,58 @@ def _site_changes(then: LaunchFacts, now: LaunchFacts) -> Iterator[Change]:
 
 
 def _operation_changes(operation: str, then: list[Site], now: list[Site]) -> Iterator[Change]:
-    """Pair what stands in source order, because lines move and names change without meaning anything."""
-    if len(then) == len(now):
-        for before, after in zip(then, now, strict=True):
-            yield from _choice_changes(before, after)
-        return
-    matcher = SequenceMatcher(
-        None, [site.outcome for site in then], [site.outcome for site in now], autojunk=False
-    )
-    for tag, first, last, start, end in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        gone, come = then[first:last], now[start:end]
-        for before, after in zip(gone, come, strict=False):
-            yield from _choice_changes(before, after)
-        for site in gone[len(come) :]:
-            yield _different(operation, site.outcome, "gone")
-        for site in come[len(gone) :]:
-            yield Change(
-                effect=Effect.DIFFERENT,
-                quantity=operation,
-                then="none",
-                now=site.outcome,
-                place=site.place,
-                detail="; ".join(site.missed),
-            )
+    """Pair sites by their line of source, then by what became of them, then in source order.
+
+    So lines may move or change places, names may change, and what is added hides nothing that was lost.
+    """
+    pairs: list[tuple[Site, Site]] = []
+    for alike in (_same_text_and_outcome, _same_text, _same_outcome):
+        then, now = _take_pairs(then, now, alike, pairs)
+    pairs += zip(then, now, strict=False)
+    for before, after in sorted(pairs, key=lambda pair: (pair[1].file, pair[1].line)):
+        yield from _choice_changes(before, after)
+    for site in then[len(now) :]:
+        yield replace(_different(operation, site.outcome, "gone"), detail=f"it was at {site.place}")
+    for site in now[len(then) :]:
+        yield Change(
+            effect=Effect.DIFFERENT,
+            quantity=operation,
+            then="none",
+            now=site.outcome,
+            place=site.place,
+            detail="; ".join(site.missed),
+        )
+
+
+def _same_text_and_outcome(then: Site, now: Site) -> bool:
+    return then.text == now.text and then.outcome == now.outcome
+
+
+def _same_text(then: Site, now: Site) -> bool:
+    return then.text == now.text != ""
+
+
+def _same_outcome(then: Site, now: Site) -> bool:
+    return then.outcome == now.outcome
+
+
+def _take_pairs(
+    then: list[Site],
+    now: list[Site],
+    alike: Callable[[Site, Site], bool],
+    pairs: list[tuple[Site, Site]],
+) -> tuple[list[Site], list[Site]]:
+    """Add the first that are alike to `pairs`; return what is left of both sides."""
+    rest = list(now)
+    unpaired = []
+    for before in then:
+        after = next((site for site in rest if alike(before, site)), None)
+        if after is None:
+            unpaired.append(before)
+        else:
+            rest.remove(after)
+            pairs.append((before, after))
+    return unpaired, rest
 
 
 def _choice_changes(then: Site, now: Site) -> Iterator[Change]:
@@ -380,7 +469,7 @@ def _volume(shape: str) -> int | None:
 
 # -- what could not be compared ---------------------------------------------------------------------
 
-_QUANTITIES = ("registers", "shared_bytes", "instructions", "sites")
+_QUANTITIES = ("registers", "threads", "shared_bytes", "instructions", "sites")
 
 
 def _known(launches: Sequence[LaunchFacts]) -> list[str]:
@@ -389,8 +478,3 @@ def _known(launches: Sequence[LaunchFacts]) -> list[str]:
         for name in _QUANTITIES
         if all(getattr(launch, name) is not None for launch in launches)
     ]
-
-
-def _unknown(then: LaunchFacts, now: LaunchFacts) -> list[str]:
-    known = _known((now,))
-    return [name for name in _known((then,)) if name not in known]

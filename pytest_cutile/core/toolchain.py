@@ -17,6 +17,7 @@ from pathlib import Path
 
 _WHEELS = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
 _TOOL_WHEELS = {"cuobjdump": "nvidia-cuda-cuobjdump", "nvdisasm": "nvidia-cuda-nvdisasm"}
+_REMARKS_SINCE = (13, 4)
 INSTALL = "pip install 'pytest-cutile[tileiras]'"
 """What to do when the compiler is missing."""
 
@@ -46,6 +47,10 @@ def find_tileiras() -> Path:
     )
 
 
+_TOOL_TIMEOUT_S = 60
+_broken: dict[Path, str] = {}
+
+
 @cache
 def find_tool(name: str) -> Path:
     """Return the path of "cuobjdump" or "nvdisasm": that of the wheel, else that of a CUDA toolkit.
@@ -70,15 +75,26 @@ def run_tool(name: str, *args: str) -> str:
         ToolMissing: it is not installed, or it cannot do that (an old one, asked about a new architecture).
     """
     tool = find_tool(name)
+    if tool in _broken:
+        raise ToolMissing(_broken[tool])
     try:
-        return subprocess.run(  # noqa: S603 - the tool that was found
-            [str(tool), *args], capture_output=True, text=True, timeout=120, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().partition("\n")[0]
-        raise ToolMissing(
-            f"{tool} failed ({said}); a newer one may do: pip install -U {_TOOL_WHEELS[name]}"
-        ) from None
+        done = subprocess.run(  # noqa: S603 - the tool that was found
+            [str(tool), *args],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_TOOL_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        raise ToolMissing(f"{tool} cannot be run ({error})") from None
+    except subprocess.TimeoutExpired:
+        _broken[tool] = f"{tool} was stopped after {_TOOL_TIMEOUT_S} s, and is not tried again in this run"
+        raise ToolMissing(_broken[tool]) from None
+    if done.returncode:
+        said = done.stderr.strip().partition("\n")[0] or f"exit status {done.returncode}"
+        raise ToolMissing(f"{tool} failed ({said}); a newer one may do: pip install -U {_TOOL_WHEELS[name]}")
+    return done.stdout
 
 
 @cache
@@ -152,10 +168,13 @@ def supported_architectures() -> tuple[str, ...]:
 def makes_remarks() -> bool:
     """Return whether the installed tileiras says what became of loads, stores and products (since 13.4).
 
+    13.3 has the option, but names no source lines and says nothing of loads and stores.
+
     Raises:
         CompilerMissing: there is no tileiras.
     """
-    return "--remarks-output-file" in _ask("--help")
+    release = tuple(int(part) for part in re.findall(r"\d+", _release_in(_ask("--version")))[:2])
+    return release >= _REMARKS_SINCE and "--remarks-output-file" in _ask("--help")
 
 
 def toolchain_versions() -> dict[str, str]:

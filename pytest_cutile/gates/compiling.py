@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
@@ -57,6 +58,10 @@ class Compilation:
     """What it becomes."""
 
 
+NO_COMPILER = "no-compiler"
+"""Reason of a failure that is not the kernel's."""
+
+
 class NothingLaunched(RuntimeError):  # noqa: N818 - reads as what happened
     """The launcher returned without launching a cuTile kernel."""
 
@@ -67,6 +72,7 @@ class Compilations:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._started: dict[tuple[str, str, str], list[Compilation] | Exception] = {}
+        self._said: dict[tuple[str, str, str | None, int | None], tuple[str, str, str]] = {}
         self.gated: frozenset[tuple[str, str, str]] = frozenset()
         """Cases that the gate `compile` is asked about in this run: it reports what does not compile."""
 
@@ -122,6 +128,11 @@ class Compilations:
         wait_for(futures, lambda: self._engine.progress(self._progress_text()))
         return [future.result() for future in futures]
 
+    def first_to_say(self, error: CompileError, case: CompileCase) -> tuple[str, str, str]:
+        """Return the key of the first case that failed with this error: `case`'s own if it is the first."""
+        said = (error.kernel, error.message.replace(error.arch, ""), error.file, error.line)
+        return self._said.setdefault(said, case.key)
+
     def identity(self, case: CompileCase) -> str:
         """Wait for a case; return the digest of its machine code and launch configurations.
 
@@ -140,7 +151,10 @@ class Compilations:
             Exception: what `of` raises.
         """
         digests = [source_digest(compilation.launch, case.arch) for compilation in self.of(case)]
-        return "+".join(digests)
+        different = list(dict.fromkeys(digests))
+        if len(different) == 1:
+            return different[0]
+        return hashlib.sha256("+".join(different).encode()).hexdigest()[: len(different[0])]
 
     def _progress_text(self) -> str:
         futures = [c.compiling for o in self._started.values() if not isinstance(o, Exception) for c in o]
@@ -165,7 +179,16 @@ def gate_compile(engine: Engine, compilations: Compilations, case: CompileCase) 
     """
     __tracebackhide__ = True
     with _recorded(engine, case):
-        return compilations.result(case)
+        try:
+            return compilations.result(case)
+        except CompileError as error:
+            first = compilations.first_to_say(error, case)
+            if first == case.key:
+                raise
+            line, where = error.message.partition("\n")[0], f"{first[0]}[{first[1]}] for {first[2]}"
+            raise CompileError(
+                f"{line} (in full with {where})", kernel=error.kernel, arch=error.arch
+            ) from None
 
 
 @contextmanager
@@ -177,6 +200,8 @@ def _recorded(engine: Engine, case: CompileCase) -> Iterator[None]:
     except Exception as error:
         own = isinstance(error, CompileError | CompilerMissing | NothingLaunched)
         verdict, reason, detail = "fail", "" if own else "raised", f"{error}".partition("\n")[0]
+        if isinstance(error, CompilerMissing):
+            reason = NO_COMPILER
         raise
     finally:
         engine.results.append(

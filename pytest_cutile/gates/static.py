@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import linecache
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pytest_cutile.core.static_report import static_message
 from pytest_cutile.core.static_rules import Comparison, Effect, compare
 from pytest_cutile.core.toolchain import CompilerMissing, toolchain_versions
 from pytest_cutile.core.verdicts import ERRORS, UNDECIDED, Judgement, Reason, Verdict
-from pytest_cutile.gates.compiling import Compilations, CompileCase, NothingLaunched, wait_for
+from pytest_cutile.gates.compiling import NO_COMPILER, Compilations, CompileCase, NothingLaunched, wait_for
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gates.recording import Refused, provenance
 
@@ -72,7 +73,7 @@ class StaticGate:
             replace(
                 facts,
                 grid=compilation.launch.grid,
-                sites=None if facts.sites is None else self._relative(facts.sites),
+                sites=None if facts.sites is None else self._relative([*map(_with_text, facts.sites)]),
                 notes=self._relative(facts.notes),
                 spill_lines=self._relative(facts.spill_lines),
             )
@@ -81,7 +82,7 @@ class StaticGate:
         return CaseFacts(
             identity=self._compilations.identity(case),
             source=self._compilations.source(case),
-            launches=tuple(launches),
+            launches=_joined(launches),
             missing=tuple(dict.fromkeys(line for _, missing in found for line in missing)),
         )
 
@@ -126,7 +127,8 @@ class StaticGate:
             if case.key in self._compilations.gated:
                 self._append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail=_NOT_COMPILED)
                 raise Blocked(Reason.NOT_COMPILED, f"{_NOT_COMPILED}: {said}") from None
-            self._append(case, "fail", "" if own else "raised", detail=said)
+            reason = NO_COMPILER if isinstance(error, CompilerMissing) else "" if own else "raised"
+            self._append(case, "fail", reason, detail=said)
             raise
         facts = to_json(now) if self._engine.settings.kernel_report else None
         try:
@@ -186,13 +188,12 @@ class StaticGate:
             judgement.reason,
             detail=judgement.detail,
             changes=tuple(
-                f"{change.effect}: {change.text}"
-                for effect in (Effect.WORSE, Effect.BETTER)
-                for change in comparison.of(effect)
+                f"{change.effect}: {change.text}" for effect in Effect for change in comparison.of(effect)
             ),
             toolchain="; ".join(toolchain_changes),
             facts=facts,
-            recorded=note,
+            # Why it was not recorded is said with the failure.
+            recorded="" if failure is not None else note,
         )
         return StaticOutcome(judgement=judgement, failure=failure)
 
@@ -276,7 +277,27 @@ class StaticGate:
         return {**provenance(self._engine), "at": at}
 
 
-_NOT_COMPILED = "it does not compile, see the gate compile"
+_SHOWN_TEXT = 48
+_NOT_COMPILED = "there is no compiled kernel, see the gate compile"
+
+
+def _with_text(site: Site) -> Site:
+    """Add the line of source. Not earlier: what is remembered of a compiled kernel holds no names."""
+    linecache.checkcache(site.file)
+    return replace(site, text=linecache.getline(site.file, site.line).strip()[:_SHOWN_TEXT])
+
+
+def _joined(launches: Iterable[LaunchFacts]) -> tuple[LaunchFacts, ...]:
+    """Return launches without repeats, each with how often it is there."""
+    different: list[LaunchFacts] = []
+    times: list[int] = []
+    for launch in launches:
+        if launch in different:
+            times[different.index(launch)] += 1
+        else:
+            different.append(launch)
+            times.append(1)
+    return tuple(replace(launch, times=n) for launch, n in zip(different, times, strict=True))
 
 
 def _judge_code(

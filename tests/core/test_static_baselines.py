@@ -5,12 +5,12 @@ import re
 import pytest
 
 from pytest_cutile.core.baseline_files import BaselineError
-from pytest_cutile.core.baselines import baseline_path
 from pytest_cutile.core.static_baselines import (
     StaticEntry,
     StaticFile,
     read_static,
     record_static,
+    recorded_architectures,
     render,
     static_path,
 )
@@ -77,11 +77,22 @@ def test_files_are_sorted_and_a_remark_is_a_line():
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda raw: raw.pop("identity"), "entries / k.c.*'identity' is missing"),
+        (lambda raw: raw.pop("identity"), "entries / k.c.*identity is missing"),
         (lambda raw: raw.pop("toolchain"), "'toolchain' is missing"),
         (lambda raw: raw["launches"][0].update(registers=-3), "registers is -3, not a count"),
         (lambda raw: raw["launches"][0].update(registers="many"), "registers is 'many', not a count"),
         (lambda raw: raw["launches"][0].update(colour=1), "colour"),
+        (lambda raw: raw.update(launches={}), "launches is {}, not a list"),
+        (lambda raw: raw["launches"][0].update(threads=0), "launches / 0 / threads is 0, not a count"),
+        (lambda raw: raw["launches"][0].update(registers=10**400), "registers is 1000.*, not a count"),
+        (lambda raw: raw["launches"][0].update(instructions=[]), "instructions is .., not an object"),
+        (lambda raw: raw["launches"][0].update(grid=[1, "x"]), "grid is 'x', not a count"),
+        (
+            lambda raw: raw["launches"][0]["sites"][0].update(instruction=5),
+            "0 / instruction is 5, not a text",
+        ),
+        (lambda raw: raw["launches"][0]["sites"][0].update(shape="wide"), "is 'wide', not a shape"),
+        (lambda raw: raw["launches"][0]["notes"][0].update(text=[1]), "notes / 0 / text is .1., not a text"),
         (lambda raw: raw["launches"][0]["instructions"]["tensor_core"].update(HGMMA=True), "not a count"),
         (lambda raw: raw["launches"][0]["sites"][0].pop("line"), "line"),
     ],
@@ -93,6 +104,14 @@ def test_a_damaged_entry_is_named(tmp_path, damage, said):
     damage(data["entries"]["k[c]"])
     path.write_text(json.dumps(data))
     with pytest.raises(BaselineError, match=said):
+        read_static(path, "sm_90")
+
+
+@pytest.mark.parametrize("text", ['{"schema": 1' + "0" * 5000 + "}", "[" * 100_000])
+def test_a_file_that_no_reader_of_json_likes(tmp_path, text):
+    path = tmp_path / "sm_90-static.json"
+    path.write_text(text)
+    with pytest.raises(BaselineError, match=r"sm_90-static.json: cannot be read as JSON"):
         read_static(path, "sm_90")
 
 
@@ -125,7 +144,5 @@ def test_where_the_files_are(tmp_path):
     assert static_path(tmp_path, "sm_90") == tmp_path / "sm_90-static.json"
     given = tmp_path / "mine.json"
     assert static_path(given, "sm_90") == tmp_path / "sm_90-static.json"
-    assert static_path(tmp_path / "sm_121-static.json", "sm_90") == tmp_path / "sm_90-static.json"
-    # A file of static baselines stands for its folder when speeds are looked for.
-    speed = baseline_path(tmp_path / "sm_90-static.json", "sm_90", "NVIDIA H200")
-    assert speed == tmp_path / "sm_90-nvidia-h200.json"
+    (tmp_path / "sm_121-static.json").touch()
+    assert recorded_architectures(tmp_path) == recorded_architectures(given) == {"sm_121"}

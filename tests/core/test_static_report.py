@@ -60,7 +60,9 @@ def message(**changes) -> str:
 def test_the_message_says_what_where_who_and_how_to_accept_it():
     text = message()
     lines = text.splitlines()
-    assert lines[0] == "k[c] for sm_90: the compiled kernel is worse than its baseline."
+    assert lines[0] == (
+        "k[c] for sm_90 compiles to something worse: spills, in bytes per thread: 0 -> 64 (and 1 more)"
+    )
     assert "  worse      spills, in bytes per thread: 0 -> 64" in lines
     assert "  worse      kernels/k.py:10: load: TMA Load 64x128 -> Global-memory load" in lines
     assert "  baseline   baselines/sm_90-static.json (2026-11-21, commit abc)" in lines
@@ -72,7 +74,10 @@ def test_the_message_says_what_where_who_and_how_to_accept_it():
 def test_the_message_names_the_cause():
     changes = ["tileiras: 13.3 -> 13.4"]
     assert "same toolchain (tileiras 13.4.92)" in message()
-    assert "its launch changed; same toolchain" in message(same_source=True)
+    assert (
+        "its source is the same, so its launch or the compiler's choice differs; same toolchain"
+        in message(same_source=True)
+    )
     both = message(toolchain_changes=changes)
     assert "another toolchain (tileiras: 13.3 -> 13.4); the kernel's source changed, too" in both
     compiler = message(toolchain_changes=changes, same_source=True)

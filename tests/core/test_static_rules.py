@@ -135,6 +135,13 @@ def test_fewer_blocks_of_more_warps_each_are_only_different():
     assert effects(case(), case(wide))[BLOCKS] is Effect.DIFFERENT
 
 
+def test_half_the_warps_in_as_many_blocks_are_worse():
+    """Registers bind: as many blocks of half the threads with twice the registers."""
+    narrow = changed(threads=128, registers=255)
+    assert effects(case(), narrow)[BLOCKS] is Effect.WORSE
+    assert effects(narrow, case())[BLOCKS] is Effect.BETTER
+
+
 def test_lines_that_move_do_not_count():
     moved = tuple(dataclasses.replace(site, line=site.line + 100) for site in (LOAD, MMA, STORE))
     assert effects(case(), changed(sites=moved)) == {}
@@ -183,13 +190,95 @@ def test_another_number_of_launches_is_different_as_long_as_nothing_is_lost():
     ("second", "quantity"),
     [
         ({"stack_bytes": 8}, SPILLS),
-        ({"instructions": {}}, "tensor-core instructions"),
+        ({"instructions": {}}, "k: tensor-core instructions"),
     ],
 )
 def test_splitting_a_kernel_hides_nothing(second, quantity):
     first = dataclasses.replace(LAUNCH, instructions={})
     now = case(first, dataclasses.replace(SECOND, **second))
     assert effects(case(), now)[quantity] is Effect.WORSE
+
+
+def test_another_launch_beside_hides_nothing_of_the_first():
+    grown = dataclasses.replace(LAUNCH, registers=168, static_shared_bytes=190_000)
+    found = effects(case(), case(grown, SECOND))
+    assert found[f"k: {BLOCKS}"] is Effect.WORSE
+    assert found["launches"] is Effect.DIFFERENT
+
+
+def test_a_launch_less_is_no_loss():
+    uses_tma = dataclasses.replace(SECOND, instructions={"tma_load": {"UTMALDG": 2}})
+    assert effects(case(LAUNCH, uses_tma), case(LAUNCH)) == {"launches": Effect.DIFFERENT}
+
+
+def test_a_launch_that_took_the_place_of_others_is_compared_with_them():
+    fused = dataclasses.replace(LAUNCH, kernel="fused", instructions={}, stack_bytes=32)
+    found = effects(case(LAUNCH, SECOND), case(fused))
+    assert found["tensor-core instructions"] is Effect.WORSE
+    assert found[SPILLS] is Effect.WORSE
+
+
+def test_the_order_of_launches_does_not_count():
+    found = effects(case(LAUNCH, SECOND), case(SECOND, LAUNCH))
+    assert Effect.WORSE not in found.values()
+
+
+def test_the_order_of_lines_does_not_count():
+    """Two loads that swap their lines swap their remarks."""
+    slow = dataclasses.replace(LOAD, instruction="Global-memory load", shape="", line=11)
+    swapped = (dataclasses.replace(slow, line=10), dataclasses.replace(LOAD, line=11))
+    assert effects(changed(sites=(LOAD, slow)), changed(sites=swapped)) == {}
+    lost = (dataclasses.replace(LOAD, line=9), dataclasses.replace(slow, line=10), slow)
+    then = (LOAD, dataclasses.replace(LOAD, line=10), slow)
+    [change] = compare(changed(sites=then), changed(sites=lost), arch="sm_90", rule=StaticRule()).changes
+    assert (change.effect, change.then, change.now) == (Effect.WORSE, "TMA Load 64x128", "Global-memory load")
+
+
+def test_registers_count_per_block():
+    """Half the threads with twice the registers each is the same block."""
+    assert effects(case(), changed(threads=128, registers=255))["registers per thread"] is Effect.DIFFERENT
+
+
+def test_what_buys_something_and_costs_no_block_is_no_growth():
+    by_tma = {**MIX, "tma_store": {"UTMASTG": 4}}
+    plain = changed(instructions=without("tma_store"), static_shared_bytes=60_000)
+    found = effects(plain, changed(instructions=by_tma, static_shared_bytes=80_000))
+    assert found["shared memory per block, in bytes"] is Effect.DIFFERENT
+    assert found["TMA stores"] is Effect.BETTER
+    spilling = changed(instructions=by_tma, static_shared_bytes=80_000, stack_bytes=8)
+    assert effects(plain, spilling)["shared memory per block, in bytes"] is Effect.WORSE
+
+
+def test_what_is_added_hides_nothing_that_is_lost():
+    """B loses TMA while a second load of D, which never used it, is added."""
+    a = dataclasses.replace(LOAD, line=8, text="a = ct.load(A)")
+    b = dataclasses.replace(LOAD, line=9, text="b = ct.load(B)")
+    d = dataclasses.replace(LOAD, line=10, text="d = ct.load(D)", instruction="Global-memory load", shape="")
+    lost = dataclasses.replace(b, instruction="Global-memory load", shape="", missed=("stride",))
+    more = dataclasses.replace(d, line=14, text="d2 = ct.load(D)")
+    for texts in (True, False):
+        then: tuple[Site, ...] = (a, b, d)
+        now: tuple[Site, ...] = (a, lost, d, more)
+        if not texts:
+            then = tuple(dataclasses.replace(site, text="") for site in then)
+            now = tuple(dataclasses.replace(site, text="") for site in now)
+        comparison = compare(changed(sites=then), changed(sites=now), arch="sm_90", rule=StaticRule())
+        [worse] = comparison.of(Effect.WORSE)
+        assert worse.now == "Global-memory load"
+        if texts:
+            assert worse.place == "k.py:9"
+
+
+def test_launches_of_the_same_are_counted():
+    found = effects(case(), changed(times=3))
+    assert found == {"launches of it": Effect.DIFFERENT}
+
+
+def test_a_tma_store_that_is_gone_says_where_it_was():
+    """tileiras says nothing of stores that it makes without TMA."""
+    lost = changed(instructions=without("tma_store"), sites=(LOAD, MMA))
+    [worse] = compare(case(), lost, arch="sm_90", rule=StaticRule()).of(Effect.WORSE)
+    assert worse.text == "TMA stores: UTMASTG -> none (it was at k.py:14)"
 
 
 # -- what is unknown ----------------------------------------------------------------------------------
@@ -210,7 +299,7 @@ NO_TOOLS = {
 
 def test_what_is_unknown_is_named_and_never_worse_or_better():
     comparison = compare(case(), changed(**NO_TOOLS), arch="sm_90", rule=StaticRule())
-    assert comparison.unknown == ("registers", "shared bytes", "instructions", "sites")
+    assert comparison.unknown == ("registers", "threads", "shared bytes", "instructions", "sites")
     assert comparison.changes == ()
     assert compare(changed(**NO_TOOLS), case(), arch="sm_90", rule=StaticRule()).changes == ()
 

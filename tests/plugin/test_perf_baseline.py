@@ -195,7 +195,7 @@ def test_the_command_keeps_the_baselines_that_were_given(project):
     (project.path / "baselines").rename(project.path / "elsewhere")
     project.times(42.4)
     result = project.run("--perf-baseline", "elsewhere")
-    result.stdout.fnmatch_lines(["*speed[[]n8[]]' --arch sm_90 --perf-baseline elsewhere \\"])
+    result.stdout.fnmatch_lines(["*speed[[]n8[]]' --arch sm_90 --perf-baseline=elsewhere \\"])
 
 
 def test_what_is_seen_on_the_gpu_is_said_when_a_case_is_slower(project):

@@ -116,7 +116,7 @@ def test_a_tile_so_large_that_it_spills(static):
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.re_match_lines(
         [
-            r"mm\[n256\] for sm_90: the compiled kernel is worse than its baseline\.",
+            r"mm\[n256\] for sm_90 compiles to something worse: spills, in bytes per thread: 0 -> \d+",
             r"  worse      spills, in bytes per thread: 0 -> \d{3,}",
             r" +local loads and stores near mykernels/mm\.py:\d+ \(\d+\), mykernels/mm",
             r"  cause      its source, or what it is specialized for, changed; same toolchain \(.*tileiras",
@@ -278,6 +278,19 @@ def test_another_compiler_that_changes_nothing_is_said_in_the_summary(static):
     assert "toolchain, since" not in text_of(static.run())
 
 
+def test_two_loads_that_change_places_are_not_worse(static):
+    """Their remarks change places, too: the compiler treats each as before."""
+    lines = [
+        "        a = ct.load(A, (i, k), (TM, TK), padding_mode=ct.PaddingMode.NEG_INF)\n",
+        "        b = ct.load(B, (k, j), (TK, TN), padding_mode=ct.PaddingMode.ZERO)\n",
+    ]
+    not_tma = ("(TM, TK), padding_mode=ct.PaddingMode.ZERO", "(TM, TK), padding_mode=ct.PaddingMode.NEG_INF")
+    static.change(not_tma)
+    static.record()
+    static.change(not_tma, ("".join(lines), "".join(reversed(lines))))
+    static.run().assert_outcomes(passed=1, deselected=3)
+
+
 # -- recording ----------------------------------------------------------------------------------------
 
 
@@ -362,14 +375,33 @@ def test_changed_only_leaves_out_what_is_untouched(static):
     result.stdout.fnmatch_lines(["cutile: 4 tests of untouched cases left out (--changed-only)"])
     assert "other.py" not in text_of(result)
     static.change()
+    # Nothing to do is a success; nothing selected is not.
     result = static.run("--changed-only", gates="")
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert result.ret == pytest.ExitCode.OK
+    assert static.run("--changed-only", "-k", "nosuch").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result = static.project.pytester.runpytest_subprocess("--changed-only", "-n", "2")
+    assert result.ret == pytest.ExitCode.OK
 
 
 def test_a_change_of_the_launch_alone_is_a_change(static):
     static.record()
     static.change(('params={"n": 256}', 'params={"n": 512}'))
     static.run("--changed-only").assert_outcomes(passed=1, deselected=3)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ('n, n), "float16"), make', 'n, 2 * n), "float16")[:, ::2], make'),
+        ("TILE_N, TILE_K))", "TILE_N, TILE_K), programmatic_dependent_launch=True)"),
+        ("(ct.cdiv(a.shape[0], TILE_M), ct", "(ct.cdiv(a.shape[0], TILE_M) + 1, ct"),
+    ],
+    ids=["strides", "dependent", "grid"],
+)
+def test_what_a_launch_is_given_is_part_of_the_identity(static, pair):
+    static.record()
+    static.change(pair)
+    assert "untouched" not in text_of(static.run())
 
 
 def test_changed_only_runs_what_has_no_baseline_or_does_not_compile(static):
@@ -392,7 +424,9 @@ def test_what_does_not_compile_is_said_once(static):
     static.change(("ct.mma(a, b, acc)", "ct.mma(a, b, nothing)"))
     result = static.run("-rs", gates="cutile_compile or cutile_static")
     result.assert_outcomes(failed=1, skipped=1, deselected=2)
-    result.stdout.fnmatch_lines(["*not-measured (not-compiled): it does not compile, see the gate compile*"])
+    result.stdout.fnmatch_lines(
+        ["*not-measured (not-compiled): there is no compiled kernel, see the gate compile*"]
+    )
     failures = text_of(result).partition("= FAILURES =")[2].partition("= short test summary")[0]
     assert failures.count("nothing") == 2  # the message, and the line it quotes
     assert "Traceback" not in failures
@@ -485,6 +519,68 @@ def test_a_bad_file_fails_and_is_not_replaced(static, text, said):
         result.stdout.fnmatch_lines([f"*sm_90-static.json*{said}*"])
     assert static.run("--changed-only").ret == pytest.ExitCode.USAGE_ERROR
     assert static.baseline.read_text() == text
+
+
+def test_a_bad_file_with_xdist_and_changed_only(static):
+    static.baseline.parent.mkdir()
+    static.baseline.write_text("{")
+    result = static.project.pytester.runpytest_subprocess("-n", "2", "-m", "cutile_static", "--changed-only")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*sm_90-static.json:1: not valid JSON*"])
+
+
+def test_a_file_of_static_baselines_is_no_place_for_baselines(static):
+    static.record()
+    result = static.run("--perf-baseline=baselines/sm_90-static.json")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*static baselines are a file per architecture; give their folder"])
+
+
+def test_remarks_that_cannot_be_read_are_unknown(static, monkeypatch):
+    static.record()
+    from pytest_cutile.compile import compiler
+
+    original = compiler.cutile.run_tileiras
+
+    def garbled(*args, **options):
+        return original(*args, **options)[0], "--- !Passed {"
+
+    monkeypatch.setattr(compiler.cutile, "run_tileiras", garbled)
+    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+    result = static.run("--perf-strict")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*inconclusive (incomplete): not compared: sites: *cannot be read*"])
+
+
+def test_an_error_of_several_cases_is_said_in_full_once(static):
+    static.change(("ct.mma(a, b, acc)", "ct.mma(a, b, nothing)"))
+    result = static.run("--arch", "sm_90,sm_121", gates="cutile_compile")
+    result.assert_outcomes(failed=2, deselected=4)
+    result.stdout.fnmatch_lines(
+        ["*for sm_121: Undefined variable nothing used (in full with mm[[]n256[]] for sm_90)"]
+    )
+    assert text_of(result).count("acc = ct.mma(a, b, nothing)") == 1
+
+
+def test_without_a_compiler_the_kernel_is_not_blamed(static, monkeypatch):
+    def missing():
+        raise toolchain.CompilerMissing("tileiras is not installed: pip install 'pytest-cutile[tileiras]'")
+
+    monkeypatch.setattr(toolchain, "find_tileiras", missing)
+    toolchain._ask.cache_clear()
+    try:
+        result = static.run()
+        result.assert_outcomes(failed=1, deselected=3)
+        result.stdout.fnmatch_lines(["*tileiras is not installed: pip install*", "mm *no compiler"])
+    finally:
+        toolchain._ask.cache_clear()
+
+
+def test_all_says_which_baselines_it_cannot_compare_with(static):
+    static.record()
+    (static.baseline.parent / "sm_75-static.json").write_text("{}")
+    result = static.run("--arch", "all", "-k", "sm_90")
+    result.stdout.fnmatch_lines(["cutile: not compared: sm_75: it has static baselines, but the installed *"])
 
 
 # -- many at once -------------------------------------------------------------------------------------
