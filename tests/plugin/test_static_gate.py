@@ -538,14 +538,14 @@ def test_a_file_of_static_baselines_is_no_place_for_baselines(static):
 
 def test_remarks_that_cannot_be_read_are_unknown(static, monkeypatch):
     static.record()
-    from pytest_cutile.compile import compiler
+    from pytest_cutile.compile import cutile
 
-    original = compiler.cutile.run_tileiras
+    original = cutile.run_tileiras
 
     def garbled(*args, **options):
         return original(*args, **options)[0], "--- !Passed {"
 
-    monkeypatch.setattr(compiler.cutile, "run_tileiras", garbled)
+    monkeypatch.setattr(cutile, "run_tileiras", garbled)
     static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
     result = static.run("--perf-strict")
     result.assert_outcomes(failed=1, deselected=3)
