@@ -1,16 +1,27 @@
 """What is read of a compiled kernel, with NVIDIA's own tools."""
 
 import dataclasses
+import enum
 import io
 import json
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from elftools.elf.elffile import ELFFile
 
-from pytest_cutile.compile import Compiler, Inspector, digest_code, export, inspection, record_launches
+from pytest_cutile.compile import (
+    Compiler,
+    Inspector,
+    Launch,
+    digest_code,
+    digest_launches,
+    export,
+    inspection,
+    record_launches,
+)
 from pytest_cutile.compile.disassembly import CLASSES, read_code, read_usage
 from pytest_cutile.core import toolchain
 from pytest_cutile.core.toolchain import ToolMissing
@@ -85,6 +96,40 @@ def test_every_byte_of_code_counts(folder):
         changed = bytearray(compiled.cubin)
         changed[section["sh_offset"] + section["sh_size"] // 2] ^= 1
         assert digest_code(bytes(changed), compiled.symbol) != digest, name
+
+
+class Level(enum.IntEnum):
+    HIGH = 2
+
+
+def launch_of(*args, grid=(4,), dependent=False):
+    return Launch(kernel=None, grid=grid, args=args, dependent=dependent)
+
+
+def test_what_a_launch_is_given_is_part_of_the_identity():
+    tensor = torch.empty((4, 1, 8), device="meta")
+    base = digest_launches([("code", launch_of(tensor, 2, 0.5, True))])
+    others = [
+        ("other", launch_of(tensor, 2, 0.5, True)),
+        ("code", launch_of(tensor, 2, 0.5, True, grid=(5,))),
+        ("code", launch_of(tensor, 2, 0.5, True, dependent=True)),
+        ("code", launch_of(tensor.half(), 2, 0.5, True)),
+        ("code", launch_of(tensor.transpose(0, 2), 2, 0.5, True)),
+        ("code", launch_of(tensor, 3, 0.5, True)),
+        ("code", launch_of(tensor, 2, 0.25, True)),
+        ("code", launch_of(tensor, 2, 0.5, False)),
+        ("code", launch_of((tensor, 2), 0.5, True)),
+    ]
+    digests = {digest_launches([other]) for other in others}
+    assert len(digests) == len(others)
+    assert base not in digests
+
+
+def test_how_a_library_prints_its_numbers_is_not():
+    base = digest_launches([("code", launch_of(torch.empty((4, 1), device="meta"), 2, 0.5))])
+    odd_stride = torch.empty(4, device="meta").as_strided((4, 1), (1, 77))
+    same = digest_launches([("code", launch_of(odd_stride, Level.HIGH, np.float64(0.5)))])
+    assert same == base
 
 
 # -- once is enough -----------------------------------------------------------------------------------

@@ -841,3 +841,20 @@ def test_neither_the_process_nor_the_folder_counts(tmp_path) -> None:
     assert printed[0] == printed[1]
     assert printed[0][0] == PINNED
     assert printed[0][0] != printed[0][1]
+
+
+def test_objects_that_keep_their_state_in_slots() -> None:
+    from pytest_cutile.compile.reach import describe_value
+
+    class Base:
+        __slots__ = ("n",)
+
+    class Config(Base):
+        __slots__ = ("unset", "width")
+
+        def __init__(self, n: int, width: int) -> None:
+            self.n, self.width = n, width
+
+    texts = {describe_value(Config(*values)) for values in ((1, 2), (1, 3), (2, 2))}
+    assert len(texts) == 3
+    assert describe_value(Config(1, 2)) in texts
