@@ -27,6 +27,7 @@ ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
 PROGRESS: pytest.StashKey[Progress] = pytest.StashKey()
 COMPILATIONS: pytest.StashKey[Compilations] = pytest.StashKey()
 STATIC_GATE: pytest.StashKey[StaticGate] = pytest.StashKey()
+STARTED: pytest.StashKey[bool] = pytest.StashKey()
 UNTOUCHED: pytest.StashKey[int] = pytest.StashKey()
 _UNTOUCHED = "cutile_untouched"
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
@@ -270,7 +271,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     if compiles and ENGINE in stash:
         from pytest_cutile.collection import start_compilations
 
-        if not stash[SETTINGS].xdist_worker:  # a worker does not know which tests it will get
+        # A worker does not know which tests it will get.
+        if not stash[SETTINGS].xdist_worker and not stash.get(STARTED, False):
+            stash[STARTED] = True
             start_compilations(item.session.items, stash[COMPILATIONS], stash[STATIC_GATE])
     try:
         return (yield)

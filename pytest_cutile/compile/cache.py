@@ -59,8 +59,8 @@ class DiskCache:
                 raise
 
     @contextlib.contextmanager
-    def making(self, key: str, *, wait_s: float) -> Iterator[None]:
-        """Hold off everyone else who makes the entry of `key`: who waited finds it when reading again.
+    def making(self, key: str, *, wait_s: float) -> Iterator[bytes | None]:
+        """Hold off everyone else who makes the entry of `key`; yields what another made meanwhile, or None.
 
         The lock is that of the entry's folder, so no lock files pile up; it goes when its process does. Who
         has waited for `wait_s` seconds, because a process that holds it hangs, goes on without.
@@ -73,7 +73,7 @@ class DiskCache:
                 descriptor = os.open(folder, os.O_RDONLY)
                 self._lock(descriptor, wait_s)
         try:
-            yield
+            yield self.read(key)
         finally:
             if descriptor is not None:
                 os.close(descriptor)

@@ -103,8 +103,7 @@ class Compiler:
         seconds = 0.0
         stored = self._cache.read(key)
         if stored is None:
-            with self._cache.making(key, wait_s=self._timeout_s):  # another process may be at it
-                stored = self._cache.read(key)
+            with self._cache.making(key, wait_s=self._timeout_s) as stored:  # another process may be at it
                 if stored is None:
                     start = time.perf_counter()
                     made = self._run(job)

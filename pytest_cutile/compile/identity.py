@@ -66,13 +66,16 @@ def digest_launches(launches: Iterable[tuple[str, Launch]]) -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
+def settled_strides(tensor: Any) -> tuple[int, ...]:
+    """Return a tensor's strides, 1 wherever a length is 1: there some versions of torch report others."""
+    return tuple(1 if n == 1 else step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(_describe(item) for item in value)}]"
     if hasattr(value, "stride") and hasattr(value, "dtype"):
-        # Where a length is 1, some versions of torch report other strides.
-        strides = [1 if n == 1 else step for n, step in zip(value.shape, value.stride(), strict=True)]
-        return f"{value.dtype} {tuple(value.shape)} {tuple(strides)}"
+        return f"{value.dtype} {tuple(value.shape)} {settled_strides(value)}"
     # Subclasses (numpy's scalars, enums) print differently from version to version.
     for plain in (bool, int, float, str):
         if isinstance(value, plain):

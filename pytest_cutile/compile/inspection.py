@@ -15,7 +15,8 @@ from pytest_cutile.compile.disassembly import read_code, read_usage
 from pytest_cutile.compile.identity import code_bytes
 from pytest_cutile.compile.remarks import RemarksError, read_remarks
 from pytest_cutile.core.multiprocessor import limits_of
-from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, SpillLine, from_json, to_json
+from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, SpillLine
+from pytest_cutile.core.static_json import from_json, to_json
 from pytest_cutile.core.toolchain import ToolMissing, tool_version
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ class Inspector:
     def _inspect(self, compiled: Compiled, key: str) -> tuple[LaunchFacts, tuple[str, ...]]:
         stored = self._cache.read(key)
         if stored is None:
-            with self._cache.making(key, wait_s=_WAIT_S):
-                stored = self._cache.read(key)
+            with self._cache.making(key, wait_s=_WAIT_S) as stored:
                 if stored is None:
                     facts, missing = inspect(compiled)
                     if not missing:

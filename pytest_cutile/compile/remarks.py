@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -107,5 +108,4 @@ def _with_reasons(
         if not reasons or site.instruction.startswith("TMA"):
             yield site
             continue
-        fields = {**vars(site), "missed": tuple(dict.fromkeys((*site.missed, *reasons)))}
-        yield Site(**fields)
+        yield replace(site, missed=tuple(dict.fromkeys((*site.missed, *reasons))))

@@ -20,6 +20,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import cutile
+from pytest_cutile.compile.identity import settled_strides
 from pytest_cutile.compile.reach import describe_function, describe_value
 from pytest_cutile.compile.signature import derive_signature
 
@@ -71,15 +72,14 @@ def source_text(launch: Launch, arch: str) -> str:
 
 
 def _with_settled_strides(value: Any) -> Any:
-    """Return an argument with stride 1 wherever a length is 1: there some versions of torch report others."""
+    """Return an argument whose arrays have their settled strides."""
     import torch
 
     if type(value) in {tuple, list}:
         return type(value)(_with_settled_strides(item) for item in value)
     if not isinstance(value, torch.Tensor):
         return value
-    strides = [1 if n == 1 else stride for n, stride in zip(value.shape, value.stride(), strict=True)]
-    return value.detach().as_strided(value.shape, strides, value.storage_offset())
+    return value.detach().as_strided(value.shape, settled_strides(value), value.storage_offset())
 
 
 def _constraint_text(constraint: Any) -> str:

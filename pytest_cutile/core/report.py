@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pytest_cutile.core.baselines import Entry, environment_changes
 from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.static_rules import Effect
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.core.verdicts import UNDECIDED, Judgement, Rule, Verdict
 
@@ -196,15 +197,15 @@ def _static_lines(results: Sequence[GateResult], *, verbose: bool) -> list[Summa
     """Say what compiled to something better or worse, alike ones together, and what a toolchain did."""
     lines: list[SummaryLine] = []
     several = sum(result.gate == Gate.STATIC and result.verdict == Verdict.REGRESSION for result in results)
-    for effect, good in (("worse", False), ("better", True), ("different", None)):
+    for effect, good in ((Effect.WORSE, False), (Effect.BETTER, True), (Effect.DIFFERENT, None)):
+        # One that is worse has its failure above; what is only different is for who wants to know.
+        if (effect is Effect.WORSE and several < 2) or (effect is Effect.DIFFERENT and not verbose):  # noqa: PLR2004
+            continue
         alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for result in results:
             changes = [text for text in result.changes if text.startswith(effect)]
             if changes:
                 alike[result.kernel, *changes].append(f"{result.case} {result.arch}")
-        # One that is worse has its failure above; what is only different is for who wants to know.
-        if (effect == "worse" and several < 2) or (effect == "different" and not verbose):  # noqa: PLR2004
-            continue
         found = [
             SummaryLine(_clipped(f"{kernel}, {_counted(where)}: {'; '.join(changes)}", verbose), good)
             for (kernel, *changes), where in alike.items()

@@ -51,7 +51,7 @@ class GateResult:
     toolchain: str = ""
     """Static: how the toolchain differs from the one that made the baseline; empty when it does not."""
     facts: dict[str, Any] | None = None
-    """Static: what was compiled, in `static_facts.to_json`'s form; only when a report was asked for."""
+    """Static: what was compiled, in `static_json.to_json`'s form; only when a report was asked for."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
 

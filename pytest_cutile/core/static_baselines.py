@@ -16,7 +16,8 @@ from pytest_cutile.core.baseline_files import (
     rewriting,
     write_document,
 )
-from pytest_cutile.core.static_facts import CaseFacts, from_json, to_json
+from pytest_cutile.core.static_facts import CaseFacts
+from pytest_cutile.core.static_json import from_json, to_json
 
 SCHEMA = 1
 """Version of the file's form that this release writes and reads."""

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pytest_cutile.core.report import WIDTH, align
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.static_baselines import StaticEntry
-from pytest_cutile.core.static_facts import CLASS_TITLES, CaseFacts, LaunchFacts, from_json
+from pytest_cutile.core.static_facts import CLASS_TITLES, CaseFacts, LaunchFacts
+from pytest_cutile.core.static_json import from_json
 from pytest_cutile.core.static_rules import Change, Comparison, Effect, occupancy_of
 
 _KIB = 1024

@@ -10,9 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from pytest_cutile.core.multiprocessor import Occupancy, limits_of, occupancy
 from pytest_cutile.core.static_facts import CLASS_TITLES, CaseFacts, LaunchFacts, Site
+
+_Paired = TypeVar("_Paired", LaunchFacts, Site)
 
 
 class Effect(StrEnum):
@@ -88,7 +91,6 @@ def compare(then: CaseFacts, now: CaseFacts, *, arch: str, rule: StaticRule) -> 
         rule: The thresholds.
     """
     changes: list[Change] = []
-    unknown: dict[str, None] = {}
     pairs, gone, come = _pair_launches(then.launches, now.launches)
     for before, after in pairs:
         prefix = f"{after.kernel}: " if len(now.launches) > 1 else ""
@@ -104,11 +106,10 @@ def compare(then: CaseFacts, now: CaseFacts, *, arch: str, rule: StaticRule) -> 
             changes += _spill_changes((), come, rule)
         elif not pairs or _uses(gone, "tensor_core"):
             changes += _tensor_core_changes(then.launches, now.launches)
-    known = [_known(facts.launches) for facts in (then, now)]
-    unknown.update(dict.fromkeys(name for name in known[0] if name not in known[1]))
-    order = list(Effect)
-    changes.sort(key=lambda change: order.index(change.effect))
-    return Comparison(changes=tuple(changes), unknown=tuple(unknown))
+    known = _known(now.launches)
+    unknown = tuple(name for name in _known(then.launches) if name not in known)
+    changes.sort(key=lambda change: list(Effect).index(change.effect))
+    return Comparison(changes=tuple(changes), unknown=unknown)
 
 
 def _pair_launches(
@@ -121,16 +122,28 @@ def _pair_launches(
     names = [[launch.kernel for launch in launches] for launches in (then, now)]
     if len(then) == len(now) and sorted(names[0]) != sorted(names[1]):
         return list(zip(then, now, strict=True)), [], []
+    pairs: list[tuple[LaunchFacts, LaunchFacts]] = []
+    gone, come = _take_pairs(then, now, lambda before, after: before.kernel == after.kernel, pairs)
+    return pairs, gone, come
+
+
+def _take_pairs(
+    then: Sequence[_Paired],
+    now: Sequence[_Paired],
+    alike: Callable[[_Paired, _Paired], bool],
+    pairs: list[tuple[_Paired, _Paired]],
+) -> tuple[list[_Paired], list[_Paired]]:
+    """Add to `pairs` the first of `now` that is alike, for each of `then`; return what is left of both."""
     rest = list(now)
-    pairs, gone = [], []
+    unpaired = []
     for before in then:
-        after = next((each for each in rest if each.kernel == before.kernel), None)
+        after = next((each for each in rest if alike(before, each)), None)
         if after is None:
-            gone.append(before)
+            unpaired.append(before)
         else:
             rest.remove(after)
             pairs.append((before, after))
-    return pairs, gone, rest
+    return unpaired, rest
 
 
 _PRICES = ("registers per thread", "shared memory per block, in bytes")
@@ -156,7 +169,7 @@ def _different(quantity: str, then: object, now: object) -> Change:
 
 
 def _prefixed(change: Change, prefix: str) -> Change:
-    return Change(**{**vars(change), "quantity": prefix + change.quantity}) if prefix else change
+    return replace(change, quantity=prefix + change.quantity)
 
 
 # -- resources --------------------------------------------------------------------------------------
@@ -412,25 +425,6 @@ def _same_text(then: Site, now: Site) -> bool:
 
 def _same_outcome(then: Site, now: Site) -> bool:
     return then.outcome == now.outcome
-
-
-def _take_pairs(
-    then: list[Site],
-    now: list[Site],
-    alike: Callable[[Site, Site], bool],
-    pairs: list[tuple[Site, Site]],
-) -> tuple[list[Site], list[Site]]:
-    """Add the first that are alike to `pairs`; return what is left of both sides."""
-    rest = list(now)
-    unpaired = []
-    for before in then:
-        after = next((site for site in rest if alike(before, site)), None)
-        if after is None:
-            unpaired.append(before)
-        else:
-            rest.remove(after)
-            pairs.append((before, after))
-    return unpaired, rest
 
 
 def _choice_changes(then: Site, now: Site) -> Iterator[Change]:

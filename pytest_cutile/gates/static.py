@@ -15,7 +15,8 @@ from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.baselines import environment_changes
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.static_baselines import StaticEntry, record_static
-from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine, to_json
+from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.core.static_json import to_json
 from pytest_cutile.core.static_report import static_message
 from pytest_cutile.core.static_rules import Comparison, Effect, compare
 from pytest_cutile.core.toolchain import CompilerMissing, toolchain_versions

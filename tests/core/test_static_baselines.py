@@ -14,7 +14,8 @@ from pytest_cutile.core.static_baselines import (
     render,
     static_path,
 )
-from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine, from_json, to_json
+from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.core.static_json import from_json, to_json
 
 LAUNCH = LaunchFacts(
     kernel="k",

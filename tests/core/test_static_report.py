@@ -4,7 +4,8 @@ from typing import Any
 from pytest_cutile.core.report import WIDTH, summary
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.static_baselines import StaticEntry
-from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine, to_json
+from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.core.static_json import to_json
 from pytest_cutile.core.static_report import kernel_report, static_message
 from pytest_cutile.core.static_rules import StaticRule, compare
 from pytest_cutile.core.toolchain import supported_architectures

@@ -118,3 +118,98 @@ class Project:
 @pytest.fixture
 def project(pytester) -> Project:
     return Project(pytester)
+
+
+# -- one real kernel, compiled by the real compiler ---------------------------------------------------
+
+PRODUCT = """
+import cuda.tile as ct
+
+import pytest_cutile
+
+TILE_M, TILE_N, TILE_K = 64, 64, 32
+HINTS = {}
+
+
+@ct.kernel
+def mm_kernel(A, B, C, TM: ct.Constant[int], TN: ct.Constant[int], TK: ct.Constant[int]):
+    i, j = ct.bid(0), ct.bid(1)
+    acc = ct.zeros((TM, TN), dtype=ct.float32)
+    for k in range(ct.cdiv(A.shape[1], TK)):
+        a = ct.load(A, (i, k), (TM, TK), padding_mode=ct.PaddingMode.ZERO)
+        b = ct.load(B, (k, j), (TK, TN), padding_mode=ct.PaddingMode.ZERO)
+        acc = ct.mma(a, b, acc)
+    ct.store(C, (i, j), acc.astype(C.dtype))
+
+
+def mm(a, b):
+    import torch
+
+    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    grid = (ct.cdiv(a.shape[0], TILE_M), ct.cdiv(b.shape[1], TILE_N))
+    kernel = mm_kernel.replace_hints(**HINTS)
+    ct.launch(torch.cuda.current_stream(), grid, kernel, (a, b, c, TILE_M, TILE_N, TILE_K))
+    return c
+
+
+def inputs(make_tensor, *, n):
+    return make_tensor((n, n), "float16"), make_tensor((n, n), "float16")
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="mm",
+    launch=mm,
+    reference=lambda a, b: a @ b,
+    inputs=inputs,
+    reduction=lambda n: n,
+    cases=[pytest_cutile.Case(name="n256", params={"n": 256})],
+)
+"""
+
+
+class Static:
+    """A project with one real kernel, and ways to change its text."""
+
+    def __init__(self, project) -> None:
+        self.project = project
+        self.file = project.path / "mykernels" / "mm.py"
+        self.baseline = project.path / "baselines" / "sm_90-static.json"
+        self.text = textwrap.dedent(PRODUCT)
+        (project.path / "conftest.py").unlink()
+        (project.path / "mykernels" / "scale.py").unlink()
+        ini = (project.path / "tox.ini").read_text()
+        (project.path / "tox.ini").write_text(f"{ini}\ncutile_arch = sm_90\n")
+        self.change()
+
+    def change(self, *pairs: tuple[str, str]) -> None:
+        """Write the kernel with each old text replaced by the new one."""
+        text = self.text
+        for old, new in pairs:
+            assert text.count(old) >= 1, old
+            text = text.replace(old, new)
+        self.file.write_text(text)
+
+    def run(self, *args: str, gates: str = "cutile_static"):
+        return self.project.run(*args, gates=gates)
+
+    def record(self, *args: str) -> None:
+        self.run("--update-baselines", *args)
+        assert self.baseline.exists()
+
+    def entry(self):
+        return json.loads(self.baseline.read_text())["entries"]["mm[n256]"]
+
+    def edit_baseline(self, edit) -> None:
+        data = json.loads(self.baseline.read_text())
+        edit(data["entries"]["mm[n256]"])
+        self.baseline.write_text(json.dumps(data))
+
+    def line_of(self, text: str) -> int:
+        lines = self.file.read_text().splitlines()
+        return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+
+@pytest.fixture
+def static(project, monkeypatch) -> Static:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return Static(project)

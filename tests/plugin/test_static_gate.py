@@ -3,108 +3,10 @@
 import json
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from pytest_cutile.core import toolchain
-
-KERNEL = """
-import cuda.tile as ct
-
-import pytest_cutile
-
-TILE_M, TILE_N, TILE_K = 64, 64, 32
-HINTS = {}
-
-
-@ct.kernel
-def mm_kernel(A, B, C, TM: ct.Constant[int], TN: ct.Constant[int], TK: ct.Constant[int]):
-    i, j = ct.bid(0), ct.bid(1)
-    acc = ct.zeros((TM, TN), dtype=ct.float32)
-    for k in range(ct.cdiv(A.shape[1], TK)):
-        a = ct.load(A, (i, k), (TM, TK), padding_mode=ct.PaddingMode.ZERO)
-        b = ct.load(B, (k, j), (TK, TN), padding_mode=ct.PaddingMode.ZERO)
-        acc = ct.mma(a, b, acc)
-    ct.store(C, (i, j), acc.astype(C.dtype))
-
-
-def mm(a, b):
-    import torch
-
-    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
-    grid = (ct.cdiv(a.shape[0], TILE_M), ct.cdiv(b.shape[1], TILE_N))
-    kernel = mm_kernel.replace_hints(**HINTS)
-    ct.launch(torch.cuda.current_stream(), grid, kernel, (a, b, c, TILE_M, TILE_N, TILE_K))
-    return c
-
-
-def inputs(make_tensor, *, n):
-    return make_tensor((n, n), "float16"), make_tensor((n, n), "float16")
-
-
-SPEC = pytest_cutile.KernelSpec(
-    name="mm",
-    launch=mm,
-    reference=lambda a, b: a @ b,
-    inputs=inputs,
-    reduction=lambda n: n,
-    cases=[pytest_cutile.Case(name="n256", params={"n": 256})],
-)
-"""
-
-
-class Static:
-    """A project with one real kernel, and ways to change its text."""
-
-    def __init__(self, project) -> None:
-        self.project = project
-        self.file = project.path / "mykernels" / "mm.py"
-        self.baseline = project.path / "baselines" / "sm_90-static.json"
-        self.text = textwrap.dedent(KERNEL)
-        (project.path / "conftest.py").unlink()
-        (project.path / "mykernels" / "scale.py").unlink()
-        ini = (project.path / "tox.ini").read_text()
-        (project.path / "tox.ini").write_text(f"{ini}\ncutile_arch = sm_90\n")
-        self.change()
-
-    def change(self, *pairs: tuple[str, str]) -> None:
-        """Write the kernel with each old text replaced by the new one."""
-        text = self.text
-        for old, new in pairs:
-            assert text.count(old) >= 1, old
-            text = text.replace(old, new)
-        self.file.write_text(text)
-
-    def run(self, *args: str, gates: str = "cutile_static"):
-        return self.project.run(*args, gates=gates)
-
-    def record(self, *args: str) -> None:
-        self.run("--update-baselines", *args)
-        assert self.baseline.exists()
-
-    def entry(self):
-        return json.loads(self.baseline.read_text())["entries"]["mm[n256]"]
-
-    def edit_baseline(self, edit) -> None:
-        data = json.loads(self.baseline.read_text())
-        edit(data["entries"]["mm[n256]"])
-        self.baseline.write_text(json.dumps(data))
-
-    def line_of(self, text: str) -> int:
-        lines = self.file.read_text().splitlines()
-        return next(number for number, line in enumerate(lines, start=1) if text in line)
-
-
-@pytest.fixture
-def static(project, monkeypatch) -> Static:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return Static(project)
-
-
-def text_of(result: pytest.RunResult) -> str:
-    return result.stdout.str()
-
 
 # -- what must alarm ----------------------------------------------------------------------------------
 
@@ -167,8 +69,8 @@ def test_a_load_that_loses_tma(static, old, new, becomes, why):
     result.assert_outcomes(failed=1, deselected=3)
     line = static.line_of("a = ct.load")
     result.stdout.re_match_lines([rf"  worse .*mykernels/mm\.py:{line}: load: TMA Load 32x64 -> {becomes}"])
-    assert why in text_of(result)
-    assert f"mykernels/mm.py:{static.line_of('b = ct.load')}: load" not in text_of(result)
+    assert why in result.stdout.str()
+    assert f"mykernels/mm.py:{static.line_of('b = ct.load')}: load" not in result.stdout.str()
 
 
 def test_an_occupancy_hint_that_is_dropped(static):
@@ -275,7 +177,7 @@ def test_another_compiler_that_changes_nothing_is_said_in_the_summary(static):
     )
     static.record()
     assert static.entry()["toolchain"]["tileiras"] != "13.3.36"
-    assert "toolchain, since" not in text_of(static.run())
+    assert "toolchain, since" not in static.run().stdout.str()
 
 
 def test_two_loads_that_change_places_are_not_worse(static):
@@ -358,64 +260,6 @@ def test_what_is_undecided_fails_when_strict(static):
     result.stdout.fnmatch_lines(["*no-baseline (baselines-off)*"])
 
 
-# -- which cases changed ------------------------------------------------------------------------------
-
-
-def two_kernels(static) -> None:
-    other = static.text.replace('name="mm"', 'name="other"')
-    (static.project.path / "mykernels" / "other.py").write_text(other)
-
-
-def test_changed_only_leaves_out_what_is_untouched(static):
-    two_kernels(static)
-    static.record()
-    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
-    result = static.run("--changed-only", "-rA", gates="")
-    result.assert_outcomes(passed=2, skipped=2, deselected=4)
-    result.stdout.fnmatch_lines(["cutile: 4 tests of untouched cases left out (--changed-only)"])
-    assert "other.py" not in text_of(result)
-    static.change()
-    # Nothing to do is a success; nothing selected is not.
-    result = static.run("--changed-only", gates="")
-    assert result.ret == pytest.ExitCode.OK
-    assert static.run("--changed-only", "-k", "nosuch").ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result = static.project.pytester.runpytest_subprocess("--changed-only", "-n", "2")
-    assert result.ret == pytest.ExitCode.OK
-
-
-def test_a_change_of_the_launch_alone_is_a_change(static):
-    static.record()
-    static.change(('params={"n": 256}', 'params={"n": 512}'))
-    static.run("--changed-only").assert_outcomes(passed=1, deselected=3)
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        ('n, n), "float16"), make', 'n, 2 * n), "float16")[:, ::2], make'),
-        ("TILE_N, TILE_K))", "TILE_N, TILE_K), programmatic_dependent_launch=True)"),
-        ("(ct.cdiv(a.shape[0], TILE_M), ct", "(ct.cdiv(a.shape[0], TILE_M) + 1, ct"),
-    ],
-    ids=["strides", "dependent", "grid"],
-)
-def test_what_a_launch_is_given_is_part_of_the_identity(static, pair):
-    static.record()
-    static.change(pair)
-    assert "untouched" not in text_of(static.run())
-
-
-def test_changed_only_runs_what_has_no_baseline_or_does_not_compile(static):
-    static.run("--changed-only").assert_outcomes(passed=1, deselected=3)
-    static.record()
-    static.change(("ct.mma(a, b, acc)", "ct.mma(a, b)"))
-    static.run("--changed-only").assert_outcomes(failed=1, deselected=3)
-
-
-def test_changed_only_needs_baselines(static):
-    result = static.run("--changed-only", "--perf-baseline", "none")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-
-
 # -- bad input ----------------------------------------------------------------------------------------
 
 
@@ -427,7 +271,7 @@ def test_what_does_not_compile_is_said_once(static):
     result.stdout.fnmatch_lines(
         ["*not-measured (not-compiled): there is no compiled kernel, see the gate compile*"]
     )
-    failures = text_of(result).partition("= FAILURES =")[2].partition("= short test summary")[0]
+    failures = result.stdout.str().partition("= FAILURES =")[2].partition("= short test summary")[0]
     assert failures.count("nothing") == 2  # the message, and the line it quotes
     assert "Traceback" not in failures
     assert "pytest_cutile/" not in failures
@@ -521,14 +365,6 @@ def test_a_bad_file_fails_and_is_not_replaced(static, text, said):
     assert static.baseline.read_text() == text
 
 
-def test_a_bad_file_with_xdist_and_changed_only(static):
-    static.baseline.parent.mkdir()
-    static.baseline.write_text("{")
-    result = static.project.pytester.runpytest_subprocess("-n", "2", "-m", "cutile_static", "--changed-only")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*sm_90-static.json:1: not valid JSON*"])
-
-
 def test_a_file_of_static_baselines_is_no_place_for_baselines(static):
     static.record()
     result = static.run("--perf-baseline=baselines/sm_90-static.json")
@@ -559,7 +395,7 @@ def test_an_error_of_several_cases_is_said_in_full_once(static):
     result.stdout.fnmatch_lines(
         ["*for sm_121: Undefined variable nothing used (in full with mm[[]n256[]] for sm_90)"]
     )
-    assert text_of(result).count("acc = ct.mma(a, b, nothing)") == 1
+    assert result.stdout.str().count("acc = ct.mma(a, b, nothing)") == 1
 
 
 def test_without_a_compiler_the_kernel_is_not_blamed(static, monkeypatch):
