@@ -4,12 +4,14 @@ Importing this package is cheap: torch and cuda.tile are imported when a gate fi
 """
 
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError, Work
-from pytest_cutile.core.timing import Device, Measurement, Timer, TimingError
+from pytest_cutile.core.timing import Block, Control, Device, Measurement, Timer, TimingError
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Block",
     "Case",
+    "Control",
     "Device",
     "KernelSpec",
     "Measurement",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -159,6 +159,8 @@ class KernelModule(pytest.Module):
             # public way to say which part of a name is a parameter, short of parametrizing.
             item._id = self.id.child(str(gate)).with_params(suffix)  # noqa: SLF001
         item.gate, item.spec, item.case, item.arch = gate, spec, case, arch
+        item.module_name = self.module_name
+        item.engine = self.engine
         item.add_marker(getattr(pytest.mark, f"cutile_{gate}"))
         return item
 
@@ -190,6 +192,13 @@ class DeclaredTest(pytest.Function):
     spec: KernelSpec
     case: Case
     arch: str
+    module_name: str
+    engine: Engine
+
+    @property
+    def compiled(self) -> CompileCase:
+        """What is compiled for it."""
+        return compile_case(self.spec, self.case, self.arch, duet=self.engine.duet, module=self.module_name)
 
     def repr_failure(
         self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
@@ -225,11 +234,7 @@ class GateMessage(TerminalRepr):
 
 def cases_of(items: Iterable[pytest.Item], gate: Gate) -> list[CompileCase]:
     """Return what the collected tests of a gate compile."""
-    return [
-        compile_case(item.spec, item.case, item.arch)
-        for item in items
-        if isinstance(item, DeclaredTest) and item.gate is gate
-    ]
+    return [item.compiled for item in items if isinstance(item, DeclaredTest) and item.gate is gate]
 
 
 def start_compilations(
@@ -246,6 +251,7 @@ def split_untouched(
     compilations: Compilations,
     static_gate: StaticGate,
     *,
+    gates: Container[Gate] = frozenset(Gate),
     start_at: float = 0.0,
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Split tests into those to run and those of declared cases that compile to what the baselines say.
@@ -254,20 +260,22 @@ def split_untouched(
         items: the tests.
         compilations: of this run.
         static_gate: of this run.
+        gates: of which gates tests are left out.
         start_at: where in the list to begin compiling, as a fraction: processes that begin at different
             places and share a cache share the work.
 
     Raises:
         BaselineError: the baselines cannot be used.
+        RevisionError: a module of the revision to compare with cannot be imported.
     """
     items = list(items)
     cases = {
-        id(item): compile_case(item.spec, item.case, item.arch)
-        for item in items
-        if isinstance(item, DeclaredTest)
+        id(item): item.compiled for item in items if isinstance(item, DeclaredTest) and item.gate in gates
     }
-    first = int(len(cases) * start_at)
-    compilations.start([*cases.values()][first:] + [*cases.values()][:first])
+    bases = [case.base() for case in cases.values() if case.base is not None]
+    wanted = [*cases.values(), *(base for base in bases if base is not None)]
+    first = int(len(wanted) * start_at)
+    compilations.start(wanted[first:] + wanted[:first])
     changed: list[pytest.Item] = []
     untouched: list[pytest.Item] = []
     for item in items:

@@ -11,15 +11,17 @@ import pytest
 
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_baselines import is_static
 from pytest_cutile.core.static_rules import StaticRule
-from pytest_cutile.core.verdicts import Rule
 
 _ARCH_HELP = (
     "GPU architectures to gate kernels for: a comma-separated list (sm_90,sm_121), 'native' for the GPU at "
     "hand (the default where there is one), or 'all' that the installed compiler knows. Kernels are compiled "
     "for each of them; correctness and speed run on a GPU only if its own architecture is among them."
 )
+MEASURED_AGAIN = "cutile_measured_again"
+"""What a fresh process is told by the one that it measures for; no option of the command line."""
 _OWN_ARCH_DEST = "cutile_asked_arch"
 
 
@@ -28,10 +30,11 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("cutile", "cuTile kernels (pytest-cutile)")
     group.addoption(
         "--perf-baseline",
-        metavar="PATH",
-        help="Directory (or JSON file of speeds) of the baselines to compare with; 'none' compares with "
-        "nothing. Default: baselines/ in the rootdir. Write --perf-baseline=PATH: with a space, pytest takes "
-        "a path outside the project for the place of the tests.",
+        metavar="PATH|git:REV|none",
+        help="What to compare with: a directory (or JSON file of speeds) of baselines, by default baselines/ in "
+        "the rootdir; git:REV, the kernels of that revision, measured now, in turns with the working tree's; "
+        "or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the project "
+        "for the place of the tests.",
     )
     group.addoption(
         "--update-baselines",
@@ -75,7 +78,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "cutile_perf_margin",
-        "Slowdown, as a fraction, from which a case counts as slower than its baseline.",
+        "Slowdown, as a fraction, that the speed gate must not miss.",
         default=str(Rule.margin),
     )
     parser.addini(
@@ -136,6 +139,7 @@ def read_settings(config: pytest.Config) -> Settings:
     if reason is not None and not reason.strip():
         raise pytest.UsageError("--reason is empty: say why the slower figures are accepted")
     baseline = config.getoption("--perf-baseline")
+    measured_again = getattr(config.option, MEASURED_AGAIN, None)
     return Settings(
         rootpath=config.rootpath,
         asked=asked,
@@ -143,6 +147,7 @@ def read_settings(config: pytest.Config) -> Settings:
         default_arch=config.getini("cutile_arch"),
         foreign_arch=foreign,
         baseline_path=_baseline_path(config),
+        baseline_revision=_baseline_revision(config),
         baseline_option=f" --perf-baseline={shlex.quote(baseline)}" if baseline else "",
         update_baselines=config.getoption("--update-baselines"),
         reason=reason,
@@ -153,6 +158,7 @@ def read_settings(config: pytest.Config) -> Settings:
         changed_only=_changed_only(config),
         kernel_report=config.getoption("--kernel-report"),
         compile_timeout_s=_positive(config, "cutile_compile_timeout"),
+        measured_again=None if measured_again is None else Path(measured_again),
         xdist_worker=hasattr(config, "workerinput"),
     )
 
@@ -208,10 +214,7 @@ def _baseline_path(config: pytest.Config) -> Path | None:
             raise pytest.UsageError("--perf-baseline none leaves --update-baselines no file to write to")
         return None
     if text.startswith("git:"):
-        raise pytest.UsageError(
-            f"--perf-baseline {text}: comparing with a revision is not available in this release; "
-            "give a directory or a JSON file of baselines, or 'none'"
-        )
+        return None
     if is_static(Path(text)):
         raise pytest.UsageError(
             f"--perf-baseline {text}: static baselines are a file per architecture; give their folder"
@@ -223,6 +226,20 @@ def _baseline_path(config: pytest.Config) -> Path | None:
             f"{text} --update-baselines"
         )
     return path
+
+
+def _baseline_revision(config: pytest.Config) -> str | None:
+    text = config.getoption("--perf-baseline")
+    if text is None or not text.startswith("git:"):
+        return None
+    if config.getoption("--update-baselines"):
+        raise pytest.UsageError(
+            f"--perf-baseline {text} compares two revisions and stores nothing: leave out --update-baselines"
+        )
+    revision = str(text).removeprefix("git:")
+    if not revision:
+        raise pytest.UsageError("--perf-baseline git: names no revision; give e.g. git:main or git:HEAD~1")
+    return revision
 
 
 def _changed_only(config: pytest.Config) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from pytest_cutile.gates.engine import Engine
     from pytest_cutile.gates.fixtures import CheckKernel, Perf
     from pytest_cutile.gates.static import StaticGate
+    from pytest_cutile.gates.suite import Measured, OpenCase, SpeedSuite
     from pytest_cutile.gates.tensors import MakeTensor
 
+_OWN_RUN: pytest.StashKey[bool] = pytest.StashKey()
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
 PROGRESS: pytest.StashKey[Progress] = pytest.StashKey()
@@ -71,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"cutile_{gate}: {question} (set by pytest-cutile).")
     from pytest_cutile.benchmark import NoBenchmark, WithBenchmark
 
+    _join_run(config)
     config.stash[SETTINGS] = settings = options.read_settings(config)
     config.stash[PROGRESS] = Progress(config)
     if settings.own_option and not settings.xdist_worker:
@@ -78,10 +83,45 @@ def pytest_configure(config: pytest.Config) -> None:
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
     config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
     config.pluginmanager.register(TerminalSummary(settings), "cutile-summary")
+    if settings.measured_again is None:
+        _hold_open_tests(config)
+    if config.pluginmanager.hasplugin("dsession"):
+        from pytest_cutile.held import LostTests
+
+        config.pluginmanager.register(LostTests(), "cutile-lost-tests")
+
+
+def _join_run(config: pytest.Config) -> None:
+    """Let processes that belong together know each other, and give each worker of pytest-xdist its GPU."""
+    from pytest_cutile.gpu.nvml import RUN_VARIABLE, choose_gpu
+
+    config.stash[_OWN_RUN] = RUN_VARIABLE not in os.environ
+    os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
+    number = re.search(r"\d+$", getattr(config, "workerinput", {}).get("workerid", ""))
+    if number is not None:
+        choose_gpu(int(number[0]))
+
+
+def _hold_open_tests(config: pytest.Config) -> None:
+    from pytest_cutile.held import HeldReports
+
+    def suite() -> SpeedSuite:
+        return engine_of(config).suite
+
+    def measure_again(cases: Sequence[OpenCase]) -> Measured:
+        from pytest_cutile.fresh import FreshProcess
+
+        return FreshProcess(config)(cases)
+
+    config.pluginmanager.register(HeldReports(suite, measure_again), "cutile-held-reports")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop what still compiles."""
+    """Stop what still compiles, and leave the run."""
+    if config.stash.get(_OWN_RUN, False):
+        from pytest_cutile.gpu.nvml import RUN_VARIABLE
+
+        os.environ.pop(RUN_VARIABLE, None)
     engine = config.stash.get(ENGINE, None)
     if engine is not None:
         engine.close()
@@ -99,7 +139,9 @@ def engine_of(config: pytest.Config) -> Engine:
     """Return the run's engine; the first call builds it."""
     from pytest_cutile.gates.compiling import Compilations
     from pytest_cutile.gates.engine import Engine
+    from pytest_cutile.gates.recording import new_session
     from pytest_cutile.gates.static import StaticGate
+    from pytest_cutile.gates.suite import SpeedSuite
 
     if ENGINE not in config.stash:
         engine = config.stash[ENGINE] = Engine(
@@ -107,9 +149,11 @@ def engine_of(config: pytest.Config) -> Engine:
             make_timer=lambda: config.hook.pytest_cutile_make_timer(config=config),
             cache_dir=_cache_dir(config),
             progress=config.stash[PROGRESS],
+            session=new_session(getattr(config, "workerinput", {}).get("testrunuid")),
         )
         config.stash[COMPILATIONS] = compilations = Compilations(engine)
         config.stash[STATIC_GATE] = StaticGate(engine, compilations)
+        engine.suite = SpeedSuite(engine, compilations)
     return config.stash[ENGINE]
 
 
@@ -144,10 +188,13 @@ def pytest_collection(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases that `--changed-only` need not run; last: only what is selected compiles."""
-    if not config.stash[SETTINGS].changed_only:
+    settings = config.stash[SETTINGS]
+    if not (settings.changed_only or settings.baseline_revision) or settings.measured_again:
         return
     from pytest_cutile.collection import split_untouched
     from pytest_cutile.core.baseline_files import BaselineError
+    from pytest_cutile.core.results import Gate
+    from pytest_cutile.gates.revision import RevisionError
 
     engine = engine_of(config)
     worker = getattr(config, "workerinput", {})
@@ -155,12 +202,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     start_at = int(number[0]) / worker["workercount"] % 1 if number is not None else 0.0
     try:
         changed, untouched = split_untouched(
-            items, config.stash[COMPILATIONS], config.stash[STATIC_GATE], start_at=start_at
+            items,
+            config.stash[COMPILATIONS],
+            config.stash[STATIC_GATE],
+            # What is the same in both revisions is as fast in both: it needs no duet.
+            gates=frozenset(Gate) if settings.changed_only else {Gate.SPEED},
+            start_at=start_at,
         )
-    except BaselineError as error:
+    except (BaselineError, RevisionError) as error:
         if worker:  # an error here would be the worker's end: let the gate say it
             return
-        raise pytest.UsageError(f"--changed-only: {error}") from error
+        option = (
+            "--changed-only" if settings.changed_only else f"--perf-baseline git:{settings.baseline_revision}"
+        )
+        raise pytest.UsageError(f"{option}: {error}") from error
     config.stash[PROGRESS].clear()
     engine.untouched_tests = len(untouched)
     if untouched:
@@ -191,9 +246,12 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Say what `--changed-only` left out."""
     engine = config.stash.get(ENGINE, None)
-    if engine is None or not config.stash[SETTINGS].changed_only or config.stash[SETTINGS].xdist_worker:
+    settings = config.stash[SETTINGS]
+    if engine is None or settings.xdist_worker or not (settings.changed_only or settings.baseline_revision):
         return []
-    return [f"cutile: {engine.untouched_tests} tests of untouched cases left out (--changed-only)"]
+    than = f"as of {engine.duet}" if engine.duet is not None else "in the baselines"
+    kind = "tests" if settings.changed_only else "speed tests"
+    return [f"cutile: {engine.untouched_tests} {kind} of cases left out that compile to the same {than}"]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -220,6 +278,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         compiled = cases_of(session.items, Gate.COMPILE)
         config.stash[COMPILATIONS].gated = frozenset(case.key for case in compiled)
+        from pytest_cutile.held import measures_speed
+
+        config.stash[ENGINE].suite.collected = sum(map(measures_speed, session.items))
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS
     if not settings.kernels or not everything or session.testsfailed:
         return
@@ -276,9 +337,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             stash[STARTED] = True
             start_compilations(item.session.items, stash[COMPILATIONS], stash[STATIC_GATE])
     try:
-        return (yield)
+        with _gpu_shared(item):
+            return (yield)
     finally:
         item.config.stash[PROGRESS].clear()
+
+
+def _gpu_shared(item: pytest.Item) -> AbstractContextManager[None]:
+    """Keep a worker's test off the GPU while another worker times on it; one process alone needs no care."""
+    settings, engine = item.config.stash[SETTINGS], item.config.stash.get(ENGINE, None)
+    if engine is None or not settings.xdist_worker or not engine.suite.collected or engine.device is None:
+        return nullcontext()
+    compiles = item.get_closest_marker("cutile_compile") or item.get_closest_marker("cutile_static")
+    return nullcontext() if compiles else engine.gpu_lock.shared()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -367,4 +438,5 @@ def _cutile_gates(request: pytest.FixtureRequest) -> DeclaredGates:
         case=item.case,
         arch=item.arch,
         nodeid=item.nodeid,
+        module=item.module_name,
     )

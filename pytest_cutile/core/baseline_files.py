@@ -5,7 +5,6 @@ What is in them is up to `baselines` (speed) and `static_baselines`.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -14,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pytest_cutile.core.locking import locked
 
 
 class BaselineError(RuntimeError):
@@ -112,21 +113,11 @@ def rewriting(path: Path) -> Iterator[Path]:
     try:
         path = path.resolve()  # a link stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent):
+        # The folder's own lock: no lock file that would turn up in `git status` or depend on TMPDIR.
+        with locked(path.parent):
             yield path
     except OSError as error:
         raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder: no lock file that would turn up in `git status` or depend on TMPDIR."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def write_document(path: Path, text: str) -> None:

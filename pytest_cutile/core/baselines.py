@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,9 +19,10 @@ from pytest_cutile.core.baseline_files import (
 )
 from pytest_cutile.core.platforms import gpu_slug
 from pytest_cutile.core.spec import Work
+from pytest_cutile.core.speed_rule import Level
 from pytest_cutile.core.statistics import median
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the file's form that this release writes and reads."""
 MAX_RUNS = 12
 """Runs kept per entry. The first ones stay: a reference that follows every run drifts with them."""
@@ -32,14 +34,35 @@ class Run:
 
     at: str
     """When, ISO 8601 in UTC."""
-    median_us: float
-    """Median time per launch, in microseconds."""
-    spread: float
-    """Half interquartile range of the samples over their median."""
-    samples: int
-    """Number of samples."""
+    session: str
+    """The run of pytest it belongs to, which may have measured in several processes."""
     gpu_uuid: str
     """The board that was measured."""
+    median_us: float
+    """Median time per launch in the fastest placement of the buffers, in microseconds."""
+    spread: float
+    """Half interquartile range of these samples over their median."""
+    control_us: float | None = None
+    """Median time of the control beside them."""
+    clock_mhz: float | None = None
+    """Clock of the SMs."""
+
+    def level(self, *, follows_control: bool) -> Level:
+        """Return what the rule of the speed gate compares."""
+        control = self.control_us if follows_control and self.control_us else 1.0
+        return Level(value=math.log(self.median_us / control), session=self.session, board=self.gpu_uuid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A single figure that somebody published, where nothing was recorded yet."""
+
+    median_us: float
+    """Time per launch, in microseconds."""
+    margin: float
+    """Slowdown, as a fraction, that one figure of unknown spread can be trusted to show."""
+    source: str
+    """Document (title and address)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +71,34 @@ class Entry:
 
     work: Work
     """What one launch did when it was recorded."""
-    runs: tuple[Run, ...]
-    """The measurements, oldest first; at least one."""
-    environment: Mapping[str, str]
+    runs: tuple[Run, ...] = ()
+    """The measurements, oldest first; empty only where a figure is published."""
+    published: Published | None = None
+    """What stands in for measurements."""
+    identity: str = ""
+    """Digest of the compiled code and the launch configuration; empty where they are not known."""
+    control: str = ""
+    """Name of the control beside the measurements."""
+    environment: Mapping[str, str] = field(default_factory=dict)
     """Driver, compiler, versions, power limit: the same for all runs of the entry."""
-    provenance: Mapping[str, str]
+    provenance: Mapping[str, str] = field(default_factory=dict)
     """Who recorded it, from which commit, and the reason if it was slower than what it replaced."""
 
     @property
     def median_us(self) -> float:
-        """The reference: the median over the runs, in microseconds per launch."""
+        """The median over the runs, or what was published, in microseconds per launch."""
+        if self.published is not None:
+            return self.published.median_us
         return median([run.median_us for run in self.runs])
 
-    def with_run(self, run: Run, *, environment: Mapping[str, str], provenance: Mapping[str, str]) -> Entry:
-        """Return this entry with one more run; runs of another environment do not mix, so they go."""
-        kept = self.runs if dict(environment) == dict(self.environment) else ()
-        return replace(
-            self,
-            runs=(*kept, run)[:MAX_RUNS],
-            environment=dict(environment),
-            provenance={**self.provenance, **provenance},
-        )
+    @property
+    def sessions(self) -> int:
+        """How many runs of pytest it was recorded in."""
+        return len({run.session for run in self.runs})
+
+    def with_runs(self, runs: Sequence[Run], **changes: Any) -> Entry:
+        """Return this entry with further runs, as far as there is room, and `changes`."""
+        return replace(self, runs=(*self.runs, *runs)[:MAX_RUNS], **changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,51 +134,69 @@ def read_baselines(path: Path) -> BaselineFile | None:
         raw_entries = data[key := "entries"]
         for name, raw in raw_entries.items():
             key = f"entries / {name}"
-            entries[name] = Entry(
-                work=Work(**raw["work"]),
-                runs=tuple(_parse_run(run) for run in raw["runs"]),
-                environment={str(k): str(v) for k, v in raw["environment"].items()},
-                provenance={str(k): str(v) for k, v in raw["provenance"].items()},
-            )
-            if not entries[name].runs:
-                raise ValueError("it has no runs")
+            entries[name] = _parse_entry(raw)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise bad_entry(path, key, error) from error
     return BaselineFile(arch=arch, gpu=gpu, entries=entries)
 
 
+def _parse_entry(raw: Mapping[str, Any]) -> Entry:
+    published = raw.get("published")
+    entry = Entry(
+        work=Work(**raw["work"]),
+        runs=tuple(_parse_run(run) for run in raw.get("runs", ())),
+        published=None if published is None else Published(**published),
+        identity=str(raw.get("identity", "")),
+        control=str(raw.get("control", "")),
+        environment={str(k): str(v) for k, v in raw["environment"].items()},
+        provenance={str(k): str(v) for k, v in raw["provenance"].items()},
+    )
+    if not entry.runs and entry.published is None:
+        raise ValueError("it has no runs")
+    if entry.runs and entry.published is not None:
+        raise ValueError("it has both runs and a published figure")
+    if entry.published is not None:
+        _check_numbers(entry.published, ("median_us", "margin"))
+    return entry
+
+
 def _parse_run(raw: Mapping[str, Any]) -> Run:
     run = Run(**raw)
-    numbers = {"median_us": run.median_us, "spread": run.spread, "samples": run.samples}
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ValueError(f"{name} is {value!r}, not a number that was measured")
-    if not run.median_us > 0:
-        raise ValueError(f"median_us is {run.median_us!r}, not a positive number")
-    if not isinstance(run.at, str) or not isinstance(run.gpu_uuid, str):
-        raise ValueError("at and gpu_uuid must be texts")  # noqa: TRY004 - a bad file, not a bad call
+    _check_numbers(run, ("median_us",))
+    _check_numbers(run, ("spread", "control_us", "clock_mhz"), may_lack=True)
+    if not all(isinstance(text, str) for text in (run.at, run.session, run.gpu_uuid)):
+        raise ValueError("at, session and gpu_uuid must be texts")
     return run
 
 
-def record_entry(
-    path: Path, key: str, *, arch: str, gpu: str, renew: Callable[[Entry | None], Entry]
-) -> Entry:
-    """Put `renew(the entry as it is on disk now)` into the file at `path`, under a lock; others stay.
+def _check_numbers(holder: object, names: Sequence[str], *, may_lack: bool = False) -> None:
+    for name in names:
+        value = getattr(holder, name)
+        if may_lack and (value is None or value == 0):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}, not a positive number")
+
+
+def record_entries(
+    path: Path, *, arch: str, gpu: str, renew: Callable[[Mapping[str, Entry]], Mapping[str, Entry]]
+) -> None:
+    """Put `renew(the entries as they are on disk now)` into the file at `path`, under a lock; others stay.
 
     Raises:
         BaselineError: the existing file cannot be used, belongs to another GPU, or cannot be written.
     """
-    with rewriting(path) as path:  # noqa: PLR1704 - the same file, with links resolved
-        existing = read_baselines(path) or BaselineFile(arch=arch, gpu=gpu)
+    with rewriting(path) as target:
+        existing = read_baselines(target) or BaselineFile(arch=arch, gpu=gpu)
         if (existing.arch, existing.gpu) != (arch, gpu):
             raise BaselineError(
                 f"{path} belongs to {existing.gpu} ({existing.arch}), not to {gpu} ({arch}): nothing was "
                 "written. Give --perf-baseline a directory, and each platform gets its own file."
             )
-        entry = renew(existing.entries.get(key))
-        merged = {**existing.entries, key: entry}
-        write_document(path, render(BaselineFile(arch=arch, gpu=gpu, entries=merged)))
-    return entry
+        renewed = renew(existing.entries)
+        if renewed:
+            entries = {**existing.entries, **renewed}
+            write_document(target, render(BaselineFile(arch=arch, gpu=gpu, entries=entries)))
 
 
 def render(file: BaselineFile) -> str:
@@ -156,19 +204,29 @@ def render(file: BaselineFile) -> str:
     blocks = []
     for name in sorted(file.entries):
         entry = file.entries[name]
-        runs = ",\n".join(f"    {one_line(asdict(run))}" for run in entry.runs)
-        work = {key: value for key, value in asdict(entry.work).items() if value is not None}
-        blocks.append(
-            f"  {json.dumps(name)}: {{\n"
-            f'   "work": {one_line(work)},\n'
-            f'   "environment": {one_line(entry.environment)},\n'
-            f'   "provenance": {one_line(entry.provenance)},\n'
-            f'   "runs": [\n{runs}\n   ]\n'
-            "  }"
-        )
+        lines = [f'"work": {one_line(_present(entry.work))}']
+        lines += [
+            f"{json.dumps(key)}: {json.dumps(value)}"
+            for key, value in (("identity", entry.identity), ("control", entry.control))
+            if value
+        ]
+        lines += [
+            f'"environment": {one_line(entry.environment)}',
+            f'"provenance": {one_line(entry.provenance)}',
+        ]
+        if entry.published is not None:
+            lines.append(f'"published": {one_line(_present(entry.published))}')
+        else:
+            runs = ",\n".join(f"    {one_line(_present(run))}" for run in entry.runs)
+            lines.append(f'"runs": [\n{runs}\n   ]')
+        blocks.append(f"  {json.dumps(name)}: {{\n   " + ",\n   ".join(lines) + "\n  }")
     body = ",\n".join(blocks)
     head = f' "schema": {SCHEMA},\n "arch": {json.dumps(file.arch)},\n "gpu": {json.dumps(file.gpu)},\n'
     return f'{{\n{head} "entries": {{\n{body}\n }}\n}}\n'
+
+
+def _present(value: Any) -> dict[str, Any]:
+    return {key: each for key, each in asdict(value).items() if each is not None}
 
 
 def environment_changes(then: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:

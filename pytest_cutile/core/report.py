@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 
 from pytest_cutile.core.baselines import Entry, environment_changes
 from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.speed_rule import Weather
 from pytest_cutile.core.static_rules import Effect
+from pytest_cutile.core.statistics import median
 from pytest_cutile.core.timing import Measurement
-from pytest_cutile.core.verdicts import UNDECIDED, Judgement, Rule, Verdict
+from pytest_cutile.core.verdicts import UNDECIDED, Judgement, Reason, Verdict
 
 WIDTH = 100
 
@@ -35,71 +38,107 @@ def regression_message(
     *,
     key: str,
     nodeid: str,
-    measurement: Measurement,
-    medians_us: Sequence[float],
+    shown: Measurement,
+    measurements: Sequence[Measurement],
     judgement: Judgement,
-    entry: Entry,
+    entry: Entry | None,
+    revision: str,
     environment: Mapping[str, str],
     baseline_file: str,
-    rule: Rule,
-    fresh_inputs: bool,
-    problems: Sequence[str] = (),
+    weather: Weather,
     baseline_option: str = "",
 ) -> str:
-    """Return the message of a regression: both figures, change, spread, environment, how to accept it."""
-    device = measurement.device
+    """Return the message of a regression: both figures, change, spread, environment, how to accept it.
+
+    Args:
+        key: of the case.
+        nodeid: of its test.
+        shown: the measurement in the middle.
+        measurements: all, the screening first.
+        judgement: what is said about it.
+        entry: the baseline; None in a duet.
+        revision: what a duet compares with.
+        environment: now.
+        baseline_file: where the entry is.
+        weather: what the cases of this class share today.
+        baseline_option: how baselines were chosen on the command line.
+    """
+    device = shown.device
     change = judgement.change or 0.0
-    before = entry.median_us
-    now = before * (1 + change)
-    rows = [("", "now", "baseline", "change")]
-    rows.append(("time per launch", format_time(now), format_time(before), format_change(change)))
-    if measurement.rate is not None:
-        scale = measurement.rate * measurement.median_us
-        rows.append(
-            (
-                measurement.bound,
-                f"{scale / now:.4g}",
-                f"{scale / before:.4g}",
-                format_change(before / now - 1),
-            )
-        )
-        if measurement.share_of_limit is not None:
-            scale = measurement.share_of_limit * measurement.median_us
-            rows.append(("share of limit", format_share(scale / now), format_share(scale / before), ""))
-    runs = entry.runs
-    rows.append(
-        (
-            "spread of samples",
-            f"±{measurement.relative_spread:.2%}",
-            f"±{max(run.spread for run in runs):.2%}",
-            "",
-        )
-    )
-    measured = ", ".join(f"{value:.4g}" for value in medians_us) + " us per launch"
-    if fresh_inputs:
-        measured += " (new buffers each time)"
-    recorded = f"{len(runs)} run{'s' if len(runs) > 1 else ''}, last {runs[-1].at[:10]}"
-    changes = environment_changes(entry.environment, environment)
-    if device.uuid not in {run.gpu_uuid for run in runs}:
-        changes = [*changes, "another board of the same kind"]
+    now = shown.median_us
+    before = entry.median_us if entry is not None else (shown.best.partner_median_us or now)
+    against = f"{revision}" if entry is None else "its baseline"
+    if entry is not None and entry.published is not None:
+        against = f"the published figure (margin {entry.published.margin:.0%})"
     lines = [
-        (
-            f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than its baseline "
-            f"(margin {rule.margin:.0%})."
-        ),
+        f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than {against}.",
         "",
-        *align(rows, indent="  "),
+        *align(_comparison_rows(shown, now, before, revision if entry is None else "baseline"), indent="  "),
         "",
-        f"  measured    {len(medians_us)} times: {measured}",
-        f"  baseline    {baseline_file} ({recorded})",
-        "  environment " + ("\n              ".join(changes) if changes else "unchanged"),
-        *(f"  on the GPU  {problem}" for problem in problems),
-        "",
+    ]
+    screened, *again = measurements
+    times = ", ".join(f"{each.median_us:.4g}" for each in again) or "none"
+    lines.append(f"  measured    {screened.median_us:.4g} us, then in fresh processes {times} us")
+    places = f"{len(shown.blocks)} places of its buffers, the slowest +{shown.placement_spread:.1%}"
+    lines.append(f"              each the fastest of {places}")
+    if entry is not None:
+        lines += _baseline_lines(entry, shown, environment, baseline_file)
+    if judgement.reason == Reason.SUITE_SLOWER:
+        lines.append(
+            f"  and not it alone: the {weather.cases} cases limited by {shown.bound} are "
+            f"{format_change(math.expm1(weather.shift))} slower in the median: something that they share"
+        )
+    lines.append("")
+    if entry is None:
+        lines.append(f"Both revisions took turns on the same buffers; {revision} is what to compare with.")
+        return "\n".join(lines)
+    lines += [
         "To accept the slower figure (the reason is stored with it), in the rootdir:",
         f"  pytest {shlex.quote(nodeid)} --arch {device.arch}{baseline_option} \\",
         "    --update-baselines --reason 'why it is slower'",
     ]
     return "\n".join(lines)
+
+
+def _comparison_rows(shown: Measurement, now: float, before: float, baseline: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("", "now", baseline, "change")]
+    rows.append(("time per launch", format_time(now), format_time(before), format_change(now / before - 1)))
+    if shown.rate is not None:
+        then = shown.rate * now / before
+        rows.append((shown.bound, f"{shown.rate:.4g}", f"{then:.4g}", format_change(before / now - 1)))
+        if shown.share_of_limit is not None:
+            share = shown.share_of_limit
+            rows.append(("share of limit", format_share(share), format_share(share * now / before), ""))
+    return rows
+
+
+def _baseline_lines(
+    entry: Entry, shown: Measurement, environment: Mapping[str, str], baseline_file: str
+) -> list[str]:
+    if entry.published is not None:
+        return [f"  baseline    {baseline_file}: {entry.published.source}"]
+    runs = entry.runs
+    sessions = entry.sessions
+    recorded = (
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''} in {sessions} session{'s' if sessions > 1 else ''}, "
+        f"last {runs[-1].at[:10]}"
+    )
+    changes = list(environment_changes(entry.environment, environment))
+    if shown.device.uuid not in {run.gpu_uuid for run in runs}:
+        changes.append("another board of the same kind")
+    lines = [f"  baseline    {baseline_file} ({recorded})"]
+    control, then = shown.best.partner_median_us, [run.control_us for run in runs if run.control_us]
+    if shown.control and control and then:
+        before = median(then)
+        lines.append(
+            f"  control     {control:.4g} us, {before:.4g} us then ({format_change(control / before - 1)}): "
+            f"{shown.control}"
+        )
+    clocks = [run.clock_mhz for run in runs if run.clock_mhz]
+    if shown.clock_mhz and clocks:
+        lines.append(f"  SM clock    {shown.clock_mhz:.0f} MHz, {median(clocks):.0f} MHz then")
+    lines.append("  environment " + ("\n              ".join(changes) if changes else "unchanged"))
+    return lines
 
 
 def above_limit_message(key: str, measurement: Measurement) -> str:

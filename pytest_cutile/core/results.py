@@ -54,6 +54,8 @@ class GateResult:
     """Static: what was compiled, in `static_json.to_json`'s form; only when a report was asked for."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
+    gpu: str = ""
+    """GPU that was measured, as NVML names it; empty where none was."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a form of plain built-in types, which xdist can send between processes."""

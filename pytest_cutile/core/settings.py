@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_rules import StaticRule
-from pytest_cutile.core.verdicts import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,9 @@ class Settings:
     foreign_arch: str | None
     """The value of an `--arch` that another plugin or conftest owns, when it names no architecture."""
     baseline_path: Path | None
-    """Directory or file of baselines; None: compare with nothing."""
+    """Directory or file of baselines; None: compare with nothing that is stored."""
+    baseline_revision: str | None
+    """The git revision whose kernels are compared with (`--perf-baseline git:REV`)."""
     baseline_option: str
     """How the path was given on the command line, for commands in messages; empty when it was not."""
     update_baselines: bool
@@ -45,5 +47,7 @@ class Settings:
     """Whether to print what was compiled, kernel by kernel."""
     compile_timeout_s: float
     """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
+    measured_again: Path | None
+    """In a fresh process that measures for another one: the file that takes what is measured."""
     xdist_worker: bool
     """Whether this process is a pytest-xdist worker."""

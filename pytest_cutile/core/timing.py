@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TypeAlias
 
 from pytest_cutile.core.platforms import Platform
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.statistics import median, relative_spread
+
+Launch: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,26 +31,51 @@ class Device:
     """Where `make_tensor` puts tensors for it ("cpu" lets a fake timer drive the gate with no GPU)."""
 
 
-@runtime_checkable
-class Timer(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """Something whose speed no change to the kernels can touch: it shows what the GPU does today."""
+
+    name: str
+    """What it is, with the version of the library it comes from: other controls cannot be compared."""
+    launch: Launch
+    """Runs it once."""
+
+
+class Timer(ABC):
     """Times launches on one GPU. Plugins supply their own through `pytest_cutile_make_timer`."""
 
     @property
+    @abstractmethod
     def device(self) -> Device:
         """The GPU that is measured."""
 
-    def time_launch(self, launch: Callable[[], object]) -> Sequence[float]:
-        """Return the GPU time of one call of `launch`, in microseconds, once per sample.
+    @abstractmethod
+    def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
+        """Return the GPU times of each of `launches`, in microseconds, a few dozen samples at most.
+
+        The launches take turns, so that each of them sees the same clocks. The first is the case; a second
+        one is what it is compared with: a control, or the same case of another revision.
 
         Raises:
-            TimingError: it cannot be timed; the message says why.
+            TimingError: one cannot be timed; the message says why.
         """
+
+    def control(self, bound: str) -> Control | None:
+        """Return a control for kernels whose limit is `bound` ("TFLOPS" or "GB/s"); None if there is none."""
+        del bound
+        return None
 
     def environment(self) -> Mapping[str, str]:
         """Return what the figures depend on beside the kernel: driver, compiler, versions, power limit."""
+        return {}
 
     def problems(self) -> Sequence[str]:
-        """Return why a figure taken now must not become a baseline (busy, throttled); empty when none."""
+        """Return why a figure taken now is doubtful (busy, throttled); empty when nothing is seen."""
+        return ()
+
+    def sm_clock_mhz(self) -> float | None:
+        """Return the clock of the SMs now, or None where it is not known."""
+        return None
 
 
 class TimingError(RuntimeError):
@@ -54,27 +83,90 @@ class TimingError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Block:
+    """Samples of one placement of a case's buffers, in microseconds."""
+
+    samples_us: tuple[float, ...]
+    """Of the case."""
+    partner_us: tuple[float, ...] = ()
+    """Of what took turns with it: the control, or another revision; empty if nothing did."""
+
+    @property
+    def median_us(self) -> float:
+        """Median time of the case."""
+        return median(self.samples_us)
+
+    @property
+    def partner_median_us(self) -> float | None:
+        """Median time of what took turns with it."""
+        return median(self.partner_us) if self.partner_us else None
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the case's median, over its partner's where there is one."""
+        partner = self.partner_median_us
+        return math.log(self.median_us / partner) if partner else math.log(self.median_us)
+
+
+def bound_of(work: Work, platform: Platform | None) -> str:
+    """Return the limit that `work` is nearest to on a platform: "TFLOPS" or "GB/s".
+
+    Where the platform is not known, work that counts operations is held against them.
+    """
+    if platform is not None and work.flops and work.bytes:
+        peak = platform.tflops_limit(work.dtype or "")
+        if peak and work.bytes / platform.memory_bandwidth_gb_s / 1e9 > work.flops / peak / 1e12:
+            return "GB/s"
+    return "TFLOPS" if work.flops else "GB/s"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The samples of one case on one GPU, and the figures that follow from them."""
+    """What one process measured of one case on one GPU, and the figures that follow from it.
+
+    The time of a case is the median of its fastest block: where its buffers lie in memory moves some kernels
+    by several percent, so several places are tried, and the best one repeats best (docs/measuring.md).
+    """
 
     device: Device
     """Where it was measured."""
-    samples_us: tuple[float, ...]
-    """GPU time per launch, one value per sample, in microseconds."""
+    blocks: tuple[Block, ...]
+    """Samples, one block for each placement of the buffers."""
     work: Work
     """What one launch does."""
     platform: Platform | None = None
     """The limits of the GPU, where the table of platforms knows it."""
+    control: str = ""
+    """Name of the control that took turns with the case; empty if there was none, or another revision did."""
+    clock_mhz: float | None = None
+    """Clock of the SMs at the end of it."""
+    problems: tuple[str, ...] = ()
+    """What was seen on the GPU that makes it doubtful."""
+
+    @property
+    def best(self) -> Block:
+        """The fastest block."""
+        return min(self.blocks, key=lambda block: block.median_us)
+
+    @property
+    def samples_us(self) -> tuple[float, ...]:
+        """All samples, in microseconds per launch."""
+        return tuple(sample for block in self.blocks for sample in block.samples_us)
 
     @property
     def median_us(self) -> float:
-        """Median time per launch, in microseconds."""
-        return median(self.samples_us)
+        """Time per launch, in microseconds: the median of the fastest block."""
+        return self.best.median_us
 
     @property
     def relative_spread(self) -> float:
-        """Half interquartile range of the samples over their median."""
-        return relative_spread(self.samples_us)
+        """Half interquartile range of the fastest block's samples over their median."""
+        return relative_spread(self.best.samples_us)
+
+    @property
+    def placement_spread(self) -> float:
+        """How much slower the slowest placement of the buffers is than the fastest, as a fraction."""
+        return max(block.median_us for block in self.blocks) / self.median_us - 1
 
     @property
     def tflops(self) -> float | None:
@@ -114,10 +206,8 @@ class Measurement:
 
     @property
     def bound(self) -> str:
-        """The limit that this kernel is nearest to: "TFLOPS" or "GB/s"; by its work where none is known."""
-        if self.shares:
-            return max(self.shares, key=self.shares.__getitem__)
-        return "TFLOPS" if self.work.flops else "GB/s"
+        """The limit that this kernel is nearest to: "TFLOPS" or "GB/s"."""
+        return bound_of(self.work, self.platform)
 
     @property
     def share_of_limit(self) -> float | None:

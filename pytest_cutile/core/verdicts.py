@@ -1,12 +1,9 @@
-"""Verdicts, their reason codes, and the one place where a speed is judged."""
+"""Verdicts and their reason codes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-from pytest_cutile.core.statistics import median
 
 
 class Verdict(StrEnum):
@@ -25,19 +22,29 @@ class Reason(StrEnum):
     """Why a gate says so. Every reason belongs to one verdict (`VERDICT_OF`)."""
 
     WITHIN_MARGIN = "within-margin"
-    """The change is smaller than the margin."""
+    """It is not slower by the margin."""
     SLOWER = "slower"
-    """Slower than the margin allows, in every measurement."""
+    """Slower than the baseline, confirmed in fresh processes."""
+    SUITE_SLOWER = "suite-slower"
+    """Likewise, and so are the other cases of its class: something that they share."""
+    BELOW_PUBLISHED = "below-published"
+    """Slower than a published figure by more than one figure's margin, confirmed in fresh processes."""
     FASTER = "faster"
     """Faster by more than the margin."""
-    UNSTEADY = "unsteady"
-    """Repeated measurements disagree about which side of the margin the case is on."""
     NOISY = "noisy"
-    """The samples scatter too much for the margin to mean anything."""
+    """As many processes as the rule allows could not tell whether it is slower."""
+    DISTURBED = "disturbed"
+    """It looks slower, but the GPU was busy, hot or held down while it was measured."""
+    ENVIRONMENT = "environment"
+    """It is slower, but its compiled code and launch are those of the baseline: something else changed."""
+    UNCONFIRMED = "unconfirmed"
+    """It may be slower, and the run ended before fresh processes could tell."""
     NO_FILE = "no-file"
     """There is no baseline file for this platform."""
     NO_ENTRY = "no-entry"
     """The platform's baseline file has no entry for this case."""
+    NOT_IN_REVISION = "not-in-revision"
+    """The revision to compare with has no such case."""
     BASELINES_OFF = "baselines-off"
     """The user asked for no comparison (`--perf-baseline none`)."""
     UNTOUCHED = "untouched"
@@ -64,8 +71,6 @@ class Reason(StrEnum):
     """There is no GPU, or no driver, or torch cannot use it."""
     OTHER_ARCH = "other-arch"
     """The GPU at hand is not of an architecture that was asked for."""
-    PARALLEL_RUN = "parallel-run"
-    """Several xdist workers would time on one GPU at once."""
     WRONG_RESULT = "wrong-result"
     """The kernel computes something else than its reference: its speed means nothing."""
     UNCHECKED = "unchecked"
@@ -81,11 +86,16 @@ class Reason(StrEnum):
 VERDICT_OF: dict[Reason, Verdict] = {
     Reason.WITHIN_MARGIN: Verdict.PASS,
     Reason.SLOWER: Verdict.REGRESSION,
+    Reason.SUITE_SLOWER: Verdict.REGRESSION,
+    Reason.BELOW_PUBLISHED: Verdict.REGRESSION,
     Reason.FASTER: Verdict.IMPROVEMENT,
-    Reason.UNSTEADY: Verdict.INCONCLUSIVE,
     Reason.NOISY: Verdict.INCONCLUSIVE,
+    Reason.DISTURBED: Verdict.INCONCLUSIVE,
+    Reason.ENVIRONMENT: Verdict.INCONCLUSIVE,
+    Reason.UNCONFIRMED: Verdict.INCONCLUSIVE,
     Reason.NO_FILE: Verdict.NO_BASELINE,
     Reason.NO_ENTRY: Verdict.NO_BASELINE,
+    Reason.NOT_IN_REVISION: Verdict.NO_BASELINE,
     Reason.BASELINES_OFF: Verdict.NO_BASELINE,
     Reason.UNTOUCHED: Verdict.PASS,
     Reason.NO_WORSE: Verdict.PASS,
@@ -99,7 +109,6 @@ VERDICT_OF: dict[Reason, Verdict] = {
     Reason.BAD_BASELINE: Verdict.NOT_COMPARABLE,
     Reason.NO_GPU: Verdict.NOT_MEASURED,
     Reason.OTHER_ARCH: Verdict.NOT_MEASURED,
-    Reason.PARALLEL_RUN: Verdict.NOT_MEASURED,
     Reason.WRONG_RESULT: Verdict.NOT_MEASURED,
     Reason.UNCHECKED: Verdict.NOT_MEASURED,
     Reason.NOT_TIMED: Verdict.NOT_MEASURED,
@@ -110,31 +119,10 @@ VERDICT_OF: dict[Reason, Verdict] = {
 ERRORS = frozenset({Reason.BAD_BASELINE, Reason.NOT_TIMED, Reason.BAD_SAMPLES, Reason.ABOVE_LIMIT})
 """Reasons that fail the test although nothing regressed: something is broken and must be seen."""
 
-SUSPECT = frozenset({Reason.SLOWER, Reason.FASTER, Reason.UNSTEADY})
-"""Reasons to measure again, up to `Rule.attempts` times: a change has to last, in either direction."""
-
 UNDECIDED = frozenset(
     {Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.NOT_COMPARABLE, Verdict.NOT_MEASURED}
 )
 """Verdicts that say nothing about the kernel's speed: `--perf-strict` fails them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """The thresholds of the speed gate, as fractions."""
-
-    margin: float = 0.03
-    """A case is slower when its time exceeds the baseline's by more than this."""
-    noise_limit: float = 0.10
-    """With a relative spread of the samples above this, no change near the margin can be seen."""
-    attempts: int = 3
-    """How often a case that looks slow is measured, with new buffers each time, before it is called slow."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.margin < 1:
-            raise ValueError(f"the margin must be a fraction between 0 and 1, got {self.margin}")
-        if self.attempts < 1:
-            raise ValueError(f"a case must be measured at least once, got attempts={self.attempts}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,40 +140,3 @@ class Judgement:
     def verdict(self) -> Verdict:
         """The verdict that the reason belongs to."""
         return VERDICT_OF[self.reason]
-
-
-def judge_times(medians_us: Sequence[float], spread: float, baseline_us: float, rule: Rule) -> Judgement:
-    """Judge the medians of one or more measurements of a case against its baseline.
-
-    One median is a screening: a reason in `SUSPECT` then means "measure again". With `rule.attempts`
-    medians the case is slower only if every one of them is: a passing disturbance fails no run.
-
-    Args:
-        medians_us: Median time per launch of each measurement, in microseconds, oldest first.
-        spread: Largest relative spread of the samples of these measurements.
-        baseline_us: The recorded time per launch, in microseconds.
-        rule: The thresholds.
-    """
-    changes = [value / baseline_us - 1 for value in medians_us]
-    change = median(changes)
-    noisy = spread > max(rule.noise_limit, abs(change))
-    for reason, beyond in (
-        (Reason.SLOWER, [value > rule.margin for value in changes]),
-        (Reason.FASTER, [value < -rule.margin for value in changes]),
-    ):
-        if all(beyond) and not noisy:
-            return Judgement(reason=reason, change=change)
-        if any(beyond) and abs(change) > rule.margin and not noisy:
-            times = ", ".join(f"{value:.2f}" for value in medians_us)
-            return Judgement(
-                reason=Reason.UNSTEADY,
-                change=change,
-                detail=f"{len(medians_us)} measurements disagree ({times} us per launch); run it again",
-            )
-    if spread > rule.noise_limit:
-        return Judgement(
-            reason=Reason.NOISY,
-            change=change,
-            detail=f"the samples spread by {spread:.1%}: a change below that could not have been seen",
-        )
-    return Judgement(reason=Reason.WITHIN_MARGIN, change=change)

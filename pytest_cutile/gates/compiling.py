@@ -36,6 +36,8 @@ class CompileCase:
     """Architecture to compile for."""
     run: Callable[[], object]
     """Makes the inputs and calls the launcher, as on a GPU."""
+    base: Callable[[], CompileCase | None] | None = None
+    """Returns the same case of the revision to compare with, or None if it has none; only for a duet."""
 
     @property
     def baseline_key(self) -> str:

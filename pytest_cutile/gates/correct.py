@@ -42,7 +42,8 @@ def gate_correct(
     try:
         engine.usable_device(arch)
         engine.progress(f"checking {kernel}[{case}]")
-        report = check()
+        with engine.gpu_lock.shared():
+            report = check()
     except Blocked as blocked:
         record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
         raise

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gates.compiling import Compilations, CompileCase, gate_compile
 from pytest_cutile.gates.correct import gate_correct
+from pytest_cutile.gates.duet import Duet
 from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
 from pytest_cutile.gates.static import StaticGate, StaticOutcome
@@ -17,14 +20,34 @@ from pytest_cutile.gates.tensors import MakeTensor
 from pytest_cutile.gpu.check import CheckReport, run_check
 
 
-def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
-    """Return what the gate `compile` runs for `case` on `arch`: its inputs without data, and the launcher."""
+def compile_case(
+    spec: KernelSpec, case: Case, arch: str, *, duet: Duet | None = None, module: str = ""
+) -> CompileCase:
+    """Return what the gate `compile` runs for `case` on `arch`: its inputs without data, and the launcher.
+
+    Args:
+        spec: the kernel.
+        case: its case.
+        arch: architecture to compile for.
+        duet: the kernels of the revision to compare with, if there is one.
+        module: name of the module that declares the kernel; only needed with `duet`.
+    """
 
     def run() -> object:
-        call, args = _bind(spec.launch, spec.inputs(MakeTensor(device="cuda", seed_text=""), **case.params))
-        return call(*args)
+        __tracebackhide__ = True
+        inputs = spec.inputs(MakeTensor(device="cuda", seed_text=""), **case.params)
+        return _call_of(spec.launch, inputs)()
 
-    return CompileCase(kernel=spec.name, case=case.name, arch=arch, run=run)
+    def base() -> CompileCase | None:
+        then = duet.spec(module, spec.name) if duet is not None else None
+        if duet is None or then is None:
+            return None
+        as_then = replace(spec, name=f"{spec.name} as of {duet}", launch=duet.ready(then.launch))
+        return compile_case(as_then, case, arch)
+
+    return CompileCase(
+        kernel=spec.name, case=case.name, arch=arch, run=run, base=base if duet is not None else None
+    )
 
 
 class DeclaredGates:
@@ -40,8 +63,10 @@ class DeclaredGates:
         case: Case,
         arch: str,
         nodeid: str,
+        module: str,
     ) -> None:
         self._engine = engine
+        self._module = module
         self._compilations = compilations
         self._static_gate = static_gate
         self._spec = spec
@@ -54,14 +79,13 @@ class DeclaredGates:
         """Compile the case; fail with the compiler's own message."""
         __tracebackhide__ = True
         with GateOutcome(self._engine, self._where):
-            gate_compile(self._engine, self._compilations, compile_case(self._spec, self._case, self._arch))
+            gate_compile(self._engine, self._compilations, self._compile_case())
 
     def static(self) -> StaticOutcome:
         """Compare what was compiled with the static baseline."""
         __tracebackhide__ = True
-        case = compile_case(self._spec, self._case, self._arch)
         with GateOutcome(self._engine, self._where):
-            return self._static_gate.check(case, nodeid=self._nodeid)
+            return self._static_gate.check(self._compile_case(), nodeid=self._nodeid)
 
     def correct(self) -> None:
         """Compare the case with its reference."""
@@ -84,11 +108,15 @@ class DeclaredGates:
                     nodeid=self._nodeid,
                     arch=self._arch,
                     work=spec.work_of(case),
-                    prepare=self._prepare,
-                    fresh_inputs=True,
+                    call=self._call,
+                    base=self._base if self._engine.duet is not None else None,
+                    compiled=self._compile_case(),
                     check=self._check,
                 ),
             )
+
+    def _compile_case(self) -> CompileCase:
+        return compile_case(self._spec, self._case, self._arch, duet=self._engine.duet, module=self._module)
 
     def _check(self) -> CheckReport:
         __tracebackhide__ = True
@@ -111,9 +139,21 @@ class DeclaredGates:
         make_tensor = MakeTensor(device=device.torch_device, seed_text=self._nodeid)
         return self._spec.inputs(make_tensor, **self._case.params)
 
-    def _prepare(self) -> Callable[[], object]:
-        call, args = _bind(self._spec.launch, self._inputs())
-        return functools.partial(call, *args)
+    def _call(self) -> Call:
+        return _call_of(self._spec.launch, self._inputs())
+
+    def _base(self) -> Callable[..., object] | None:
+        """Return the launcher of the revision to compare with, or None if it has none."""
+        duet = self._engine.duet
+        base = duet.spec(self._module, self._spec.name) if duet is not None else None
+        return None if duet is None or base is None else duet.ready(base.launch)
+
+
+def _call_of(launch: Callable[..., Any], inputs: Any) -> Call:
+    """Return the call of a launcher with what a spec's `inputs` made."""
+    if isinstance(inputs, Mapping):
+        return Call(launch, (), dict(inputs))
+    return Call(launch, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,))
 
 
 def _bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:

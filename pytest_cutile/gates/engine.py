@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_cutile.compile import Compiler, Inspector
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.baselines import BaselineFile, baseline_path, read_baselines
+from pytest_cutile.core.comparisons import StoredRuns
+from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.spec import KernelSpec
@@ -20,8 +24,14 @@ from pytest_cutile.core.static_baselines import StaticFile, read_static, static_
 from pytest_cutile.core.timing import Device, Timer
 from pytest_cutile.core.toolchain import CompilerMissing, supported_architectures
 from pytest_cutile.core.verdicts import Reason
+from pytest_cutile.gates.duet import Duet
+from pytest_cutile.gates.revision import Revision, RevisionError
+from pytest_cutile.gpu.lock import GpuLock
 from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
 from pytest_cutile.gpu.timer import CudaGraphTimer
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.suite import SpeedSuite
 
 
 class Blocked(Exception):  # noqa: N818 - not an error: the gate has nothing to measure on
@@ -31,6 +41,18 @@ class Blocked(Exception):  # noqa: N818 - not an error: the gate has nothing to 
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+
+
+class MeasuredAgain:
+    """Takes what a fresh process measures for another one: a line of JSON for each case."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, key: str, found: Mapping[str, object]) -> None:
+        """Write what was found of a case at once: the next one may end this process."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"key": key, **found}) + "\n")
 
 
 class Engine:
@@ -43,6 +65,7 @@ class Engine:
         make_timer: Callable[[], Timer | None],
         cache_dir: Path | None,
         progress: Callable[[str], None],
+        session: str,
     ) -> None:
         self.settings = settings
         self._make_timer = make_timer
@@ -59,7 +82,15 @@ class Engine:
         """Tests that --changed-only left out."""
         self.bad_declarations = 0
         """Modules whose declarations cannot be gated."""
+        self.session = session
+        """Name of this run of pytest, the same in all its workers."""
+        self.suite: SpeedSuite
+        """The cases that were compared with a baseline."""
+        path = settings.measured_again
+        self.measured_again = MeasuredAgain(path) if path is not None else None
+        """In a fresh process that measures for another one: takes each measurement. Nothing is judged there."""
         self._static_baselines: dict[str, StaticFile | None] = {}
+        self._revision: Revision | None = None
         self.gpu_failure: str | None = None
         """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
 
@@ -117,12 +148,28 @@ class Engine:
             build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
             raise Blocked(Reason.NO_GPU, f"torch {torch.__version__} ({build}) cannot use the GPU")
         name = torch.cuda.get_device_name(0)
-        if isinstance(self.timer, CudaGraphTimer) and name != self.timer.device.name:
+        if not isinstance(self.timer, CudaGraphTimer):
+            return
+        device = self.timer.device
+        uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)  # torch tells it since 2.4
+        if name != device.name or (uuid is not None and f"{uuid}" not in device.uuid):
             raise Blocked(
                 Reason.NO_GPU,
-                f"the first GPU is {self.timer.device.name} for NVML and {name} for CUDA (another order, or "
-                "MIG): set CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES to one whole GPU",
+                f"the first GPU is {device.name} ({device.uuid}) for NVML and {name} ({uuid}) for CUDA (another "
+                "order, MIG, or torch used the GPU before pytest chose one for this worker): set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES to one whole GPU",
             )
+
+    @cached_property
+    def gpu_lock(self) -> GpuLock:
+        """The lock of the GPU at hand: whoever times has it alone."""
+        device = self.timer.device
+        return GpuLock(
+            device.uuid,
+            # The process that started a fresh one holds the lock for it.
+            enabled=device.torch_device == "cuda" and self.measured_again is None,
+            on_wait=lambda: self.progress(f"waiting for {device.name}, on which another process measures"),
+        )
 
     # -- architectures --------------------------------------------------------------------------------
 
@@ -204,6 +251,8 @@ class Engine:
             self.compiler.close()
         if "inspector" in self.__dict__:
             self.inspector.close()
+        if self._revision is not None:
+            self._revision.close()
 
     @property
     def baseline_file(self) -> Path | None:
@@ -232,6 +281,36 @@ class Engine:
         """
         path = self.baseline_file
         return None if path is None else read_baselines(path)
+
+    @cached_property
+    def stored_runs(self) -> StoredRuns:
+        """The baselines of the GPU at hand as the rule of the speed gate sees them.
+
+        Raises:
+            BaselineError: the file cannot be used.
+        """
+        file = self.baselines
+        return StoredRuns(
+            {} if file is None else file.entries,
+            rule=self.settings.rule,
+            platform=find_platform(self.timer.device.name),
+        )
+
+    @cached_property
+    def duet(self) -> Duet | None:
+        """The kernels of the revision to compare with (`--perf-baseline git:REV`); None without one.
+
+        Raises:
+            pytest.UsageError: there is no such revision.
+        """
+        name = self.settings.baseline_revision
+        if name is None:
+            return None
+        try:
+            self._revision = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
+        except RevisionError as error:
+            raise pytest.UsageError(f"--perf-baseline git:{name}: {error}") from error
+        return Duet(self._revision)
 
     def static_file(self, arch: str) -> Path | None:
         """Return the file of an architecture's static baselines; None when nothing is compared."""

@@ -13,6 +13,7 @@ from pytest_cutile.core.spec import Work
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 from pytest_cutile.gpu.check import CheckReport, check_kernel
@@ -94,7 +95,8 @@ class Perf:
             **kwargs: Keyword arguments of `fn`.
 
         Returns:
-            The measurement. The test fails on a regression and is skipped where nothing can be measured.
+            The measurement. The test is skipped where nothing can be measured; it fails on a regression, after
+            fresh processes have confirmed that, when all other tests are done.
         """
         __tracebackhide__ = True
         label = name or ""
@@ -104,7 +106,7 @@ class Perf:
                 pytrace=False,
             )
         self._used.add(label)
-        launch = functools.partial(fn, *args, **kwargs)
+        duet = self._engine.duet
         with GateOutcome(self._engine, self._case):
             outcome = gate_speed(
                 self._engine,
@@ -116,8 +118,8 @@ class Perf:
                     nodeid=self._nodeid,
                     arch=self._arch,
                     work=Work(flops=flops or 0.0, bytes=bytes or 0.0, dtype=dtype),
-                    prepare=lambda: launch,
-                    fresh_inputs=False,
+                    call=lambda: Call(fn, args, kwargs),
+                    base=(lambda: duet.function(fn)) if duet is not None else None,
                 ),
             )
         if outcome.measurement is not None:

@@ -9,15 +9,19 @@ import pytest
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.gates.compiling import NothingLaunched
+from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gates.revision import RevisionError
 from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, UncheckableOutput
 
 _SAID_WITHOUT_TRACEBACK = (
     CompileError,
     CompilerMissing,
+    BaseFailed,
     KernelMismatch,
     NothingLaunched,
     ReferenceFailed,
+    RevisionError,
     UncheckableOutput,
 )
 

@@ -3,95 +3,177 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from pytest_cutile.core.baselines import MAX_RUNS, Entry, Run, environment_changes, record_entry
+from pytest_cutile.core.baselines import MAX_RUNS, Entry, Run, environment_changes, record_entries
 from pytest_cutile.core.report import format_change, format_time
 from pytest_cutile.core.spec import Work
+from pytest_cutile.core.statistics import median
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.engine import Engine
+
+NOISE_LIMIT = 0.10
+"""Samples that spread by more than this, as a fraction of their median, become no baseline."""
 
 
 class Refused(Exception):  # noqa: N818 - nothing is broken
     """The rules do not allow to record this; the message says why and what would."""
 
 
-def record(
-    engine: Engine, key: str, measurement: Measurement, judgement: Judgement, environment: Mapping[str, str]
-) -> str:
-    """Record a measurement under `key`; return what was done, for people.
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What one session measured of a case."""
+
+    key: str
+    """Key in the baseline file."""
+    work: Work
+    """What one launch does."""
+    measurements: Sequence[Measurement]
+    """One per process."""
+    judgement: Judgement
+    """Against what is recorded."""
+    identity: str
+    """Digest of the compiled code and the launch; empty where they are not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What was done about a case."""
+
+    text: str
+    """For people."""
+    recorded: bool
+    """Whether the file holds it now."""
+
+
+def record(engine: Engine, recordings: Sequence[Recording]) -> dict[str, Note]:
+    """Record what one session measured, all cases in one go; return what was done, by key.
 
     Raises:
-        Refused: the GPU is busy or throttled, the figure is noisy or inconclusive, or it is worse than what
-            is on disk and there is no --reason.
-        BaselineError: the file cannot be used or written.
+        BaselineError: the file cannot be used or written; then nothing was changed.
     """
     path = engine.baseline_file
-    if path is None or judgement.reason is Reason.OTHER_GPU:
-        raise Refused(judgement.detail)
-    problems = engine.timer.problems()
-    if problems:
-        raise Refused("; ".join(problems))
-    if measurement.relative_spread > engine.settings.rule.noise_limit:
-        raise Refused(f"the samples spread by {measurement.relative_spread:.0%}; run it again")
-    if judgement.verdict is Verdict.INCONCLUSIVE:
-        raise Refused(judgement.detail)
-    run = Run(
-        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        median_us=round(measurement.median_us, 3),
-        spread=round(measurement.relative_spread, 5),
-        samples=len(measurement.samples_us),
-        gpu_uuid=measurement.device.uuid,
-    )
-    said = ""
+    if path is None or not recordings:
+        return {}
+    device = engine.timer.device
+    environment = dict(engine.timer.environment())
+    session = engine.session
+    notes: dict[str, Note] = {}
 
-    def renew(entry: Entry | None) -> Entry:
-        nonlocal said
-        renewed, said = _renew(engine, entry, run, measurement.work, environment)
+    def renew(existing: Mapping[str, Entry]) -> dict[str, Entry]:
+        renewed = {}
+        for each in recordings:
+            try:
+                runs = _runs(each, session)
+                entry, said = _renew(engine, existing.get(each.key), each, runs, environment)
+            except Refused as refused:
+                notes[each.key] = Note(text=f"not recorded: {refused}", recorded=False)
+            else:
+                renewed[each.key] = entry
+                notes[each.key] = Note(text=f"{said} in {engine.shown_baseline_file}", recorded=True)
         return renewed
 
-    device = measurement.device
-    record_entry(path, key, arch=device.arch, gpu=device.name, renew=renew)
-    return f"{said} in {engine.shown_baseline_file}"
+    record_entries(path, arch=device.arch, gpu=device.name, renew=renew)
+    return notes
+
+
+def new_session(unique: str | None = None) -> str:
+    """Return a name for a run of pytest that no other one has; the same for workers with the same `unique`."""
+    return f"{dt.datetime.now(dt.UTC):%Y-%m-%d}-{(unique or uuid.uuid4().hex)[:8]}"
+
+
+def _runs(recording: Recording, session: str) -> list[Run]:
+    """Return what is stored of a session's measurements.
+
+    Raises:
+        Refused: the GPU was busy, throttled or held down meanwhile, or the samples scatter too much.
+    """
+    problems = dict.fromkeys(text for each in recording.measurements for text in each.problems)
+    if problems:
+        raise Refused("; ".join(problems))
+    spread = max(each.relative_spread for each in recording.measurements)
+    if spread > NOISE_LIMIT:
+        raise Refused(f"the samples spread by {spread:.0%}; run it again")
+    at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    return [_run(each, at, session) for each in recording.measurements]
+
+
+def _run(measurement: Measurement, at: str, session: str) -> Run:
+    # The block that a comparison with a control looks at may be another than the fastest one.
+    block = min(measurement.blocks, key=lambda each: each.log_ratio) if measurement.control else None
+    chosen = block if block is not None and measurement.bound == "TFLOPS" else measurement.best
+    control = chosen.partner_median_us
+    return Run(
+        at=at,
+        session=session,
+        gpu_uuid=measurement.device.uuid,
+        median_us=round(chosen.median_us, 3),
+        spread=round(measurement.relative_spread, 5),
+        control_us=None if control is None or not measurement.control else round(control, 3),
+        clock_mhz=measurement.clock_mhz,
+    )
 
 
 def _renew(
-    engine: Engine, entry: Entry | None, run: Run, work: Work, environment: Mapping[str, str]
+    engine: Engine,
+    entry: Entry | None,
+    recording: Recording,
+    runs: Sequence[Run],
+    environment: Mapping[str, str],
 ) -> tuple[Entry, str]:
-    """Return the entry that takes the place of `entry`, which is what is on disk now, and what changed."""
-    margin = engine.settings.rule.margin
-    reason = engine.settings.reason
+    """Return the entry that takes the place of `entry`, which is what is on disk now, and what changed.
+
+    Raises:
+        Refused: it is worse, or full.
+    """
+    reason, judgement = engine.settings.reason, recording.judgement
     by = provenance(engine)
-    fresh = Entry(work=work, runs=(run,), environment=environment, provenance=by)
+    fresh = Entry(
+        work=recording.work,
+        runs=tuple(runs),
+        identity=recording.identity,
+        control=recording.measurements[0].control,
+        environment=environment,
+        provenance=by,
+    )
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     if entry is None:
-        return fresh, "recorded"
-    change = run.median_us / entry.median_us - 1
-    said = f"{format_time(entry.median_us)} -> {format_time(run.median_us)} ({format_change(change)})"
-    if entry.work != work:
+        return fresh, f"{count} recorded"
+    now = median([run.median_us for run in runs])
+    said = (
+        f"{format_time(entry.median_us)} -> {format_time(now)} ({format_change(now / entry.median_us - 1)})"
+    )
+    if entry.work != recording.work:
         if reason is None:
             raise Refused("the case does other work than the recorded one; give --reason TEXT to replace it")
         return fresh, f"{said}, for other work"
-    if change < -margin:
+    if entry.published is not None and (judgement.reason is not Reason.BELOW_PUBLISHED or reason is not None):
+        return fresh, f"{said}, in place of a published figure"
+    if judgement.verdict is Verdict.IMPROVEMENT:
         return fresh, said
-    # Against the first run, too: every run within the margin of the one before could add up to anything.
-    worse = max(change, run.median_us / entry.runs[0].median_us - 1) > margin
-    if worse and reason is None:
-        raise Refused("it is slower; give --reason TEXT to accept that")
-    changes = environment_changes(entry.environment, environment)
-    if not changes and not worse:
-        if len(entry.runs) >= MAX_RUNS:
-            raise Refused(f"it has its {MAX_RUNS} runs, and this one is within the margin")
-        renewed = entry.with_run(run, environment=environment, provenance=by)
-        return renewed, f"run {len(renewed.runs)} added"
-    if changes and change > 0 and reason is None:
-        raise Refused(
-            f"the environment changed ({'; '.join(changes)}) and it is {format_change(change)} slower; give "
-            "--reason TEXT to accept that"
-        )
+    slower = judgement.verdict is Verdict.REGRESSION or judgement.verdict is Verdict.INCONCLUSIVE
+    if slower and reason is None:
+        what = "it is slower" if judgement.verdict is Verdict.REGRESSION else judgement.detail
+        raise Refused(f"{what}; give --reason TEXT to accept that")
+    changes = list(environment_changes(entry.environment, environment))
+    if entry.control != fresh.control:
+        changes.append(f"control: {entry.control or 'none'} -> {fresh.control or 'none'}")
+    if entry.identity and fresh.identity and entry.identity != fresh.identity:
+        changes.append("the compiled code")
+    if slower:
+        return fresh, said
     if changes:
-        return fresh, f"{said}, the environment changed ({'; '.join(changes)})"
-    return fresh, said
+        return fresh, f"{said}, other conditions ({'; '.join(changes)})"
+    if len(entry.runs) >= MAX_RUNS:
+        raise Refused(f"it has its {MAX_RUNS} runs, and these are no other")
+    renewed = entry.with_runs(
+        runs, provenance={**entry.provenance, **by}, identity=fresh.identity or entry.identity
+    )
+    added = len(renewed.runs) - len(entry.runs)
+    return renewed, f"{added} run{'s' if added > 1 else ''} added, {len(renewed.runs)} now"
 
 
 def provenance(engine: Engine) -> dict[str, str]:

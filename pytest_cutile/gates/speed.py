@@ -1,4 +1,8 @@
-"""The gate `speed`: is the kernel as fast as its baseline?"""
+"""The gate `speed`: is the kernel as fast as its baseline? This is its first half, the screening.
+
+Every case is measured once. One that could be slower stays open: `gates/suite.py` confirms it in fresh
+processes when all others have been measured.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cutile.core.baseline_files import BaselineError
-from pytest_cutile.core.baselines import BaselineFile, Entry
+from pytest_cutile.core.comparisons import Comparison, DuetComparison
 from pytest_cutile.core.platforms import find_platform
-from pytest_cutile.core.report import above_limit_message, regression_message
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.spec import Work
-from pytest_cutile.core.statistics import usable
-from pytest_cutile.core.timing import Measurement, TimingError
-from pytest_cutile.core.verdicts import ERRORS, SUSPECT, UNDECIDED, Judgement, Reason, Verdict, judge_times
-from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gates.recording import Refused, record
-
-Launch = Callable[[], object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeedOutcome:
-    """What the gate found for one case."""
-
-    judgement: Judgement
-    """Verdict and reason."""
-    measurement: Measurement | None
-    """The measurement that the judgement is about: of several, the one in the middle."""
-    failure: str | None
-    """Message to fail the test with; None when it passes."""
-    note: str | None = None
-    """What was recorded, or why nothing was."""
+from pytest_cutile.core.timing import Measurement, bound_of
+from pytest_cutile.core.verdicts import ERRORS, UNDECIDED, Judgement, Reason, Verdict
+from pytest_cutile.gates.compiling import CompileCase
+from pytest_cutile.gates.duet import BaseFailed
+from pytest_cutile.gates.engine import Blocked, Engine, MeasuredAgain
+from pytest_cutile.gates.measuring import Call, Unmeasured, measure, to_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +42,58 @@ class SpeedCase:
     """Architecture under test."""
     work: Work
     """What one launch does."""
-    prepare: Callable[[], Launch]
-    """Returns the launch to time."""
-    fresh_inputs: bool
-    """Whether `prepare` makes the inputs anew each time."""
+    call: Callable[[], Call]
+    """Makes the inputs; returns the launch to time."""
+    base: Callable[[], Callable[..., object] | None] | None = None
+    """Returns the launcher of the revision to compare with, or None if it has none; only for a duet."""
+    compiled: CompileCase | None = None
+    """What is compiled for it; None where nobody knows before it runs."""
     check: Callable[[], object] | None = None
     """Compares the result with the reference; run first unless that has been done in this run."""
+
+
+@dataclass(kw_only=True)
+class SpeedOutcome:
+    """What the gate found for one case."""
+
+    judgement: Judgement
+    """Verdict and reason."""
+    measurement: Measurement | None = None
+    """The measurement that is shown."""
+    failure: str | None = None
+    """Message to fail the test with; None when it passes."""
+    note: str | None = None
+    """What was recorded, or why nothing was."""
+    is_open: bool = False
+    """Whether fresh processes have to tell."""
+
+    def result(self, case: SpeedCase) -> GateResult:
+        """Return the result that the report of the test carries."""
+        figures: dict[str, Any] = {}
+        measurement, judgement = self.measurement, self.judgement
+        if measurement is not None:
+            figures = {
+                "gpu": measurement.device.name,
+                "median_us": measurement.median_us,
+                "rate": measurement.rate,
+                "unit": measurement.bound,
+                "share_of_limit": measurement.share_of_limit,
+                "change": judgement.change,
+            }
+        return _result(
+            case,
+            verdict="fail" if judgement.reason in ERRORS else judgement.verdict,
+            reason=judgement.reason,
+            detail=judgement.detail,
+            recorded=self.note or "",
+            **figures,
+        )
+
+
+def _result(case: SpeedCase, **found: Any) -> GateResult:
+    return GateResult(
+        gate=Gate.SPEED, key=case.key, kernel=case.kernel, case=case.case, arch=case.arch, **found
+    )
 
 
 _NO_SPEED = {
@@ -68,153 +102,125 @@ _NO_SPEED = {
 }
 
 
-class _Failed(Exception):  # noqa: N818 - control flow inside this module
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
-    """Measure `case`, compare it with its baseline, and record it if that was asked for.
+    """Measure `case` and compare it with its baseline; what may be slower, or is to be recorded, stays open.
 
     Raises:
         Blocked: it cannot be measured here.
         Exception: what `case.check` raises when the result is wrong.
     """
+    again = engine.measured_again
     try:
-        device = engine.usable_device(case.arch)
-        if engine.settings.xdist_worker and device.torch_device == "cuda":
-            raise Blocked(
-                Reason.PARALLEL_RUN, "tests run in parallel (pytest -n); speed is timed in a serial run"
-            )
+        engine.usable_device(case.arch)
         found = engine.checked.get(case.identity)
         if found is not None:
             raise Blocked(found, _NO_SPEED[found])
     except Blocked as blocked:
-        _append(engine, case, verdict=Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
+        if again is None:
+            detail = blocked.detail
+            engine.results.append(
+                _result(case, verdict=Verdict.NOT_MEASURED, reason=blocked.reason, detail=detail)
+            )
         raise
+    if again is not None:
+        return _measure_for_another(engine, case, again)
     if case.check is not None and case.identity not in engine.checked:
         case.check()
     try:
-        outcome = _measure_and_judge(engine, case)
-    except _Failed as failed:
+        outcome = _screen(engine, case)
+    except Unmeasured as failed:
         judgement = Judgement(reason=failed.reason, detail=str(failed).partition("\n")[0])
-        outcome = SpeedOutcome(judgement=judgement, measurement=None, failure=str(failed))
+        outcome = SpeedOutcome(judgement=judgement, failure=str(failed))
     except Exception as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
-        _append(engine, case, verdict="fail", reason="raised", detail=detail)
+        engine.results.append(_result(case, verdict="fail", reason="raised", detail=detail))
         raise
-    judgement, measurement = outcome.judgement, outcome.measurement
-    figures: dict[str, Any] = {}
-    if measurement is not None:
-        figures = {
-            "median_us": measurement.median_us,
-            "rate": measurement.rate,
-            "unit": measurement.bound,
-            "share_of_limit": measurement.share_of_limit,
-            "change": judgement.change,
-        }
-    _append(
-        engine,
-        case,
-        verdict="fail" if judgement.reason in ERRORS else judgement.verdict,
-        reason=judgement.reason,
-        detail=judgement.detail,
-        recorded=outcome.note or "",
-        **figures,
-    )
+    if not outcome.is_open:
+        engine.results.append(outcome.result(case))
     return outcome
 
 
-def _append(engine: Engine, case: SpeedCase, **found: Any) -> None:
-    engine.results.append(
-        GateResult(gate=Gate.SPEED, key=case.key, kernel=case.kernel, case=case.case, arch=case.arch, **found)
-    )
-
-
-def _measure_and_judge(engine: Engine, case: SpeedCase) -> SpeedOutcome:
-    # Read the baselines first: a file that cannot be used is said before any GPU time is spent.
+def _measure_for_another(engine: Engine, case: SpeedCase, again: MeasuredAgain) -> SpeedOutcome:
+    """Measure a case that another process asks about; nothing is judged."""
     try:
-        file = engine.baselines
+        measurement = measure_case(engine, case)
+    except Exception as error:
+        reason = error.reason if isinstance(error, Unmeasured) else Reason.NOT_TIMED
+        text = str(error) if isinstance(error, Unmeasured) else f"{case.key}: {type(error).__name__}: {error}"
+        again(case.key, {"reason": reason, "error": text})
+        raise
+    again(case.key, to_plain(measurement))
+    return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
+
+
+def measure_case(engine: Engine, case: SpeedCase) -> Measurement:
+    """Measure a case in this process, beside its control or the revision that it is compared with.
+
+    Raises:
+        Unmeasured: it cannot be timed, or the times make no sense.
+    """
+    base = case.base() if case.base is not None else None
+    return measure(engine, case.key, case.work, case.call(), base=base)
+
+
+def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
+    # Look for the baseline first: a file that cannot be used is said before any GPU time is spent.
+    try:
+        comparison, judgement = find_comparison(engine, case)
     except BaselineError as error:
-        raise _Failed(Reason.BAD_BASELINE, str(error)) from None
-    measurements = [_measure(engine, case)]
-    entry, judgement = _find_entry(engine, case, file, measurements[0])
-    if entry is not None:
-        rule = engine.settings.rule
-        while True:
-            medians = [measurement.median_us for measurement in measurements]
-            spread = max(measurement.relative_spread for measurement in measurements)
-            judgement = judge_times(medians, spread, entry.median_us, rule)
-            if judgement.reason not in SUSPECT or len(measurements) >= rule.attempts:
-                break
-            measurements.append(_measure(engine, case))
-    # The one that the judgement's change is about.
-    measurement = sorted(measurements, key=lambda each: each.median_us)[(len(measurements) - 1) // 2]
-    environment = dict(engine.timer.environment())
-    note, recorded = "", False
-    if engine.settings.update_baselines:
-        try:
-            note = f"{case.key}: {record(engine, case.key, measurement, judgement, environment)}"
-            recorded = True
-        except Refused as refused:
-            note = f"{case.key}: not recorded: {refused}"
-        except BaselineError as error:
-            raise _Failed(Reason.BAD_BASELINE, str(error)) from None
-    failure = None
-    if judgement.verdict is Verdict.REGRESSION and entry is not None and not recorded:
-        failure = regression_message(
-            key=case.key,
-            nodeid=case.nodeid,
-            measurement=measurement,
-            medians_us=[each.median_us for each in measurements],
-            judgement=judgement,
-            entry=entry,
-            environment=environment,
-            baseline_file=engine.shown_baseline_file,
-            rule=engine.settings.rule,
-            fresh_inputs=case.fresh_inputs,
-            problems=engine.timer.problems(),
-            baseline_option=engine.settings.baseline_option,
-        )
-    elif engine.settings.strict and judgement.verdict in UNDECIDED and not recorded:
-        failure = f"{case.key}: {judgement.verdict} ({judgement.reason}): {judgement.detail} [--perf-strict]"
-    if failure is not None and note:
-        failure += f"\n\n{note}"
-    return SpeedOutcome(judgement=judgement, measurement=measurement, failure=failure, note=note)
-
-
-def _measure(engine: Engine, case: SpeedCase) -> Measurement:
-    engine.progress(f"timing {case.key}")
-    launch = case.prepare()
+        raise Unmeasured(Reason.BAD_BASELINE, str(error)) from None
     try:
-        samples = tuple(float(value) for value in engine.timer.time_launch(launch))
-    except TimingError as error:
-        raise _Failed(Reason.NOT_TIMED, f"{case.key}: {error}") from error
-    if not usable(samples):
-        shown = ", ".join(f"{value}" for value in samples[:4]) or "nothing"
-        raise _Failed(
-            Reason.BAD_SAMPLES,
-            f"{case.key}: the timer returned {shown} as times per launch (of {len(samples)} samples): "
-            "not finite and positive. Nothing is compared or recorded; check the timer.",
-        )
+        measurement = measure_case(engine, case)
+    except BaseFailed as error:
+        comparison, judgement = None, Judgement(reason=Reason.NOT_IN_REVISION, detail=str(error))
+        measurement = measure(engine, case.key, case.work, case.call())
+    records = engine.settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
+    is_open = records
+    if comparison is not None:
+        level = comparison.level(measurement)
+        change = comparison.change([level])
+        judgement = Judgement(reason=Reason.WITHIN_MARGIN, change=change)
+        if comparison.is_faster(level):
+            judgement = Judgement(reason=Reason.FASTER, change=change)
+        elif comparison.is_suspect(level):
+            judgement = Judgement(
+                reason=Reason.UNCONFIRMED,
+                change=change,
+                detail=f"{case.key} may be slower; the run ended before fresh processes could tell",
+            )
+            is_open = True
+    engine.suite.add(case, comparison, judgement, measurement, is_open=is_open, records=records)
+    outcome = SpeedOutcome(judgement=judgement, measurement=measurement, is_open=is_open)
+    if not is_open:
+        outcome.failure = strict_failure(engine, case.key, judgement)
+    return outcome
+
+
+def strict_failure(engine: Engine, key: str, judgement: Judgement) -> str | None:
+    """Return the failure of a verdict that says nothing, where the user wants that to fail."""
+    if engine.settings.strict and judgement.verdict in UNDECIDED:
+        return f"{key}: {judgement.verdict} ({judgement.reason}): {judgement.detail} [--perf-strict]"
+    return None
+
+
+def find_comparison(engine: Engine, case: SpeedCase) -> tuple[Comparison | None, Judgement]:
+    """Return what a case is held against, or None and the judgement that says why there is nothing.
+
+    Raises:
+        BaselineError: the baselines cannot be used.
+    """
+    settings = engine.settings
+    if case.base is not None:
+        revision = settings.baseline_revision or ""
+        if case.base() is None:
+            detail = f"{revision} has no {case.key}"
+            return None, Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
+        return DuetComparison(rule=settings.rule, revision=revision), Judgement(reason=Reason.WITHIN_MARGIN)
     device = engine.timer.device
-    measurement = Measurement(
-        device=device, samples_us=samples, work=case.work, platform=find_platform(device.name)
-    )
-    if measurement.exceeded is not None:
-        raise _Failed(Reason.ABOVE_LIMIT, above_limit_message(case.key, measurement))
-    return measurement
-
-
-def _find_entry(
-    engine: Engine, case: SpeedCase, file: BaselineFile | None, measurement: Measurement
-) -> tuple[Entry | None, Judgement]:
-    """Return the entry to compare with, or None and the judgement that says why there is none."""
-    device = measurement.device
+    file = engine.baselines
     shown = engine.shown_baseline_file
     advice = f"record it: pytest {shlex.quote(case.nodeid)} --update-baselines"
-    if engine.settings.baseline_path is None:
+    if settings.baseline_path is None:
         return None, Judgement(reason=Reason.BASELINES_OFF, detail="--perf-baseline none")
     if file is None:
         return None, Judgement(
@@ -240,7 +246,10 @@ def _find_entry(
                 f"{advice} --reason TEXT"
             ),
         )
-    return entry, Judgement(reason=Reason.WITHIN_MARGIN)
+    control = engine.timer.control(bound_of(case.work, find_platform(device.name)))
+    stored = engine.stored_runs
+    comparison = stored.compare(entry, device, control.name if control is not None else "")
+    return comparison, Judgement(reason=Reason.WITHIN_MARGIN)
 
 
 def _work(work: Work) -> str:

@@ -24,6 +24,7 @@ from pytest_cutile.core.verdicts import ERRORS, UNDECIDED, Judgement, Reason, Ve
 from pytest_cutile.gates.compiling import NO_COMPILER, Compilations, CompileCase, NothingLaunched, wait_for
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gates.recording import Refused, provenance
+from pytest_cutile.gates.revision import RevisionError
 
 _Inspection = Future[tuple[LaunchFacts, tuple[str, ...]]]
 _Remark = TypeVar("_Remark", Site, Note, SpillLine)
@@ -99,15 +100,39 @@ class StaticGate:
 
         Raises:
             BaselineError: the baselines cannot be used.
+            RevisionError: the other revision's module cannot be imported.
         """
-        file = self._engine.static_baselines(case.arch)
-        entry = file.entries.get(case.baseline_key) if file is not None else None
-        if entry is None:
-            return False
         try:
-            return self._compilations.identity(case) == entry.facts.identity
+            if case.base is not None:
+                base = case.base()
+                then = self._compilations.identity(base) if base is not None else None
+            else:
+                entry = self._entry(case)
+                then = entry.facts.identity if entry is not None else None
+            return then is not None and self._compilations.identity(case) == then
+        except (BaselineError, RevisionError):
+            raise
         except Exception:  # noqa: BLE001 - what does not compile has to be seen: its tests stay
             return False
+
+    def _entry(self, case: CompileCase) -> StaticEntry | None:
+        """Return what a case is compared with: what is stored, or what the other revision compiles to now.
+
+        Raises:
+            BaselineError: the baselines cannot be used.
+            RevisionError: the other revision's module cannot be imported.
+        """
+        if case.base is None:
+            file = self._engine.static_baselines(case.arch)
+            return file.entries.get(case.baseline_key) if file is not None else None
+        base = case.base()
+        if base is None:
+            return None
+        try:
+            facts = self.facts(base)
+        except Exception:  # noqa: BLE001 - a case that did not compile then is no baseline
+            return None
+        return StaticEntry(facts=facts, toolchain=toolchain_versions(), provenance={})
 
     # -- the gate -------------------------------------------------------------------------------------
 
@@ -143,8 +168,7 @@ class StaticGate:
     ) -> StaticOutcome:
         settings = self._engine.settings
         path = self._engine.static_file(case.arch)
-        file = self._engine.static_baselines(case.arch)
-        entry = file.entries.get(case.baseline_key) if file is not None else None
+        entry = self._entry(case)
         toolchain = toolchain_versions()
         comparison = Comparison(changes=(), unknown=())
         toolchain_changes: Sequence[str] = ()
@@ -172,7 +196,7 @@ class StaticGate:
                 same_source=entry.facts.source == now.source,
                 toolchain_changes=toolchain_changes,
                 toolchain=toolchain,
-                baseline_file=self._engine.shown(path) if path is not None else "",
+                baseline_file=self._engine.shown(path) if path is not None else f"{self._engine.duet}",
                 baseline_option=settings.baseline_option,
                 missing=now.missing,
             )
@@ -199,6 +223,9 @@ class StaticGate:
         return StaticOutcome(judgement=judgement, failure=failure)
 
     def _without_entry(self, case: CompileCase, path: Path | None, nodeid: str) -> Judgement:
+        if case.base is not None:
+            detail = f"{self._engine.duet} has no {case.baseline_key} that compiles for {case.arch}"
+            return Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
         if path is None:
             return Judgement(reason=Reason.BASELINES_OFF, detail="--perf-baseline none")
         shown = self._engine.shown(path)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pytest_cutile.core.architectures import architecture_of_capability
 from pytest_cutile.core.timing import Device
+
+RUN_VARIABLE = "PYTEST_CUTILE_RUN"
+"""Environment variable with the process id of the pytest process that the user started."""
 
 
 class NoGpuError(RuntimeError):
@@ -45,23 +49,37 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _first_visible(pynvml: Any) -> Any:
-    """Return the handle of the first GPU that CUDA would show this process."""
+def _visible(pynvml: Any) -> list[Any]:
+    """Return the handles of the GPUs that CUDA would show this process, in its order.
+
+    Raises:
+        NoGpuError: there is none.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
     if visible is None:
-        if not pynvml.nvmlDeviceGetCount():
+        if not handles:
             raise NoGpuError("the driver sees no GPU")
-        return pynvml.nvmlDeviceGetHandleByIndex(0)
-    first = visible.split(",")[0].strip()
-    if not first or first == "-1":
-        raise NoGpuError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU")
-    if first.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(first))
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        if _text(pynvml.nvmlDeviceGetUUID(handle)).startswith(first):
-            return handle
-    raise NoGpuError(f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU of this machine")
+        return handles
+    found = []
+    for part in visible.split(","):
+        name = part.strip()
+        if name.isdigit():
+            same = handles[int(name) : int(name) + 1]
+        else:
+            same = [
+                each for each in handles if name and _text(pynvml.nvmlDeviceGetUUID(each)).startswith(name)
+            ]
+        if not same:  # CUDA, too, stops at the first name that is none
+            break
+        found += same[:1]
+    if not found:
+        hides = not visible.strip() or visible.strip() == "-1"
+        raise NoGpuError(
+            f"CUDA_VISIBLE_DEVICES={visible!r} "
+            + ("hides every GPU" if hides else "names no GPU of this machine")
+        )
+    return found
 
 
 def find_gpu() -> Device:
@@ -71,68 +89,126 @@ def find_gpu() -> Device:
         NoGpuError: there is none; the message says why.
     """
     with _nvml() as pynvml:
-        handle = _first_visible(pynvml)
+        handle = _visible(pynvml)[0]
         return Device(
             arch=architecture_of_capability(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
             name=_text(pynvml.nvmlDeviceGetName(handle)),
             uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-            max_sm_clock_mhz=_max_sm_clock_mhz(pynvml, handle),
+            max_sm_clock_mhz=_answer(
+                pynvml, lambda: float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+            ),
         )
 
 
+def visible_uuids() -> list[str]:
+    """Return the UUIDs of the visible GPUs, in CUDA's order; empty where there is none."""
+    try:
+        with _nvml() as pynvml:
+            return [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in _visible(pynvml)]
+    except NoGpuError:
+        return []
+
+
+def choose_gpu(number: int) -> None:
+    """Let CUDA show this process one of the visible GPUs: the one that is this worker's turn."""
+    uuids = visible_uuids()
+    if len(uuids) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuids[number % len(uuids)]
+
+
 def driver_environment() -> dict[str, str]:
-    """Return driver version, CUDA version and power limit of the first visible GPU."""
+    """Return driver version, CUDA version, power limit and MIG mode of the first visible GPU."""
     with _nvml() as pynvml:
-        handle = _first_visible(pynvml)
+        handle = _visible(pynvml)[0]
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         environment = {
             "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
-        try:
-            limit = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+        # Integrated GPUs (GB10, Jetson) have no such limit, and most GPUs no MIG.
+        limit = _answer(pynvml, lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        if limit is not None:
             environment["power_limit_w"] = str(round(limit / 1000))
-        except pynvml.NVMLError:  # integrated GPUs (GB10, Jetson) have no such limit
-            pass
+        mig = _answer(pynvml, lambda: pynvml.nvmlDeviceGetMigMode(handle)[0])
+        if mig:
+            environment["mig"] = "on"
         return environment
 
 
-def _max_sm_clock_mhz(pynvml: Any, handle: Any) -> float | None:
+def sm_clock_mhz() -> float | None:
+    """Return the clock of the first visible GPU's SMs now; None where it is not known."""
+    with _nvml() as pynvml:
+        handle = _visible(pynvml)[0]
+        return _answer(pynvml, lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)))
+
+
+def _answer(pynvml: Any, ask: Callable[[], Any]) -> Any:
+    """Return what NVML says, or None if it does not know such a thing on this GPU."""
     try:
-        return float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
-    except pynvml.NVMLError:
+        return ask()
+    except (pynvml.NVMLError, AttributeError):
         return None
 
 
-def recording_problems() -> Sequence[str]:
-    """Return why figures taken now must not become baselines: throttled, or busy with other processes."""
-    problems = []
+_SLOWED = (
+    # A power cap is how a GPU normally runs a dense matrix product; heat and faults are not normal.
+    ("nvmlClocksEventReasonSwThermalSlowdown", "the driver has lowered the clocks because of heat"),
+    ("nvmlClocksEventReasonHwThermalSlowdown", "the hardware has lowered the clocks because of heat"),
+    ("nvmlClocksEventReasonHwPowerBrakeSlowdown", "an external power brake has lowered the clocks"),
+)
+_USUAL = ("nvmlClocksEventReasonSwPowerCap", "nvmlClocksEventReasonGpuIdle")
+"""Reasons for a low clock that leave nothing to doubt."""
+LOW_CLOCK = 0.95
+"""Share of the highest clock below which, for no usual reason, somebody holds the clock down."""
+
+
+def problems() -> Sequence[str]:
+    """Return why figures taken now are doubtful: clocks held down, or other processes on the GPU."""
     with _nvml() as pynvml:
-        handle = _first_visible(pynvml)
-        try:
-            reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-        except (pynvml.NVMLError, AttributeError):
-            reasons = 0
-        # A power cap is how a GPU normally runs a dense matrix product; heat and faults are not normal.
-        for name, text in (
-            ("nvmlClocksEventReasonSwThermalSlowdown", "the driver has lowered the clocks because of heat"),
-            (
-                "nvmlClocksThrottleReasonHwThermalSlowdown",
-                "the hardware has lowered the clocks because of heat",
-            ),
-            (
-                "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
-                "an external power brake has lowered the clocks",
-            ),
-        ):
-            if reasons & getattr(pynvml, name, 0):
-                problems.append(text)
-        try:
-            pids = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        except pynvml.NVMLError:
-            pids = []
-        # In a container NVML may report the host's numbers for processes: then one of them is this one.
-        others = len(pids) - 1 if os.getpid() not in pids else len([p for p in pids if p != os.getpid()])
-        if others > 0:
-            problems.append(f"{others} other process{'es' if others > 1 else ''} on the GPU")
-    return problems
+        handle = _visible(pynvml)[0]
+        reasons = _answer(pynvml, lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
+        clock = _answer(pynvml, lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        highest = _answer(pynvml, lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        found = [text for name, text in _SLOWED if reasons & getattr(pynvml, name, 0)]
+        if found:
+            celsius = _answer(
+                pynvml, lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+            )
+            found[-1] += f" ({celsius} degrees Celsius, {clock} of {highest} MHz)"
+        elif clock and highest and clock < LOW_CLOCK * highest:
+            if not any(reasons & getattr(pynvml, name, 0) for name in _USUAL):
+                found.append(f"its clock is held at {clock} of {highest} MHz")
+        running = _answer(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        others = count_others([process.pid for process in running], own_processes())
+        if others:
+            found.append(f"{others} other process{'es' if others > 1 else ''} on the GPU")
+        return found
+
+
+def count_others(running: Sequence[int], own: frozenset[int]) -> int:
+    """Return how many of the processes `running` on a GPU are none of this run's.
+
+    In a container NVML may number processes as the host does: then so many of them are this run's as it has.
+    """
+    if os.getpid() in running or not own.isdisjoint(running):
+        return len([pid for pid in running if pid not in own])
+    return max(len(running) - len(own), 0)
+
+
+def own_processes() -> frozenset[int]:
+    """Return the processes of this run: pytest, its workers, and what measures for them."""
+    root = int(os.environ.get(RUN_VARIABLE, os.getpid()))
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                # "pid (name with anything) state ppid ...": the name may hold spaces and brackets.
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+    found = {root, os.getpid()}
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        if not more:
+            return frozenset(found)
+        found |= more

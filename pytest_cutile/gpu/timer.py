@@ -1,4 +1,4 @@
-"""The default timer: a CUDA graph of [flush L2, event, launch, event], replayed with the clock settled."""
+"""The default timer: a CUDA graph of [flush L2, event, launch, event], replayed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pytest_cutile.core.timing import Device, TimingError
+from pytest_cutile.core.timing import Control, Device, Launch, Timer, TimingError
 from pytest_cutile.core.toolchain import CompilerMissing, toolchain_versions
 from pytest_cutile.gpu import nvml
+from pytest_cutile.gpu.controls import CONTROLS
 
 FLUSH_FACTOR = 4
 """The flush writes this many times the L2 cache, so that nothing of the inputs is left in it."""
-LAUNCHES_PER_REPLAY = 10
-"""Launches in one graph: enough to keep the GPU busy between the host's synchronisations."""
-BLOCKS = 6
-"""Replays that are kept, spread over time: the clock wanders in steps of tens of milliseconds."""
-SECONDS_BETWEEN_BLOCKS = 0.01
-WARM_UP_LAUNCHES = 3
+BLOCK_SECONDS = 0.011
+"""GPU time of one block: eight of them are less than 0.1 s."""
+REPLAY_SECONDS = 0.002
+"""GPU time of one replay to aim at, so that several fit into a block."""
+MOST_ROUNDS = 8
+"""Most times that each launch takes its turn in one replay."""
+LEAST_REPLAYS = 2
+"""The first replay of a block is not kept: the clock, and the memory, react to the pause before it."""
+WARM_UP_LAUNCHES = 2
 """Plain launches first: the first one compiles."""
-SETTLE_SECONDS_FIRST = 0.5
-"""Least time under load before the first case: an idle H200 starts at 345 MHz."""
-SETTLE_SECONDS = 0.05
-"""Least time under load before every further case."""
+SETTLE_SECONDS = 0.5
+"""Least time under load before the first block of a process: an idle H200 starts at 345 MHz."""
 SETTLE_LIMIT_SECONDS = 2.0
 WINDOW_SECONDS = 0.04
 """The clock reacts to a change of load over tens of milliseconds: medians are compared over so much."""
@@ -34,7 +36,7 @@ SETTLED = 0.005
 """The clock counts as settled when the medians of successive windows agree within this fraction."""
 
 
-class CudaGraphTimer:
+class CudaGraphTimer(Timer):
     """Times launches on the first visible GPU with CUDA events inside a CUDA graph.
 
     Events inside the graph leave out launch overhead and host hiccups; the flush makes every launch
@@ -43,6 +45,7 @@ class CudaGraphTimer:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._controls: dict[str, Control | None] = {}
         self._warm = False
 
     @property
@@ -51,38 +54,92 @@ class CudaGraphTimer:
         return self._device
 
     def environment(self) -> Mapping[str, str]:
-        """Return driver, CUDA, power limit, compiler and library versions."""
-        environment = nvml.driver_environment()
-        environment["torch"] = importlib.metadata.version("torch")
+        """Return driver, CUDA, power limit, MIG mode, compiler and library versions."""
+        return {**nvml.driver_environment(), **self._versions}
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        versions = {"torch": importlib.metadata.version("torch")}
         try:
-            environment.update(toolchain_versions())
+            versions.update(toolchain_versions())
         except CompilerMissing:
-            environment["tileiras"] = "missing"
-        return environment
+            versions["tileiras"] = "missing"
+        return versions
 
     def problems(self) -> Sequence[str]:
-        """Return why a figure taken now must not become a baseline."""
-        return nvml.recording_problems()
+        """Return why a figure taken now is doubtful."""
+        return nvml.problems()
 
-    def time_launch(self, launch: Callable[[], object]) -> Sequence[float]:
-        """Return the GPU time of one call of `launch` in microseconds, BLOCKS x LAUNCHES_PER_REPLAY samples.
+    def sm_clock_mhz(self) -> float | None:
+        """Return the clock of the SMs now."""
+        return nvml.sm_clock_mhz()
+
+    def control(self, bound: str) -> Control | None:
+        """Return the control for kernels whose limit is `bound`; None where the GPU lacks memory for it."""
+        if bound not in self._controls:
+            self._controls[bound] = CONTROLS[bound]()
+        return self._controls[bound]
+
+    def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
+        """Return the GPU times of each launch in microseconds.
 
         Raises:
-            TimingError: `launch` cannot be captured into a CUDA graph.
+            TimingError: a launch cannot be captured into a CUDA graph.
         """
+        rounds = self._rounds(launches)
+        order = _order(len(launches), rounds)
+        graph, events = self._capture([launches[lane] for lane in order])
+        if not self._warm:
+            self._settle(graph, events)
+        samples: list[list[float]] = [[] for _ in launches]
+        replays = LEAST_REPLAYS
+        done = 0
+        while done < replays:
+            times = self._replay(graph, events)
+            if done == 0:
+                replays = max(LEAST_REPLAYS, round(BLOCK_SECONDS / self._seconds(times)))
+            else:
+                # The first launch of a replay follows a pause: it only leads the others in.
+                for lane, value in zip(order[1:], times[1:], strict=True):
+                    samples[lane].append(value)
+            done += 1
+        return samples
+
+    def _seconds(self, times_us: Sequence[float]) -> float:
+        """Return how long a replay with these launches keeps the GPU busy, the flushes included."""
+        return (sum(times_us) + len(times_us) * self._flush_us) * 1e-6
+
+    def _rounds(self, launches: Sequence[Launch]) -> int:
+        """Return how often each launch takes its turn in a replay; warms them up on the way."""
         import torch
 
         for _ in range(WARM_UP_LAUNCHES):
-            launch()
+            for launch in launches:
+                launch()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
-        graph, events = self._capture(launch)
-        self._settle(graph, events)
-        samples: list[float] = []
-        for _ in range(BLOCKS):
-            time.sleep(SECONDS_BETWEEN_BLOCKS)
-            self._replay(graph, events)  # the clock reacts to the pause: this replay is not kept
-            samples += self._replay(graph, events)
-        return samples
+        start.record()
+        for launch in launches:
+            launch()
+        end.record()
+        torch.cuda.synchronize()
+        one = start.elapsed_time(end) * 1e-3 + len(launches) * self._flush_us * 1e-6
+        return max(1, min(MOST_ROUNDS, int(REPLAY_SECONDS / one)))
+
+    @cached_property
+    def _flush_us(self) -> float:
+        """How long the flush takes."""
+        import torch
+
+        times = []
+        for _ in range(5):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            self._flush_buffer.zero_()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end) * 1000)
+        return min(times)
 
     @cached_property
     def _flush_buffer(self) -> Any:
@@ -91,17 +148,17 @@ class CudaGraphTimer:
         l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
         return torch.empty(max(FLUSH_FACTOR * l2_bytes, 1 << 26), dtype=torch.int8, device="cuda")
 
-    def _capture(self, launch: Callable[[], object]) -> tuple[Any, list[tuple[Any, Any]]]:
+    def _capture(self, launches: Sequence[Launch]) -> tuple[Any, list[tuple[Any, Any]]]:
         import torch
 
         flush = self._flush_buffer
-        new_event: Any = functools.partial(torch.cuda.Event, enable_timing=True, external=True)
-        events = [(new_event(), new_event()) for _ in range(LAUNCHES_PER_REPLAY)]
+        new_event: Callable[[], Any] = functools.partial(torch.cuda.Event, enable_timing=True, external=True)
+        events = [(new_event(), new_event()) for _ in launches]
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph):
-                for start, end in events:
+                for launch, (start, end) in zip(launches, events, strict=True):
                     flush.zero_()
                     start.record()
                     launch()
@@ -126,16 +183,27 @@ class CudaGraphTimer:
         return [start.elapsed_time(end) * 1000 for start, end in events]
 
     def _settle(self, graph: Any, events: list[tuple[Any, Any]]) -> None:
-        """Replay until the medians of two successive windows agree: the clock drifts over many replays."""
+        """Replay until the medians of two successive windows agree: the clock rises over many replays."""
         start = time.perf_counter()
-        least = SETTLE_SECONDS if self._warm else SETTLE_SECONDS_FIRST
         before = 0.0
         while (began := time.perf_counter()) - start < SETTLE_LIMIT_SECONDS:
             window: list[float] = []
             while time.perf_counter() - began < WINDOW_SECONDS:
                 window += self._replay(graph, events)
             now = statistics.median(window)
-            if before and abs(now / before - 1) < SETTLED and time.perf_counter() - start > least:
+            if before and abs(now / before - 1) < SETTLED and time.perf_counter() - start > SETTLE_SECONDS:
                 break
             before = now
         self._warm = True
+
+
+def _order(lanes: int, rounds: int) -> list[int]:
+    """Return which launch comes when: a lead that is not kept, then rounds there and back.
+
+    There and back, so that each launch follows itself as often as the other one.
+    """
+    forward = list(range(lanes))
+    order = [lanes - 1]
+    for turn in range(rounds):
+        order += forward if turn % 2 == 0 else forward[::-1]
+    return order

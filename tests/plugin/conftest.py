@@ -15,12 +15,16 @@ import json
 import pathlib
 
 import pytest_cutile
+from pytest_cutile.fresh import FreshProcess
+from pytest_cutile.gates.measuring import PLACEMENTS, Unmeasured
+from pytest_cutile.gates.speed import measure_case
+from pytest_cutile.plugin import engine_of
 
 HERE = pathlib.Path(__file__).parent
 
 
-class FileTimer:
-    """Plays the times in times.json: a number per case key or "default", or a list, one per measurement."""
+class FileTimer(pytest_cutile.Timer):
+    """Plays the times in times.json, one entry per measurement: a number, a list of samples, or a word."""
 
     device = pytest_cutile.Device(
         arch="sm_90", name="NVIDIA H200", uuid="GPU-0", torch_device="cpu", max_sm_clock_mhz=1980.0
@@ -29,19 +33,25 @@ class FileTimer:
     def __init__(self):
         self.calls = 0
 
-    def time_launch(self, launch):
-        launch()
+    def time_block(self, launches):
+        launches[0]()
         state = json.loads((HERE / "times.json").read_text())
         times = state["times"]
-        value = times[min(self.calls, len(times) - 1)]
+        value = times[min(self.calls // PLACEMENTS, len(times) - 1)]
         self.calls += 1
         if value == "crash":
             raise ZeroDivisionError("a bug in the timer")
         if value == "error":
             raise pytest_cutile.TimingError("the launch cannot be captured")
         if isinstance(value, list):
-            return [float(item) for item in value]
-        return [value * (1 + 0.002 * (i % 5 - 2)) for i in range(20)]
+            return [[float(item) for item in value]]
+        samples = [value * (1 + 0.002 * (i % 5 - 2)) for i in range(20)]
+        others = [[state["partner"]] * 20] * (len(launches) - 1)
+        return [samples, *others]
+
+    def control(self, bound):
+        state = json.loads((HERE / "times.json").read_text())
+        return pytest_cutile.Control(name="a control", launch=int) if state["control"] else None
 
     def environment(self):
         return json.loads((HERE / "times.json").read_text())["environment"]
@@ -53,6 +63,23 @@ class FileTimer:
 def pytest_cutile_make_timer(config):
     return FileTimer()
 '''
+
+IN_THIS_PROCESS = """
+
+def measure_again(fresh, cases):
+    engine = engine_of(fresh._config)
+    found = {}
+    for each in cases:
+        try:
+            found[each.case.key] = measure_case(engine, each.case)
+        except Unmeasured as error:
+            found[each.case.key] = error
+    return found
+
+
+FreshProcess.__call__ = measure_again
+"""
+"""Further measurements without further processes: the tests of the rule need none."""
 
 KERNEL = """
 import pytest_cutile
@@ -84,7 +111,7 @@ class Project:
         self.pytester = pytester
         self.path = pytester.path
         self.baseline = self.path / "baselines" / "sm_90-nvidia-h200.json"
-        pytester.makeconftest(TIMER)
+        pytester.makeconftest(TIMER + IN_THIS_PROCESS)
         pytester.makeini("[pytest]\ncutile_kernels = mykernels\nfilterwarnings = error\n")
         (self.path / "mykernels").mkdir()
         (self.path / "mykernels" / "__init__.py").touch()
@@ -95,10 +122,12 @@ class Project:
         """Write the module of a kernel."""
         (self.path / "mykernels" / f"{name}.py").write_text(textwrap.dedent(text))
 
-    def times(self, *times, environment=None, problems=()) -> None:
+    def times(self, *times, environment=None, problems=(), control=False, partner=50.0) -> None:
         """Set what the timer returns, one entry per measurement."""
         state = {
             "times": times,
+            "control": control,
+            "partner": partner,
             "environment": environment or {"driver": "580.1", "tileiras": "13.4.92"},
             "problems": list(problems),
         }

@@ -1,0 +1,196 @@
+"""What a measurement is held against: stored runs, another revision beside it, or a published figure."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_cutile.core.baselines import Entry
+from pytest_cutile.core.platforms import Platform
+from pytest_cutile.core.speed_rule import (
+    DUET_REFERENCE,
+    STORED_NOISE,
+    UNKNOWN_WEATHER,
+    Decision,
+    Estimate,
+    Noise,
+    Reference,
+    Rule,
+    Weather,
+    pooled_noise,
+    reference_of,
+)
+from pytest_cutile.core.statistics import median
+from pytest_cutile.core.timing import Device, Measurement, bound_of
+
+FOLLOWED = frozenset({"TFLOPS"})
+"""Limits whose kernels follow their control from board to board and from clock to clock.
+
+A compute-bound kernel does: two H200s differed by 2 to 4 % in four matrix products, and by less than 0.4 % in
+three of them against the control. A memory-bound one does not: boards differed by 0.6 % at most, and the copy
+moves by 2 % for reasons of its own (docs/measuring.md). Its control is recorded for people to look at.
+"""
+
+
+class Comparison(ABC):
+    """What one case is held against."""
+
+    rule: Rule
+    baseline_us: float | None
+    """Time per launch that is shown beside the measured one; None if it comes with the measurement."""
+
+    @abstractmethod
+    def level(self, measurement: Measurement) -> float:
+        """Return what is compared of a measurement, as a logarithm."""
+
+    @abstractmethod
+    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+        """Return the difference that these levels, one per process, show."""
+
+    def change(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> float:
+        """Return the relative change of the time per launch: +0.05 is 5 % slower."""
+        return math.expm1(self.estimate(levels, weather).difference)
+
+    def is_suspect(self, level: float, weather: Weather = UNKNOWN_WEATHER) -> bool:
+        """Say whether a screened case could be slower by the margin."""
+        return self.estimate([level], weather).is_suspect(self.rule)
+
+    def is_faster(self, level: float) -> bool:
+        """Say whether a screened case is faster."""
+        return self.estimate([level]).is_faster(self.rule)
+
+    def decide(self, levels: Sequence[float], weather: Weather, family: int) -> Decision:
+        """Decide about a suspect by its levels in fresh processes."""
+        return self.estimate(levels, weather).decide(self.rule, family)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredComparison(Comparison):
+    """With the stored runs of the case."""
+
+    rule: Rule
+    entry: Entry
+    reference: Reference
+    follows_control: bool
+    other_board: bool
+    """Whether none of the runs is of the board at hand."""
+
+    @property
+    def baseline_us(self) -> float:  # type: ignore[override]
+        """The median of the stored runs."""
+        return self.entry.median_us
+
+    def level(self, measurement: Measurement) -> float:
+        """Return the logarithm of the fastest time, less that of the control where that is followed."""
+        if not self.follows_control:
+            return math.log(measurement.median_us)
+        return min(block.log_ratio for block in measurement.blocks)
+
+    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+        """Return the difference from the stored runs."""
+        return Estimate.of(levels, self.reference, weather)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuetComparison(Comparison):
+    """With the same case of another revision, which takes turns with it on the same buffers."""
+
+    rule: Rule
+    revision: str
+    baseline_us: float | None = None
+
+    def level(self, measurement: Measurement) -> float:
+        """Return the logarithm of the ratio of the two, in the median of the placements."""
+        return median([block.log_ratio for block in measurement.blocks])
+
+    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+        """Return the difference between the two. A session acts on both alike, so the weather is no matter."""
+        del weather
+        return Estimate.of(levels, DUET_REFERENCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedComparison(Comparison):
+    """With one figure that somebody published, of which nobody knows how far it scatters."""
+
+    rule: Rule
+    entry: Entry
+    limit: float
+    """Slowdown that it can be trusted to show, as a logarithm."""
+
+    @property
+    def baseline_us(self) -> float:  # type: ignore[override]
+        """The published time."""
+        return self.entry.median_us
+
+    def level(self, measurement: Measurement) -> float:
+        """Return the logarithm of the fastest time."""
+        return math.log(measurement.median_us)
+
+    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+        """Return the difference from the published figure; its error is what the margin stands for."""
+        del weather
+        return Estimate(
+            difference=sum(levels) / len(levels) - math.log(self.entry.median_us),
+            error=self.limit / self.rule.screen_z,
+            dof=math.inf,
+            processes=len(levels),
+        )
+
+    def is_suspect(self, level: float, weather: Weather = UNKNOWN_WEATHER) -> bool:
+        """Say whether it is slower by more than the margin."""
+        return self.estimate([level], weather).difference > self.limit
+
+    def is_faster(self, level: float) -> bool:
+        """Say whether it is faster by more than the margin."""
+        return self.estimate([level]).difference < -self.limit
+
+    def decide(self, levels: Sequence[float], weather: Weather, family: int) -> Decision:
+        """Decide after the first look: more processes would not tell more of a single figure."""
+        del family
+        if self.estimate(levels, weather).difference <= self.limit:
+            return Decision.CLEAR
+        return Decision.SLOWER if len(levels) >= self.rule.looks[0] else Decision.OPEN
+
+
+class StoredRuns:
+    """The stored runs of a platform as the rule sees them: references of cases, noise of classes."""
+
+    def __init__(self, entries: Mapping[str, Entry], *, rule: Rule, platform: Platform | None) -> None:
+        self._rule = rule
+        self._platform = platform
+        self._by_bound: dict[str, list[Entry]] = {}
+        for entry in entries.values():
+            if entry.runs:
+                self._by_bound.setdefault(bound_of(entry.work, platform), []).append(entry)
+        self._noise: dict[str, Noise] = {}
+
+    def noise(self, bound: str) -> Noise:
+        """Return the noise of the cases with this limit."""
+        if bound not in self._noise:
+            follows = bound in FOLLOWED
+            histories = [
+                [run.level(follows_control=follows) for run in entry.runs]
+                for entry in self._by_bound.get(bound, ())
+            ]
+            self._noise[bound] = pooled_noise(histories, STORED_NOISE)
+        return self._noise[bound]
+
+    def compare(self, entry: Entry, device: Device, control: str) -> Comparison:
+        """Return what a case with this entry is held against on `device`, beside this control."""
+        if entry.published is not None:
+            limit = math.log1p(entry.published.margin)
+            return PublishedComparison(rule=self._rule, entry=entry, limit=limit)
+        bound = bound_of(entry.work, self._platform)
+        # Of two controls, or versions of one, nobody knows how they compare.
+        follows = bound in FOLLOWED and control == entry.control and bool(control)
+        history = [run.level(follows_control=follows) for run in entry.runs]
+        return StoredComparison(
+            rule=self._rule,
+            entry=entry,
+            reference=reference_of(history, self.noise(bound), device.uuid),
+            follows_control=follows,
+            other_board=device.uuid not in {run.gpu_uuid for run in entry.runs},
+        )

@@ -1,0 +1,328 @@
+"""The rule of the speed gate: screen every case once, then confirm suspects in fresh processes.
+
+Everything is arithmetic on *levels*: the logarithm of the time that one process measured, less that of the
+control where one is followed (`Level`). A difference of levels of 0.02 is a slowdown of 2 %. What is known of the
+noise comes from the stored runs, all cases together, on top of what was measured on H200s
+(docs/measuring.md); `python -m benchmarks.speed_rule` shows what the rule catches and how often it is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import lru_cache
+
+from pytest_cutile.core.statistics import median, sum_of_squares, t_quantile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """The thresholds of the speed gate."""
+
+    margin: float = 0.02
+    """The slowdown that must not be missed, as a fraction. What is slower by less than half of it never fails."""
+    alpha: float = 0.005
+    """How often a run in which nothing got slower may fail, whatever the number of its cases."""
+    looks: tuple[int, ...] = (3, 6, 12)
+    """Numbers of fresh processes after which a suspect may be called slower; the last one is the most."""
+    screen_z: float = 2.6
+    """Standard errors that the screening leaves room for: it misses a slowdown of `margin` 5 times in 1000."""
+    clear_z: float = 2.8
+    """Standard errors by which a suspect must stay below the margin to be cleared."""
+    runs_per_session: int = 3
+    """Processes that `--update-baselines` measures each case in."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin < 1:
+            raise ValueError(f"the margin must be a fraction between 0 and 1, got {self.margin}")
+
+    @property
+    def limit(self) -> float:
+        """The margin as a difference of levels."""
+        return math.log1p(self.margin)
+
+    @property
+    def least(self) -> float:
+        """The smallest difference of levels that is called slower."""
+        return math.log1p(self.margin / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """What one process measured of one case."""
+
+    value: float
+    """Logarithm of the time, less that of the control where one is followed."""
+    session: str
+    """The run it belongs to: levels of one session share its clocks and its weather."""
+    board: str
+    """UUID of the GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Standard deviations of levels."""
+
+    process: float
+    """Between processes of one session on one board."""
+    session: float
+    """Between sessions, beside the part that the cases of a class share."""
+    board: float
+    """Between boards of one kind, likewise."""
+    shared: float
+    """Between sessions, the part that the cases of a class share."""
+    shared_board: float
+    """Between boards of one kind, the part that the cases of a class share."""
+
+
+STORED_NOISE = Noise(process=0.0025, session=0.002, board=0.004, shared=0.0025, shared_board=0.006)
+"""Against stored runs, of H200s (docs/measuring.md): what is assumed until the stored runs say more."""
+DUET_NOISE = Noise(process=0.0015, session=0.0, board=0.0, shared=0.001, shared_board=0.0)
+"""Of two kernels interleaved on the same buffers: session and board act on both alike."""
+ASSUMED_DOF = 20.0
+"""How many degrees of freedom an assumed standard deviation counts."""
+CASE_DOF = 8.0
+"""How many degrees of freedom the noise of all cases counts in the noise of one."""
+LEAST_CENTRED = 10
+"""Cases of a class from which they say what the whole class shares, and how far it scatters."""
+
+
+def pooled_noise(histories: Iterable[Sequence[Level]], assumed: Noise = STORED_NOISE) -> Noise:
+    """Return the noise of the typical case that stored levels show, on top of what is assumed of it.
+
+    The typical case, not the mean one: an accident in one process, or one unsteady kernel, must not make all
+    others look unsteady. What it does to its own case, `Reference` and `Estimate` see.
+    """
+    process, session = _Typical(assumed.process), _Typical(assumed.session)
+    for history in histories:
+        sessions = _by_session(history)
+        within = sum(sum_of_squares(values) for values in sessions)
+        process.add(within, sum(len(values) - 1 for values in sessions))
+        if len({level.board for level in history}) == 1 and len(sessions) > 1:
+            means = [sum(values) / len(values) for values in sessions]
+            dof = sum(len(values) - 1 for values in sessions)
+            of_process = within / dof if dof else assumed.process**2
+            # Means of few processes differ by what processes scatter: that part is not the sessions'.
+            part = of_process * sum(1 / len(values) for values in sessions) / len(sessions)
+            session.add(sum_of_squares(means) - (len(means) - 1) * part, len(means) - 1)
+    return replace(assumed, process=process.deviation, session=session.deviation)
+
+
+class _Typical:
+    """A standard deviation: an assumed one, and what the cases show, each by its mean square."""
+
+    def __init__(self, assumed: float) -> None:
+        self._assumed = assumed
+        self._squares: list[tuple[float, int]] = []
+
+    def add(self, squares: float, dof: int) -> None:
+        """Take a case's sum of squares along."""
+        if dof:
+            self._squares.append((squares / dof, dof))
+
+    @property
+    def deviation(self) -> float:
+        """Assumed and seen together."""
+        if not self._squares:
+            return self._assumed
+        dof = sum(each for _, each in self._squares)
+        each = dof / len(self._squares)
+        # The median of a chi-square variable over its mean (Wilson and Hilferty, 1931).
+        typical = max(median([square for square, _ in self._squares]), 0.0) / (1 - 2 / (9 * each)) ** 3
+        return math.sqrt((ASSUMED_DOF * self._assumed**2 + dof * typical) / (ASSUMED_DOF + dof))
+
+
+def _by_session(history: Sequence[Level]) -> list[list[float]]:
+    sessions: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for level in history:
+        sessions[level.session, level.board].append(level.value)
+    return [*sessions.values()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """What a case is compared with, and how well that is known."""
+
+    value: float
+    """Level to expect."""
+    variance: float
+    """Of `value`."""
+    between: float
+    """Variance of what the session at hand, and its board, add to this case: what is assumed of it."""
+    squares: float
+    """Sum of squares behind the noise of this case between processes."""
+    dof: float
+    """Its degrees of freedom."""
+
+
+def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Reference:
+    """Return what a case with this history (at least one level) is compared with, on `board`."""
+    sessions = _by_session(history)
+    means = [sum(values) / len(values) for values in sessions]
+    boards = {level.board for level in history}
+    of_process = sum(noise.process**2 / len(values) for values in sessions) / len(sessions)
+    # A case whose sessions differ more than others' is held to that.
+    own = sum_of_squares(means) - (len(means) - 1) * of_process if len(boards) == 1 else 0.0
+    dof = CASE_DOF + (len(means) - 1 if len(boards) == 1 else 0)
+    of_session = (CASE_DOF * noise.session**2 + max(own, 0.0)) / dof
+    variance = (of_session + of_process) / len(sessions)
+    variance += noise.board**2 / len(boards) if boards != {board} else 0.0
+    return Reference(
+        value=sum(means) / len(means),
+        variance=variance,
+        between=of_session + (0.0 if board in boards else noise.board**2),
+        squares=CASE_DOF * noise.process**2 + sum(sum_of_squares(values) for values in sessions),
+        dof=CASE_DOF + sum(len(values) - 1 for values in sessions),
+    )
+
+
+DUET_REFERENCE = Reference(
+    value=0.0, variance=0.0, between=0.0, squares=CASE_DOF * DUET_NOISE.process**2, dof=CASE_DOF
+)
+"""Two revisions of a kernel that are as fast as each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weather:
+    """What a session does to the cases of a class, as they show together."""
+
+    shift: float = 0.0
+    """Median of their differences from their references."""
+    slower: bool = False
+    """Whether that is a slowdown of the whole class rather than the weather of this session."""
+    between: float = 1.0
+    """Variance of what the session and its board add to single cases, over what is assumed of it."""
+    dof: float = ASSUMED_DOF
+    """Degrees of freedom behind `between`."""
+    cases: int = 0
+    """How many cases it is known from."""
+
+    @property
+    def removed(self) -> float:
+        """What to take off each case's difference: a slowdown of them all is not explained away."""
+        return 0.0 if self.slower else self.shift
+
+
+UNKNOWN_WEATHER = Weather()
+
+
+def weather_of(
+    screened: Sequence[tuple[float, Reference]], noise: Noise, rule: Rule, *, other_board: bool
+) -> Weather:
+    """Return what the cases of a class show together of the session at hand.
+
+    Args:
+        screened: The level of each case in one process, and its reference.
+        noise: Of the stored runs.
+        rule: The thresholds.
+        other_board: Whether the references are of other boards than the one at hand.
+    """
+    n = len(screened)
+    if n < LEAST_CENTRED:
+        return UNKNOWN_WEATHER
+    differences = [level - reference.value for level, reference in screened]
+    shift = median(differences)
+    usual = math.hypot(noise.shared, noise.shared_board if other_board else 0.0)
+    # The scatter of the cases around their median, less what is known to be in it, is the session's. It is
+    # taken from the median of the absolute values: a quarter of the cases may really have changed.
+    scatter = (1.4826 * median([abs(value - shift) for value in differences])) ** 2
+    known = sum(ref.variance + ref.squares / ref.dof for _, ref in screened) / n
+    assumed = sum(reference.between for _, reference in screened) / n
+    seen = 0.37 * n  # the efficiency of the median absolute deviation (Hampel, 1974)
+    found = max(scatter - known, 0.0) / assumed if assumed else 1.0
+    return Weather(
+        shift=shift,
+        slower=shift > max(rule.least, 3 * usual),
+        between=(ASSUMED_DOF + seen * found) / (ASSUMED_DOF + seen),
+        dof=ASSUMED_DOF + seen,
+        cases=n,
+    )
+
+
+class Decision(Enum):
+    """What a number of processes says about one case."""
+
+    CLEAR = "clear"
+    """It is not slower by the margin."""
+    SLOWER = "slower"
+    """It is slower."""
+    OPEN = "open"
+    """More processes may tell."""
+    UNDECIDED = "undecided"
+    """As many processes as the rule has did not tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The difference of a case from its reference, by the levels that were measured in some processes."""
+
+    difference: float
+    """Mean level less the reference and what the class shares; +0.02 is 2 % slower."""
+    error: float
+    """Its standard error."""
+    dof: float
+    """Degrees of freedom behind the standard error."""
+    processes: int
+    """How many were measured."""
+
+    @classmethod
+    def of(
+        cls, levels: Sequence[float], reference: Reference, weather: Weather = UNKNOWN_WEATHER
+    ) -> Estimate:
+        """Return the estimate of `levels`, one per process, at least one."""
+        n = len(levels)
+        # What this case scatters now counts, too: a kernel that is noisier than others is no regression.
+        process_dof = reference.dof + n - 1
+        of_process = (reference.squares + sum_of_squares(levels)) / process_dof / n
+        of_session = reference.variance + reference.between * weather.between
+        variance = of_process + of_session
+        # Welch and Satterthwaite: how well a sum of variances is known.
+        dof = variance**2 / (of_process**2 / process_dof + of_session**2 / weather.dof)
+        return cls(
+            difference=sum(levels) / n - reference.value - weather.removed,
+            error=math.sqrt(variance),
+            dof=dof,
+            processes=n,
+        )
+
+    def is_suspect(self, rule: Rule) -> bool:
+        """Say whether this, as the screening of one process, could be a slowdown by the margin."""
+        return self.difference > max(0.0, rule.limit - rule.screen_z * self.error)
+
+    def is_faster(self, rule: Rule) -> bool:
+        """Say whether the case is faster by more than the margin and what may be noise."""
+        return self.difference < -max(rule.limit, rule.screen_z * self.error)
+
+    def decide(self, rule: Rule, family: int) -> Decision:
+        """Decide about a suspect.
+
+        Args:
+            rule: The thresholds.
+            family: Cases of the run that could have become slower: the more there are, the likelier one of
+                them looks slower by chance, so the more evidence each one needs.
+        """
+        if self.difference + rule.clear_z * self.error < rule.limit:
+            return Decision.CLEAR
+        last = rule.looks[-1]
+        if self.processes in rule.looks or self.processes > last:
+            needed = self._quantile(rule, family) * self.error
+            if self.difference > max(needed, rule.least):
+                return Decision.SLOWER
+        return Decision.UNDECIDED if self.processes >= last else Decision.OPEN
+
+    def smallest_visible(self, rule: Rule, family: int) -> float:
+        """Return the smallest slowdown, as a fraction, that 19 of 20 such measurements would have caught."""
+        seen = (self._quantile(rule, family) + t_quantile(0.95, self.dof)) * self.error
+        return math.expm1(max(seen, rule.least))
+
+    def _quantile(self, rule: Rule, family: int) -> float:
+        # Three digits of the degrees of freedom are plenty, and let most cases share a quantile.
+        return _quantile(1 - rule.alpha / (len(rule.looks) * max(family, 1)), float(f"{self.dof:.3g}"))
+
+
+@lru_cache(maxsize=1024)
+def _quantile(probability: float, dof: float) -> float:
+    return t_quantile(probability, dof)

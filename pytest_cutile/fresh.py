@@ -1,0 +1,181 @@
+"""Measuring in a fresh process: the same tests, run by another pytest that judges nothing.
+
+What makes two processes differ (where memory lies, how a library starts) differs in every process anew: that
+is why a slowdown is believed only when fresh ones show it.
+
+    python -m pytest_cutile.fresh STATE     what such a process is started with; not for people
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cutile.options import MEASURED_AGAIN
+
+if TYPE_CHECKING:
+    from pytest_cutile.core.timing import Measurement
+    from pytest_cutile.gates.measuring import Unmeasured
+    from pytest_cutile.gates.suite import OpenCase
+
+SECONDS, SECONDS_PER_CASE = 300, 30
+"""After how long a fresh process counts as hung: to start, and for each case."""
+
+_NEUTRAL: Mapping[str, Any] = {
+    # Selection, reports and debuggers belong to the run that asks; caches and baselines are only read.
+    **dict.fromkeys(("keyword", "markexpr"), ""),
+    **dict.fromkeys(("deselect", "ignore", "ignore_glob", "tx", "px"), None),
+    **dict.fromkeys(("numprocesses", "maxprocesses", "xmlpath", "report_log", "htmlpath", "log_file"), None),
+    **dict.fromkeys(("usepdb", "trace", "collectonly", "cacheclear", "lf", "failedfirst", "newfirst"), False),
+    **dict.fromkeys(("stepwise", "stepwise_skip", "setuponly", "setupshow", "setupplan"), False),
+    **dict.fromkeys(("update_baselines", "changed_only", "kernel_report", "perf_strict"), False),
+    **dict.fromkeys(("benchmark_only", "benchmark_skip", "benchmark_enable"), False),
+    **dict.fromkeys(("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare"), None),
+    **dict.fromkeys(("benchmark_histogram", "benchmark_cprofile"), None),
+    "cov_source": [],
+    "reason": None,
+    "kernel_summary": None,
+    "dist": "no",
+    "maxfail": 0,
+    "verbose": 0,
+    "benchmark_disable": True,
+}
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the fresh process needs to run the tests as this one does."""
+
+    options: dict[str, Any]
+    args: list[str]
+    path: list[str]
+
+
+class FreshProcess:
+    """Measures cases once more, all of them in one fresh process."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def __call__(self, cases: Sequence[OpenCase]) -> Mapping[str, Measurement | Unmeasured]:
+        """Return what was measured, by key. What the process did not get to is missing."""
+        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as name:
+            folder = Path(name)
+            output = folder / "measured.jsonl"
+            state = self._state([each.case.nodeid for each in cases], output)
+            (folder / "state").write_bytes(pickle.dumps(state))
+            said = self._run(folder, timeout=SECONDS + SECONDS_PER_CASE * len(cases))
+            return _read(output, {each.case.key: each.first for each in cases}, said)
+
+    def _state(self, nodeids: Sequence[str], output: Path) -> _State:
+        config = self._config
+        options = {name: value for name, value in vars(config.option).items() if _travels(value)}
+        neutral = {name: value for name, value in _NEUTRAL.items() if name in options}
+        plugins = [name for name in options.get("plugins") or [] if name != "no:terminal"]
+        options |= {
+            **neutral,
+            "plugins": plugins,
+            "rootdir": str(config.rootpath),
+            "inifilename": None if config.inipath is None else str(config.inipath),
+            MEASURED_AGAIN: str(output),
+        }
+        args = [f"{config.rootpath}/{nodeid}" for nodeid in dict.fromkeys(nodeids)]
+        early = [part for name in plugins for part in ("-p", name)]
+        return _State(
+            options=options,
+            args=["-p", "no:terminal", "-p", "no:cov", *early, *args],
+            path=[os.path.abspath(each) for each in sys.path],  # noqa: PTH100 - "" is this folder
+        )
+
+    def _run(self, folder: Path, *, timeout: float) -> str:
+        """Run the fresh process to its end; return what went wrong, or nothing."""
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
+        }
+        environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+        command = [sys.executable, "-m", "pytest_cutile.fresh", str(folder / "state")]
+        with (folder / "log").open("w+b") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                command,
+                cwd=self._config.invocation_params.dir,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all it starts can be stopped with it
+            )
+            try:
+                code = process.wait(timeout)
+                said = f"it ended with status {code}" if code else ""
+            except subprocess.TimeoutExpired:
+                said = f"it did not end within {timeout:.0f} s"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            log.seek(0)
+            last = log.read().decode(errors="replace").strip().splitlines()[-8:]
+        return "\n".join([said, *last]) if said else ""
+
+
+def _travels(value: Any) -> bool:
+    """Return whether an option's value can be given to another process."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - pickling somebody's object may raise anything
+        return False
+    return type(value).__module__ in ("builtins", "pathlib", "enum") or isinstance(value, os.PathLike)
+
+
+def _read(output: Path, first: Mapping[str, Measurement], said: str) -> dict[str, Measurement | Unmeasured]:
+    """Return the measurements that a fresh process wrote, by key; what it failed at says why."""
+    from pytest_cutile.core.verdicts import Reason
+    from pytest_cutile.gates.measuring import Unmeasured, from_plain, validate
+
+    found: dict[str, Measurement | Unmeasured] = {}
+    for line in output.read_text().splitlines() if output.exists() else ():
+        try:
+            data = json.loads(line)
+            key = data["key"]
+            if "error" in data:
+                found[key] = Unmeasured(Reason(data["reason"]), data["error"])
+            elif key in first:
+                measurement = from_plain(data, first[key])
+                validate(key, measurement)
+                found[key] = measurement
+        except Unmeasured as error:
+            found[key] = error
+        except (ValueError, KeyError, TypeError):  # killed while it wrote: what is missing is said below
+            continue
+    for key in first.keys() - found.keys():
+        message = f"{key}: the fresh process that was to measure it again did not"
+        found[key] = Unmeasured(Reason.NOT_TIMED, f"{message}: {said}" if said else message)
+    return found
+
+
+def main() -> int:
+    """Run the tests of a state, as pytest-xdist's workers do: with the options of another process."""
+    state = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 - written by our own parent
+    sys.path[:] = [*dict.fromkeys([*state.path, *sys.path])]
+    from _pytest.config import Config
+
+    config = Config.fromdictargs(state.options, state.args)
+    try:
+        return int(config.hook.pytest_cmdline_main(config=config) or 0)
+    finally:
+        config._ensure_unconfigure()  # noqa: SLF001 - what pytest.main does
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""The second half of the gate `speed`: what the screening left open is measured again in fresh processes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pytest_cutile.core.baseline_files import BaselineError
+from pytest_cutile.core.comparisons import (
+    Comparison,
+    DuetComparison,
+    PublishedComparison,
+    StoredComparison,
+)
+from pytest_cutile.core.report import format_change, regression_message
+from pytest_cutile.core.results import GateResult
+from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Reference, Weather, weather_of
+from pytest_cutile.core.timing import Measurement
+from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
+from pytest_cutile.gates.compiling import Compilations
+from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.measuring import Unmeasured
+from pytest_cutile.gates.recording import Recording, record
+from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, strict_failure
+
+Measured: TypeAlias = Mapping[str, "Measurement | Unmeasured"]
+
+
+@dataclass(kw_only=True)
+class OpenCase:
+    """A case about which fresh processes have to tell."""
+
+    case: SpeedCase
+    """What is measured."""
+    comparison: Comparison | None
+    """What it is held against; None when it is only to be recorded."""
+    records: bool
+    """Whether it is to be recorded."""
+    first: Measurement
+    """Of the screening. Not among those that decide: it was chosen because it looked slow."""
+    judgement: Judgement
+    """What is known so far."""
+    again: list[Measurement] = field(default_factory=list)
+    """Of fresh processes."""
+    outcome: SpeedOutcome | None = None
+    """Set when it is decided."""
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """All, the first one first."""
+        return [self.first, *self.again]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was seen on the GPU, each thing once."""
+        return tuple(dict.fromkeys(text for each in self.measurements for text in each.problems))
+
+    @property
+    def shown(self) -> Measurement:
+        """The measurement that the verdict shows: the one in the middle."""
+        ordered = sorted(self.again or [self.first], key=lambda each: each.median_us)
+        return ordered[(len(ordered) - 1) // 2]
+
+    @property
+    def decided(self) -> SpeedOutcome:
+        """The outcome; as far as it is known, if the run ended before."""
+        return self.outcome or SpeedOutcome(judgement=self.judgement, measurement=self.first)
+
+    @property
+    def result(self) -> GateResult:
+        """What the report of its test carries."""
+        return self.decided.result(self.case)
+
+    def levels(self, measurements: Sequence[Measurement]) -> list[float]:
+        """Return what is compared of these measurements."""
+        if self.comparison is None:
+            return []
+        return [self.comparison.level(each) for each in measurements]
+
+
+MeasureAgain: TypeAlias = Callable[[Sequence[OpenCase]], Measured]
+"""Measures cases once more, all in one fresh process, by key; what is missing was lost with the process."""
+
+
+class SpeedSuite:
+    """All cases that this process compared: those that stayed open, and what they show together."""
+
+    def __init__(self, engine: Engine, compilations: Compilations) -> None:
+        self._engine = engine
+        self._compilations = compilations
+        self._screened: dict[str, list[tuple[float, Reference]]] = defaultdict(list)
+        self._other_board = False
+        self._compared = 0
+        self.collected = 0
+        """Tests of the run that measure speed: each of them may fail by chance."""
+        self.open: list[OpenCase] = []
+        """What is not decided yet."""
+
+    def add(
+        self,
+        case: SpeedCase,
+        comparison: Comparison | None,
+        judgement: Judgement,
+        measurement: Measurement,
+        *,
+        is_open: bool,
+        records: bool,
+    ) -> None:
+        """Take the screening of a case along."""
+        if comparison is not None:
+            self._compared += 1
+        if isinstance(comparison, StoredComparison):
+            level = comparison.level(measurement)
+            self._screened[measurement.bound].append((level, comparison.reference))
+            self._other_board |= comparison.other_board
+        if is_open:
+            self.open.append(
+                OpenCase(
+                    case=case,
+                    comparison=comparison,
+                    judgement=judgement,
+                    first=measurement,
+                    records=records,
+                )
+            )
+
+    @property
+    def family(self) -> int:
+        """How many cases could have looked slower by chance."""
+        return max(self._compared, self.collected)
+
+    def weather(self, bound: str) -> Weather:
+        """Return what the cases with this limit show together of the session."""
+        noise = self._engine.stored_runs.noise(bound) if self._screened[bound] else None
+        if noise is None:
+            return UNKNOWN_WEATHER
+        return weather_of(
+            self._screened[bound], noise, self._engine.settings.rule, other_board=self._other_board
+        )
+
+    # -- deciding -------------------------------------------------------------------------------------
+
+    def settle(self, measure_again: MeasureAgain) -> None:
+        """Decide every open case, measuring again as often as it takes; every one then has an outcome."""
+        rule = self._engine.settings.rule
+        weather = {bound: self.weather(bound) for bound in [*self._screened]}
+        live: list[OpenCase] = []
+        for each in self.open:
+            today = weather.get(each.first.bound, UNKNOWN_WEATHER)
+            comparison = each.comparison
+            if each.records or (
+                comparison is not None and comparison.is_suspect(comparison.level(each.first), today)
+            ):
+                live.append(each)
+            else:  # slow as all others are today
+                self._finish(each, Reason.WITHIN_MARGIN, today)
+        last = rule.runs_per_session - 1 if self._engine.settings.update_baselines else rule.looks[-1]
+        for number in range(1, last + 1):
+            if not live:
+                break
+            self._engine.progress(f"measuring {len(live)} cases again in a fresh process ({number}/{last})")
+            with self._engine.gpu_lock.alone():
+                measured = measure_again(live)
+            live = [each for each in live if self._take(each, measured, weather)]
+        for each in live:
+            self._finish_recorded(each, weather) if each.records else self._undecided(each, weather)
+        if self._engine.settings.update_baselines:
+            self._record()
+        for each in self.open:
+            self._say(each, weather)
+        self.open.clear()
+
+    def give_up(self) -> None:
+        """Leave undecided what is open: the run was stopped."""
+        for each in self.open:
+            each.outcome = each.decided
+            each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
+        self.open.clear()
+
+    def _take(self, each: OpenCase, measured: Measured, weather: Mapping[str, Weather]) -> bool:
+        """Take a further measurement of a case along; return whether it is still open."""
+        key = each.case.key
+        found = measured.get(key)
+        if not isinstance(found, Measurement):
+            error = found or Unmeasured(
+                Reason.NOT_TIMED,
+                f"{key}: the fresh process that was to measure it again ended before it did",
+            )
+            each.judgement = Judgement(reason=error.reason, detail=str(error).partition("\n")[0])
+            each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.first, failure=str(error))
+            return False
+        each.again.append(found)
+        if each.records or each.comparison is None:
+            return True
+        today = weather.get(each.first.bound, UNKNOWN_WEATHER)
+        decision = each.comparison.decide(each.levels(each.again), today, self.family)
+        if decision is Decision.CLEAR:
+            self._finish(each, Reason.WITHIN_MARGIN, today)
+        elif decision is Decision.SLOWER:
+            self._slower(each, today)
+        return decision in (Decision.OPEN, Decision.UNDECIDED)
+
+    def _finish(self, each: OpenCase, reason: Reason, today: Weather, detail: str = "") -> None:
+        change = None
+        if each.comparison is not None:
+            change = each.comparison.change(each.levels(each.again or [each.first]), today)
+        each.judgement = Judgement(reason=reason, change=change, detail=detail)
+        each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
+
+    def _slower(self, each: OpenCase, today: Weather) -> None:
+        """Say that a case is slower, and what of."""
+        if isinstance(each.comparison, PublishedComparison):
+            self._finish(each, Reason.BELOW_PUBLISHED, today)
+        elif each.problems:
+            seen = "; ".join(each.problems)
+            detail = f"{each.case.key} looks slower, but on the GPU was seen: {seen}; run it again"
+            self._finish(each, Reason.DISTURBED, today, detail)
+        elif self._same_code(each):
+            detail = (
+                f"{each.case.key}: its compiled code and launch are those of the baseline, so that something "
+                "else made it slower: driver, board, clocks, or what its launcher does beside the kernel"
+            )
+            self._finish(each, Reason.ENVIRONMENT, today, detail)
+        else:
+            self._finish(each, Reason.SUITE_SLOWER if today.slower else Reason.SLOWER, today)
+
+    def _same_code(self, each: OpenCase) -> bool:
+        """Say whether a case is compiled and launched as its baseline was."""
+        if not isinstance(each.comparison, StoredComparison) or not each.comparison.entry.identity:
+            return False
+        return self.identity(each.case) == each.comparison.entry.identity
+
+    def identity(self, case: SpeedCase) -> str:
+        """Return the digest of a case's compiled code and launch; empty where it cannot be known."""
+        if case.compiled is None:
+            return ""
+        try:
+            return self._compilations.identity(case.compiled)
+        except Exception:  # noqa: BLE001 - no compiler, or code that the gate `compile` reports
+            return ""
+
+    def _undecided(self, each: OpenCase, weather: Mapping[str, Weather]) -> None:
+        today = weather.get(each.first.bound, UNKNOWN_WEATHER)
+        comparison = each.comparison
+        if comparison is None:
+            return
+        estimate = comparison.estimate(each.levels(each.again), today)
+        visible = estimate.smallest_visible(self._engine.settings.rule, self.family)
+        detail = (
+            f"{each.case.key}: {estimate.processes} fresh processes put it at "
+            f"{format_change(comparison.change(each.levels(each.again), today))}; only a slowdown of "
+            f"{visible:.1%} could have been seen for certain"
+        )
+        if isinstance(comparison, StoredComparison) and comparison.entry.sessions < 4:  # noqa: PLR2004
+            sessions = comparison.entry.sessions
+            detail += f" (its baseline has {sessions} session{'s' if sessions > 1 else ''}; record more)"
+        self._finish(each, Reason.NOISY, today, detail)
+
+    # -- recording ------------------------------------------------------------------------------------
+
+    def _finish_recorded(self, each: OpenCase, weather: Mapping[str, Weather]) -> None:
+        """Judge a case that is to be recorded: nothing was chosen here, so the screening counts, too."""
+        today = weather.get(each.first.bound, UNKNOWN_WEATHER)
+        comparison = each.comparison
+        if comparison is None:
+            each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
+            return
+        levels = each.levels(each.measurements)
+        decision = comparison.decide(levels, today, self.family)
+        if decision is Decision.SLOWER:
+            self._slower(each, today)
+        elif decision is Decision.CLEAR and comparison.estimate(levels, today).is_faster(comparison.rule):
+            self._finish(each, Reason.FASTER, today)
+        elif decision is Decision.CLEAR:
+            self._finish(each, Reason.WITHIN_MARGIN, today)
+        else:
+            self._undecided(each, weather)
+
+    def _record(self) -> None:
+        """Record what may be recorded, all in one go; say of each case what was done."""
+        recordings = [
+            Recording(
+                key=each.case.key,
+                work=each.case.work,
+                measurements=tuple(each.measurements),
+                judgement=each.judgement,
+                identity=self.identity(each.case),
+            )
+            for each in self.open
+            if each.records and each.outcome is not None and each.outcome.failure is None
+        ]
+        try:
+            notes = record(self._engine, recordings)
+        except BaselineError as error:
+            for each in self.open:
+                if each.outcome is not None and each.outcome.failure is None:
+                    each.judgement = Judgement(reason=Reason.BAD_BASELINE, detail=str(error))
+                    each.outcome = SpeedOutcome(
+                        judgement=each.judgement, measurement=each.shown, failure=str(error)
+                    )
+            return
+        for each in self.open:
+            note = notes.get(each.case.key)
+            if note is not None and each.outcome is not None:
+                each.outcome.note = f"{each.case.key}: {note.text}"
+                each.records = note.recorded
+
+    # -- saying it ------------------------------------------------------------------------------------
+
+    def _say(self, each: OpenCase, weather: Mapping[str, Weather]) -> None:
+        """Set the failure of a decided case, unless its slower figure was just accepted."""
+        outcome = each.outcome = each.decided
+        recorded = each.records and outcome.note is not None
+        if outcome.failure is not None or recorded:
+            return
+        if outcome.judgement.verdict is Verdict.REGRESSION and each.comparison is not None:
+            outcome.failure = self._regression(each, weather)
+        else:
+            outcome.failure = strict_failure(self._engine, each.case.key, outcome.judgement)
+        if outcome.failure is not None and outcome.note:
+            outcome.failure += f"\n\n{outcome.note}"
+
+    def _regression(self, each: OpenCase, weather: Mapping[str, Weather]) -> str:
+        engine, comparison = self._engine, each.comparison
+        entry = None if isinstance(comparison, DuetComparison) else getattr(comparison, "entry", None)
+        return regression_message(
+            key=each.case.key,
+            nodeid=each.case.nodeid,
+            shown=each.shown,
+            measurements=each.measurements,
+            judgement=each.judgement,
+            entry=entry,
+            revision=engine.settings.baseline_revision or "",
+            environment=dict(engine.timer.environment()),
+            baseline_file="" if entry is None else engine.shown_baseline_file,
+            weather=weather.get(each.first.bound, UNKNOWN_WEATHER),
+            baseline_option=engine.settings.baseline_option,
+        )

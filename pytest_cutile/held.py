@@ -1,0 +1,177 @@
+"""Tests whose speed is open: their reports wait until fresh processes have told, when all tests have run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# What pytest's own protocol calls, and what plugins that run tests again have called for years.
+from _pytest.runner import CallInfo, runtestprotocol
+
+from pytest_cutile.terminal import PROPERTY
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.suite import MeasureAgain, OpenCase, SpeedSuite
+
+
+@dataclass
+class _Held:
+    """A test that ran."""
+
+    item: pytest.Item
+    reports: list[pytest.TestReport]
+    opened: list[OpenCase]
+
+
+class HeldReports:
+    """Runs the tests that measure speed, and holds back the reports of those that stay open.
+
+    The reports of one test belong together (setup, call, teardown), and whoever reads them, from JUnit to
+    pytest-xdist, may rely on that: so they wait together.
+    """
+
+    def __init__(self, suite: Callable[[], SpeedSuite], measure_again: MeasureAgain) -> None:
+        """Hold back reports.
+
+        Args:
+            suite: returns the cases of the run; called when a test measures speed, not before.
+            measure_again: measures open cases in a fresh process.
+        """
+        self._suite = suite
+        self._measure_again = measure_again
+        self._held: list[_Held] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test that measures speed; report it unless that is open."""
+        if not measures_speed(item):
+            return None
+        suite = self._suite()
+        known = len(suite.open)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        held = _Held(item, reports, suite.open[known:])
+        if held.opened:
+            self._held.append(held)
+        else:
+            self._release(held)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Decide what is open when all tests have run, or were stopped, and report it."""
+        try:
+            result = yield
+            if not (session.shouldfail or session.shouldstop):
+                self._settle()
+            return result
+        finally:
+            if self._held:
+                self._suite().give_up()
+            for held in self._held:
+                self._conclude(held)
+                self._release(held)
+            self._held.clear()
+
+    def _settle(self) -> None:
+        if self._held:
+            self._suite().settle(self._measure_again)
+
+    def _conclude(self, held: _Held) -> None:
+        """Put what was decided into the reports of a test."""
+        item = held.item
+        results = [each.result for each in held.opened]
+        item.user_properties += [(PROPERTY, result.to_dict()) for result in results]
+        failures = [each.decided.failure for each in held.opened if each.decided.failure is not None]
+        for index, report in enumerate(held.reports):
+            if report.when == "call" and report.passed and failures:
+                held.reports[index] = self._failed(item, report, "\n\n".join(failures))
+        for report in held.reports:
+            report.user_properties = list(item.user_properties)
+
+    @staticmethod
+    def _failed(item: pytest.Item, passed: pytest.TestReport, message: str) -> pytest.TestReport:
+        """Return the report of the same call as if it had failed: xfail markers and other plugins see it."""
+
+        def fail() -> None:
+            pytest.fail(message, pytrace=False)
+
+        if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
+            item.funcargs = {}
+        call = CallInfo.from_call(fail, when="call")
+        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        report.duration, report.sections = passed.duration, passed.sections
+        return report
+
+    def _release(self, held: _Held) -> None:
+        item = held.item
+        worker = _xdist_worker(item.config)
+        if worker is not None:  # it checks that what is reported is what it runs
+            worker.item_index = item.session.items.index(item)
+        for report in held.reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def measures_speed(item: pytest.Item) -> bool:
+    """Say whether a test may measure speed."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("cutile_speed") is not None or "perf" in fixtures
+
+
+def _xdist_worker(config: pytest.Config) -> Any:
+    """Return the object that runs tests for pytest-xdist in a worker process; None elsewhere."""
+    if not hasattr(config, "workerinput"):
+        return None
+    plugins = config.pluginmanager.get_plugins()
+    return next((each for each in plugins if hasattr(each, "item_index")), None)
+
+
+class LostTests:
+    """On pytest-xdist's controller: fails tests that a worker began and never reported.
+
+    A worker that dies while it runs a test is noticed by pytest-xdist. One that dies while it holds reports
+    back has run all its tests, as far as pytest-xdist knows.
+    """
+
+    def __init__(self) -> None:
+        self._running: Counter[str] = Counter()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Remember that a test began."""
+        self._running[nodeid] += 1
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Forget a test that is reported: by its teardown, or as what a worker crashed in."""
+        if report.when not in ("setup", "call"):
+            self._running[report.nodeid] -= 1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Report what is missing as failed."""
+        if session.shouldstop or session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            return
+        lost = [nodeid for nodeid, count in self._running.items() for _ in range(count)]
+        for nodeid in lost:
+            now = time.time()
+            report = pytest.TestReport(
+                nodeid=nodeid,
+                location=(nodeid.partition("::")[0], None, nodeid.rpartition("::")[2]),
+                keywords={},
+                outcome="failed",
+                longrepr=(
+                    f"{nodeid}: its worker process ended before it could report the test, which was to be "
+                    "measured again in fresh processes: not measured, not passed, not recorded"
+                ),
+                when="call",
+                start=now,
+                stop=now,
+            )
+            session.config.hook.pytest_runtest_logreport(report=report)
+        if lost:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
