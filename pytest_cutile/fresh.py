@@ -85,6 +85,7 @@ class FreshProcess:
         plugins = [name for name in options.get("plugins") or [] if name != "no:terminal"]
         options |= {
             **neutral,
+            "perf_baseline": _revision_only(options.get("perf_baseline")),
             "plugins": plugins,
             "rootdir": str(config.rootpath),
             "inifilename": None if config.inipath is None else str(config.inipath),
@@ -127,6 +128,11 @@ class FreshProcess:
             log.seek(0)
             last = log.read().decode(errors="replace").strip().splitlines()[-8:]
         return "\n".join([said, *last]) if said else ""
+
+
+def _revision_only(baseline: str | None) -> str | None:
+    """Return a revision to take turns with; stored baselines are no matter where nothing is judged."""
+    return baseline if baseline is not None and baseline.startswith("git:") else None
 
 
 def _travels(value: Any) -> bool:
