@@ -54,6 +54,8 @@ class GateResult:
     """Static: what was compiled, in `static_json.to_json`'s form; only when a report was asked for."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
+    gpu: str = ""
+    """GPU that was measured, as NVML names it; empty where none was."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a form of plain built-in types, which xdist can send between processes."""
@@ -64,3 +66,13 @@ class GateResult:
     def from_dict(cls, data: dict[str, Any]) -> GateResult:
         """Rebuild from `to_dict`'s form."""
         return cls(**{**data, "changes": tuple(data.get("changes", ()))})
+
+    def to_properties(self) -> list[tuple[str, str]]:
+        """Return what is known as named texts for JUnit files: ("cutile.speed.median_us", "38.81")."""
+        texts: list[tuple[str, str]] = []
+        for name, value in self.to_dict().items():
+            if name in ("gate", "facts") or value is None or value in ("", []):
+                continue
+            text = f"{value:.6g}" if isinstance(value, float) else value
+            texts.append((f"cutile.{self.gate}.{name}", "; ".join(text) if name == "changes" else f"{text}"))
+        return texts
