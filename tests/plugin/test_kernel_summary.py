@@ -13,7 +13,7 @@ def summary(project):
 def text_after(project, summary, *args: str, ret: int, gates: str = "cutile_correct or cutile_speed") -> str:
     result = project.run("--kernel-summary=summary.md", *args, gates=gates)
     assert result.ret == ret
-    return summary.read_text()
+    return str(summary.read_text())
 
 
 @pytest.mark.parametrize("args", [(), ("-n", "2", "-p", "no:benchmark"), ("-p", "no:terminal")])
