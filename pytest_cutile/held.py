@@ -13,7 +13,7 @@ import pytest
 # What pytest's own protocol calls, and what plugins that run tests again have called for years.
 from _pytest.runner import CallInfo, runtestprotocol
 
-from pytest_cutile.terminal import PROPERTY
+from pytest_cutile.reports import PROPERTY
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.suite import MeasureAgain, OpenCase, SpeedSuite
