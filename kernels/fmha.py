@@ -46,6 +46,8 @@ ConstBool: TypeAlias = ct.Constant[bool]
 # exp(x) = 2^(x log2 e), and 2^x is one instruction.
 LOG2_E = math.log2(math.e)
 HEAD_DIMS = (64, 128, 256)
+# Blocks along the second and the third axis of a grid: CUDA C++ Programming Guide, technical specifications.
+MAX_GRID = 65535
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -69,13 +71,17 @@ class FmhaConfig:
     """The same for V, which is needed later in a step."""
 
 
-# Nothing here was measured in this repository. sm_121 and sm_103 are what NVIDIA publishes in its tutorial on
-# this kernel for DGX Spark and B300, latencies included; other Blackwells follow the nearer of the two.
+# For heads of 64 and 128 dimensions. Not measured, all of it: sm_103 and sm_121, latencies included, are what
+# NVIDIA publishes for this kernel on B300 and DGX Spark (DGX Spark playbooks, cuTile kernels), and the other
+# Blackwells follow the nearer of the two.
 CONFIGS = {
+    # No TMA: small tiles, and two blocks to hide each other's latency.
     "sm_80": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     "sm_86": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     "sm_89": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
+    # Two blocks, of which one multiplies while the other takes exponentials.
     "sm_90": FmhaConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4),
+    # Accumulators live in tensor memory, which leaves room for large tiles.
     "sm_100": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
     "sm_103": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
     "sm_110": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
@@ -85,7 +91,17 @@ CONFIGS = {
 CAUSAL_CONFIGS = {
     "sm_90": FmhaConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8),
 }
-"""For causal attention, where it wants other tiles."""
+"""For causal attention, where it wants other tiles. Not measured."""
+WIDE_CONFIGS = {
+    # What the compiler fits into registers and tensor memory (256x64 spills 6 KiB on sm_103). Not measured.
+    "sm_90": FmhaConfig(tile_m=128, tile_n=64, occupancy=1, num_worker_warps=8),
+    "sm_100": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
+    "sm_103": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
+    "sm_110": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
+    "sm_120": FmhaConfig(tile_m=64, tile_n=32, occupancy=1, num_worker_warps=8),
+    "sm_121": FmhaConfig(tile_m=64, tile_n=32, occupancy=1, num_worker_warps=8),
+}
+"""For heads of 256 dimensions."""
 DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 
@@ -98,7 +114,7 @@ def choose_config(arch: str, *, head_dim: int, causal: bool) -> FmhaConfig:
     if head_dim <= 128:  # noqa: PLR2004
         return config
     # Tiles of Q, K and V and the accumulator are twice as wide: half as many keys a step make room for them.
-    return replace(config, tile_n=config.tile_n // 2)
+    return WIDE_CONFIGS.get(arch) or replace(config, tile_n=config.tile_n // 2)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -143,15 +159,16 @@ def add_keys(
     if MASK_CAUSAL or MASK_END:
         column = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]  # [1, TILE_N]
         if MASK_CAUSAL:
-            row = first_row + ct.arange(TILE_M, dtype=ct.int32)[:, None]  # [TILE_M, 1]
-            s = ct.where(column <= row, s, -math.inf)
+            # Both counted from the block's first row, which costs fewer registers than from row 0.
+            row = ct.arange(TILE_M, dtype=ct.int32)[:, None]  # [TILE_M, 1]
+            s = ct.where(column - first_row <= row, s, -math.inf)
         if MASK_END:
             s = ct.where(column < K.shape[2], s, -math.inf)
 
     # The scale is positive, so it can wait for the maximum, and becomes part of a multiply-add below.
     new_max = ct.maximum(row_max, ct.max(s, 1, keepdims=True) * scale_log2)
     p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
-    # 0 in the first step. Never -inf - -inf: every query sees key 0, so any new maximum is finite.
+    # 0 in the first step. Never -inf - -inf: every query sees key 0, so every new maximum is finite.
     shrink = ct.exp2(row_max - new_max, flush_to_zero=True)  # [TILE_M, 1]
     row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
 
@@ -188,13 +205,10 @@ def fmha_kernel(
     `GROUP` query heads share a head of K and V. A latency of 0 leaves it to the compiler. `RAGGED` says that
     the last tile of keys sticks out past their end.
     """
-    heads = Q.shape[1]
-    tiles_m = ct.cdiv(Q.shape[2], TILE_M)
-    # Blocks that run together share K and V in the L2: first all of a head, then the heads of its group.
-    batch_head = ct.bid(0) // tiles_m
+    # Blocks run roughly in order: all of a head, then the next of its group. They share K and V in the L2.
     # Later rows see more keys: longest first, so that the short ones fill the gaps at the end.
-    tile = tiles_m - 1 - ct.bid(0) % tiles_m
-    batch, head = batch_head // heads, batch_head % heads
+    tile = ct.num_blocks(0) - 1 - ct.bid(0)
+    head, batch = ct.bid(1), ct.bid(2)
     kv_head = head // GROUP
     first_row = tile * TILE_M
 
@@ -203,9 +217,6 @@ def fmha_kernel(
     if CAUSAL:
         # Tiles whose last key the first row sees, and tiles of which the last row sees any.
         whole = min(whole, (first_row + 1) // TILE_N)
-        tiles_n = ct.cdiv(min(keys, first_row + TILE_M), TILE_N)
-    else:
-        tiles_n = ct.cdiv(keys, TILE_N)
 
     q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO).reshape(
         (TILE_M, D)
@@ -219,7 +230,8 @@ def fmha_kernel(
             TILE_N, LATENCY_K, LATENCY_V, False, False,
         )  # fmt: skip
     if CAUSAL or RAGGED:
-        for j in range(whole, tiles_n):
+        end = min(keys, first_row + TILE_M) if CAUSAL else keys
+        for j in range(whole, ct.cdiv(end, TILE_N)):
             row_max, row_sum, acc = add_keys(
                 q, K, V, batch, kv_head, j, first_row, row_max, row_sum, acc, scale_log2,
                 TILE_N, LATENCY_K, LATENCY_V, CAUSAL, RAGGED,
@@ -251,6 +263,8 @@ def fmha(
     config: FmhaConfig | None = None,
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
+
+    Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
 
     Args:
         q: `[B, H, M, D]`, float16 or bfloat16, any strides: `[B, M, H, D]` transposed is as good.
@@ -295,15 +309,16 @@ def fmha(
     scale = 1.0 / math.sqrt(d) if scale is None else scale
     if not 0 < scale < math.inf:
         raise ValueError(f"fmha: scale must be a positive number, got {scale}")
+    if max(b, h) > MAX_GRID:
+        raise ValueError(f"fmha: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch")
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=q.dtype, device=q.device)
 
     config = config or choose_config(device_arch(), head_dim=d, causal=causal)
     o = torch.empty((b, h, m, d), dtype=q.dtype, device=q.device)
-    blocks = ct.cdiv(m, config.tile_m) * b * h
     ct.launch(
         torch.cuda.current_stream(),
-        (blocks,),
+        (ct.cdiv(m, config.tile_m), h, b),
         _kernel_for(config),
         (
             *(q, k, v, o, scale * LOG2_E, d, h // h_kv, config.tile_m, config.tile_n),
