@@ -479,7 +479,6 @@ SPEC = KernelSpec(
         _case("float16", 4, 32, 2048, 128, causal=True, speed=True),
         _case("float16", 4, 32, 4096, 128, causal=True, speed=True),
         _case("float16", 4, 32, 8192, 128, causal=True, speed=True),
-        _case("float16", 4, 32, 16384, 128, causal=True, speed=True),
         _case("float16", 4, 32, 8192, 128, speed=True),
         # Every head dimension with and without a mask; lengths to each side of a tile's edge.
         _case("float16", 2, 3, 256, 64),

@@ -102,7 +102,7 @@ class HeldReports:
             pytest.fail(message, pytrace=False)
 
         if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
-            item.funcargs = {}
+            item.funcargs = {}  # type: ignore[attr-defined]
         call = CallInfo.from_call(fail, when="call")
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         report.duration, report.sections = passed.duration, passed.sections
