@@ -10,6 +10,7 @@ this project does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from pytest_cutile.core.baselines import (
@@ -74,9 +75,7 @@ def main() -> None:
     """Write the files."""
     for file in published_files():
         path = baseline_path(Path("baselines"), file.arch, file.gpu)
-        record_entries(
-            path, arch=file.arch, gpu=file.gpu, renew=lambda existing, file=file: missing(file, existing)
-        )
+        record_entries(path, arch=file.arch, gpu=file.gpu, renew=partial(missing, file))
         print(f"{path}: {len(file.entries)} published figures")
 
 

@@ -70,8 +70,8 @@ def _merge(options: argparse.Namespace) -> list[str]:
     _refuse_static(into)
     files = {path: _read(path) for path in options.files}
     existing = read_baselines(into)
-    (of_path, of), *others = [*([(into, existing)] if existing is not None else []), *files.items()]
-    for path, file in others:
+    of_path, of = (into, existing) if existing is not None else next(iter(files.items()))
+    for path, file in files.items():
         if (file.arch, file.gpu) != (of.arch, of.gpu):
             raise BaselineError(
                 f"{path} is about {file.gpu} ({file.arch}), and {of_path} about {of.gpu} ({of.arch}): "

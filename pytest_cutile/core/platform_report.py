@@ -47,15 +47,14 @@ def _rendered(block: _Table | Sequence[str], *, markdown: bool) -> list[str]:
     if not isinstance(block, _Table):
         return [*block] if not markdown else [f"- {line}" for line in block]
     if markdown:
-        rows = [
+        lines = [
             f"| {' | '.join(cell.strip().replace('|', '&#124;') for cell in row)} |" for row in block.rows
         ]
         texts = block.text_columns
         rule = ["---"] * texts + ["---:"] * (len(block.rows[0]) - texts)
-        return [rows[0], f"| {' | '.join(rule)} |", *rows[1:]]
+        return [lines[0], f"| {' | '.join(rule)} |", *lines[1:]]
     figures = set(block.rows[0][block.text_columns :])
-    rows = fit([*block.rows]) if block.has_cases else block.rows
-    return align(rows, rule=True, right=figures)
+    return align(fit([*block.rows]) if block.has_cases else block.rows, rule=True, right=figures)
 
 
 def _blocks(
