@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.published_baselines import published_files
 from pytest_cutile import Work
 from pytest_cutile.command import main
 from pytest_cutile.core.baselines import BaselineFile, Entry, Published, Run, read_baselines, render
@@ -13,11 +14,14 @@ from pytest_cutile.core.platform_report import platform_report
 from pytest_cutile.core.published import B300, GB10
 
 BASELINES = Path(__file__).parents[2] / "baselines"
-PUBLISHED = tuple(
-    str(BASELINES / f"{name}.json") for name in ("sm_121-nvidia-gb10", "sm_103-nvidia-b300-sxm6-ac")
-)
 COMPUTE = Work(flops=1e12, bytes=1e8, dtype="float16")
 MEMORY = Work(bytes=1e9, dtype="bfloat16")
+
+
+@pytest.fixture
+def published(tmp_path) -> list[str]:
+    """Return files with what was published, GB10 first; those of the repository may hold measurements."""
+    return [write(tmp_path / f"{file.arch}.json", file) for file in published_files()]
 
 
 def entry(median_us: float = 40.0, *, work: Work = MEMORY, day: int = 1, **changes) -> Entry:
@@ -128,14 +132,14 @@ def test_other_platforms_get_no_published_ratios():
     assert "published" not in text
 
 
-def test_lengths_are_sorted_as_numbers(capsys):
-    assert main(["compare", *PUBLISHED]) == 0
+def test_lengths_are_sorted_as_numbers(capsys, published):
+    assert main(["compare", *published]) == 0
     cases = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("fmha ")]
     assert [case.split("x")[2] for case in cases] == ["1024", "2048", "4096", "8192", "16384"]
 
 
-def test_the_first_comparison_needs_no_measurement(capsys):
-    assert main(["compare", *PUBLISHED]) == 0
+def test_the_first_comparison_needs_no_measurement(capsys, published):
+    assert main(["compare", *published]) == 0
     text = capsys.readouterr().out
     assert "13.0x      13.7x" in text
     assert row(text, "memory bandwidth")[-1] == "29.3x"
@@ -152,8 +156,8 @@ def test_at_most_100_columns():
         assert max(len(line) for line in platform_report(compare_platforms(*pair), labels)) <= 100
 
 
-def test_markdown(capsys):
-    assert main(["compare", *PUBLISHED, "--markdown"]) == 0
+def test_markdown(capsys, published):
+    assert main(["compare", *published, "--markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "| kernel | case | metric | GB10 | B300 SXM6 AC | ratio | published |" in lines
     assert "| --- | --- | --- | ---: | ---: | ---: | ---: |" in lines
@@ -215,11 +219,11 @@ def test_a_missing_file(tmp_path, capsys):
     assert missing in failure(capsys, "merge", there, missing, "--into", there)
 
 
-def test_a_conflict(tmp_path, capsys):
+def test_a_conflict(tmp_path, capsys, published):
     path = tmp_path / "x.json"
     path.write_text("{\n<<<<<<< ours\n")
     assert f"{path}:2: merge conflict" in failure(capsys, "compare", str(path), str(path))
-    assert "merge conflict" in failure(capsys, "merge", PUBLISHED[0], "--into", str(path))
+    assert "merge conflict" in failure(capsys, "merge", published[0], "--into", str(path))
 
 
 @pytest.mark.parametrize("schema", [1, 3])
@@ -229,12 +233,12 @@ def test_another_schema(tmp_path, capsys, schema):
     assert f"schema {schema}, this release reads 2" in failure(capsys, "compare", str(path), str(path))
 
 
-def test_static_baselines(tmp_path, capsys):
+def test_static_baselines(tmp_path, capsys, published):
     static = str(BASELINES / "sm_121-static.json")
-    assert "static baselines" in failure(capsys, "compare", PUBLISHED[0], static)
+    assert "static baselines" in failure(capsys, "compare", published[0], static)
     assert "static baselines" in failure(capsys, "merge", static, "--into", str(tmp_path / "x.json"))
     assert "static baselines" in failure(
-        capsys, "merge", PUBLISHED[0], "--into", str(tmp_path / "a-static.json")
+        capsys, "merge", published[0], "--into", str(tmp_path / "a-static.json")
     )
 
 
@@ -242,7 +246,7 @@ def test_a_folder(tmp_path, capsys):
     assert "cannot be read" in failure(capsys, "compare", str(tmp_path), str(tmp_path))
 
 
-def test_the_module_is_a_command_and_imports_nothing_heavy():
+def test_the_module_is_a_command_and_imports_nothing_heavy(published):
     code = (
         "import sys, runpy; sys.argv = ['pytest-cutile', 'compare', *sys.argv[1:]]\n"
         "try: runpy.run_module('pytest_cutile', run_name='__main__')\n"
@@ -251,7 +255,7 @@ def test_the_module_is_a_command_and_imports_nothing_heavy():
         "assert not heavy, heavy\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, *PUBLISHED], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *published], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
     assert "geometric mean" in result.stdout

@@ -1,9 +1,11 @@
+import math
 from pathlib import Path
 
 import pytest
 
 from benchmarks.published_baselines import missing, published_files
 from pytest_cutile.core.baselines import BaselineFile, Entry, Run, baseline_path, read_baselines
+from pytest_cutile.core.comparisons import StoredRuns
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.published import (
     B300,
@@ -19,6 +21,8 @@ from pytest_cutile.core.published import (
     fmha_work,
     nvidia_flops,
 )
+from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Rule
+from pytest_cutile.core.timing import Device
 
 ROOT = Path(__file__).parents[2]
 FILES = {file.gpu: file for file in published_files()}
@@ -89,6 +93,21 @@ def test_the_margin_is_twice_what_the_document_disagrees_with_itself():
 def test_the_printed_speedups_follow_from_the_figures():
     printed = [13.9, 14.6, 12.4, 10.9, 20.5, 21.4, 21.3]
     assert [round(pair.ratio, 1) for pair in QWEN2_7B] == printed
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "decision"), [(1.08, Decision.CLEAR), (1.12, Decision.SLOWER), (0.7, Decision.CLEAR)]
+)
+def test_the_first_run_on_a_new_gpu_is_held_against_them(slowdown, decision):
+    for gpu, figures in ((GB10, FMHA_GB10), (B300, FMHA_B300)):
+        file, rule = committed(gpu), Rule()
+        stored = StoredRuns(file.entries, rule=rule, platform=find_platform(gpu))
+        entry = FILES[gpu].entries[figures[0].key]
+        comparison = stored.compare(entry, Device(arch=file.arch, name=gpu, uuid="GPU-new"), "a control")
+        level = math.log(entry.median_us * slowdown)
+        assert comparison.is_suspect(level) == (decision is Decision.SLOWER)
+        levels = [level] * rule.looks[0]
+        assert comparison.decide(levels, UNKNOWN_WEATHER, len(file.entries)) is decision
 
 
 def test_platforms_are_in_the_table_of_limits():
