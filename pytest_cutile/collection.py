@@ -16,6 +16,7 @@ import pytest
 # Not exported by pytest, but what it expects `repr_failure` to return.
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 
+from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.results import Gate
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError
 from pytest_cutile.gates.compiling import Compilations, CompileCase
@@ -230,6 +231,47 @@ class GateMessage(TerminalRepr):
         """Print the message."""
         for line in self._text.splitlines():
             tw.line(line)
+
+
+def stale_entries(engine: Engine) -> list[str]:
+    """Return a line for each baseline of which no case is left; a run that collected everything knows.
+
+    What is not a declared kernel's is known by its test, whose file has to be gone.
+    """
+    declared = {
+        f"{spec.name}[{case.name}]": case.speed for spec, _ in engine.declared.values() for case in spec.cases
+    }
+    speeds = {key for key, speed in declared.items() if speed}
+    found = []
+    for path, keys, present in _recorded(engine, speeds, {*declared}):
+        gone = sorted(key for key in keys if key not in present and not _has_test(engine, key))
+        if gone:
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""  # noqa: PLR2004
+            found.append(
+                f"stale: {engine.shown(path)} has {', '.join(gone[:3])}{more}: no such case is left; delete it"
+            )
+    return found
+
+
+def _recorded(
+    engine: Engine, speeds: set[str], declared: set[str]
+) -> Iterator[tuple[Path, Iterable[str], set[str]]]:
+    """Yield each file of baselines of this run, the keys that were measured for it, and those it should have."""
+    try:
+        if engine.device is not None and (path := engine.baseline_file) is not None:
+            entries = engine.baselines.entries if engine.baselines is not None else {}
+            yield path, [key for key, entry in entries.items() if entry.published is None], speeds
+        for arch in engine.architectures:
+            file, static = engine.static_baselines(arch), engine.static_file(arch)
+            if file is not None and static is not None:
+                yield static, file.entries, declared
+    except BaselineError:  # the gates say it
+        return
+
+
+def _has_test(engine: Engine, key: str) -> bool:
+    file, separator, _ = key.partition("::")
+    return bool(separator) and (engine.settings.rootpath / file).exists()
 
 
 def cases_of(items: Iterable[pytest.Item], gate: Gate) -> list[CompileCase]:

@@ -2,8 +2,6 @@
 
 What makes two processes differ (where memory lies, how a library starts) differs in every process anew: that
 is why a slowdown is believed only when fresh ones show it.
-
-    python -m pytest_cutile.fresh STATE     what such a process is started with; not for people
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,13 +50,22 @@ _NEUTRAL: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class _State:
-    """What the fresh process needs to run the tests as this one does."""
+_PROGRAM = """
+import pickle, sys
+with open(sys.argv[1], "rb") as file:
+    path, options, args = pickle.load(file)
+sys.path[:] = [*dict.fromkeys([*path, *sys.path])]
+from _pytest.config import Config
+config = Config.fromdictargs(options, args)
+try:
+    sys.exit(int(config.hook.pytest_cmdline_main(config=config) or 0))
+finally:
+    config._ensure_unconfigure()
+"""
+"""Runs the tests with another process's options, as pytest-xdist's workers do.
 
-    options: dict[str, Any]
-    args: list[str]
-    path: list[str]
+It imports nothing of this package before pytest does: pytest warns of what it cannot rewrite any more.
+"""
 
 
 class FreshProcess:
@@ -78,7 +84,8 @@ class FreshProcess:
             said = self._run(folder, timeout=SECONDS + SECONDS_PER_CASE * len(cases))
             return _read(output, {each.case.key: each.first for each in cases}, said)
 
-    def _state(self, nodeids: Sequence[str], output: Path) -> _State:
+    def _state(self, nodeids: Sequence[str], output: Path) -> tuple[list[str], dict[str, Any], list[str]]:
+        """Return what the fresh process needs to run tests as this one does: path, options, arguments."""
         config = self._config
         options = {name: value for name, value in vars(config.option).items() if _travels(value)}
         neutral = {name: value for name, value in _NEUTRAL.items() if name in options}
@@ -93,19 +100,15 @@ class FreshProcess:
         }
         args = [f"{config.rootpath}/{nodeid}" for nodeid in dict.fromkeys(nodeids)]
         early = [part for name in plugins for part in ("-p", name)]
-        return _State(
-            options=options,
-            args=["-p", "no:terminal", "-p", "no:cov", *early, *args],
-            path=[os.path.abspath(each) for each in sys.path],  # noqa: PTH100 - "" is this folder
-        )
+        path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is this folder
+        return path, options, ["-p", "no:terminal", "-p", "no:cov", *early, *args]
 
     def _run(self, folder: Path, *, timeout: float) -> str:
         """Run the fresh process to its end; return what went wrong, or nothing."""
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
         }
-        environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
-        command = [sys.executable, "-m", "pytest_cutile.fresh", str(folder / "state")]
+        command = [sys.executable, "-c", _PROGRAM, str(folder / "state")]
         with (folder / "log").open("w+b") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 command,
@@ -168,20 +171,3 @@ def _read(output: Path, first: Mapping[str, Measurement], said: str) -> dict[str
         message = f"{key}: the fresh process that was to measure it again did not"
         found[key] = Unmeasured(Reason.NOT_TIMED, f"{message}: {said}" if said else message)
     return found
-
-
-def main() -> int:
-    """Run the tests of a state, as pytest-xdist's workers do: with the options of another process."""
-    state = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 - written by our own parent
-    sys.path[:] = [*dict.fromkeys([*state.path, *sys.path])]
-    from _pytest.config import Config
-
-    config = Config.fromdictargs(state.options, state.args)
-    try:
-        return int(config.hook.pytest_cmdline_main(config=config) or 0)
-    finally:
-        config._ensure_unconfigure()  # noqa: SLF001 - what pytest.main does
-
-
-if __name__ == "__main__":
-    sys.exit(main())

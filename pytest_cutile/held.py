@@ -89,7 +89,9 @@ class HeldReports:
         item.user_properties += [(PROPERTY, result.to_dict()) for result in results]
         failures = [each.decided.failure for each in held.opened if each.decided.failure is not None]
         for index, report in enumerate(held.reports):
-            if report.when == "call" and report.passed and failures:
+            # A test that was expected to fail, and strictly so, has failed until now by passing.
+            passed = report.passed or str(report.longrepr).startswith("[XPASS(strict)]")
+            if report.when == "call" and passed and failures:
                 held.reports[index] = self._failed(item, report, "\n\n".join(failures))
         for report in held.reports:
             report.user_properties = list(item.user_properties)

@@ -36,6 +36,7 @@ STATIC_GATE: pytest.StashKey[StaticGate] = pytest.StashKey()
 SUMMARY_FILE: pytest.StashKey[SummaryFile] = pytest.StashKey()
 STARTED: pytest.StashKey[bool] = pytest.StashKey()
 UNTOUCHED: pytest.StashKey[int] = pytest.StashKey()
+_STALE = "cutile_stale"
 _UNTOUCHED = "cutile_untouched"
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
 
@@ -93,6 +94,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(summary_file, "cutile-summary-file")
     if settings.measured_again is None:
         _hold_open_tests(config)
+
+
+def _results(config: pytest.Config) -> Results:
+    results = config.pluginmanager.get_plugin("cutile-results")
+    return results if isinstance(results, Results) else Results(xdist_worker=False)
 
 
 def _join_run(config: pytest.Config) -> None:
@@ -242,6 +248,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     untouched = max(config.stash.get(UNTOUCHED, 0), engine.untouched_tests if engine is not None else 0)
     if hasattr(config, "workeroutput"):
         config.workeroutput[_UNTOUCHED] = untouched
+        config.workeroutput[_STALE] = _results(config).stale
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and untouched:
         session.exitstatus = pytest.ExitCode.OK
     if SUMMARY_FILE in config.stash:
@@ -250,8 +257,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take along what a worker of pytest-xdist left out."""
+    """Take along what a worker of pytest-xdist left out, and what it found stale."""
     del error
+    stale = _results(node.config).stale
+    stale += [line for line in getattr(node, "workeroutput", {}).get(_STALE, []) if line not in stale]
     untouched = getattr(node, "workeroutput", {}).get(_UNTOUCHED, 0)
     node.config.stash[UNTOUCHED] = max(untouched, node.config.stash.get(UNTOUCHED, 0))
 
@@ -298,6 +307,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not settings.kernels or not everything or session.testsfailed:
         return
     engine = engine_of(config)
+    if not engine.bad_declarations and engine.declared and settings.measured_again is None:
+        from pytest_cutile.collection import stale_entries
+
+        _results(config).stale = stale_entries(engine)
     if not engine.declared and not engine.bad_declarations:
         raise pytest.UsageError(
             f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "

@@ -27,6 +27,8 @@ class Results:
         self.all: list[GateResult] = []
         self.failed: list[GateResult] = []
         self.other_failures = 0
+        self.stale: list[str] = []
+        """Lines about baselines of which no case is left."""
         self._xdist_worker = xdist_worker
 
     @pytest.hookimpl(tryfirst=True)

@@ -103,6 +103,8 @@ class TerminalSummary:
         terminalreporter.section("cuTile kernels")
         for line in lines:
             terminalreporter.write_line(line.text, **_markup(line))
+        for text in self._results.stale:
+            terminalreporter.write_line(text, yellow=True)
 
     def _print_kernel_report(self, terminalreporter: Any) -> None:
         from pytest_cutile.core.static_report import kernel_report

@@ -216,6 +216,11 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         lines.append(
             SummaryLine(f"... and {len(undecided) - shown} more; --perf-strict fails with each", None)
         )
+    lines += [
+        SummaryLine(result.detail, None)
+        for result in results
+        if result.verdict == Verdict.IMPROVEMENT and result.detail and not result.recorded
+    ]
     lines += _static_lines(results, verbose=verbose)
     recorded = Counter(result.recorded for result in results if result.recorded)
     for note, count in recorded.items():
@@ -272,11 +277,29 @@ def _clipped(text: str, verbose: bool) -> str:
 
 
 def rows_of(results: Iterable[GateResult]) -> dict[tuple[str, str, str, str], dict[str, GateResult]]:
-    """Return the results by (kernel, case, arch, key), sorted, and within each by gate."""
+    """Return the results by (kernel, case, arch, key), sorted, and within each by gate.
+
+    Where GPUs of several kinds share an architecture (a fleet with H100s and H200s), "arch" names the GPU, too.
+    Of results that several workers have of the same thing, the worst one counts.
+    """
+    results = list(results)
+    gpus: dict[str, set[str]] = defaultdict(set)
+    for result in results:
+        if result.gpu:
+            gpus[result.arch].add(result.gpu)
     rows: dict[tuple[str, str, str, str], dict[str, GateResult]] = defaultdict(dict)
     for result in results:
-        rows[result.kernel, result.case, result.arch, result.key][result.gate] = result
+        where = f"{result.arch} {result.gpu}".strip() if len(gpus[result.arch]) > 1 else result.arch
+        gates = rows[result.kernel, result.case, where, result.key]
+        if result.gate not in gates or _badness(result) >= _badness(gates[result.gate]):
+            gates[result.gate] = result
     return {row: rows[row] for row in sorted(rows)}
+
+
+def _badness(result: GateResult) -> int:
+    if result.verdict == "fail":
+        return 3
+    return 2 if result.verdict == Verdict.REGRESSION else int(result.verdict in UNDECIDED)
 
 
 def not_measured(results: Iterable[GateResult]) -> dict[str, str]:

@@ -35,6 +35,7 @@ def gate_correct(
                 verdict=verdict,
                 reason=reason,
                 detail=detail,
+                gpu=engine.device.name if engine.device is not None else "",
             )
         )
 

@@ -154,16 +154,17 @@ def _renew(
         return fresh, f"{said}, in place of a published figure"
     if judgement.verdict is Verdict.IMPROVEMENT:
         return fresh, said
-    slower = judgement.verdict is Verdict.REGRESSION or judgement.verdict is Verdict.INCONCLUSIVE
-    if slower and reason is None:
-        what = "it is slower" if judgement.verdict is Verdict.REGRESSION else judgement.detail
-        raise Refused(f"{what}; give --reason TEXT to accept that")
     changes = list(environment_changes(entry.environment, environment))
     if entry.control != fresh.control:
         changes.append(f"control: {entry.control or 'none'} -> {fresh.control or 'none'}")
     if entry.identity and fresh.identity and entry.identity != fresh.identity:
         changes.append("the compiled code")
-    if slower:
+    # While nothing else changed, what nobody can tell from noise is one more run.
+    undecided = judgement.verdict is Verdict.INCONCLUSIVE and bool(changes)
+    if judgement.verdict is Verdict.REGRESSION or undecided:
+        if reason is None:
+            what = judgement.detail if undecided else "it is slower"
+            raise Refused(f"{what}; give --reason TEXT to accept that")
         return fresh, said
     if changes:
         return fresh, f"{said}, other conditions ({'; '.join(changes)})"

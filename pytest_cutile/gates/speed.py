@@ -6,13 +6,14 @@ processes when all others have been measured.
 
 from __future__ import annotations
 
+import datetime as dt
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_cutile.core.baseline_files import BaselineError
-from pytest_cutile.core.comparisons import Comparison, DuetComparison
+from pytest_cutile.core.comparisons import Comparison, DuetComparison, StoredComparison
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.spec import Work
@@ -22,6 +23,10 @@ from pytest_cutile.gates.compiling import CompileCase
 from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine, MeasuredAgain
 from pytest_cutile.gates.measuring import Call, Unmeasured, measure, to_plain
+
+
+STALE_AFTER = dt.timedelta(days=60)
+"""Age from which a baseline that is beaten is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +186,8 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
         change = comparison.change([level])
         judgement = Judgement(reason=Reason.WITHIN_MARGIN, change=change)
         if comparison.is_faster(level):
-            judgement = Judgement(reason=Reason.FASTER, change=change)
+            detail = _beaten(case.key, comparison)
+            judgement = Judgement(reason=Reason.FASTER, change=change, detail=detail)
         elif comparison.is_suspect(level):
             judgement = Judgement(
                 reason=Reason.UNCONFIRMED,
@@ -196,6 +202,17 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     if not is_open:
         outcome.failure = strict_failure(engine, case.key, judgement)
     return outcome
+
+
+def _beaten(key: str, comparison: Comparison) -> str:
+    """Say so when a baseline that is beaten has not been recorded for months."""
+    if not isinstance(comparison, StoredComparison):
+        return ""
+    last = max(run.at for run in comparison.entry.runs)
+    age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(last)
+    if age < STALE_AFTER:
+        return ""
+    return f"stale: {key} has beaten its baseline of {last[:10]}; record it: pytest --update-baselines"
 
 
 def strict_failure(engine: Engine, key: str, judgement: Judgement) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ def placed_anew(arguments: Any) -> Iterator[Any]:
     Layout, alignment within a page and which tensors share memory stay. Outputs that the launch allocates
     move, too. Without tensors on a GPU, or where memory is short, the arguments are yielded as they are.
     """
+    if "torch" not in sys.modules:  # then nothing is a tensor
+        yield arguments
+        return
     import torch
 
     storages: dict[int, Any] = {}

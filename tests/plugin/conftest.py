@@ -34,7 +34,8 @@ class FileTimer(pytest_cutile.Timer):
         self.calls = 0
 
     def time_block(self, launches):
-        launches[0]()
+        for launch in launches:
+            launch()
         state = json.loads((HERE / "times.json").read_text())
         times = state["times"]
         value = times[min(self.calls // PLACEMENTS, len(times) - 1)]

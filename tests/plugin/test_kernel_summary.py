@@ -22,7 +22,7 @@ def test_a_regression_is_on_top(project, summary, args):
     project.times(44.0)
     text = text_after(project, summary, *args, ret=pytest.ExitCode.TESTS_FAILED)
     assert text.startswith("## cuTile kernels: 1 of 1 cases failed\n\n### Failed\n\n")
-    assert text.count("| `scale` | `n8` | `sm_90` | regression | 44 us |") == 1
+    assert text.count("| `scale` | `n8` | `sm_90` | `NVIDIA H200` | regression | 44 us |") == 1
     assert "| +10.0 % | `slower` |" in text
     assert text.count("##") == 2  # workers wrote nothing
 
@@ -121,6 +121,7 @@ def test_junit_files_have_a_property_for_each_figure(project, args):
         "cutile.speed.kernel": "test_mine",
         "cutile.speed.case": "test_mine",
         "cutile.speed.arch": "sm_90",
+        "cutile.speed.gpu": "NVIDIA H200",
         "cutile.speed.verdict": "no-baseline",
         "cutile.speed.reason": "no-file",
         "cutile.speed.detail": found["cutile.speed.detail"],
@@ -128,4 +129,5 @@ def test_junit_files_have_a_property_for_each_figure(project, args):
         "cutile.speed.rate": "2500",
         "cutile.speed.unit": "GB/s",
         "cutile.speed.share_of_limit": found["cutile.speed.share_of_limit"],
+        "cutile.speed.gpu": "NVIDIA H200",
     }

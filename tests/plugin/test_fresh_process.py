@@ -1,0 +1,134 @@
+"""A suspect is measured again in fresh processes, and only what they show counts."""
+
+import json
+
+import pytest
+
+SLOW_ELSEWHERE = """
+import os
+START = "PYTEST_CUTILE_RUN" not in os.environ  # not configured yet: set only by a process before this one
+
+def time_block(self, launches, _first=FileTimer.time_block):
+    state = json.loads((HERE / "times.json").read_text())
+    own, again = state["times"]
+    with (HERE / "processes").open("a") as file:
+        file.write(f"{os.getpid()}\\n")
+    if again == "die" and not START:
+        os._exit(3)
+    if again == "error" and not START:
+        raise pytest_cutile.TimingError("it broke")
+    if again == "nan" and not START:
+        return [[float("nan")] * 5]
+    return [[own if START else again] * 5 for _ in launches]
+
+FileTimer.time_block = time_block
+"""
+
+
+@pytest.fixture
+def fresh(project, monkeypatch):
+    """A project whose suspects are measured in real processes: one time here, another one there."""
+    # A test function that needs no torch: each process imports it in seconds.
+    project.pytester.makepyfile(test_mine="def test_mine(perf): perf(lambda: None, bytes=1e8)\n")
+    project.run("test_mine.py", "--update-baselines", gates="").assert_outcomes(passed=1)
+    monkeypatch.delenv("PYTEST_CUTILE_RUN")  # of the run that these tests are in
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text().partition("def measure_again")[0] + SLOW_ELSEWHERE)
+    return project
+
+
+def run(project, *args, tests="test_mine.py"):
+    return project.pytester.runpytest_subprocess(tests, "-p", "no:benchmark", *args)
+
+
+def processes(project):
+    return len(set((project.path / "processes").read_text().split()))
+
+
+def test_a_slowdown_that_fresh_processes_show_fails(fresh):
+    fresh.times(42.4, 42.8)
+    result = run(fresh, "-v", "--junitxml=junit.xml")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*measured * 42.4 us, then in fresh processes 42.8, 42.8, 42.8 us"])
+    assert processes(fresh) == 4
+    assert "slower than its baseline" in (fresh.path / "junit.xml").read_text()
+
+
+def test_cases_of_declared_kernels_are_repeated(fresh):
+    fresh.times(40.0, 40.0)
+    run(fresh, "-m", "cutile_speed", "--update-baselines", tests="mykernels").assert_outcomes(passed=1)
+    fresh.times(42.4, 42.8)
+    result = run(fresh, "-m", "cutile_speed", tests="mykernels")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["scale[[]n8[]] on sm_90*slower*"])
+
+
+def test_a_slowdown_that_they_do_not_show_passes(fresh):
+    fresh.times(42.4, 40.0)
+    run(fresh, "--perf-strict").assert_outcomes(passed=1)
+    assert processes(fresh) == 2
+
+
+def test_nothing_suspect_needs_no_process(fresh):
+    fresh.times(40.0, 80.0)
+    run(fresh).assert_outcomes(passed=1)
+    assert processes(fresh) == 1
+
+
+@pytest.mark.parametrize(
+    ("again", "message"),
+    [
+        ("die", "*the fresh process that was to measure it again did not: it ended with status 3*"),
+        ("error", "*it broke*"),
+        ("nan", "*the timer returned nan*"),
+    ],
+)
+def test_one_that_breaks_is_no_pass(fresh, again, message):
+    fresh.times(42.4, again)
+    result = run(fresh)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([message])
+    result.stdout.fnmatch_lines(["test_mine *speed failed"])
+
+
+def test_recording_takes_three_processes(fresh):
+    fresh.baseline.unlink()
+    fresh.times(40.0, 40.2)
+    run(fresh, "--update-baselines").assert_outcomes(passed=1)
+    (entry,) = json.loads(fresh.baseline.read_text())["entries"].values()
+    runs = entry["runs"]
+    assert [each["median_us"] for each in runs] == [40.0, 40.2, 40.2]
+
+
+def test_test_functions_with_their_fixtures_and_parameters_are_repeated(fresh):
+    fresh.pytester.makepyfile(
+        test_two="""
+        import pytest
+
+        @pytest.fixture
+        def launch(): return lambda: None
+
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_two(perf, launch, n):
+            perf(launch, bytes=n * 5e7, name="first")
+            perf(launch, bytes=n * 5e7, name="second")
+        """
+    )
+    fresh.times(40.0, 40.0)
+    run(fresh, "--update-baselines", tests="test_two.py").assert_outcomes(passed=2)
+    fresh.times(42.4, 42.4)
+    result = run(fresh, "-k", "two and 2", "-x", tests="test_two.py")
+    result.assert_outcomes(failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*#first on sm_90*slower*", "*#second on sm_90*slower*"])
+
+
+def test_options_of_the_projects_own_conftest_reach_it(fresh):
+    conftest = fresh.path / "conftest.py"
+    conftest.write_text(
+        conftest.read_text()
+        + "\ndef pytest_addoption(parser): parser.addoption('--size', type=int, default=0)\n"
+        + "def pytest_configure(config):\n    if config.getoption('--size') != 7: os._exit(5)\n"
+    )
+    fresh.times(42.4, 42.8)
+    run(fresh, "--size=7").assert_outcomes(failed=1)
+    assert processes(fresh) == 4
