@@ -1,8 +1,8 @@
 """The rule of the speed gate: screen every case once, then confirm suspects in fresh processes.
 
 Everything is arithmetic on *levels*: the logarithm of the time that one process measured, less that of the
-control where one is followed (`Level`). A difference of levels of 0.02 is a slowdown of 2 %. What is known of the
-noise comes from the stored runs, all cases together, on top of what was measured on H200s
+control where one is followed (`Level`). A difference of levels of 0.02 is a slowdown of 2 %. What is known of
+the noise comes from the stored runs, all cases together, on top of what was measured on H200s
 (docs/measuring.md); `python -m benchmarks.speed_rule` shows what the rule catches and how often it is wrong.
 """
 
@@ -23,13 +23,13 @@ class Rule:
     """The thresholds of the speed gate."""
 
     margin: float = 0.02
-    """The slowdown that must not be missed, as a fraction. What is slower by less than half of it never fails."""
+    """The slowdown that must not be missed, as a fraction. A slowdown of less than half of it never fails."""
     alpha: float = 0.005
     """How often a run in which nothing got slower may fail, whatever the number of its cases."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be called slower; the last one is the most."""
     screen_z: float = 2.6
-    """Standard errors that the screening leaves room for: it misses a slowdown of `margin` 5 times in 1000."""
+    """Standard errors of room that the screening leaves: it misses a slowdown by `margin` 5 times in 1000."""
     clear_z: float = 2.8
     """Standard errors by which a suspect must stay below the margin to be cleared."""
     runs_per_session: int = 3
@@ -315,8 +315,11 @@ class Estimate:
 
     def smallest_visible(self, rule: Rule, family: int) -> float:
         """Return the smallest slowdown, as a fraction, that 19 of 20 such measurements would have caught."""
-        seen = (self._quantile(rule, family) + t_quantile(0.95, self.dof)) * self.error
-        return math.expm1(max(seen, rule.least))
+        # What is called slower: beyond chance, not too small to matter, and not cleared.
+        needed = max(
+            self._quantile(rule, family) * self.error, rule.least, rule.limit - rule.clear_z * self.error
+        )
+        return math.expm1(needed + t_quantile(0.95, self.dof) * self.error)
 
     def _quantile(self, rule: Rule, family: int) -> float:
         # Three digits of the degrees of freedom are plenty, and let most cases share a quantile.
