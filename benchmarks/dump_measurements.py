@@ -1,6 +1,6 @@
 """A plugin that writes every measurement of a run to the file in DUMP_MEASUREMENTS, a line of JSON each.
 
-    DUMP_MEASUREMENTS=out.jsonl pytest -p benchmarks.dump_measurements kernels -m cutile_speed
+DUMP_MEASUREMENTS=out.jsonl pytest -p benchmarks.dump_measurements kernels -m cutile_speed
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_cutile.options import MEASURED_AGAIN
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_cutile.core.timing import Measurement
     from pytest_cutile.gates.measuring import Unmeasured
     from pytest_cutile.gates.suite import OpenCase

@@ -13,7 +13,7 @@ import pytest
 # What pytest's own protocol calls, and what plugins that run tests again have called for years.
 from _pytest.runner import CallInfo, runtestprotocol
 
-from pytest_cutile.terminal import PROPERTY
+from pytest_cutile.reports import PROPERTY
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.suite import MeasureAgain, OpenCase, SpeedSuite
@@ -102,7 +102,7 @@ class HeldReports:
             pytest.fail(message, pytrace=False)
 
         if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
-            item.funcargs = {}
+            item.funcargs = {}  # type: ignore[attr-defined]
         call = CallInfo.from_call(fail, when="call")
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         report.duration, report.sections = passed.duration, passed.sections

@@ -31,9 +31,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-baseline",
         metavar="PATH|git:REV|none",
-        help="What to compare with: a directory (or JSON file of speeds) of baselines, by default baselines/ in "
-        "the rootdir; git:REV, the kernels of that revision, measured now, in turns with the working tree's; "
-        "or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the project "
+        help="What to compare with: a directory (or JSON file of speeds) of baselines, by default baselines/ "
+        "in the rootdir; git:REV, the kernels of that revision, measured now, in turns with the working "
+        "tree's; or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the project "
         "for the place of the tests.",
     )
     group.addoption(
@@ -64,6 +64,12 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="Print what the kernels were compiled to: resources, blocks per multiprocessor, instructions "
         "and the compiler's remarks by source line, architectures side by side.",
+    )
+    group.addoption(
+        "--kernel-summary",
+        metavar="PATH",
+        help="Append a Markdown summary of the run to PATH, failures first, such as "
+        '--kernel-summary="$GITHUB_STEP_SUMMARY" for the page of a GitHub Actions job.',
     )
     parser.addini(
         "cutile_kernels",
@@ -157,6 +163,7 @@ def read_settings(config: pytest.Config) -> Settings:
         static_rule=StaticRule(margin=_fraction(config, "cutile_static_margin")),
         changed_only=_changed_only(config),
         kernel_report=config.getoption("--kernel-report"),
+        kernel_summary=_kernel_summary(config),
         compile_timeout_s=_positive(config, "cutile_compile_timeout"),
         measured_again=None if measured_again is None else Path(measured_again),
         xdist_worker=hasattr(config, "workerinput"),
@@ -247,6 +254,20 @@ def _changed_only(config: pytest.Config) -> bool:
     if asked and config.getoption("--perf-baseline") == "none":
         raise pytest.UsageError("--changed-only needs baselines to compare with, not --perf-baseline none")
     return asked
+
+
+def _kernel_summary(config: pytest.Config) -> Path | None:
+    text = config.getoption("--kernel-summary")
+    if text is None or hasattr(config, "workerinput"):
+        return None
+    if not text.strip():
+        raise pytest.UsageError("--kernel-summary is empty: give a file (is the shell variable set?)")
+    path = config.invocation_params.dir / Path(text).expanduser()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise pytest.UsageError(f"--kernel-summary: {text} cannot be written: {error.strerror}") from error
+    return path
 
 
 def _fraction(config: pytest.Config, name: str) -> float:

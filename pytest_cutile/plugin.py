@@ -13,7 +13,9 @@ import pytest
 
 from pytest_cutile import options
 from pytest_cutile.core.settings import Settings
-from pytest_cutile.terminal import PROPERTY, Progress, TerminalSummary
+from pytest_cutile.reports import PROPERTY, Results
+from pytest_cutile.summary_file import SummaryFile
+from pytest_cutile.terminal import Progress, TerminalSummary
 
 if TYPE_CHECKING:
     from pytest_cutile.collection import KernelLocation
@@ -31,6 +33,7 @@ ENGINE: pytest.StashKey[Engine] = pytest.StashKey()
 PROGRESS: pytest.StashKey[Progress] = pytest.StashKey()
 COMPILATIONS: pytest.StashKey[Compilations] = pytest.StashKey()
 STATIC_GATE: pytest.StashKey[StaticGate] = pytest.StashKey()
+SUMMARY_FILE: pytest.StashKey[SummaryFile] = pytest.StashKey()
 STARTED: pytest.StashKey[bool] = pytest.StashKey()
 UNTOUCHED: pytest.StashKey[int] = pytest.StashKey()
 _UNTOUCHED = "cutile_untouched"
@@ -82,7 +85,12 @@ def pytest_configure(config: pytest.Config) -> None:
         _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
     config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
-    config.pluginmanager.register(TerminalSummary(settings), "cutile-summary")
+    results = Results(xdist_worker=settings.xdist_worker)
+    config.pluginmanager.register(results, "cutile-results")
+    config.pluginmanager.register(TerminalSummary(settings, results), "cutile-summary")
+    if settings.kernel_summary is not None:
+        config.stash[SUMMARY_FILE] = summary_file = SummaryFile(settings.kernel_summary, results)
+        config.pluginmanager.register(summary_file, "cutile-summary-file")
     if settings.measured_again is None:
         _hold_open_tests(config)
     if config.pluginmanager.hasplugin("dsession"):
@@ -225,7 +233,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Call it a success when nothing had to run because `--changed-only` left everything out."""
+    """Call it a success when `--changed-only` left everything out; write the summary file."""
     config = session.config
     engine = config.stash.get(ENGINE, None)
     untouched = max(config.stash.get(UNTOUCHED, 0), engine.untouched_tests if engine is not None else 0)
@@ -233,6 +241,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         config.workeroutput[_UNTOUCHED] = untouched
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and untouched:
         session.exitstatus = pytest.ExitCode.OK
+    if SUMMARY_FILE in config.stash:
+        config.stash[SUMMARY_FILE].write(session, left_out=untouched)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -356,7 +366,7 @@ def _gpu_shared(item: pytest.Item) -> AbstractContextManager[None]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send the gates' results along with the reports: to xdist's controller, and into JUnit files."""
+    """Send the gates' results along with the reports, also to xdist's controller."""
     engine = item.config.stash.get(ENGINE, None)
     if engine is not None and engine.results:
         item.user_properties += [(PROPERTY, result.to_dict()) for result in engine.results]

@@ -9,24 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.results import Gate
 from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.verdicts import Verdict
+from pytest_cutile.reports import Results, results_of
 
 if TYPE_CHECKING:
     from pytest_cutile.core.report import SummaryLine
-
-PROPERTY = "cutile"
-"""Name of the report property that carries a `GateResult`."""
-
-
-def results_of(report: pytest.TestReport) -> list[GateResult]:
-    """Return the gate results that a test's report carries."""
-    return [
-        GateResult.from_dict(dict(value))  # type: ignore[call-overload]
-        for name, value in report.user_properties
-        if name == PROPERTY
-    ]
 
 
 class Progress:
@@ -79,16 +68,11 @@ class Progress:
 
 
 class TerminalSummary:
-    """Collects the results of all tests, also of xdist workers, and prints them at the end."""
+    """Says a test's verdict as it ends, and prints the results of all of them at the end."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, results: Results) -> None:
         self._settings = settings
-        self._results: list[GateResult] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the results along. Reports of later phases repeat those of earlier ones."""
-        if report.when == "teardown":
-            self._results += results_of(report)
+        self._results = results
 
     def pytest_report_teststatus(
         self, report: pytest.TestReport
@@ -111,11 +95,11 @@ class TerminalSummary:
         """Print the summary table."""
         if self._settings.kernel_report:
             self._print_kernel_report(terminalreporter)
-        if not self._results:
+        if not self._results.all:
             return
         from pytest_cutile.core.report import summary
 
-        lines = summary(self._results, verbose=terminalreporter.verbosity > 0)
+        lines = summary(self._results.all, verbose=terminalreporter.verbosity > 0)
         terminalreporter.section("cuTile kernels")
         for line in lines:
             terminalreporter.write_line(line.text, **_markup(line))
@@ -127,7 +111,7 @@ class TerminalSummary:
             return linecache.getline(str(self._settings.rootpath / file), line)
 
         terminalreporter.section("what the kernels were compiled to")
-        for text in kernel_report(self._results, source_line=source_line) or [
+        for text in kernel_report(self._results.all, source_line=source_line) or [
             "nothing: no test of the gate static compiled a kernel (is it deselected?)"
         ]:
             terminalreporter.write_line(text)

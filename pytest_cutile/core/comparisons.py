@@ -106,7 +106,7 @@ class DuetComparison(Comparison):
         return median([block.log_ratio for block in measurement.blocks])
 
     def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
-        """Return the difference between the two. A session acts on both alike, so the weather is no matter."""
+        """Return the difference between the two; a session acts on both alike."""
         del weather
         return Estimate.of(levels, DUET_REFERENCE)
 

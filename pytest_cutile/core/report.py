@@ -180,24 +180,20 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     Rows in which nothing was timed and nothing failed are joined per kernel unless `verbose`.
     """
     results = list(results)
-    by_row: dict[tuple[str, str, str, str], dict[str, GateResult]] = defaultdict(dict)
-    not_measured: Counter[tuple[str, str]] = Counter()
     undecided: dict[str, None] = {}
     for result in results:
-        by_row[result.kernel, result.case, result.arch, result.key][result.gate] = result
-        if result.verdict == Verdict.NOT_MEASURED:
-            not_measured[result.detail or result.reason, result.gate] += 1
-        elif result.verdict in UNDECIDED and result.detail and not result.recorded:
+        said = result.verdict in UNDECIDED and result.verdict != Verdict.NOT_MEASURED
+        if said and result.detail and not result.recorded:
             undecided[f"{result.verdict}: {result.detail}"] = None
     rows: list[tuple[tuple[str, ...], bool | None]] = []
     quiet: dict[tuple[str, str, str], tuple[list[str], bool | None]] = {}
-    for (kernel, case, arch, _), gates in sorted(by_row.items()):
-        verdict, good = _verdict_of_row(gates)
+    for (kernel, case, arch, _), gates in rows_of(results).items():
+        verdict, good = verdict_of_row(gates)
         speed = gates.get(Gate.SPEED)
         if not verbose and good is not False and (speed is None or speed.median_us is None):
             quiet.setdefault((kernel, verdict, arch), ([], good))[0].append(case)
             continue
-        rows.append(((kernel, case, arch, *_figures(speed), verdict), good))
+        rows.append(((kernel, case, arch, *figures(speed), verdict), good))
     joined: dict[tuple[str, str, int, bool | None], list[str]] = defaultdict(list)
     for (kernel, verdict, arch), (cases, good) in quiet.items():
         joined[kernel, verdict, len(cases), good].append(arch)
@@ -210,12 +206,9 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     table = align(_fit([_HEADER, *(row for row, _ in rows)]), rule=True)
     lines = [SummaryLine(table[0], None), SummaryLine(table[1], None)]
     lines += [SummaryLine(text, good) for text, (_, good) in zip(table[2:], rows, strict=True)]
-    by_detail: dict[str, list[str]] = defaultdict(list)
-    for (detail, gate), count in sorted(not_measured.items()):
-        by_detail[detail].append(f"{count} {gate}")
     lines += [
-        SummaryLine(f"not measured: {', '.join(gates)}: {detail}", None)
-        for detail, gates in by_detail.items()
+        SummaryLine(f"not measured: {counts}: {detail}", None)
+        for detail, counts in not_measured(results).items()
     ]
     shown = 5
     lines += [SummaryLine(text, None) for text in list(undecided)[:shown]]
@@ -278,17 +271,47 @@ def _clipped(text: str, verbose: bool) -> str:
     return text if len(text) <= WIDTH or verbose else f"{text[: WIDTH - 4]} ..."
 
 
-def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
+def rows_of(results: Iterable[GateResult]) -> dict[tuple[str, str, str, str], dict[str, GateResult]]:
+    """Return the results by (kernel, case, arch, key), sorted, and within each by gate."""
+    rows: dict[tuple[str, str, str, str], dict[str, GateResult]] = defaultdict(dict)
+    for result in results:
+        rows[result.kernel, result.case, result.arch, result.key][result.gate] = result
+    return {row: rows[row] for row in sorted(rows)}
+
+
+def not_measured(results: Iterable[GateResult]) -> dict[str, str]:
+    """Return what was not measured: counts by gate ("3 correct, 3 speed"), for each reason in words."""
+    counts = Counter(
+        (result.detail or result.reason, result.gate)
+        for result in results
+        if result.verdict == Verdict.NOT_MEASURED
+    )
+    by_detail: dict[str, list[str]] = defaultdict(list)
+    for (detail, gate), count in sorted(counts.items()):
+        by_detail[detail].append(f"{count} {gate}")
+    return {detail: ", ".join(gates) for detail, gates in by_detail.items()}
+
+
+def verdict_word(result: GateResult) -> str:
+    """Return one result's verdict in words: "wrong result", "regression (worse-code)", "no-baseline"."""
+    if result.verdict == "fail":
+        own = {"raised": f"{result.gate}: raised", "no-compiler": "no compiler"}
+        return own.get(result.reason, _FAILED[result.gate])
+    if result.verdict == Verdict.REGRESSION and result.gate == Gate.STATIC:
+        return f"{Verdict.REGRESSION} ({result.reason})"
+    return str(result.verdict)
+
+
+def verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
+    """Return the verdict on a case from those of its gates, the worst first, and what its colour says."""
     for gate in (Gate.COMPILE, Gate.STATIC, Gate.CORRECT, Gate.SPEED):
         result = gates.get(gate)
         if result is not None and result.verdict == "fail":
-            own = {"raised": f"{gate}: raised", "no-compiler": "no compiler"}
-            return own.get(result.reason, _FAILED[gate]), False
+            return verdict_word(result), False
     speed, static = gates.get(Gate.SPEED), gates.get(Gate.STATIC)
-    if speed is not None and speed.verdict == Verdict.REGRESSION:
-        return Verdict.REGRESSION.value, False
-    if static is not None and static.verdict == Verdict.REGRESSION:
-        return f"{Verdict.REGRESSION} ({static.reason})", False
+    for result in (speed, static):
+        if result is not None and result.verdict == Verdict.REGRESSION:
+            return verdict_word(result), False
     if speed is not None and speed.verdict != Verdict.NOT_MEASURED:
         good = True if speed.verdict in (Verdict.PASS, Verdict.IMPROVEMENT) else None
         return speed.verdict, good
@@ -306,7 +329,8 @@ def _verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
     return ", ".join(said), True
 
 
-def _figures(speed: GateResult | None) -> tuple[str, str, str, str]:
+def figures(speed: GateResult | None) -> tuple[str, str, str, str]:
+    """Return time, rate, share of the limit and change as text, empty where there is none."""
     if speed is None or speed.median_us is None:
         return ("", "", "", "")
     return (
@@ -320,15 +344,15 @@ def _figures(speed: GateResult | None) -> tuple[str, str, str, str]:
 def _fit(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Shorten kernel and case names until the table is at most WIDTH columns wide."""
     kernel_width = 20
-    rows = [(_shorten(row[0], kernel_width), *row[1:]) for row in rows]
+    rows = [(shorten(row[0], kernel_width), *row[1:]) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     over = sum(widths) + 2 * (len(widths) - 1) - WIDTH
     case_width = max(widths[1] - over, 8)
     kernel_width = max(widths[0] - max(over - (widths[1] - case_width), 0), 8)
-    return [(_shorten(row[0], kernel_width), _shorten(row[1], case_width), *row[2:]) for row in rows]
+    return [(shorten(row[0], kernel_width), shorten(row[1], case_width), *row[2:]) for row in rows]
 
 
-def _shorten(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """Cut the middle of `text`: names differ at their ends."""
     if len(text) <= width:
         return text
@@ -354,5 +378,4 @@ def align(rows: Sequence[tuple[str, ...]], *, indent: str = "", rule: bool = Fal
 
 def speed_word(result: GateResult) -> str:
     """Return one case's progress line: time, rate, change, verdict ("38.8 us, 3459 GB/s, +0.3 %, pass")."""
-    figures = [figure for figure in _figures(result) if figure]
-    return ", ".join([*figures, result.verdict])
+    return ", ".join([*filter(None, figures(result)), result.verdict])

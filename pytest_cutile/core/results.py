@@ -66,3 +66,13 @@ class GateResult:
     def from_dict(cls, data: dict[str, Any]) -> GateResult:
         """Rebuild from `to_dict`'s form."""
         return cls(**{**data, "changes": tuple(data.get("changes", ()))})
+
+    def to_properties(self) -> list[tuple[str, str]]:
+        """Return what is known as named texts for JUnit files: ("cutile.speed.median_us", "38.81")."""
+        texts: list[tuple[str, str]] = []
+        for name, value in self.to_dict().items():
+            if name in ("gate", "facts") or value is None or value in ("", []):
+                continue
+            text = f"{value:.6g}" if isinstance(value, float) else value
+            texts.append((f"cutile.{self.gate}.{name}", "; ".join(text) if name == "changes" else f"{text}"))
+        return texts

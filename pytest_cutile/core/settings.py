@@ -45,6 +45,8 @@ class Settings:
     """Whether to leave out the cases whose compiled code and launch are those of the static baselines."""
     kernel_report: bool
     """Whether to print what was compiled, kernel by kernel."""
+    kernel_summary: Path | None
+    """File to which a Markdown summary is appended; None in workers of pytest-xdist."""
     compile_timeout_s: float
     """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
     measured_again: Path | None

@@ -23,13 +23,13 @@ class Rule:
     """The thresholds of the speed gate."""
 
     margin: float = 0.02
-    """The slowdown that must not be missed, as a fraction. A slowdown of less than half of it never fails."""
+    """The slowdown that must not be missed, as a fraction; less than half of it never fails."""
     alpha: float = 0.005
     """How often a run in which nothing got slower may fail, whatever the number of its cases."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be called slower; the last one is the most."""
     screen_z: float = 2.6
-    """Standard errors of room that the screening leaves: it misses a slowdown by `margin` 5 times in 1000."""
+    """Standard errors that the screening leaves room for: it misses `margin` 5 times in 1000."""
     clear_z: float = 2.8
     """Standard errors by which a suspect must stay below the margin to be cleared."""
     runs_per_session: int = 3

@@ -88,7 +88,7 @@ class Engine:
         """The cases that were compared with a baseline."""
         path = settings.measured_again
         self.measured_again = MeasuredAgain(path) if path is not None else None
-        """In a fresh process that measures for another one: takes each measurement. Nothing is judged there."""
+        """In a fresh process that measures for another one, where nothing is judged: takes the measurements."""
         self._static_baselines: dict[str, StaticFile | None] = {}
         self._revision: Revision | None = None
         self.gpu_failure: str | None = None
@@ -155,8 +155,8 @@ class Engine:
         if name != device.name or (uuid is not None and f"{uuid}" not in device.uuid):
             raise Blocked(
                 Reason.NO_GPU,
-                f"the first GPU is {device.name} ({device.uuid}) for NVML and {name} ({uuid}) for CUDA (another "
-                "order, MIG, or torch used the GPU before pytest chose one for this worker): set "
+                f"the first GPU is {device.name} ({device.uuid}) for NVML and {name} ({uuid}) for CUDA "
+                "(another order, MIG, or torch used a GPU before pytest chose one for this worker): set "
                 "CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES to one whole GPU",
             )
 

@@ -95,8 +95,8 @@ class Perf:
             **kwargs: Keyword arguments of `fn`.
 
         Returns:
-            The measurement. The test is skipped where nothing can be measured; it fails on a regression, after
-            fresh processes have confirmed that, when all other tests are done.
+            The measurement. The test is skipped where nothing can be measured; it fails on a regression,
+            after fresh processes have confirmed that, when all other tests are done.
         """
         __tracebackhide__ = True
         label = name or ""

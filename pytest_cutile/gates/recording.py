@@ -81,7 +81,7 @@ def record(engine: Engine, recordings: Sequence[Recording]) -> dict[str, Note]:
 
 
 def new_session(unique: str | None = None) -> str:
-    """Return a name for a run of pytest that no other one has; the same for workers with the same `unique`."""
+    """Return a name for a run of pytest that no other one has; one for all workers with the same `unique`."""
     return f"{dt.datetime.now(dt.UTC):%Y-%m-%d}-{(unique or uuid.uuid4().hex)[:8]}"
 
 

@@ -115,6 +115,13 @@ class Revision:
             sys.path[:] = path
             importlib.invalidate_caches()
 
+    def owns(self, name: str) -> bool:
+        """Return whether the revision has loaded a module of this name, or one below it."""
+        return any(
+            f"{module}.".startswith(f"{name}.") or f"{name}.".startswith(f"{module}.")
+            for module in self._modules
+        )
+
     def spec(self, module: str, name: str) -> KernelSpec | None:
         """Return the kernel that `module` declared under `name`, or None if it did not.
 

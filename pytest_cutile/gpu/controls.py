@@ -18,7 +18,7 @@ COPY_BYTES = 96 << 20
 
 
 def matrix_product() -> Control | None:
-    """Return a bfloat16 product of the BLAS library, which lives on the same clock as a compute-bound kernel."""
+    """Return a bfloat16 product of the BLAS library: it lives on the same clock as a compute-bound kernel."""
     import torch
 
     m, k, n = PRODUCT

@@ -139,7 +139,8 @@ def sm_clock_mhz() -> float | None:
     """Return the clock of the first visible GPU's SMs now; None where it is not known."""
     with _nvml() as pynvml:
         handle = _visible(pynvml)[0]
-        return _answer(pynvml, lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)))
+        clock = _answer(pynvml, lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        return None if clock is None else float(clock)
 
 
 def _answer(pynvml: Any, ask: Callable[[], Any]) -> Any:
@@ -175,9 +176,9 @@ def problems() -> Sequence[str]:
                 pynvml, lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
             )
             found[-1] += f" ({celsius} degrees Celsius, {clock} of {highest} MHz)"
-        elif clock and highest and clock < LOW_CLOCK * highest:
-            if not any(reasons & getattr(pynvml, name, 0) for name in _USUAL):
-                found.append(f"its clock is held at {clock} of {highest} MHz")
+        usual = any(reasons & getattr(pynvml, name, 0) for name in _USUAL)
+        if not found and not usual and clock and highest and clock < LOW_CLOCK * highest:
+            found.append(f"its clock is held at {clock} of {highest} MHz")
         running = _answer(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
         others = count_others([process.pid for process in running], own_processes())
         if others:

@@ -116,7 +116,7 @@ class CudaGraphTimer(Timer):
         for _ in range(WARM_UP_LAUNCHES):
             for launch in launches:
                 launch()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = _events(2)
         torch.cuda.synchronize()
         start.record()
         for launch in launches:
@@ -131,9 +131,9 @@ class CudaGraphTimer(Timer):
         """How long the flush takes."""
         import torch
 
-        times = []
+        times: list[float] = []
         for _ in range(5):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = _events(2)
             start.record()
             self._flush_buffer.zero_()
             end.record()
@@ -195,6 +195,13 @@ class CudaGraphTimer(Timer):
                 break
             before = now
         self._warm = True
+
+
+def _events(count: int) -> list[Any]:
+    import torch
+
+    new_event: Callable[[], Any] = functools.partial(torch.cuda.Event, enable_timing=True)
+    return [new_event() for _ in range(count)]
 
 
 def _order(lanes: int, rounds: int) -> list[int]:

@@ -2,18 +2,21 @@
 
 import pytest
 
-from kernels import matmul, rms_norm, softmax
+from kernels import fmha, matmul, rms_norm, softmax
 from kernels._launch import choose_warps, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
 
 torch = pytest.importorskip("torch")
 
-MODULES = [matmul, softmax, rms_norm]
+MODULES = [matmul, softmax, rms_norm, fmha]
 SPECS = [module.SPEC for module in MODULES]
 by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
 HALF = {"dtype": torch.float16}
+
+# Timed on workloads that others chose: what matters is that figures can be compared.
+PUBLISHED = {"fmha"}
 
 
 def make_tensor(shape, dtype, *, dist="normal", low=0.0, high=1.0):
@@ -77,6 +80,72 @@ def test_rms_norm_says_what_is_wrong(x, weight, eps, error, message):
         rms_norm.rms_norm(x, weight, eps)
 
 
+def half(*shape, **kwargs):
+    return torch.ones(shape, **HALF, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "scale", "error", "message"),
+    [
+        (half(1, 2, 3, 64), None, half(1, 2, 3, 64), None, TypeError, "k must be a torch.Tensor, got None"),
+        (*[torch.ones(1, 2, 3, 64)] * 3, None, TypeError, "supported are float16, bfloat16"),
+        (half(1, 2, 3, 64), *[half(1, 2, 3, 64).bfloat16()] * 2, None, TypeError, "k has dtype .* but q has"),
+        (half(1, 2, 3, 64), *[half(1, 2, 3, 64, device="meta")] * 2, None, ValueError, "k is on meta, but q"),
+        (half(2, 3, 64), *[half(1, 2, 3, 64)] * 2, None, ValueError, r"q must be .* got shape \[2, 3, 64\]"),
+        (*[half(1, 2, 3, 64)] * 2, half(3, 64), None, ValueError, r"v must be .* got shape \[3, 64\]"),
+        (*[half(1, 2, 3, 80)] * 3, None, ValueError, "with D = 80; supported are 64, 128, 256"),
+        (
+            half(1, 2, 3, 64),
+            *[half(1, 2, 5, 128)] * 2,
+            None,
+            ValueError,
+            r"k must be \[1, H_kv, N, 64\], but is",
+        ),
+        (
+            half(2, 2, 3, 64),
+            *[half(1, 2, 5, 64)] * 2,
+            None,
+            ValueError,
+            r"k must be \[2, H_kv, N, 64\], but is",
+        ),
+        (
+            *[half(1, 2, 3, 64)] * 2,
+            half(1, 2, 4, 64),
+            None,
+            ValueError,
+            r"v must have k's shape \[1, 2, 3, 64\]",
+        ),
+        (*[half(1, 2, 3, 64)] * 2, half(1, 1, 3, 64), None, ValueError, r"k's shape .* is \[1, 1, 3, 64\]"),
+        (
+            half(1, 3, 3, 64),
+            *[half(1, 2, 3, 64)] * 2,
+            None,
+            ValueError,
+            "q has 3 heads, which is no multiple",
+        ),
+        (
+            half(1, 3, 3, 64),
+            *[half(1, 0, 3, 64)] * 2,
+            None,
+            ValueError,
+            "no multiple of the 0 heads of k and v",
+        ),
+        (*[half(1, 2, 3, 64)] * 3, 0.0, ValueError, "scale must be a positive number, got 0.0"),
+        (*[half(1, 2, 3, 64)] * 3, -1.0, ValueError, "scale must be a positive number, got -1.0"),
+        (*[half(1, 2, 3, 64)] * 3, float("nan"), ValueError, "scale must be a positive number, got nan"),
+        (
+            *[half(1, 1, 1, 64).expand(65536, 1, 1, 64)] * 3,
+            None,
+            ValueError,
+            "at most 65535 batches and heads",
+        ),
+    ],
+)
+def test_fmha_says_what_is_wrong(q, k, v, scale, error, message):
+    with pytest.raises(error, match="^fmha: .*" + message):
+        fmha.fmha(q, k, v, scale=scale)
+
+
 def test_nothing_is_launched_for_nothing():
     assert matmul.matmul(torch.ones(0, 3), torch.ones(3, 2)).shape == (0, 2)
     # An empty sum is zero, not undefined.
@@ -84,6 +153,10 @@ def test_nothing_is_launched_for_nothing():
     assert softmax.softmax(torch.ones(0, 4)).shape == (0, 4)
     assert softmax.softmax(torch.ones(4, 0)).shape == (4, 0)
     assert rms_norm.rms_norm(torch.ones(2, 0, 3), torch.ones(3)).shape == (2, 0, 3)
+    assert fmha.fmha(half(2, 3, 0, 64), *[half(2, 3, 5, 64)] * 2).shape == (2, 3, 0, 64)
+    assert torch.equal(
+        fmha.fmha(half(2, 4, 5, 64), *[half(2, 2, 0, 64)] * 2), torch.zeros(2, 4, 5, 64, **HALF)
+    )
 
 
 # -- specs ------------------------------------------------------------------------------------------
@@ -93,19 +166,22 @@ def test_nothing_is_launched_for_nothing():
 def test_case_names_are_unique_and_some_are_timed(spec):
     names = [case.name for case in spec.cases]
     assert len(set(names)) == len(names)
-    assert 2 <= sum(case.speed for case in spec.cases) <= 4
+    assert 2 <= sum(case.speed for case in spec.cases) <= (6 if spec.name in PUBLISHED else 4)
 
 
 @by_name
 def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
-    """At 85 % of what an H200 can do: 4.8 TB/s, 989 TFLOPS of float16, half of that of tfloat32."""
+    """At 85 % of what an H200 can do: 4.8 TB/s, 989 TFLOPS of float16, half of that of tfloat32.
+
+    Longer ones cost time and tell no more; a published workload is taken as it is.
+    """
     for case in spec.cases:
         if not case.speed:
             continue
         work = spec.work_of(case)
         flops_per_us = (495e6 if work.dtype == "tfloat32" else 989e6) * 0.85
         us = max(work.flops / flops_per_us, work.bytes / (4.8e6 * 0.85))
-        assert 40 < us < 400, case.name
+        assert 40 < us < (11e3 if spec.name in PUBLISHED else 400), case.name
         if not work.flops:
             assert work.bytes > 4 * 60e6, f"{case.name} would partly stay in the L2"
 
@@ -121,6 +197,14 @@ def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
         # (2*3*5*3072 + 3072) * 2
         (rms_norm.SPEC, "bf16-3x5x3072", Work(bytes=190464, dtype="bfloat16")),
         (rms_norm.SPEC, "fp16-77", Work(bytes=462, dtype="float16")),
+        # 4 * 4*32 * 8192*8192 * 128; 4 * 4*32*8192*128 * 2
+        (fmha.SPEC, "fp16-4x32x8192x128", Work(flops=4398046511104, bytes=1073741824, dtype="float16")),
+        # 4 * 4*32 * 1024*1025/2 * 128
+        (fmha.SPEC, "fp16-causal-4x32x1024x128", Work(flops=34393292800, bytes=134217728, dtype="float16")),
+        # 4 * 2*6 * 200*333 * 128; (2*6*200 + 2*2*333) * 128 * 2, times two for O and for V
+        (fmha.SPEC, "fp16-2x6_2x200_333x128", Work(flops=409190400, bytes=1910784, dtype="float16")),
+        # 4 * 2*3 * 77*78/2 * 64; keys from 77 on are hidden: 4 * 2*3*77*64 * 2
+        (fmha.SPEC, "bf16-causal-2x3x77_300x64", Work(flops=4612608, bytes=236544, dtype="bfloat16")),
     ],
 )
 def test_work_equals_what_a_hand_computes(spec, name, expected):
@@ -133,11 +217,28 @@ def test_reduction_is_the_summed_axis():
     assert rms_norm.SPEC.reduction_of(case_of(rms_norm.SPEC, "fp32-2x3x5x130")) == 130
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_visible_pairs_are_counted_one_by_one(causal):
+    for m in range(1, 8):
+        for n in range(1, 8):
+            visible = sum(1 for i in range(m) for j in range(n) if not causal or j <= i)
+            assert fmha.count_visible(m, n, causal=causal) == visible
+
+
+def test_fmha_sums_over_keys_or_over_dimensions():
+    assert fmha.SPEC.reduction_of(case_of(fmha.SPEC, "bf16-2x3x77_300x128")) == 300
+    assert fmha.SPEC.reduction_of(case_of(fmha.SPEC, "bf16-causal-2x3x77_300x64")) == 77
+    assert fmha.SPEC.reduction_of(case_of(fmha.SPEC, "fp16-2x3x300_1x128")) == 128
+
+
 def test_transposed_cases_are_views():
     params = case_of(matmul.SPEC, "bf16-192x320x448-transposed_ab").params
     a, b = matmul.SPEC.inputs(make_tensor, **params)
     assert (a.shape, a.stride()) == ((192, 448), (1, 192))
     assert (b.shape, b.stride()) == ((448, 320), (1, 448))
+    params = case_of(fmha.SPEC, "fp16-2x4_2x190_260x64-heads_inside").params
+    k = fmha.SPEC.inputs(make_tensor, **params)["k"]
+    assert (k.shape, k.stride()) == ((2, 2, 260, 64), (260 * 2 * 64, 64, 2 * 64, 1))
 
 
 def test_float32_matmul_inputs_survive_the_tensor_core():
@@ -160,12 +261,30 @@ def test_references_agree_with_torch():
     torch.testing.assert_close(rms_norm.SPEC.reference(x, w, 1e-2), expected)
 
 
+@pytest.mark.parametrize(("m", "n"), [(7, 7), (7, 4), (4, 7), (1, 5)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scores", [1 << 24, 20, 1])
+def test_fmha_reference_is_torchs_attention_in_pieces_of_any_size(monkeypatch, m, n, causal, scores):
+    monkeypatch.setattr(fmha, "REFERENCE_SCORES", scores)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(shape, dtype=torch.float64) for shape in ((2, 6, m, 8), *[(2, 2, n, 8)] * 2))
+    for scale in (None, 0.7):
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=scale, enable_gqa=True
+        )
+        torch.testing.assert_close(fmha.SPEC.reference(q, k, v, causal=causal, scale=scale), expected)
+
+
 @by_name
 def test_reference_takes_what_inputs_makes(spec):
     smallest = min(spec.cases, key=lambda case: spec.work_of(case).bytes)
-    args = spec.inputs(make_tensor, **smallest.params)
-    exact = [arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args]
-    assert spec.reference(*exact).dtype == torch.float64
+    made = spec.inputs(make_tensor, **smallest.params)
+    args, kwargs = ((), made) if isinstance(made, dict) else (made, {})
+    exact_args = [arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    exact_kwargs = {
+        key: arg.double() if isinstance(arg, torch.Tensor) else arg for key, arg in kwargs.items()
+    }
+    assert spec.reference(*exact_args, **exact_kwargs).dtype == torch.float64
 
 
 # -- the plain Python that kernels share ------------------------------------------------------------
@@ -206,3 +325,12 @@ def test_every_architecture_has_a_configuration(arch):
     assert matmul.choose_config(arch, itemsize=4).tile_k * 2 == matmul.choose_config(arch, itemsize=2).tile_k
     assert softmax.choose_config(arch).max_row == 16384
     assert rms_norm.choose_config(arch).tile_elements > 0
+    for causal in (False, True):
+        narrow, wide = (fmha.choose_config(arch, head_dim=d, causal=causal) for d in (128, 256))
+        assert wide.tile_m * wide.tile_n <= narrow.tile_m * narrow.tile_n
+
+
+def test_fmha_takes_the_published_tiles():
+    for arch, tiles in {"sm_121": (64, 64, 2), "sm_103": (256, 128, 1)}.items():
+        config = fmha.choose_config(arch, head_dim=128, causal=True)
+        assert (config.tile_m, config.tile_n, config.occupancy) == tiles

@@ -1,0 +1,55 @@
+"""How results travel: along with the reports of tests, from xdist's workers too, and into JUnit files."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cutile.core.results import GateResult
+from pytest_cutile.core.verdicts import UNDECIDED, Verdict
+
+PROPERTY = "cutile"
+"""Name of the report property that carries a `GateResult`."""
+
+
+def results_of(report: pytest.TestReport) -> list[GateResult]:
+    """Return the gate results that a test's report carries."""
+    return [
+        GateResult.from_dict(dict(value))  # type: ignore[call-overload]
+        for name, value in report.user_properties
+        if name == PROPERTY
+    ]
+
+
+class Results:
+    """The results of all tests of the run, and which of them failed their tests."""
+
+    def __init__(self, *, xdist_worker: bool) -> None:
+        self.all: list[GateResult] = []
+        self.failed: list[GateResult] = []
+        self.other_failures = 0
+        self._xdist_worker = xdist_worker
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the results along, and leave their figures to those that write the report to a file."""
+        results = results_of(report)
+        if report.failed:
+            self._add_failure(results)
+        if report.when != "teardown":  # reports of later phases repeat the results of earlier ones
+            return
+        self.all += results
+        if results and not self._xdist_worker:  # a worker's reports go on to the controller
+            report.user_properties = [
+                *(pair for pair in report.user_properties if pair[0] != PROPERTY),
+                *(pair for result in results for pair in result.to_properties()),
+            ]
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Count modules that cannot be collected."""
+        self.other_failures += report.failed
+
+    def _add_failure(self, results: list[GateResult]) -> None:
+        wrong = [result for result in results if result.verdict in ("fail", Verdict.REGRESSION)]
+        blamed = wrong or [result for result in results if result.verdict in UNDECIDED]
+        self.failed += blamed
+        self.other_failures += not blamed
