@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cutile import options
-from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.settings import RUN_VARIABLE, Settings
 from pytest_cutile.reports import PROPERTY, Results
 from pytest_cutile.summary_file import SummaryFile
 from pytest_cutile.terminal import Progress, TerminalSummary
@@ -93,20 +93,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(summary_file, "cutile-summary-file")
     if settings.measured_again is None:
         _hold_open_tests(config)
-    if config.pluginmanager.hasplugin("dsession"):
-        from pytest_cutile.held import LostTests
-
-        config.pluginmanager.register(LostTests(), "cutile-lost-tests")
 
 
 def _join_run(config: pytest.Config) -> None:
     """Let processes that belong together know each other, and give each worker of pytest-xdist its GPU."""
-    from pytest_cutile.gpu.nvml import RUN_VARIABLE, choose_gpu
-
     config.stash[_OWN_RUN] = RUN_VARIABLE not in os.environ
     os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
     number = re.search(r"\d+$", getattr(config, "workerinput", {}).get("workerid", ""))
     if number is not None:
+        from pytest_cutile.gpu.nvml import choose_gpu
+
         choose_gpu(int(number[0]))
 
 
@@ -127,8 +123,6 @@ def _hold_open_tests(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what still compiles, and leave the run."""
     if config.stash.get(_OWN_RUN, False):
-        from pytest_cutile.gpu.nvml import RUN_VARIABLE
-
         os.environ.pop(RUN_VARIABLE, None)
     engine = config.stash.get(ENGINE, None)
     if engine is not None:
@@ -229,6 +223,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if untouched:
         config.hook.pytest_deselected(items=untouched)
         items[:] = changed
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Watch over the workers of pytest-xdist, if there are any."""
+    plugins = session.config.pluginmanager
+    if plugins.hasplugin("dsession"):
+        from pytest_cutile.held import LostTests
+
+        plugins.register(LostTests(), "cutile-lost-tests")
 
 
 @pytest.hookimpl(trylast=True)

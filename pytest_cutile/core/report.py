@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cutile.core.baselines import Entry, environment_changes
@@ -203,7 +203,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         rows.append(((kernel, cases_text, arch_text, "", "", "", "", verdict), good))
     if not rows:
         return []
-    table = align(_fit([_HEADER, *(row for row, _ in rows)]), rule=True)
+    table = align(fit([_HEADER, *(row for row, _ in rows)]), rule=True)
     lines = [SummaryLine(table[0], None), SummaryLine(table[1], None)]
     lines += [SummaryLine(text, good) for text, (_, good) in zip(table[2:], rows, strict=True)]
     lines += [
@@ -341,7 +341,7 @@ def figures(speed: GateResult | None) -> tuple[str, str, str, str]:
     )
 
 
-def _fit(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def fit(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Shorten kernel and case names until the table is at most WIDTH columns wide."""
     kernel_width = 20
     rows = [(shorten(row[0], kernel_width), *row[1:]) for row in rows]
@@ -360,10 +360,19 @@ def shorten(text: str, width: int) -> str:
     return f"{text[: width - 2 - tail]}..{text[-tail:]}"
 
 
-def align(rows: Sequence[tuple[str, ...]], *, indent: str = "", rule: bool = False) -> list[str]:
-    """Align `rows` in columns: text left, figures (every column whose header is a figure) right."""
+FIGURES = frozenset({"time/launch", "rate", "limit", "change", "now", "baseline"})
+"""Headers of columns of figures."""
+
+
+def align(
+    rows: Sequence[tuple[str, ...]],
+    *,
+    indent: str = "",
+    rule: bool = False,
+    right: Collection[str] = FIGURES,
+) -> list[str]:
+    """Align `rows` in columns: text left, figures (every column whose header is in `right`) right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    right = {"time/launch", "rate", "limit", "change", "now", "baseline"}
     lines = []
     for index, row in enumerate(rows):
         cells = [

@@ -8,6 +8,9 @@ from pathlib import Path
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_rules import StaticRule
 
+RUN_VARIABLE = "PYTEST_CUTILE_RUN"
+"""Environment variable with the process id of the pytest process that the user started."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:

@@ -78,13 +78,13 @@ class Noise:
     """Between boards of one kind, the part that the cases of a class share."""
 
 
-STORED_NOISE = Noise(process=0.0025, session=0.002, board=0.004, shared=0.0025, shared_board=0.006)
+STORED_NOISE = Noise(process=0.004, session=0.002, board=0.004, shared=0.0025, shared_board=0.006)
 """Against stored runs, of H200s (docs/measuring.md): what is assumed until the stored runs say more."""
 DUET_NOISE = Noise(process=0.0015, session=0.0, board=0.0, shared=0.001, shared_board=0.0)
 """Of two kernels interleaved on the same buffers: session and board act on both alike."""
 ASSUMED_DOF = 20.0
 """How many degrees of freedom an assumed standard deviation counts."""
-CASE_DOF = 8.0
+CASE_DOF = 4.0
 """How many degrees of freedom the noise of all cases counts in the noise of one."""
 LEAST_CENTRED = 10
 """Cases of a class from which they say what the whole class shares, and how far it scatters."""
@@ -163,8 +163,12 @@ def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Referenc
     sessions = _by_session(history)
     means = [sum(values) / len(values) for values in sessions]
     boards = {level.board for level in history}
-    of_process = sum(noise.process**2 / len(values) for values in sessions) / len(sessions)
-    # A case whose sessions differ more than others' is held to that.
+    # A case that scatters more than others from process to process is held to that,
+    squares = CASE_DOF * noise.process**2 + sum(sum_of_squares(values) for values in sessions)
+    process_dof = CASE_DOF + sum(len(values) - 1 for values in sessions)
+    process = squares / process_dof
+    of_process = sum(process / len(values) for values in sessions) / len(sessions)
+    # and one whose sessions differ more than others'.
     own = sum_of_squares(means) - (len(means) - 1) * of_process if len(boards) == 1 else 0.0
     dof = CASE_DOF + (len(means) - 1 if len(boards) == 1 else 0)
     of_session = (CASE_DOF * noise.session**2 + max(own, 0.0)) / dof
@@ -174,8 +178,8 @@ def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Referenc
         value=sum(means) / len(means),
         variance=variance,
         between=of_session + (0.0 if board in boards else noise.board**2),
-        squares=CASE_DOF * noise.process**2 + sum(sum_of_squares(values) for values in sessions),
-        dof=CASE_DOF + sum(len(values) - 1 for values in sessions),
+        squares=squares,
+        dof=process_dof,
     )
 
 

@@ -16,8 +16,12 @@ from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gpu.placement import placed_anew
 
-PLACEMENTS = 8
-"""Places that the buffers are tried at."""
+PLACEMENTS, LEAST_PLACEMENTS = 8, 3
+"""Places that the buffers are tried at, and how many are enough for kernels of milliseconds."""
+GPU_SECONDS = 0.1
+"""GPU time after which no further place is tried, as far as the samples tell: a part of it is not kept."""
+KEPT = 0.6
+"""Share of the GPU time that is in the samples; the rest flushes the L2 and leads in."""
 
 
 class Unmeasured(Exception):  # noqa: N818 - carries a reason code
@@ -71,7 +75,7 @@ def measure(
     try:
         with engine.gpu_lock.alone():
             control = timer.control(bound_of(work, platform)) if base is None else None
-            blocks = tuple(_block(timer, call, base, control) for _ in range(PLACEMENTS))
+            blocks = _blocks(lambda: _block(timer, call, base, control))
             clock, problems = timer.sm_clock_mhz(), tuple(timer.problems())
     except TimingError as error:
         raise Unmeasured(Reason.NOT_TIMED, f"{key}: {error}") from error
@@ -86,6 +90,17 @@ def measure(
     )
     validate(key, measurement)
     return measurement
+
+
+def _blocks(measure_block: Callable[[], Block]) -> tuple[Block, ...]:
+    """Return blocks until there are enough, or they have taken long enough."""
+    blocks: list[Block] = []
+    spent = 0.0
+    while len(blocks) < LEAST_PLACEMENTS or (len(blocks) < PLACEMENTS and spent < GPU_SECONDS):
+        block = measure_block()
+        blocks.append(block)
+        spent += (sum(block.samples_us) + sum(block.partner_us)) * 1e-6 / KEPT
+    return tuple(blocks)
 
 
 def _block(timer: Timer, call: Call, base: Callable[..., object] | None, control: Control | None) -> Block:

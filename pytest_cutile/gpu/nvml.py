@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.core.architectures import architecture_of_capability
+from pytest_cutile.core.settings import RUN_VARIABLE
 from pytest_cutile.core.timing import Device
-
-RUN_VARIABLE = "PYTEST_CUTILE_RUN"
-"""Environment variable with the process id of the pytest process that the user started."""
 
 
 class NoGpuError(RuntimeError):

@@ -23,8 +23,8 @@ REPLAY_SECONDS = 0.002
 """GPU time of one replay to aim at, so that several fit into a block."""
 MOST_ROUNDS = 8
 """Most times that each launch takes its turn in one replay."""
-LEAST_REPLAYS = 2
-"""The first replay of a block is not kept: the clock, and the memory, react to the pause before it."""
+LEAST_REPLAYS = 5
+"""Replays of the longest kernels. The first one is not kept: clock and memory react to the pause before."""
 WARM_UP_LAUNCHES = 2
 """Plain launches first: the first one compiles."""
 SETTLE_SECONDS = 0.5

@@ -13,7 +13,7 @@ def test_the_json_holds_the_samples_of_the_gate(project):
     data = json.loads((project.path / "out.json").read_text())
     (benchmark,) = data["benchmarks"]
     assert benchmark["fullname"] == "mykernels/scale.py::speed[n8]"
-    assert benchmark["stats"]["data"] == pytest.approx([40e-6, 41e-6, 42e-6, 43e-6, 44e-6])
+    assert benchmark["stats"]["data"] == pytest.approx([40e-6, 41e-6, 42e-6, 43e-6, 44e-6] * 8)
     assert benchmark["extra_info"]["gb_per_s"] == pytest.approx(1e8 / 42 * 1e-3)
     assert data["machine_info"]["gpu"] == {"name": "NVIDIA H200", "arch": "sm_90"}
 

@@ -26,12 +26,12 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
     result.assert_outcomes(passed=1, failed=1, deselected=2)
     result.stdout.fnmatch_lines(
         [
-            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline (margin 3%).",
+            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline.",
             "*time per launch * 42.4 us * 40 us *+6.0 %*",
             "*GB/s * 2358 * 2500 *-5.7 %*",
-            "*spread of samples *",
-            "*measured * 3 times: 42.4, 42.4, 42.4 us per launch (new buffers each time)",
-            "*baseline *baselines/sm_90-nvidia-h200.json (1 run, last 20*",
+            "*measured * 42.4 us, then in fresh processes 42.4, 42.4, 42.4 us",
+            "*each the fastest of 8 places of its buffers, the slowest +0.0%",
+            "*baseline *baselines/sm_90-nvidia-h200.json (3 runs in 1 session, last 20*",
             "*environment driver: 580.1 -> 590.2",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
             "*--update-baselines --reason 'why it is slower'",
@@ -56,12 +56,18 @@ def test_a_passing_disturbance_fails_nothing(project):
     project.run().assert_outcomes(passed=2, deselected=2)
 
 
-def test_disagreeing_measurements_are_inconclusive(project):
+def test_disagreeing_measurements_are_inconclusive_and_say_what_could_have_been_seen(project):
     project.record(40.0)
-    project.times(44.0, 43.0, 40.2)
+    project.times(41.0, *[41.4, 39.6] * 6)
     result = project.run()
     result.assert_outcomes(passed=2, deselected=2)
-    result.stdout.fnmatch_lines(["scale *inconclusive"])
+    result.stdout.fnmatch_lines(
+        [
+            "scale *+1.? % *inconclusive",
+            "inconclusive: scale[[]n8[]]: 12 fresh processes put it at +1.? %; only a slowdown of *% could have *"
+            "been seen for certain (its baseline has 1 session; record more)",
+        ]
+    )
 
 
 def test_a_faster_kernel_is_an_improvement(project):
@@ -75,7 +81,7 @@ def test_a_faster_kernel_is_an_improvement(project):
 def test_the_margin_is_an_ini_option(project):
     project.record(40.0)
     project.times(42.4)
-    project.run("-o", "cutile_perf_margin=0.07").assert_outcomes(passed=2, deselected=2)
+    project.run("-o", "cutile_perf_margin=0.15").assert_outcomes(passed=2, deselected=2)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "3", "much"])
@@ -108,12 +114,6 @@ def test_a_path_that_does_not_exist_is_a_usage_error(project):
     result.stderr.fnmatch_lines(["*--perf-baseline: elsewhere does not exist*"])
 
 
-def test_a_revision_is_said_to_be_unavailable(project):
-    result = project.run("--perf-baseline", "git:main")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*git:main*not available in this release*"])
-
-
 def edit(project, **changes):
     data = json.loads(project.baseline.read_text())
     project.baseline.write_text(json.dumps({**data, **changes}))
@@ -141,7 +141,7 @@ def test_other_work_is_not_comparable(project):
     [
         ("{", "*sm_90-nvidia-h200.json:1: not valid JSON*"),
         ("{\n<<<<<<< HEAD\n", "*sm_90-nvidia-h200.json:2: merge conflict*"),
-        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 1. Upgrade*"),
+        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 2. Upgrade*"),
     ],
 )
 @pytest.mark.parametrize("update", [(), ("--update-baselines",)])
@@ -198,10 +198,15 @@ def test_the_command_keeps_the_baselines_that_were_given(project):
     result.stdout.fnmatch_lines(["*speed[[]n8[]]' --arch sm_90 --perf-baseline=elsewhere \\"])
 
 
-def test_what_is_seen_on_the_gpu_is_said_when_a_case_is_slower(project):
+def test_what_is_seen_on_the_gpu_makes_a_slower_case_doubtful(project):
     project.record(40.0)
     project.times(60.0, problems=["1 other process on the GPU"])
-    project.run().stdout.fnmatch_lines(["*on the GPU  1 other process on the GPU"])
+    result = project.run()
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines(
+        ["inconclusive: scale[[]n8[]] looks slower, but on the GPU was seen: 1 other process on the GPU; *"]
+    )
+    project.run("--perf-strict").assert_outcomes(passed=1, failed=1, deselected=2)
 
 
 def test_a_timer_that_crashes_is_no_pass(project):
@@ -214,4 +219,4 @@ def test_a_timer_that_crashes_is_no_pass(project):
 def test_the_summary_shows_the_measurement_that_the_verdict_is_about(project):
     project.record(40.0)
     project.times(48.0, 40.1, 40.2)
-    project.run().stdout.fnmatch_lines(["scale *40.2 us *+0.? % *pass"])
+    project.run().stdout.fnmatch_lines(["scale *40.1 us *+0.? % *pass"])

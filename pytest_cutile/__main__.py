@@ -1,0 +1,7 @@
+"""`python -m pytest_cutile` is the command `pytest-cutile`."""
+
+import sys
+
+from pytest_cutile.command import main
+
+sys.exit(main())
