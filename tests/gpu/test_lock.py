@@ -149,7 +149,7 @@ def test_a_killed_holder_frees_the_gpu(start, how):
     assert killed.hears(how) == "done"
     assert waiting.hears("alone") == "waiting"
     killed.kill()
-    assert waiting.says() == "done"
+    assert waiting.is_in_after_all()
 
 
 def test_who_was_killed_while_it_waited_keeps_nobody_out(start):
@@ -160,24 +160,25 @@ def test_who_was_killed_while_it_waited_keeps_nobody_out(start):
     assert late.hears("shared") == "done"
 
 
-def test_timing_gives_up_the_share_meanwhile_and_takes_it_back(start):
+def test_two_who_share_and_want_to_time_do_not_wait_for_each_other_for_ever(start):
     one, two = start(), start()
     assert one.hears("shared") == "done"
     assert two.hears("shared") == "done"
-    assert one.hears("alone") == "waiting"  # for two
-    assert two.hears("alone") == "waiting"  # and both would for ever if they kept their shares
+    assert one.hears("alone") == "waiting"
+    assert two.hears("alone") == "waiting"  # it has given up its share, too
     assert one.says() == "done"
     assert two.is_waiting()
-    one.ask("leave")
-    assert two.says() == "done"
-    two.ask("leave")
-    assert one.is_in_after_all()
-    third = start()
-    assert third.hears("alone") == "waiting"  # shared again
-    assert one.hears("leave") == "done"
+    one.kill()
     assert two.is_in_after_all()
-    assert two.hears("leave") == "done"
-    assert third.says() == "done"
+
+
+def test_a_share_that_was_given_up_is_taken_back(start):
+    one, two = start(), start()
+    for word in ("shared", "alone", "leave"):
+        assert one.hears(word) == "done"
+    assert two.hears("alone") == "waiting"
+    assert one.hears("leave") == "done"
+    assert two.says() == "done"
 
 
 def test_nested_use_neither_waits_nor_frees_early(start):
