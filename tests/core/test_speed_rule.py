@@ -23,7 +23,8 @@ from pytest_cutile.core.speed_rule import (
 )
 
 RULE = Rule()
-REFERENCE = Reference(value=3.0, variance=2e-6, between=4e-6, squares=CASE_DOF * 0.0025**2, dof=CASE_DOF)
+NOISE = Noise(process=0.0025, session=0.002, board=0.004, shared=0.0025, shared_board=0.006)
+REFERENCE = Reference(value=3.0, variance=2e-6, between=4e-6, squares=8 * 0.0025**2, dof=8.0)
 
 
 def history(*sessions, board="GPU-1"):
@@ -60,23 +61,23 @@ def test_without_stored_runs_the_noise_is_what_is_assumed():
 @pytest.mark.parametrize(("process", "session"), [(0.0005, 0.0005), (0.0025, 0.002), (0.01, 0.008)])
 def test_noise_is_learnt_from_many_cases(process, session):
     rng = random.Random(1)
-    noise = pooled_noise([noisy_history(rng, process=process, session=session) for _ in range(400)])
+    noise = pooled_noise([noisy_history(rng, process=process, session=session) for _ in range(400)], NOISE)
     assert noise.process == pytest.approx(process, rel=0.15)
     assert noise.session == pytest.approx(session, rel=0.2, abs=0.0003)
-    assert (noise.board, noise.shared) == (STORED_NOISE.board, STORED_NOISE.shared)
+    assert (noise.board, noise.shared) == (NOISE.board, NOISE.shared)
 
 
 def test_few_cases_hardly_move_what_is_assumed():
-    quiet = pooled_noise([history([3.0, 3.0, 3.0], [3.0, 3.0, 3.0])])
-    assert 0.85 * STORED_NOISE.process < quiet.process < STORED_NOISE.process
-    assert 0.9 * STORED_NOISE.session < quiet.session < STORED_NOISE.session
+    quiet = pooled_noise([history([3.0, 3.0, 3.0], [3.0, 3.0, 3.0])], NOISE)
+    assert 0.85 * NOISE.process < quiet.process < NOISE.process
+    assert 0.9 * NOISE.session < quiet.session < NOISE.session
 
 
 def test_one_wild_case_does_not_make_the_others_look_noisy():
     rng = random.Random(2)
     steady = [noisy_history(rng) for _ in range(30)]
     wild = noisy_history(rng, process=0.2, session=0.2)
-    without, beside = pooled_noise(steady), pooled_noise([*steady, wild])
+    without, beside = pooled_noise(steady, NOISE), pooled_noise([*steady, wild], NOISE)
     assert beside.process == pytest.approx(without.process, rel=0.1)
     assert beside.session == pytest.approx(without.session, rel=0.15)
 
@@ -84,42 +85,41 @@ def test_one_wild_case_does_not_make_the_others_look_noisy():
 def test_boards_do_not_count_as_sessions():
     rng = random.Random(3)
     moved = [history([rng.gauss(3, 0.001)] * 2) + history([3.5] * 2, board="GPU-2") for _ in range(50)]
-    assert pooled_noise(moved).session == STORED_NOISE.session
+    assert pooled_noise(moved, NOISE).session == NOISE.session
 
 
 # -- reference ----------------------------------------------------------------------------------------
 
 
 def test_a_reference_is_the_mean_over_sessions():
-    reference = reference_of(history([3.0, 3.0, 3.0, 3.0], [3.1]), STORED_NOISE, "GPU-1")
+    reference = reference_of(history([3.0, 3.0, 3.0, 3.0], [3.1]), NOISE, "GPU-1")
     assert reference.value == pytest.approx(3.05)  # not over processes
     assert reference.dof == CASE_DOF + 3
 
 
 def test_more_sessions_make_a_better_reference():
     one, two, four = (
-        reference_of(history(*[[3.0, 3.0, 3.0]] * count), STORED_NOISE, "GPU-1").variance
-        for count in (1, 2, 4)
+        reference_of(history(*[[3.0, 3.0, 3.0]] * count), NOISE, "GPU-1").variance for count in (1, 2, 4)
     )
     assert one > two > four > 0
-    many_processes = reference_of(history([3.0] * 12), STORED_NOISE, "GPU-1").variance
+    many_processes = reference_of(history([3.0] * 12), NOISE, "GPU-1").variance
     assert many_processes > four  # a slow day stays one however often it is measured
 
 
 def test_a_case_that_scatters_is_held_to_that():
-    steady = reference_of(history([3.0, 3.0], [3.0, 3.0]), STORED_NOISE, "GPU-1")
-    between = reference_of(history([3.0, 3.0], [3.1, 3.1]), STORED_NOISE, "GPU-1")
-    within = reference_of(history([3.0, 3.1], [3.0, 3.1]), STORED_NOISE, "GPU-1")
+    steady = reference_of(history([3.0, 3.0], [3.0, 3.0]), NOISE, "GPU-1")
+    between = reference_of(history([3.0, 3.0], [3.1, 3.1]), NOISE, "GPU-1")
+    within = reference_of(history([3.0, 3.1], [3.0, 3.1]), NOISE, "GPU-1")
     assert between.between > 10 * steady.between
     assert within.squares > 10 * steady.squares
 
 
 def test_another_board_is_known_less_well():
     stored = history([3.0, 3.0], [3.0, 3.0])
-    same, other = (reference_of(stored, STORED_NOISE, board) for board in ("GPU-1", "GPU-2"))
-    assert other.variance == pytest.approx(same.variance + STORED_NOISE.board**2)
-    assert other.between == pytest.approx(same.between + STORED_NOISE.board**2)
-    of_two = reference_of(stored + history([3.02], board="GPU-2"), STORED_NOISE, "GPU-2")
+    same, other = (reference_of(stored, NOISE, board) for board in ("GPU-1", "GPU-2"))
+    assert other.variance == pytest.approx(same.variance + NOISE.board**2)
+    assert other.between == pytest.approx(same.between + NOISE.board**2)
+    of_two = reference_of(stored + history([3.02], board="GPU-2"), NOISE, "GPU-2")
     assert same.variance < of_two.variance < other.variance
     assert of_two.between < other.between
 
@@ -137,20 +137,20 @@ def screened(rng, count=40, *, shift=0.0, sigma=0.004, slower=0, by=0.05):
 
 def test_fewer_than_ten_cases_say_nothing_of_the_weather():
     cases = screened(random.Random(1), LEAST_CENTRED, shift=0.05)
-    assert weather_of(cases[1:], STORED_NOISE, RULE, other_board=False) == UNKNOWN_WEATHER
-    assert weather_of(cases, STORED_NOISE, RULE, other_board=False).cases == LEAST_CENTRED
+    assert weather_of(cases[1:], NOISE, RULE, other_board=False) == UNKNOWN_WEATHER
+    assert weather_of(cases, NOISE, RULE, other_board=False).cases == LEAST_CENTRED
     assert UNKNOWN_WEATHER.removed == 0.0
 
 
 @pytest.mark.parametrize("shift", [-0.05, -0.005, 0.0, 0.005])
 def test_what_all_cases_share_is_taken_off_each(shift):
-    weather = weather_of(screened(random.Random(2), shift=shift), STORED_NOISE, RULE, other_board=False)
+    weather = weather_of(screened(random.Random(2), shift=shift), NOISE, RULE, other_board=False)
     assert weather.removed == weather.shift == pytest.approx(shift, abs=0.002)
     assert not weather.slower
 
 
 def test_a_slowdown_of_all_cases_is_no_weather():
-    weather = weather_of(screened(random.Random(3), shift=0.03), STORED_NOISE, RULE, other_board=False)
+    weather = weather_of(screened(random.Random(3), shift=0.03), NOISE, RULE, other_board=False)
     assert weather.slower
     assert weather.removed == 0.0
     assert Estimate.of([3.03] * 6, REFERENCE, weather).decide(RULE, 40) is Decision.SLOWER
@@ -158,14 +158,14 @@ def test_a_slowdown_of_all_cases_is_no_weather():
 
 def test_boards_differ_by_more_than_sessions():
     cases = screened(random.Random(4), shift=0.015)
-    assert weather_of(cases, STORED_NOISE, RULE, other_board=False).slower
-    assert not weather_of(cases, STORED_NOISE, RULE, other_board=True).slower
+    assert weather_of(cases, NOISE, RULE, other_board=False).slower
+    assert not weather_of(cases, NOISE, RULE, other_board=True).slower
 
 
 @pytest.mark.parametrize("by", [0.03, 0.3])
 def test_a_quarter_of_slower_cases_does_not_hide_itself(by):
     cases = screened(random.Random(5), 40, slower=10, by=by)
-    weather = weather_of(cases, STORED_NOISE, RULE, other_board=False)
+    weather = weather_of(cases, NOISE, RULE, other_board=False)
     assert abs(weather.shift) < 0.004
     assert weather.between < 2.5
     found = [
@@ -179,7 +179,7 @@ def test_a_quarter_of_slower_cases_does_not_hide_itself(by):
 def test_a_rough_session_makes_every_case_less_certain(times):
     known = REFERENCE.variance + REFERENCE.squares / REFERENCE.dof
     cases = screened(random.Random(6), 1000, sigma=math.sqrt(known + times * REFERENCE.between))
-    weather = weather_of(cases, STORED_NOISE, RULE, other_board=False)
+    weather = weather_of(cases, NOISE, RULE, other_board=False)
     assert weather.between == pytest.approx(times, rel=0.25, abs=0.25)
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_cutile.core.settings import RUN_VARIABLE
 from pytest_cutile.gpu import nvml
 
 UUIDS = ["GPU-aa11", "GPU-bb22", "GPU-cc33"]
@@ -58,7 +59,7 @@ def fake(monkeypatch):
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv(nvml.RUN_VARIABLE, raising=False)
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
     yield fake
     assert fake.open == 0
 
@@ -243,13 +244,13 @@ def test_other_processes_are_noticed(fake, others, found):
 
 def test_the_processes_of_the_run_are_no_others(fake, monkeypatch):
     """pytest, its workers, and the fresh processes of any of them."""
-    monkeypatch.setenv(nvml.RUN_VARIABLE, str(os.getppid()))
+    monkeypatch.setenv(RUN_VARIABLE, str(os.getppid()))
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert {os.getppid(), os.getpid(), child.pid} <= nvml.own_processes()
         fake.nvmlDeviceGetComputeRunningProcesses = running(os.getppid(), os.getpid(), child.pid)
         assert nvml.problems() == []
-        monkeypatch.delenv(nvml.RUN_VARIABLE)
+        monkeypatch.delenv(RUN_VARIABLE)
         assert nvml.problems() == ["1 other process on the GPU"]  # the parent is whoever started pytest
     finally:
         child.communicate(b"\n")
