@@ -172,9 +172,10 @@ def _parse_run(raw: Mapping[str, Any]) -> Run:
 def _check_numbers(holder: object, names: Sequence[str], *, may_lack: bool = False) -> None:
     for name in names:
         value = getattr(holder, name)
-        if may_lack and (value is None or value == 0):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if may_lack and (value is None or (is_number and value == 0)):
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if not (is_number and 0 < value < math.inf):
             raise ValueError(f"{name} is {value!r}, not a positive number")
 
 

@@ -172,7 +172,7 @@ class StoredRuns:
         if bound not in self._noise:
             follows = bound in FOLLOWED
             histories = [
-                [run.level(follows_control=follows) for run in entry.runs]
+                [run.level(follows_control=follows and has_controls(entry)) for run in entry.runs]
                 for entry in self._by_bound.get(bound, ())
             ]
             self._noise[bound] = pooled_noise(histories, STORED_NOISE)
@@ -185,7 +185,8 @@ class StoredRuns:
             return PublishedComparison(rule=self._rule, entry=entry, limit=limit)
         bound = bound_of(entry.work, self._platform)
         # Of two controls, or versions of one, nobody knows how they compare.
-        follows = bound in FOLLOWED and control == entry.control and bool(control)
+        same = control == entry.control and bool(control) and has_controls(entry)
+        follows = bound in FOLLOWED and same
         history = [run.level(follows_control=follows) for run in entry.runs]
         return StoredComparison(
             rule=self._rule,
@@ -194,3 +195,8 @@ class StoredRuns:
             follows_control=follows,
             other_board=device.uuid not in {run.gpu_uuid for run in entry.runs},
         )
+
+
+def has_controls(entry: Entry) -> bool:
+    """Say whether every run has its control's time: a process may have lacked the memory for it."""
+    return all(run.control_us for run in entry.runs)

@@ -116,7 +116,7 @@ def _baseline_lines(
     entry: Entry, shown: Measurement, environment: Mapping[str, str], baseline_file: str
 ) -> list[str]:
     if entry.published is not None:
-        return [f"  baseline    {baseline_file}: {entry.published.source}"]
+        return [f"  baseline    {baseline_file}", f"              {entry.published.source}"]
     runs = entry.runs
     sessions = entry.sessions
     recorded = (

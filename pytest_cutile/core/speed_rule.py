@@ -319,8 +319,11 @@ class Estimate:
 
     def smallest_visible(self, rule: Rule, family: int) -> float:
         """Return the smallest slowdown, as a fraction, that 19 of 20 such measurements would have caught."""
-        seen = (self._quantile(rule, family) + t_quantile(0.95, self.dof)) * self.error
-        return math.expm1(max(seen, rule.least))
+        # What is called slower: beyond chance, not too small to matter, and not cleared.
+        needed = max(
+            self._quantile(rule, family) * self.error, rule.least, rule.limit - rule.clear_z * self.error
+        )
+        return math.expm1(needed + t_quantile(0.95, self.dof) * self.error)
 
     def _quantile(self, rule: Rule, family: int) -> float:
         # Three digits of the degrees of freedom are plenty, and let most cases share a quantile.

@@ -80,6 +80,12 @@ class OpenCase:
         return [self.comparison.level(each) for each in measurements]
 
 
+def _comparable(each: OpenCase, found: Measurement) -> bool:
+    """Say whether the control, where it is followed, is the one that the screening had."""
+    follows = isinstance(each.comparison, StoredComparison) and each.comparison.follows_control
+    return not follows or found.control == each.first.control
+
+
 MeasureAgain: TypeAlias = Callable[[Sequence[OpenCase]], Measured]
 """Measures cases once more, all in one fresh process, by key; what is missing was lost with the process."""
 
@@ -183,6 +189,12 @@ class SpeedSuite:
         """Take a further measurement of a case along; return whether it is still open."""
         key = each.case.key
         found = measured.get(key)
+        if isinstance(found, Measurement) and not _comparable(each, found):
+            found = Unmeasured(
+                Reason.NOT_TIMED,
+                f"{key}: the fresh process measured it beside {found.control or 'no control'}, not beside "
+                f"{each.first.control}, and times of the two cannot be compared: was GPU memory short?",
+            )
         if not isinstance(found, Measurement):
             error = found or Unmeasured(
                 Reason.NOT_TIMED,

@@ -75,5 +75,7 @@ class GpuLock:
             folder.chmod(0o1777)
         file = folder / f"{self._uuid}.{name}"
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDONLY, 0o644))
+            descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDONLY)
+            os.fchmod(descriptor, 0o644)  # whatever the umask of the first user
+            os.close(descriptor)
         return file

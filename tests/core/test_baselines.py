@@ -1,5 +1,8 @@
+import errno
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,40 +16,49 @@ from pytest_cutile.core.baselines import (
     MAX_RUNS,
     BaselineFile,
     Entry,
+    Published,
     Run,
     baseline_path,
     environment_changes,
     read_baselines,
-    record_entry,
+    record_entries,
     render,
 )
 
 ENVIRONMENT = {"driver": "580.1", "tileiras": "13.4.92"}
+PUBLISHED = Published(median_us=123.5, margin=0.1, source="Somebody's blog, https://example.org/fast")
 
 
 def run(median_us: float = 40.0, **changes) -> Run:
     fields = {
         "at": "2026-11-21T10:00:00+00:00",
+        "session": "2026-11-21-0a1b2c3d",
+        "gpu_uuid": "GPU-1",
         "median_us": median_us,
         "spread": 0.004,
-        "samples": 60,
-        "gpu_uuid": "GPU-1",
     }
     return Run(**{**fields, **changes})
 
 
-def entry(*medians: float) -> Entry:
-    return Entry(
-        work=Work(bytes=1e8, dtype="bfloat16"),
-        runs=tuple(run(value) for value in medians or (40.0,)),
-        environment=ENVIRONMENT,
-        provenance={"by": "pytest-cutile 0.1.0", "commit": "abc"},
-    )
+def entry(*medians: float, **changes) -> Entry:
+    fields = {
+        "work": Work(bytes=1e8, dtype="bfloat16"),
+        "runs": tuple(run(value) for value in medians or (40.0,)),
+        "environment": ENVIRONMENT,
+        "provenance": {"by": "pytest-cutile 0.1.0", "commit": "abc"},
+    }
+    return Entry(**{**fields, **changes})
 
 
 def write(path, key="k[c]", new=None, **changes):
-    options = {"arch": "sm_90", "gpu": "NVIDIA H200", "renew": lambda _: new or entry(), **changes}
-    record_entry(path, key, **options)
+    options = {"arch": "sm_90", "gpu": "NVIDIA H200", "renew": lambda _: {key: new or entry()}, **changes}
+    record_entries(path, **options)
+
+
+def entries_of(path):
+    file = read_baselines(path)
+    assert file is not None
+    return file.entries
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -64,9 +76,7 @@ def test_entries_on_disk_stay(tmp_path):
     path = tmp_path / "x.json"
     write(path)
     write(path, "k[d]", entry(50.0))
-    file = read_baselines(path)
-    assert file is not None
-    assert sorted(file.entries) == ["k[c]", "k[d]"]
+    assert sorted(entries_of(path)) == ["k[c]", "k[d]"]
 
 
 def test_concurrent_writers_lose_nothing(tmp_path):
@@ -76,31 +86,75 @@ def test_concurrent_writers_lose_nothing(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    file = read_baselines(path)
-    assert file is not None
-    assert len(file.entries) == 12
+    assert len(entries_of(path)) == 12
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        entry(40.0, 44.0, 41.0),
+        entry(
+            runs=(run(control_us=100.25, clock_mhz=1980.0), run(41.0, gpu_uuid="GPU-2", session="other")),
+            identity="0123abcd",
+            control="torch 2.11.0 mm bf16 4096x2048x4096",
+        ),
+        entry(runs=(), published=PUBLISHED),
+        entry(work=Work(flops=2.0**37), environment={}, provenance={}),
+    ],
+    ids=["runs", "control", "published", "bare"],
+)
+def test_every_kind_of_entry_is_read_back(tmp_path, stored):
+    path = tmp_path / "x.json"
+    write(path, new=stored)
+    assert entries_of(path) == {"k[c]": stored}
+    write(path, "k[d]", stored)
+    assert entries_of(path) == {"k[c]": stored, "k[d]": stored}
 
 
 def test_the_file_is_made_for_diffs():
-    text = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"b": entry(40, 41), "a": entry()}))
-    assert json.loads(text)["schema"] == 1
+    stored = {"b": entry(40, 41), "a": entry(), "c": entry(runs=(), published=PUBLISHED)}
+    text = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries=stored))
+    assert json.loads(text)["schema"] == 2
+    assert "null" not in text
     lines = text.splitlines()
-    assert sum("median_us" in line for line in lines) == 3  # one line per run
-    assert text.index('"a"') < text.index('"b"')
+    assert sum("median_us" in line for line in lines) == 4  # one line per run, or published figure
+    assert text.index('"a"') < text.index('"b"') < text.index('"c"')
+    longer = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={**stored, "a": entry(40.0, 42.0)}))
+    was, now = ([line.rstrip(",") for line in each.splitlines()] for each in (text, longer))
+    assert len(now) == len(was) + 1  # a further run is one further line
+    assert [line for line in was if line not in now] == []
 
 
-def test_the_reference_is_the_median_over_runs():
+def test_the_reference_is_the_median_over_runs_or_what_was_published():
     assert entry(40.0, 44.0, 41.0).median_us == 41.0
+    assert entry(runs=(), published=PUBLISHED).median_us == 123.5
 
 
-def test_runs_are_added_up_to_a_limit_and_only_in_one_environment():
+def test_runs_are_added_up_to_a_limit():
     one = entry(*range(1, MAX_RUNS + 1))
-    more = one.with_run(run(99.0), environment=ENVIRONMENT, provenance={"commit": "def"})
-    assert more.runs == one.runs  # a reference that follows every run drifts with them
-    assert entry(1.0, 2.0).with_run(run(99.0), environment=ENVIRONMENT, provenance={}).runs[-1] == run(99.0)
-    assert more.provenance == {"by": "pytest-cutile 0.1.0", "commit": "def"}
-    other = one.with_run(run(99.0), environment={"driver": "590"}, provenance={})
-    assert [item.median_us for item in other.runs] == [99.0]
+    assert one.with_runs([run(99.0)]).runs == one.runs  # a reference that follows every run drifts with them
+    more = entry(*range(1, MAX_RUNS)).with_runs([run(98.0), run(99.0)], provenance={"commit": "def"})
+    assert [each.median_us for each in more.runs] == [*range(1, MAX_RUNS), 98.0]
+    assert more.provenance == {"commit": "def"}
+
+
+def test_sessions_are_counted_not_processes():
+    runs = (run(), run(41.0), run(session="later"))
+    assert entry(runs=runs).sessions == 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "follows", "level"),
+    [
+        (run(10.0, control_us=5.0), True, 2.0),
+        (run(10.0, control_us=5.0), False, 10.0),
+        (run(10.0), True, 10.0),
+    ],
+)
+def test_a_runs_level_follows_its_control_where_it_is_to(stored, follows, level):
+    found = stored.level(follows_control=follows)
+    assert math.exp(found.value) == pytest.approx(level)
+    assert (found.session, found.board) == (stored.session, stored.gpu_uuid)
 
 
 def test_each_platform_has_its_file(tmp_path):
@@ -108,8 +162,14 @@ def test_each_platform_has_its_file(tmp_path):
     assert baseline_path(tmp_path / "mine.json", "sm_90", "NVIDIA H200") == tmp_path / "mine.json"
 
 
-CONFLICT = '{\n "schema": 1,\n<<<<<<< HEAD\n "arch": "sm_90"\n=======\n "arch": "sm_90"\n>>>>>>> x\n}'
+CONFLICT = '{\n "schema": 2,\n<<<<<<< HEAD\n "arch": "sm_90"\n=======\n "arch": "sm_90"\n>>>>>>> x\n}'
 GOOD = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": entry()}))
+FIGURE = render(
+    BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": entry(runs=(), published=PUBLISHED)})
+)
+BOTH = GOOD.replace('"runs": [', '"published": {"median_us": 1, "margin": 0.1, "source": "x"}, "runs": [')
+NEITHER = re.sub(r'"runs": \[.*\]', '"runs": []', GOOD, flags=re.DOTALL)
+ENTRY = r"bad entry at key 'entries / k\[c\]'"
 
 
 @pytest.mark.parametrize(
@@ -117,23 +177,25 @@ GOOD = render(BaselineFile(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": ent
     [
         (CONFLICT, r"x.json:3: merge conflict"),
         ("{", r"x.json:1: not valid JSON"),
-        ('{\n "schema": 1,\n "arch": }', r"x.json:3: not valid JSON"),
+        ('{\n "schema": 2,\n "arch": }', r"x.json:3: not valid JSON"),
         ("[]", r'"schema" is missing'),
         ("", r"x.json:1: not valid JSON"),
-        (GOOD.replace('"schema": 1', '"schema": 2'), r"x.json:2: schema 2, this release reads 1. Upgrade"),
-        (GOOD.replace('"schema": 1', '"schema": 0'), r"schema 0.*Record it anew"),
-        (GOOD.replace('"gpu": ', '"gqu": '), r"bad entry at key 'gpu'"),
+        (GOOD.replace('"schema": 2', '"schema": 3'), r"x.json:2: schema 3, this release reads 2. Upgrade"),
         (
-            GOOD.replace('"environment"', '"env"'),
-            r"bad entry at key 'entries / k\[c\]': 'environment' is missing",
+            GOOD.replace('"schema": 2', '"schema": 1'),
+            r"x.json:2: schema 1.*Record it anew with pytest --update-baselines",
         ),
-        (GOOD.replace('"median_us": 40.0', '"median_us": -1'), r"median_us is -1, not a number"),
-        (GOOD.replace('"median_us": 40.0', '"median_us": 0'), r"median_us is 0, not a positive number"),
-        (GOOD.replace('"median_us": 40.0', '"median_us": true'), r"median_us is True, not a number"),
-        (GOOD.replace('"median_us": 40.0', '"median_us": Infinity'), r"Infinity is no measurement"),
-        (GOOD.replace('"spread": 0.004', '"spread": "x"'), r"spread is 'x', not a number"),
+        (GOOD.replace('"schema": 2', '"schema": true'), r'"schema" is missing or no number'),
+        (GOOD.replace('"gpu": ', '"gqu": '), r"bad entry at key 'gpu'"),
+        (GOOD.replace('"environment"', '"env"'), ENTRY + ": 'environment' is missing"),
         (GOOD.replace('"arch": "sm_90"', '"arch": "sm_90", "arch": "sm_80"'), r"'arch' is there twice"),
-        (GOOD.replace('"spread"', '"sprd"'), r"bad entry at key 'entries / k\[c\]'.*sprd"),
+        (GOOD.replace('"spread"', '"sprd"'), ENTRY + r".*sprd"),
+        (GOOD.replace('"2026-11-21-0a1b2c3d"', "7"), ENTRY + r".*session and gpu_uuid must be texts"),
+        (GOOD.replace('"bytes": 100000000.0', '"bytes": -1'), ENTRY + r".*bytes must be a finite count"),
+        (GOOD.replace('"runs": [', '"runs": [null,'), ENTRY),
+        (BOTH, ENTRY + r": it has both runs and a published figure"),
+        (NEITHER, ENTRY + r": it has no runs"),
+        (FIGURE.replace('"source"', '"sauce"'), ENTRY + r".*sauce"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_never_replaced(tmp_path, text, message):
@@ -146,6 +208,31 @@ def test_a_file_that_cannot_be_used_is_named_and_never_replaced(tmp_path, text, 
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize("value", ["-1", "0", "true", "null", '"40"', "[40]", "1e999", "NaN", "Infinity"])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [(GOOD, "median_us"), (FIGURE, "median_us"), (FIGURE, "margin")],
+    ids=["run", "published", "margin"],
+)
+def test_a_figure_that_is_no_positive_number_is_refused(tmp_path, text, name, value):
+    path = tmp_path / "x.json"
+    path.write_text(re.sub(rf'"{name}": [0-9.]+', f'"{name}": {value}', text))
+    with pytest.raises(
+        BaselineError, match=rf"{name} is .*, not a positive number|{value} is no measurement"
+    ):
+        read_baselines(path)
+
+
+@pytest.mark.parametrize("value", ["-1", "false", '"x"', "1e999", "{}"])
+@pytest.mark.parametrize("name", ["spread", "control_us", "clock_mhz"])
+def test_what_may_be_missing_is_still_checked(tmp_path, name, value):
+    path = tmp_path / "x.json"
+    write(path, new=entry(runs=(run(control_us=5.0, clock_mhz=1980.0),)))
+    path.write_text(re.sub(rf'"{name}": [0-9.]+', f'"{name}": {value}', path.read_text()))
+    with pytest.raises(BaselineError, match=rf"{name} is .*, not a positive number"):
+        read_baselines(path)
+
+
 def test_another_gpus_file_is_not_written(tmp_path):
     path = tmp_path / "x.json"
     write(path)
@@ -155,19 +242,23 @@ def test_another_gpus_file_is_not_written(tmp_path):
     assert path.read_text() == before
 
 
-def test_a_failed_write_leaves_no_half_written_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch, call):
     path = tmp_path / "x.json"
     write(path)
     before = path.read_text()
 
-    def fail(_descriptor):
-        raise OSError("no space left on device")
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("pytest_cutile.core.baseline_files.os.fsync", fail)
-    with pytest.raises(BaselineError, match=r"no space left on device\. Nothing was changed"):
-        write(path, "k[d]")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(BaselineError, match=r"No space left on device\. Nothing was changed"):
+            write(path, "k[d]")
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
+    write(path, "k[d]")  # and the lock is free
+    assert len(entries_of(path)) == 2
 
 
 def test_environment_changes_are_named():
@@ -176,17 +267,38 @@ def test_environment_changes_are_named():
     assert environment_changes({}, {"torch": "2.11"}) == ["torch: unknown -> 2.11"]
 
 
-def test_the_entry_on_disk_is_what_is_renewed(tmp_path):
+def test_the_entries_on_disk_are_what_is_renewed(tmp_path):
     path = tmp_path / "x.json"
     write(path, new=entry(36.0))  # another session, meanwhile
     seen = []
 
     def renew(existing):
-        seen.append(existing.median_us)
-        return entry(40.0)
+        seen.append({key: each.median_us for key, each in existing.items()})
+        return {"k[c]": entry(40.0), "k[d]": entry(41.0)}
 
     write(path, renew=renew)
-    assert seen == [36.0]
+    assert seen == [{"k[c]": 36.0}]
+    assert {key: each.median_us for key, each in entries_of(path).items()} == {"k[c]": 40.0, "k[d]": 41.0}
+
+
+def test_renewing_that_fails_changes_nothing_and_frees_the_lock(tmp_path):
+    path = tmp_path / "x.json"
+    write(path)
+    before = path.read_text()
+
+    def renew(_existing):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(path, renew=renew)
+    assert path.read_text() == before
+    write(path, "k[d]")
+
+
+def test_nothing_to_record_writes_nothing(tmp_path):
+    path = tmp_path / "x.json"
+    write(path, renew=lambda _: {})
+    assert not path.exists()
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -195,9 +307,7 @@ def test_a_link_stays_a_link(tmp_path):
     link.symlink_to(target)
     write(link, "k[d]")
     assert link.is_symlink()
-    file = read_baselines(target)
-    assert file is not None
-    assert sorted(file.entries) == ["k[c]", "k[d]"]
+    assert sorted(entries_of(target)) == ["k[c]", "k[d]"]
 
 
 def test_processes_with_their_own_tmpdir_share_the_lock(tmp_path):
@@ -216,6 +326,4 @@ def test_processes_with_their_own_tmpdir_share_the_lock(tmp_path):
         command = [sys.executable, "-c", script, str(path), name, root]
         processes.append(subprocess.Popen(command, env=environment, cwd=root))
     assert [process.wait() for process in processes] == [0] * 4
-    file = read_baselines(path)
-    assert file is not None
-    assert len(file.entries) == 40
+    assert len(entries_of(path)) == 40

@@ -1,99 +1,119 @@
+import math
+
 import pytest
 
-from pytest_cutile import Device, Measurement, Work
+from pytest_cutile import Block, Device, Measurement, Work
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.report import WIDTH, above_limit_message, format_time, regression_message, summary
 from pytest_cutile.core.results import GateResult
-from pytest_cutile.core.verdicts import Judgement, Reason, Rule, Verdict
-from tests.core.test_baselines import ENVIRONMENT, entry
+from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Weather
+from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
+from tests.core.test_baselines import ENVIRONMENT, PUBLISHED, entry, run
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1", max_sm_clock_mhz=1980.0)
+MM = "torch 2.11.0 mm bf16 4096x2048x4096"
 
 
-def measurement(us: float, work: Work, device: Device = H200) -> Measurement:
-    return Measurement(device=device, samples_us=(us,) * 5, work=work, platform=find_platform(device.name))
+def measurement(us: float, work: Work, device: Device = H200, **changes) -> Measurement:
+    blocks = (Block(samples_us=(us,) * 5), Block(samples_us=(us * 1.01,) * 5))
+    platform = find_platform(device.name)
+    return Measurement(**{"device": device, "blocks": blocks, "work": work, "platform": platform, **changes})
 
 
-def message(**changes) -> str:
+def message(shown: Measurement | None = None, **changes) -> str:
     work = Work(bytes=1.34e8)
+    shown = shown or measurement(42.4, work)
     fields = {
         "key": "softmax[bf16-4096x8192]",
         "nodeid": "kernels/softmax.py::speed[bf16-4096x8192]",
-        "measurement": measurement(42.4, work),
-        "medians_us": [42.4, 42.3, 42.5],
+        "shown": shown,
+        "measurements": [measurement(42.9, work), measurement(42.3, work), shown, measurement(42.5, work)],
         "judgement": Judgement(reason=Reason.SLOWER, change=0.06),
         "entry": entry(40.0),
+        "revision": "",
         "environment": ENVIRONMENT,
         "baseline_file": "baselines/sm_90-nvidia-h200.json",
-        "rule": Rule(),
-        "fresh_inputs": True,
+        "weather": UNKNOWN_WEATHER,
     }
     return regression_message(**{**fields, **changes})
 
 
 def test_a_regression_says_everything_that_is_needed():
     text = message()
-    assert "6.0% slower than its baseline" in text
+    assert "softmax[bf16-4096x8192] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline." in text
     assert "42.4 us" in text
     assert "40 us" in text
     assert "+6.0 %" in text
     assert "-5.7 %" in text  # GB/s
     assert "3160" in text
     assert "3350" in text
-    assert "±0.40%" in text
+    assert "measured    42.9 us, then in fresh processes 42.3, 42.4, 42.5 us" in text
+    assert "each the fastest of 2 places of its buffers, the slowest +1.0%" in text
     assert "environment unchanged" in text
-    assert "baselines/sm_90-nvidia-h200.json (1 run, last 2026-11-21)" in text
-    assert "measured    3 times: 42.4, 42.3, 42.5 us per launch (new buffers each time)" in text
+    assert "baselines/sm_90-nvidia-h200.json (1 run in 1 session, last 2026-11-21)" in text
     assert "pytest 'kernels/softmax.py::speed[bf16-4096x8192]' --arch sm_90 \\\n" in text
     assert "--update-baselines --reason 'why it is slower'" in text
+    assert "and not it alone" not in text
 
 
 def test_a_regression_names_what_differs_in_the_environment():
     other = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-2")
-    text = message(
-        environment={**ENVIRONMENT, "driver": "590.2"}, measurement=measurement(42.4, Work(), other)
-    )
+    text = message(measurement(42.4, Work(), other), environment={**ENVIRONMENT, "driver": "590.2"})
     assert "driver: 580.1 -> 590.2" in text
     assert "another board of the same kind" in text
 
 
-def test_messages_fit_into_a_hundred_columns():
-    assert max(len(line) for line in message().splitlines()) <= WIDTH
+def test_a_regression_shows_the_control_and_the_clock_then_and_now():
+    runs = (run(control_us=100.0, clock_mhz=1980.0), run(control_us=102.0, session="b"))
+    block = Block(samples_us=(42.4,) * 5, partner_us=(102.01,) * 5)
+    shown = measurement(42.4, Work(flops=1e9), blocks=(block,), control=MM, clock_mhz=1755.0)
+    text = message(shown, entry=entry(runs=runs, control=MM))
+    assert f"  control     102 us, 101 us then (+1.0 %): {MM}" in text
+    assert "  SM clock    1755 MHz, 1980 MHz then" in text
+    assert "2 runs in 2 sessions" in text
+
+
+def test_a_slower_suite_is_said_to_be_one():
+    text = message(
+        judgement=Judgement(reason=Reason.SUITE_SLOWER, change=0.06),
+        weather=Weather(shift=math.log(1.041), slower=True, cases=24),
+    )
+    assert "not it alone: the 24 cases limited by GB/s are +4.1 % slower in the median" in text
+
+
+def test_a_published_figure_is_named_with_its_margin_and_source():
+    text = message(entry=entry(runs=(), published=PUBLISHED))
+    assert "slower than the published figure (margin 10%)" in text
+    assert PUBLISHED.source in text
+    assert "123.5 us" in text
+
+
+def test_a_duet_names_the_revision_and_asks_for_no_baseline():
+    block = Block(samples_us=(42.4,) * 5, partner_us=(40.0,) * 5)
+    text = message(measurement(42.4, Work(), blocks=(block,)), entry=None, revision="git:main")
+    assert "is 6.0% slower than git:main." in text
+    assert "40 us" in text
+    assert "--update-baselines" not in text
+    assert "None" not in text
 
 
 @pytest.mark.parametrize(
-    ("us", "work", "exceeded"),
+    "changes",
     [
-        (27.0, Work(bytes=1.34e8), "4963 GB/s of at most 4800 GB/s"),
-        (120.0, Work(flops=2 * 4096**3, dtype="float16"), "1145 TFLOPS of at most 1070 TFLOPS"),
-        (136.0, Work(flops=2 * 4096**3, dtype="float16"), None),  # above the rate at 1830 MHz, below at 1980
-        (180.0, Work(flops=2 * 4096**3, dtype="float16"), None),
-        (1.0, Work(flops=2 * 4096**3, dtype="int32"), None),  # no published limit
+        {},
+        {"key": "softmax[bf16]", "entry": entry(runs=(), published=PUBLISHED)},
+        {"entry": None, "revision": "git:origin/main~10"},
     ],
+    ids=["runs", "published", "duet"],
 )
-def test_a_figure_above_the_chips_limit_is_seen(us, work, exceeded):
-    assert measurement(us, work).exceeded == exceeded
+def test_messages_fit_into_a_hundred_columns(changes):
+    assert max(len(line) for line in message(**changes).splitlines()) <= WIDTH
 
 
 def test_the_message_for_an_impossible_figure_names_figures_and_source():
     text = above_limit_message("k[c]", measurement(27.0, Work(bytes=1.34e8)))
     assert "k[c]: 4963 GB/s of at most 4800 GB/s is above what NVIDIA H200 can do" in text
     assert "http" in text
-
-
-def test_an_unknown_gpu_has_no_share():
-    unknown = measurement(27.0, Work(bytes=1.34e8), Device(arch="sm_90", name="NVIDIA H999"))
-    assert unknown.share_of_limit is None
-    assert unknown.exceeded is None
-    assert unknown.rate == pytest.approx(4963, rel=1e-3)
-
-
-def test_the_nearer_limit_is_shown():
-    both = measurement(200.0, Work(flops=2 * 4096**3, bytes=1e8, dtype="float16"))
-    assert both.bound == "TFLOPS"
-    assert both.rate == pytest.approx(687.2, rel=1e-3)
-    thin = measurement(200.0, Work(flops=1e6, bytes=8e8, dtype="float16"))
-    assert thin.bound == "GB/s"
 
 
 def test_times_keep_their_unit():

@@ -1,0 +1,204 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from pytest_cutile import Block, Device, Measurement, Work
+from pytest_cutile.core.baselines import Published
+from pytest_cutile.core.comparisons import (
+    DuetComparison,
+    PublishedComparison,
+    StoredComparison,
+    StoredRuns,
+)
+from pytest_cutile.core.platforms import find_platform
+from pytest_cutile.core.speed_rule import STORED_NOISE, UNKNOWN_WEATHER, Decision, Rule, Weather
+from tests.core.test_baselines import entry, run
+
+RULE = Rule()
+H200 = find_platform("NVIDIA H200")
+HERE = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1")
+THERE = replace(HERE, uuid="GPU-2")
+THIN = Work(bytes=1e8)
+DENSE = Work(flops=1.4e11, dtype="bfloat16")
+MM = "torch 2.11.0 mm bf16 4096x2048x4096"
+
+
+def stored_entry(work=THIN, control=MM, control_us=100.0, times=(40.0, 40.0, 40.0)):
+    runs = tuple(run(us, control_us=control_us, session=f"s{n}") for n, us in enumerate(times))
+    return entry(work=work, runs=runs, control=control)
+
+
+def measured(*blocks, control=MM, work=THIN):
+    return Measurement(
+        device=HERE,
+        blocks=tuple(Block(samples_us=(own,), partner_us=(partner,)) for own, partner in blocks),
+        work=work,
+        platform=H200,
+        control=control,
+    )
+
+
+def stored(entry_, *, device=HERE, control=MM):
+    comparison = StoredRuns({"k": entry_}, rule=RULE, platform=H200).compare(entry_, device, control)
+    assert isinstance(comparison, StoredComparison)
+    return comparison
+
+
+# -- stored runs --------------------------------------------------------------------------------------
+
+
+def test_stored_runs_are_compared_with_the_fastest_place():
+    comparison = stored(stored_entry())
+    level = comparison.level(measured((42.0, 100.0), (41.0, 200.0)))
+    assert math.exp(level) == pytest.approx(41.0)
+    assert comparison.change([level]) == pytest.approx(0.025)
+    assert comparison.baseline_us == 40.0
+
+
+def test_a_compute_bound_case_follows_its_control():
+    comparison = stored(stored_entry(DENSE))
+    slow_day = measured((44.0, 110.0), (45.0, 110.0), work=DENSE)
+    assert comparison.follows_control
+    assert comparison.change([comparison.level(slow_day)]) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_memory_bound_case_never_follows():
+    comparison = stored(stored_entry(THIN))
+    assert not comparison.follows_control
+    assert comparison.change([comparison.level(measured((44.0, 110.0)))]) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [(MM, MM.replace("2.11", "2.12")), (MM, ""), ("", MM), ("", "")],
+)
+def test_another_control_is_not_followed(then, now):
+    comparison = stored(stored_entry(DENSE, control=then), control=now)
+    assert not comparison.follows_control
+    level = comparison.level(measured((44.0, 50.0), work=DENSE, control=now))
+    assert comparison.change([level]) == pytest.approx(0.1)
+
+
+def test_a_control_that_some_runs_lack_is_not_followed():
+    whole = stored_entry(DENSE)
+    partial = replace(whole, runs=(*whole.runs, run(40.0, session="no memory for the control")))
+    comparison = stored(partial)
+    assert not comparison.follows_control
+    assert comparison.change([math.log(40.0)]) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("device", "other"), [(HERE, False), (THERE, True)])
+def test_another_board_is_noticed(device, other):
+    comparison = stored(stored_entry(), device=device)
+    assert comparison.other_board is other
+    same = stored(stored_entry())
+    assert (comparison.estimate([3.7]).error > same.estimate([3.7]).error) is other
+
+
+def test_noise_is_learnt_from_the_cases_of_the_same_limit():
+    noisy = (40.0, 44.0, 36.0, 43.0)
+    thin = {f"thin[{n}]": stored_entry(THIN, times=noisy) for n in range(20)}
+    dense = {f"dense[{n}]": stored_entry(DENSE) for n in range(20)}
+    runs = StoredRuns({**thin, **dense}, rule=RULE, platform=H200)
+    assert runs.noise("GB/s").session > 5 * STORED_NOISE.session
+    assert runs.noise("TFLOPS").session < STORED_NOISE.session
+    assert StoredRuns({}, rule=RULE, platform=H200).noise("GB/s") == STORED_NOISE
+
+
+def test_a_published_figure_says_nothing_of_the_noise():
+    published = entry(runs=(), published=Published(median_us=40.0, margin=0.1, source="x"), work=THIN)
+    assert StoredRuns({"k": published}, rule=RULE, platform=H200).noise("GB/s") == STORED_NOISE
+
+
+def test_the_weather_is_taken_off():
+    comparison = stored(stored_entry())
+    levels = [math.log(40.0 * 1.03)] * 3
+    assert comparison.decide(levels, UNKNOWN_WEATHER, 20) is Decision.SLOWER
+    assert comparison.decide(levels, Weather(shift=0.03), 20) is Decision.CLEAR
+    assert not comparison.is_suspect(levels[0], Weather(shift=0.03))
+    assert comparison.change(levels, Weather(shift=math.log(1.03))) == pytest.approx(0.0, abs=1e-9)
+
+
+# -- another revision ---------------------------------------------------------------------------------
+
+DUET = DuetComparison(rule=RULE, revision="git:main")
+
+
+def test_a_duet_is_the_ratio_of_the_two_in_the_median_place():
+    blocks = [(40.0, 40.0), (60.0, 50.0), (44.0, 40.0)]  # 1.0, 1.2, 1.1
+    assert DUET.change([DUET.level(measured(*blocks, control=""))]) == pytest.approx(0.1)
+    assert DUET.baseline_us is None
+
+
+def test_a_duet_does_not_mind_a_slow_day():
+    level = DUET.level(measured((80.0, 80.0), control=""))
+    assert level == 0.0
+    assert DUET.estimate([0.02], Weather(shift=0.02, between=50.0)) == DUET.estimate([0.02])
+
+
+@pytest.mark.parametrize(
+    ("levels", "decision"),
+    [
+        ([0.02, 0.021, 0.019], Decision.SLOWER),
+        ([0.02, 0.021], Decision.OPEN),
+        ([0.0, 0.001, -0.001], Decision.CLEAR),
+        ([-0.05], Decision.CLEAR),
+    ],
+)
+def test_a_duet_is_decided_by_the_rule(levels, decision):
+    assert DUET.decide(levels, UNKNOWN_WEATHER, 20) is decision
+
+
+# -- a published figure -------------------------------------------------------------------------------
+
+
+def published(margin=0.1):
+    figure = entry(runs=(), work=DENSE, published=Published(median_us=100.0, margin=margin, source="x"))
+    comparison = StoredRuns({}, rule=RULE, platform=H200).compare(figure, HERE, MM)
+    assert isinstance(comparison, PublishedComparison)
+    return comparison
+
+
+def test_a_published_figure_is_a_time_and_follows_no_control():
+    comparison = published()
+    assert comparison.baseline_us == 100.0
+    level = comparison.level(measured((115.0, 50.0), (105.0, 200.0), work=DENSE))
+    assert comparison.change([level]) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("margin", "us", "suspect"),
+    [(0.1, 109.9, False), (0.1, 110.1, True), (0.02, 102.1, True), (0.5, 149.0, False), (0.1, 50.0, False)],
+)
+def test_a_published_figure_has_its_own_margin(margin, us, suspect):
+    comparison = published(margin)
+    level = math.log(us)
+    assert comparison.is_suspect(level, Weather(shift=0.5)) is suspect
+    decision = comparison.decide([level] * 3, Weather(shift=0.5), 1000)
+    assert decision is (Decision.SLOWER if suspect else Decision.CLEAR)
+
+
+@pytest.mark.parametrize(
+    ("times", "decision"),
+    [
+        ([120.0], Decision.OPEN),
+        ([120.0, 120.0], Decision.OPEN),
+        ([120.0, 120.0, 120.0], Decision.SLOWER),
+        ([120.0, 101.0], Decision.OPEN),
+        ([120.0, 101.0, 105.0], Decision.CLEAR),
+    ],
+)
+def test_below_a_published_figure_is_confirmed_by_three_processes(times, decision):
+    levels = [math.log(us) for us in times]
+    assert published().decide(levels, UNKNOWN_WEATHER, 20) is decision
+
+
+@pytest.mark.parametrize(("us", "faster"), [(91.0, False), (90.0, True), (110.0, False)])
+def test_faster_than_published_is_beyond_the_margin(us, faster):
+    assert published().is_faster(math.log(us)) is faster
+
+
+def test_what_a_published_figure_could_show_is_at_least_its_margin():
+    visible = published().estimate([math.log(100.0)] * 3).smallest_visible(RULE, 100)
+    assert 0.1 < visible < 1.0

@@ -1,0 +1,371 @@
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from pytest_cutile.core.speed_rule import (
+    CASE_DOF,
+    DUET_REFERENCE,
+    LEAST_CENTRED,
+    STORED_NOISE,
+    UNKNOWN_WEATHER,
+    Decision,
+    Estimate,
+    Level,
+    Noise,
+    Reference,
+    Rule,
+    Weather,
+    pooled_noise,
+    reference_of,
+    weather_of,
+)
+
+RULE = Rule()
+NOISE = Noise(process=0.0025, session=0.002, board=0.004, shared=0.0025, shared_board=0.006)
+REFERENCE = Reference(value=3.0, variance=2e-6, between=4e-6, squares=8 * 0.0025**2, dof=8.0)
+
+
+def history(*sessions, board="GPU-1"):
+    return [
+        Level(value=value, session=f"s{number}", board=board)
+        for number, values in enumerate(sessions)
+        for value in values
+    ]
+
+
+def noisy_history(rng, *, process=0.0025, session=0.002, sessions=4, processes=3, level=3.0):
+    means = [rng.gauss(level, session) for _ in range(sessions)]
+    return history(*([rng.gauss(mean, process) for _ in range(processes)] for mean in means))
+
+
+def estimate(difference, *, error=0.002, dof=20.0, processes=3):
+    return Estimate(difference=difference, error=error, dof=dof, processes=processes)
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.1, 1.0, 5.0, math.nan])
+def test_a_margin_that_is_no_fraction_is_rejected(margin):
+    with pytest.raises(ValueError, match="fraction between 0 and 1"):
+        Rule(margin=margin)
+
+
+# -- noise --------------------------------------------------------------------------------------------
+
+
+def test_without_stored_runs_the_noise_is_what_is_assumed():
+    assert pooled_noise([]) == STORED_NOISE
+    assert pooled_noise([history([3.0]), []]) == STORED_NOISE
+
+
+@pytest.mark.parametrize(("process", "session"), [(0.0005, 0.0005), (0.0025, 0.002), (0.01, 0.008)])
+def test_noise_is_learnt_from_many_cases(process, session):
+    rng = random.Random(1)
+    noise = pooled_noise([noisy_history(rng, process=process, session=session) for _ in range(400)], NOISE)
+    assert noise.process == pytest.approx(process, rel=0.15)
+    assert noise.session == pytest.approx(session, rel=0.2, abs=0.0003)
+    assert (noise.board, noise.shared) == (NOISE.board, NOISE.shared)
+
+
+def test_few_cases_hardly_move_what_is_assumed():
+    quiet = pooled_noise([history([3.0, 3.0, 3.0], [3.0, 3.0, 3.0])], NOISE)
+    assert 0.85 * NOISE.process < quiet.process < NOISE.process
+    assert 0.9 * NOISE.session < quiet.session < NOISE.session
+
+
+def test_one_wild_case_does_not_make_the_others_look_noisy():
+    rng = random.Random(2)
+    steady = [noisy_history(rng) for _ in range(30)]
+    wild = noisy_history(rng, process=0.2, session=0.2)
+    without, beside = pooled_noise(steady, NOISE), pooled_noise([*steady, wild], NOISE)
+    assert beside.process == pytest.approx(without.process, rel=0.1)
+    assert beside.session == pytest.approx(without.session, rel=0.15)
+
+
+def test_boards_do_not_count_as_sessions():
+    rng = random.Random(3)
+    moved = [history([rng.gauss(3, 0.001)] * 2) + history([3.5] * 2, board="GPU-2") for _ in range(50)]
+    assert pooled_noise(moved, NOISE).session == NOISE.session
+
+
+# -- reference ----------------------------------------------------------------------------------------
+
+
+def test_a_reference_is_the_mean_over_sessions():
+    reference = reference_of(history([3.0, 3.0, 3.0, 3.0], [3.1]), NOISE, "GPU-1")
+    assert reference.value == pytest.approx(3.05)  # not over processes
+    assert reference.dof == CASE_DOF + 3
+
+
+def test_more_sessions_make_a_better_reference():
+    one, two, four = (
+        reference_of(history(*[[3.0, 3.0, 3.0]] * count), NOISE, "GPU-1").variance for count in (1, 2, 4)
+    )
+    assert one > two > four > 0
+    many_processes = reference_of(history([3.0] * 12), NOISE, "GPU-1").variance
+    assert many_processes > four  # a slow day stays one however often it is measured
+
+
+def test_a_case_that_scatters_is_held_to_that():
+    steady = reference_of(history([3.0, 3.0], [3.0, 3.0]), NOISE, "GPU-1")
+    between = reference_of(history([3.0, 3.0], [3.1, 3.1]), NOISE, "GPU-1")
+    within = reference_of(history([3.0, 3.1], [3.0, 3.1]), NOISE, "GPU-1")
+    assert between.between > 10 * steady.between
+    assert within.squares > 10 * steady.squares
+
+
+def test_another_board_is_known_less_well():
+    stored = history([3.0, 3.0], [3.0, 3.0])
+    same, other = (reference_of(stored, NOISE, board) for board in ("GPU-1", "GPU-2"))
+    assert other.variance == pytest.approx(same.variance + NOISE.board**2)
+    assert other.between == pytest.approx(same.between + NOISE.board**2)
+    of_two = reference_of(stored + history([3.02], board="GPU-2"), NOISE, "GPU-2")
+    assert same.variance < of_two.variance < other.variance
+    assert of_two.between < other.between
+
+
+# -- weather ------------------------------------------------------------------------------------------
+
+
+def screened(rng, count=40, *, shift=0.0, sigma=0.004, slower=0, by=0.05):
+    """Levels of `count` cases, the first `slower` of which are slower by `by`, and their references."""
+    return [
+        (REFERENCE.value + shift + rng.gauss(0, sigma) + (by if n < slower else 0.0), REFERENCE)
+        for n in range(count)
+    ]
+
+
+def test_fewer_than_ten_cases_say_nothing_of_the_weather():
+    cases = screened(random.Random(1), LEAST_CENTRED, shift=0.05)
+    assert weather_of(cases[1:], NOISE, RULE, other_board=False) == UNKNOWN_WEATHER
+    assert weather_of(cases, NOISE, RULE, other_board=False).cases == LEAST_CENTRED
+    assert UNKNOWN_WEATHER.removed == 0.0
+
+
+@pytest.mark.parametrize("shift", [-0.05, -0.005, 0.0, 0.005])
+def test_what_all_cases_share_is_taken_off_each(shift):
+    weather = weather_of(screened(random.Random(2), shift=shift), NOISE, RULE, other_board=False)
+    assert weather.removed == weather.shift == pytest.approx(shift, abs=0.002)
+    assert not weather.slower
+
+
+def test_a_slowdown_of_all_cases_is_no_weather():
+    weather = weather_of(screened(random.Random(3), shift=0.03), NOISE, RULE, other_board=False)
+    assert weather.slower
+    assert weather.removed == 0.0
+    assert Estimate.of([3.03] * 6, REFERENCE, weather).decide(RULE, 40) is Decision.SLOWER
+
+
+def test_boards_differ_by_more_than_sessions():
+    cases = screened(random.Random(4), shift=0.015)
+    assert weather_of(cases, NOISE, RULE, other_board=False).slower
+    assert not weather_of(cases, NOISE, RULE, other_board=True).slower
+
+
+@pytest.mark.parametrize("by", [0.03, 0.3])
+def test_a_quarter_of_slower_cases_does_not_hide_itself(by):
+    cases = screened(random.Random(5), 40, slower=10, by=by)
+    weather = weather_of(cases, NOISE, RULE, other_board=False)
+    assert abs(weather.shift) < 0.004
+    assert weather.between < 2.5
+    found = [
+        Estimate.of([level] * 3, reference, weather).decide(RULE, 40) is Decision.SLOWER
+        for level, reference in cases
+    ]
+    assert found == [True] * 10 + [False] * 30
+
+
+@pytest.mark.parametrize("times", [0.0, 1.0, 5.0, 50.0])
+def test_a_rough_session_makes_every_case_less_certain(times):
+    known = REFERENCE.variance + REFERENCE.squares / REFERENCE.dof
+    cases = screened(random.Random(6), 1000, sigma=math.sqrt(known + times * REFERENCE.between))
+    weather = weather_of(cases, NOISE, RULE, other_board=False)
+    assert weather.between == pytest.approx(times, rel=0.25, abs=0.25)
+
+
+# -- estimate -----------------------------------------------------------------------------------------
+
+
+def test_an_estimate_is_the_mean_less_reference_and_weather():
+    found = Estimate.of([3.05, 3.01], REFERENCE, Weather(shift=0.01))
+    assert found.difference == pytest.approx(0.02)
+    assert found.processes == 2
+
+
+def test_more_processes_know_better_up_to_what_the_session_adds():
+    errors = [Estimate.of([3.0] * count, REFERENCE).error for count in (1, 3, 12, 10_000)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == pytest.approx(math.sqrt(REFERENCE.variance + REFERENCE.between), rel=1e-3)
+
+
+def test_processes_that_disagree_make_it_less_certain():
+    assert Estimate.of([2.9, 3.0, 3.1], REFERENCE).error > 4 * Estimate.of([3.0] * 3, REFERENCE).error
+
+
+def test_the_screening_misses_a_slowdown_by_the_margin_rarely():
+    rng = random.Random(7)
+    error = Estimate.of([3.0], REFERENCE).error
+    missed = sum(
+        not Estimate.of([rng.gauss(3.0 + RULE.limit, error)], REFERENCE).is_suspect(RULE) for _ in range(5000)
+    )
+    assert missed / 5000 < 0.01
+
+
+@pytest.mark.parametrize(
+    ("difference", "suspect"), [(-0.001, False), (0.0, False), (0.014, False), (0.015, True)]
+)
+def test_a_suspect_could_be_slower_by_the_margin(difference, suspect):
+    assert estimate(difference, processes=1).is_suspect(RULE) is suspect
+
+
+def test_what_is_faster_is_no_suspect_however_noisy():
+    assert not estimate(-0.0001, error=1.0).is_suspect(RULE)
+    assert estimate(0.0001, error=1.0).is_suspect(RULE)
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "faster"),
+    [
+        (-0.019, 0.001, False),
+        (-0.021, 0.001, True),
+        (-0.05, 0.02, False),
+        (-0.06, 0.02, True),
+        (0.1, 0.01, False),
+    ],
+)
+def test_faster_is_beyond_margin_and_noise(difference, error, faster):
+    assert estimate(difference, error=error).is_faster(RULE) is faster
+
+
+@pytest.mark.parametrize(
+    ("difference", "processes", "decision"),
+    [
+        (0.0, 1, Decision.CLEAR),
+        (0.014, 2, Decision.CLEAR),
+        (0.015, 2, Decision.OPEN),  # could be 2 %, could be nothing
+        (0.03, 1, Decision.OPEN),  # no look yet
+        (0.03, 2, Decision.OPEN),
+        (0.03, 3, Decision.SLOWER),
+        (0.03, 4, Decision.OPEN),  # looks are few, or chance gets as many chances
+        (0.03, 6, Decision.SLOWER),
+        (0.03, 12, Decision.SLOWER),
+        (0.03, 13, Decision.SLOWER),
+        (0.0093, 12, Decision.CLEAR),
+        (0.015, 3, Decision.SLOWER),
+        (-0.5, 12, Decision.CLEAR),
+    ],
+)
+def test_decisions_at_each_look(difference, processes, decision):
+    assert estimate(difference, processes=processes).decide(RULE, 1) is decision
+
+
+@pytest.mark.parametrize(
+    ("difference", "processes", "decision"),
+    [
+        (0.0, 3, Decision.OPEN),
+        (0.05, 6, Decision.OPEN),
+        (0.05, 12, Decision.UNDECIDED),
+        (0.2, 3, Decision.SLOWER),
+        (-0.1, 1, Decision.CLEAR),
+    ],
+)
+def test_a_noisy_case_stays_open_and_is_never_passed_for_it(difference, processes, decision):
+    assert estimate(difference, error=0.02, processes=processes).decide(RULE, 1) is decision
+
+
+def test_less_than_half_the_margin_never_fails():
+    assert estimate(0.0099, error=1e-6, processes=12).decide(RULE, 1) is Decision.CLEAR
+    tight = replace(RULE, clear_z=1e9)  # so that it cannot be cleared
+    assert estimate(0.0099, error=1e-6, processes=12).decide(tight, 1) is Decision.UNDECIDED
+    assert estimate(0.0101, error=1e-6, processes=12).decide(tight, 1) is Decision.SLOWER
+
+
+def test_the_more_cases_the_more_evidence_each_one_needs():
+    borderline = estimate(0.0155, error=0.003)
+    assert borderline.decide(RULE, 1) is Decision.SLOWER
+    assert borderline.decide(RULE, 1000) is Decision.OPEN
+    visible = [borderline.smallest_visible(RULE, family) for family in (1, 10, 100, 1000)]
+    assert visible == sorted(visible)
+    assert visible[0] < visible[-1]
+
+
+def test_little_known_noise_needs_more_evidence():
+    assert estimate(0.014, dof=1000.0, error=0.0025, processes=12).smallest_visible(RULE, 100) < estimate(
+        0.014, dof=5.0, error=0.0025, processes=12
+    ).smallest_visible(RULE, 100)
+
+
+@pytest.mark.parametrize("family", [1, 200])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_the_smallest_visible_slowdown_is_caught_19_times_in_20(scale, family):
+    rng = random.Random(8)
+    n, last = 1500, RULE.looks[-1]
+    process = 0.0025 * scale
+    reference = Reference(
+        value=3.0, variance=2e-6 * scale**2, between=4e-6 * scale**2, squares=1e6 * process**2, dof=1e6
+    )
+    known = Weather(dof=1e6)
+    visible = Estimate.of([3.0] * last, reference, known).smallest_visible(RULE, family)
+    caught = 0
+    for _ in range(n):
+        mean = rng.gauss(3.0 + math.log1p(visible), math.sqrt(reference.variance + reference.between))
+        levels = [rng.gauss(mean, process) for _ in range(last)]
+        caught += Estimate.of(levels, reference, known).decide(RULE, family) is Decision.SLOWER
+    assert caught / n == pytest.approx(0.95, abs=0.02)
+
+
+def test_two_equal_revisions_are_told_apart_from_a_slower_one():
+    assert Estimate.of([0.001, -0.001, 0.0], DUET_REFERENCE).decide(RULE, 50) is Decision.CLEAR
+    assert Estimate.of([0.021, 0.019, 0.02], DUET_REFERENCE).decide(RULE, 50) is Decision.SLOWER
+
+
+# -- the whole rule -----------------------------------------------------------------------------------
+
+TRUE_NOISE = Noise(process=0.002, session=0.0015, board=0.004, shared=0.0025, shared_board=0.006)
+
+
+def fails(rng, cases, slowed=None, by=0.0):
+    """Cases that the gate fails on a new day, of a suite that was stored in four sessions."""
+    stored = [
+        noisy_history(rng, process=TRUE_NOISE.process, session=TRUE_NOISE.session) for _ in range(cases)
+    ]
+    noise = pooled_noise(stored)
+    references = [reference_of(each, noise, "GPU-1") for each in stored]
+    today = rng.gauss(0, TRUE_NOISE.shared)
+    means = [3.0 + today + rng.gauss(0, TRUE_NOISE.session) for _ in range(cases)]
+    if slowed is not None:
+        means[slowed] += math.log1p(by)
+
+    def measure(case):
+        accident = rng.uniform(0.01, 0.05) if rng.random() < 0.01 else 0.0
+        return rng.gauss(means[case], TRUE_NOISE.process) + accident
+
+    first = [(measure(case), references[case]) for case in range(cases)]
+    weather = weather_of(first, noise, RULE, other_board=False)
+    failed = set()
+    for case, (level, reference) in enumerate(first):
+        decision = Decision.OPEN if Estimate.of([level], reference, weather).is_suspect(RULE) else None
+        levels = []
+        while decision is Decision.OPEN:
+            levels.append(measure(case))
+            decision = Estimate.of(levels, reference, weather).decide(RULE, cases)
+        if decision is Decision.SLOWER:
+            failed.add(case)
+    return failed
+
+
+def test_a_clean_suite_of_200_cases_fails_rarely():
+    rng = random.Random(9)
+    assert sum(bool(fails(rng, 200)) for _ in range(60)) <= 3
+
+
+def test_a_slowdown_by_the_margin_is_caught():
+    rng = random.Random(10)
+    caught = [fails(rng, 60, slowed=7, by=0.02) for _ in range(80)]
+    assert sum(7 in found for found in caught) >= 68
+    assert sum(bool(found - {7}) for found in caught) <= 3
+
+
+def test_a_slowdown_beyond_the_margin_is_never_missed():
+    rng = random.Random(11)
+    assert all(3 in fails(rng, 30, slowed=3, by=0.04) for _ in range(60))

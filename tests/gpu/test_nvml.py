@@ -1,0 +1,268 @@
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_cutile.core.settings import RUN_VARIABLE
+from pytest_cutile.gpu import nvml
+
+UUIDS = ["GPU-aa11", "GPU-bb22", "GPU-cc33"]
+THERMAL, BRAKE, POWER_CAP, IDLE, OTHER = 0x20, 0x80, 0x4, 0x1, 0x100
+
+
+class FakeNvml(SimpleNamespace):
+    """As much of pynvml as is asked for, with three GPUs; change an attribute to change what it says."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        super().__init__(
+            open=0,
+            NVML_CLOCK_SM=1,
+            NVML_TEMPERATURE_GPU=0,
+            nvmlClocksEventReasonSwThermalSlowdown=THERMAL,
+            nvmlClocksEventReasonHwThermalSlowdown=0x40,
+            nvmlClocksEventReasonHwPowerBrakeSlowdown=BRAKE,
+            nvmlClocksEventReasonSwPowerCap=POWER_CAP,
+            nvmlClocksEventReasonGpuIdle=IDLE,
+            nvmlDeviceGetCount=lambda: len(UUIDS),
+            nvmlDeviceGetHandleByIndex=lambda index: index,
+            nvmlDeviceGetUUID=lambda handle: UUIDS[handle],
+            nvmlDeviceGetName=lambda _: b"NVIDIA H200",
+            nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
+            nvmlDeviceGetMaxClockInfo=lambda *_: 1980,
+            nvmlDeviceGetClockInfo=lambda *_: 1980,
+            nvmlDeviceGetTemperature=lambda *_: 91,
+            nvmlDeviceGetCurrentClocksEventReasons=lambda _: 0,
+            nvmlDeviceGetComputeRunningProcesses=lambda _: [],
+            nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
+            nvmlDeviceGetMigMode=lambda _: (0, 0),
+            nvmlSystemGetCudaDriverVersion_v2=lambda: 13_020,
+            nvmlSystemGetDriverVersion=lambda: b"580.159.04",
+        )
+
+    def nvmlInit(self):  # noqa: N802 - NVML's name
+        self.open += 1
+
+    def nvmlShutdown(self):  # noqa: N802
+        self.open -= 1
+
+    def cannot(self, *_):
+        raise self.NVMLError("Not Supported")
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch):
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    yield fake
+    assert fake.open == 0
+
+
+# -- which GPU ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, "abc"),
+        ("0", "a"),
+        ("1,0", "ba"),
+        (" 2 , 1", "cb"),
+        ("GPU-bb22", "b"),
+        ("GPU-b", "b"),
+        ("GPU-cc33,0", "ca"),
+        ("0,7,1", "a"),  # as CUDA: what comes after a name that is none is not seen
+        ("2,-1,0", "c"),
+        ("0,,1", "a"),
+        ("-1", ""),
+        ("", ""),
+        ("7", ""),
+        ("GPU-zz", ""),
+        ("none", ""),
+    ],
+)
+def test_the_visible_gpus_are_those_of_cuda(monkeypatch, visible, found):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert nvml.visible_uuids() == [uuid for letter in found for uuid in UUIDS if letter in uuid]
+
+
+@pytest.mark.parametrize(
+    ("visible", "why"),
+    [
+        ("", "hides every GPU"),
+        ("-1", "hides every GPU"),
+        (" ", "hides every GPU"),
+        ("7", "names no GPU of this"),
+    ],
+)
+def test_no_gpu_says_why(monkeypatch, visible, why):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(nvml.NoGpuError, match=rf"CUDA_VISIBLE_DEVICES='{visible}' {why}"):
+        nvml.find_gpu()
+
+
+def test_a_machine_without_gpus_says_so(fake):
+    fake.nvmlDeviceGetCount = lambda: 0
+    with pytest.raises(nvml.NoGpuError, match="the driver sees no GPU"):
+        nvml.find_gpu()
+    assert nvml.visible_uuids() == []
+
+
+def test_no_driver_says_so(fake):
+    fake.nvmlInit = fake.cannot
+    with pytest.raises(nvml.NoGpuError, match=r"no NVIDIA driver \(Not Supported\)"):
+        nvml.find_gpu()
+    assert nvml.visible_uuids() == []
+
+
+def test_no_nvml_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(nvml.NoGpuError, match="nvidia-ml-py is not installed"):
+        nvml.find_gpu()
+
+
+def test_the_first_visible_gpu_is_described(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    device = nvml.find_gpu()
+    assert (device.arch, device.name, device.uuid) == ("sm_90", "NVIDIA H200", "GPU-cc33")
+    assert device.max_sm_clock_mhz == 1980.0
+    assert nvml.sm_clock_mhz() == 1980.0
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen"),
+    [(None, ["GPU-aa11", "GPU-bb22", "GPU-cc33", "GPU-aa11"]), ("2,0", ["GPU-cc33", "GPU-aa11"] * 2)],
+)
+def test_workers_are_spread_over_the_gpus(monkeypatch, visible, chosen):
+    found = []
+    for worker in range(4):
+        with monkeypatch.context() as patch:
+            patch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+            if visible is None:
+                del os.environ["CUDA_VISIBLE_DEVICES"]
+            nvml.choose_gpu(worker)
+            found.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    assert found == chosen
+
+
+@pytest.mark.parametrize("visible", ["1", "", "-1"])
+def test_one_gpu_or_none_leaves_no_choice(monkeypatch, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    nvml.choose_gpu(3)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+# -- what figures depend on ---------------------------------------------------------------------------
+
+
+def test_the_environment_is_what_figures_depend_on(fake):
+    assert nvml.driver_environment() == {"driver": "580.159.04", "cuda": "13.2", "power_limit_w": "700"}
+    fake.nvmlDeviceGetMigMode = lambda _: (1, 1)
+    assert nvml.driver_environment()["mig"] == "on"
+
+
+def test_what_a_gpu_does_not_know_is_left_out(fake):
+    for name in ("EnforcedPowerLimit", "MigMode", "MaxClockInfo", "ClockInfo"):
+        setattr(fake, f"nvmlDeviceGet{name}", fake.cannot)
+    assert nvml.driver_environment() == {"driver": "580.159.04", "cuda": "13.2"}
+    assert nvml.find_gpu().max_sm_clock_mhz is None
+    assert nvml.sm_clock_mhz() is None
+
+
+# -- what makes figures doubtful ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reasons", "clock", "found"),
+    [
+        (0, 1980, []),
+        (0, 1900, []),
+        (POWER_CAP, 1300, []),
+        (IDLE, 345, []),
+        (OTHER, 1980, []),
+        (THERMAL, 1500, ["because of heat (91 degrees Celsius, 1500 of 1980 MHz)"]),
+        (THERMAL | POWER_CAP, 1500, ["because of heat (91 degrees Celsius, 1500 of 1980 MHz)"]),
+        (BRAKE, 1500, ["an external power brake has lowered the clocks (91 degrees"]),
+        (THERMAL | BRAKE, 1500, ["because of heat", "power brake"]),
+        (0, 1500, ["its clock is held at 1500 of 1980 MHz"]),
+        (OTHER, 1500, ["its clock is held at 1500 of 1980 MHz"]),
+        (0, None, []),
+    ],
+)
+def test_a_gpu_that_is_slowed_down_is_noticed(fake, reasons, clock, found):
+    fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: reasons
+    fake.nvmlDeviceGetClockInfo = lambda *_: clock
+    problems = nvml.problems()
+    assert len(problems) == len(found)
+    assert all(part in problem for part, problem in zip(found, problems, strict=True))
+
+
+@pytest.mark.parametrize("how", ["not supported", "not there"])
+def test_what_nvml_cannot_tell_is_no_problem(fake, how):
+    for name in (
+        "CurrentClocksEventReasons",
+        "ClockInfo",
+        "MaxClockInfo",
+        "Temperature",
+        "ComputeRunningProcesses",
+    ):
+        if how == "not there":
+            delattr(fake, f"nvmlDeviceGet{name}")
+        else:
+            setattr(fake, f"nvmlDeviceGet{name}", fake.cannot)
+    assert nvml.problems() == []
+
+
+def test_heat_is_noticed_where_the_temperature_is_not_known(fake):
+    fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: THERMAL
+    fake.nvmlDeviceGetTemperature = fake.cannot
+    assert len(nvml.problems()) == 1
+
+
+# -- other processes ----------------------------------------------------------------------------------
+
+
+def running(*pids):
+    return lambda _: [SimpleNamespace(pid=pid) for pid in pids]
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [([], []), ([1], ["1 other process on the GPU"]), ([1, 2], ["2 other processes on the GPU"])],
+)
+def test_other_processes_are_noticed(fake, others, found):
+    fake.nvmlDeviceGetComputeRunningProcesses = running(os.getpid(), *others)
+    assert nvml.problems() == found
+
+
+def test_the_processes_of_the_run_are_no_others(fake, monkeypatch):
+    """pytest, its workers, and the fresh processes of any of them."""
+    monkeypatch.setenv(RUN_VARIABLE, str(os.getppid()))
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert {os.getppid(), os.getpid(), child.pid} <= nvml.own_processes()
+        fake.nvmlDeviceGetComputeRunningProcesses = running(os.getppid(), os.getpid(), child.pid)
+        assert nvml.problems() == []
+        monkeypatch.delenv(RUN_VARIABLE)
+        assert nvml.problems() == ["1 other process on the GPU"]  # the parent is whoever started pytest
+    finally:
+        child.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("pids", "others"), [([10], 0), ([10, 11], 0), ([10, 99], 1), ([11, 97, 98, 99], 3), ([], 0)]
+)
+def test_processes_are_told_by_their_numbers(pids, others):
+    assert nvml.count_others(pids, frozenset({10, 11})) == others
+
+
+@pytest.mark.parametrize(("pids", "others"), [([70001], 0), ([70001, 70002], 0), ([70001, 70002, 70003], 1)])
+def test_in_a_container_as_many_as_the_run_has_are_taken_for_its_own(pids, others):
+    assert nvml.count_others(pids, frozenset({os.getpid(), 2})) == others
