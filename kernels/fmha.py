@@ -339,10 +339,9 @@ def reference(
 ) -> torch.Tensor:
     """Follow the formula in float64, some rows of one head of K at a time.
 
-    All scores at once would be 275 GB for 4x32x16384x16384. In pieces the memory is bounded, and what is left
-    is time: seven runs of the check move about 2500 bytes per visible score and do seven times the kernel's
-    FLOPs in float64. For the largest causal case, 1.7e10 scores, that is 10 to 15 s on an H200 (estimated,
-    not measured), and minutes on a GPU with slow memory or little float64.
+    All scores at once would be 69 GB for 4x32x8192x8192. In pieces the memory is bounded, and what is left is
+    time: to check all 24 cases takes 48 s on an H200 (2026-11-21), most of it in the two largest. That is why
+    none has 16384 queries: it would take minutes on a GPU with slow memory or little float64.
     """
     import torch
 

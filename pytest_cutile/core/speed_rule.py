@@ -24,7 +24,7 @@ class Rule:
 
     margin: float = 0.02
     """The slowdown that must not be missed, as a fraction; less than half of it never fails."""
-    alpha: float = 0.005
+    alpha: float = 0.0025
     """How often a run in which nothing got slower may fail, whatever the number of its cases."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be called slower; the last one is the most."""

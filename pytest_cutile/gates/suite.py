@@ -97,7 +97,7 @@ class SpeedSuite:
         self._engine = engine
         self._compilations = compilations
         self._screened: dict[str, list[tuple[float, Reference]]] = defaultdict(list)
-        self._other_board = False
+        self._other_board: dict[str, bool] = defaultdict(bool)
         self._compared = 0
         self.collected = 0
         """Tests of the run that measure speed: each of them may fail by chance."""
@@ -120,7 +120,7 @@ class SpeedSuite:
         if isinstance(comparison, StoredComparison):
             level = comparison.level(measurement)
             self._screened[measurement.bound].append((level, comparison.reference))
-            self._other_board |= comparison.other_board
+            self._other_board[measurement.bound] |= comparison.other_board
         if is_open:
             self.open.append(
                 OpenCase(
@@ -143,7 +143,7 @@ class SpeedSuite:
         if noise is None:
             return UNKNOWN_WEATHER
         return weather_of(
-            self._screened[bound], noise, self._engine.settings.rule, other_board=self._other_board
+            self._screened[bound], noise, self._engine.settings.rule, other_board=self._other_board[bound]
         )
 
     # -- deciding -------------------------------------------------------------------------------------

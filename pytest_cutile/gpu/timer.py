@@ -210,7 +210,7 @@ def _order(lanes: int, rounds: int) -> list[int]:
     There and back, so that each launch follows itself as often as the other one.
     """
     forward = list(range(lanes))
-    order = [lanes - 1]
+    order = [0]
     for turn in range(rounds):
         order += forward if turn % 2 == 0 else forward[::-1]
     return order

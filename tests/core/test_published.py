@@ -73,7 +73,10 @@ def test_the_published_work_is_that_of_the_kernel():
 
     spec = import_module("kernels.fmha").SPEC
     cases = {f"{spec.name}[{case.name}]": case for case in spec.cases}
-    for figure in (*FMHA_GB10, *FMHA_B300):
+    timed = [figure for figure in (*FMHA_GB10, *FMHA_B300) if figure.key in cases]
+    # 16384 is not timed here: to check it takes a reference of 1.7e10 scores in float64.
+    assert {figure.length for figure in timed} == {1024, 2048, 4096, 8192}
+    for figure in timed:
         assert cases[figure.key].speed
         assert spec.work_of(cases[figure.key]) == fmha_work(figure.length)
     for ratio in RATIOS:
