@@ -74,17 +74,19 @@ class FreshProcess:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
-    def __call__(self, cases: Sequence[OpenCase]) -> Mapping[str, Measurement | Unmeasured]:
-        """Return what was measured, by key. What the process did not get to is missing."""
+    def __call__(self, cases: Sequence[OpenCase], revision: str) -> Mapping[str, Measurement | Unmeasured]:
+        """Return what was measured, by key, beside `revision` if that is not empty."""
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as name:
             folder = Path(name)
             output = folder / "measured.jsonl"
-            state = self._state([each.case.nodeid for each in cases], output)
+            state = self._state([each.case.nodeid for each in cases], output, revision)
             (folder / "state").write_bytes(pickle.dumps(state))
             said = self._run(folder, timeout=SECONDS + SECONDS_PER_CASE * len(cases))
             return _read(output, {each.case.key: each.first for each in cases}, said)
 
-    def _state(self, nodeids: Sequence[str], output: Path) -> tuple[list[str], dict[str, Any], list[str]]:
+    def _state(
+        self, nodeids: Sequence[str], output: Path, revision: str
+    ) -> tuple[list[str], dict[str, Any], list[str]]:
         """Return what the fresh process needs to run tests as this one does: path, options, arguments."""
         config = self._config
         options = {name: value for name, value in vars(config.option).items() if _travels(value)}
@@ -92,7 +94,7 @@ class FreshProcess:
         plugins = [name for name in options.get("plugins") or [] if name != "no:terminal"]
         options |= {
             **neutral,
-            "perf_baseline": _revision_only(options.get("perf_baseline")),
+            "perf_baseline": f"git:{revision}" if revision else _revision_only(options.get("perf_baseline")),
             "plugins": plugins,
             "rootdir": str(config.rootpath),
             "inifilename": None if config.inipath is None else str(config.inipath),

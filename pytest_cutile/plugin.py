@@ -118,10 +118,10 @@ def _hold_open_tests(config: pytest.Config) -> None:
     def suite() -> SpeedSuite:
         return engine_of(config).suite
 
-    def measure_again(cases: Sequence[OpenCase]) -> Measured:
+    def measure_again(cases: Sequence[OpenCase], revision: str) -> Measured:
         from pytest_cutile.fresh import FreshProcess
 
-        return FreshProcess(config)(cases)
+        return FreshProcess(config)(cases, revision)
 
     config.pluginmanager.register(HeldReports(suite, measure_again), "cutile-held-reports")
 

@@ -47,9 +47,9 @@ class Run:
     clock_mhz: float | None = None
     """Clock of the SMs."""
 
-    def level(self, *, follows_control: bool) -> Level:
-        """Return what the rule of the speed gate compares."""
-        control = self.control_us if follows_control and self.control_us else 1.0
+    def level(self, slope: float) -> Level:
+        """Return what the rule of the speed gate compares: the time, less what the control explains of it."""
+        control = self.control_us**slope if self.control_us else 1.0
         return Level(value=math.log(self.median_us / control), session=self.session, board=self.gpu_uuid)
 
 

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pytest_cutile.core.baselines import Entry
 from pytest_cutile.core.platforms import Platform
@@ -21,16 +22,17 @@ from pytest_cutile.core.speed_rule import (
     Weather,
     pooled_noise,
     reference_of,
+    slope_of,
 )
 from pytest_cutile.core.statistics import median
 from pytest_cutile.core.timing import Device, Measurement, bound_of
 
-FOLLOWED = frozenset({"TFLOPS"})
-"""Limits whose kernels follow their control from board to board and from clock to clock.
+SLOPES: Mapping[str, float] = MappingProxyType({"TFLOPS": 0.8, "GB/s": 0.6})
+"""How much of its control's movement a case is assumed to follow, by its limit.
 
-A compute-bound kernel does: two H200s differed by 2 to 4 % in four matrix products, and by less than 0.4 % in
-three of them against the control. A memory-bound one does not: boards differed by 0.6 % at most, and the copy
-moves by 2 % for reasons of its own (docs/measuring.md). Its control is recorded for people to look at.
+From one H200 to another the matrix product moved by 2 to 4 %, and six compute-bound kernels by 0.4 to 1.1 times as
+much; between hosts the copy moved by 3 %, and eight memory-bound kernels by 0.3 to 1 times as much
+(docs/measuring.md). Stored runs of several boards tell the slope of each case (`slope_of`).
 """
 
 
@@ -73,7 +75,8 @@ class StoredComparison(Comparison):
     rule: Rule
     entry: Entry
     reference: Reference
-    follows_control: bool
+    slope: float
+    """How much of its control's movement the case follows; 0 where the controls cannot be compared."""
     other_board: bool
     """Whether none of the runs is of the board at hand."""
 
@@ -83,10 +86,8 @@ class StoredComparison(Comparison):
         return self.entry.median_us
 
     def level(self, measurement: Measurement) -> float:
-        """Return the logarithm of the fastest time, less that of the control where that is followed."""
-        if not self.follows_control:
-            return math.log(measurement.median_us)
-        return min(block.log_ratio for block in measurement.blocks)
+        """Return the logarithm of the fastest time, less what the control explains of it."""
+        return min(block.level(self.slope) for block in measurement.blocks)
 
     def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference from the stored runs."""
@@ -103,7 +104,7 @@ class DuetComparison(Comparison):
 
     def level(self, measurement: Measurement) -> float:
         """Return the logarithm of the ratio of the two, in the median of the placements."""
-        return median([block.log_ratio for block in measurement.blocks])
+        return median([block.level(1.0) for block in measurement.blocks])
 
     def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference between the two; a session acts on both alike."""
@@ -170,13 +171,20 @@ class StoredRuns:
     def noise(self, bound: str) -> Noise:
         """Return the noise of the cases with this limit."""
         if bound not in self._noise:
-            follows = bound in FOLLOWED
-            histories = [
-                [run.level(follows_control=follows and has_controls(entry)) for run in entry.runs]
-                for entry in self._by_bound.get(bound, ())
-            ]
+            histories = []
+            for entry in self._by_bound.get(bound, ()):
+                slope = self._slope(entry, bound)
+                histories.append([run.level(slope) for run in entry.runs])
             self._noise[bound] = pooled_noise(histories, STORED_NOISE)
         return self._noise[bound]
+
+    def _slope(self, entry: Entry, bound: str) -> float:
+        controls = [run.control_us for run in entry.runs if run.control_us]
+        if len(controls) < len(entry.runs):  # a process may have lacked the memory for its control
+            return 0.0
+        times = [run.median_us for run in entry.runs]
+        pairs = [(math.log(control), math.log(us)) for control, us in zip(controls, times, strict=True)]
+        return slope_of(pairs, SLOPES[bound])
 
     def compare(self, entry: Entry, device: Device, control: str) -> Comparison:
         """Return what a case with this entry is held against on `device`, beside this control."""
@@ -185,18 +193,12 @@ class StoredRuns:
             return PublishedComparison(rule=self._rule, entry=entry, limit=limit)
         bound = bound_of(entry.work, self._platform)
         # Of two controls, or versions of one, nobody knows how they compare.
-        same = control == entry.control and bool(control) and has_controls(entry)
-        follows = bound in FOLLOWED and same
-        history = [run.level(follows_control=follows) for run in entry.runs]
+        slope = self._slope(entry, bound) if control and control == entry.control else 0.0
+        history = [run.level(slope) for run in entry.runs]
         return StoredComparison(
             rule=self._rule,
             entry=entry,
             reference=reference_of(history, self.noise(bound), device.uuid),
-            follows_control=follows,
+            slope=slope,
             other_board=device.uuid not in {run.gpu_uuid for run in entry.runs},
         )
-
-
-def has_controls(entry: Entry) -> bool:
-    """Say whether every run has its control's time: a process may have lacked the memory for it."""
-    return all(run.control_us for run in entry.runs)

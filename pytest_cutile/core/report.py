@@ -90,8 +90,11 @@ def regression_message(
         )
     lines.append("")
     if entry is None:
-        lines.append(f"Both revisions took turns on the same buffers; {revision} is what to compare with.")
-        return "\n".join(lines)
+        lines[-1:] = [f"  baseline    {revision}, which took turns with it on the same buffers", ""]
+    if not baseline_file:
+        return "\n".join(lines).rstrip()
+    if entry is None:
+        lines[-1:] = [f"              and which {baseline_file} was recorded from", ""]
     lines += [
         "To accept the slower figure (the reason is stored with it), in the rootdir:",
         f"  pytest {shlex.quote(nodeid)} --arch {device.arch}{baseline_option} \\",

@@ -24,7 +24,7 @@ class Rule:
 
     margin: float = 0.02
     """The slowdown that must not be missed, as a fraction; less than half of it never fails."""
-    alpha: float = 0.0025
+    alpha: float = 0.005
     """How often a run in which nothing got slower may fail, whatever the number of its cases."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be called slower; the last one is the most."""
@@ -78,12 +78,17 @@ class Noise:
     """Between boards of one kind, the part that the cases of a class share."""
 
 
-STORED_NOISE = Noise(process=0.004, session=0.002, board=0.004, shared=0.0025, shared_board=0.006)
+STORED_NOISE = Noise(process=0.0035, session=0.001, board=0.008, shared=0.0025, shared_board=0.008)
 """Against stored runs, of H200s (docs/measuring.md): what is assumed until the stored runs say more."""
 DUET_NOISE = Noise(process=0.0015, session=0.0, board=0.0, shared=0.001, shared_board=0.0)
 """Of two kernels interleaved on the same buffers: session and board act on both alike."""
 ASSUMED_DOF = 20.0
 """How many degrees of freedom an assumed standard deviation counts."""
+SLOPE_WEIGHT = 3e-4
+"""Sum of squared movements of a control from which a case's own slope counts more than the assumed one: runs that
+scatter by 0.5 %, over slopes that differ by 0.3 from case to case."""
+STEEPEST = 1.2
+"""Largest slope that is believed."""
 CASE_DOF = 4.0
 """How many degrees of freedom the noise of all cases counts in the noise of one."""
 LEAST_CENTRED = 10
@@ -133,6 +138,26 @@ class _Typical:
         # The median of a chi-square variable over its mean (Wilson and Hilferty, 1931).
         typical = max(median([square for square, _ in self._squares]), 0.0) / (1 - 2 / (9 * each)) ** 3
         return math.sqrt((ASSUMED_DOF * self._assumed**2 + dof * typical) / (ASSUMED_DOF + dof))
+
+
+def slope_of(pairs: Sequence[tuple[float, float]], assumed: float) -> float:
+    """Return how much of its control's movement a case follows.
+
+    A kernel that is limited by the clock of the tensor cores moves as a matrix product does from board to board;
+    one that waits for memory half of the time moves less. Runs on one board tell little, because little moves.
+
+    Args:
+        pairs: logarithms of the control's time and of the case's, one per stored run.
+        assumed: what is assumed until they tell more.
+    """
+    if not pairs:
+        return assumed
+    controls = sum(control for control, _ in pairs) / len(pairs)
+    cases = sum(case for _, case in pairs) / len(pairs)
+    moved = sum((control - controls) ** 2 for control, _ in pairs)
+    together = sum((control - controls) * (case - cases) for control, case in pairs)
+    slope = (SLOPE_WEIGHT * assumed + together) / (SLOPE_WEIGHT + moved)
+    return min(max(slope, 0.0), STEEPEST)
 
 
 def _by_session(history: Sequence[Level]) -> list[list[float]]:

@@ -101,11 +101,10 @@ class Block:
         """Median time of what took turns with it."""
         return median(self.partner_us) if self.partner_us else None
 
-    @property
-    def log_ratio(self) -> float:
-        """Logarithm of the case's median, over its partner's where there is one."""
+    def level(self, slope: float) -> float:
+        """Return the logarithm of the case's median, less `slope` times that of its partner's, if it has one."""
         partner = self.partner_median_us
-        return math.log(self.median_us / partner) if partner else math.log(self.median_us)
+        return math.log(self.median_us) - (slope * math.log(partner) if partner and slope else 0.0)
 
 
 def bound_of(work: Work, platform: Platform | None) -> str:

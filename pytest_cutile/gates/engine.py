@@ -328,6 +328,16 @@ class Engine:
             self._static_baselines[arch] = read_static(path, arch)
         return self._static_baselines.get(arch)
 
+    def has_commit(self, name: str) -> bool:
+        """Return whether git has this commit here, so that its kernels can be measured."""
+        from pytest_cutile.core.repository import Repository
+
+        try:
+            Repository(self.settings.rootpath).commit(name)
+        except RevisionError:
+            return False
+        return True
+
     @cached_property
     def commit(self) -> str:
         """The commit of the checkout under test, with "+" when it has changes; "" outside of git."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cutile.core.baselines import MAX_RUNS, Entry, Run, environment_changes, record_entries
+from pytest_cutile.core.comparisons import SLOPES
 from pytest_cutile.core.report import format_change, format_time
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.statistics import median
@@ -103,8 +104,8 @@ def _runs(recording: Recording, session: str) -> list[Run]:
 
 def _run(measurement: Measurement, at: str, session: str) -> Run:
     # The block that a comparison with a control looks at may be another than the fastest one.
-    block = min(measurement.blocks, key=lambda each: each.log_ratio) if measurement.control else None
-    chosen = block if block is not None and measurement.bound == "TFLOPS" else measurement.best
+    slope = SLOPES[measurement.bound] if measurement.control else 0.0
+    chosen = min(measurement.blocks, key=lambda block: block.level(slope))
     control = chosen.partner_median_us
     return Run(
         at=at,

@@ -24,7 +24,6 @@ from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine, MeasuredAgain
 from pytest_cutile.gates.measuring import Call, Unmeasured, measure, to_plain
 
-
 STALE_AFTER = dt.timedelta(days=60)
 """Age from which a baseline that is beaten is reported."""
 
@@ -151,6 +150,8 @@ def _measure_for_another(engine: Engine, case: SpeedCase, again: MeasuredAgain) 
         measurement = measure_case(engine, case)
     except Exception as error:
         reason = error.reason if isinstance(error, Unmeasured) else Reason.NOT_TIMED
+        if isinstance(error, BaseFailed):
+            reason = Reason.NOT_IN_REVISION
         text = str(error) if isinstance(error, Unmeasured) else f"{case.key}: {type(error).__name__}: {error}"
         again(case.key, {"reason": reason, "error": text})
         raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pytest_cutile.core.baseline_files import BaselineError
+from pytest_cutile.core.baselines import environment_changes
 from pytest_cutile.core.comparisons import (
     Comparison,
     DuetComparison,
@@ -46,6 +47,25 @@ class OpenCase:
     """Of fresh processes."""
     outcome: SpeedOutcome | None = None
     """Set when it is decided."""
+    beside: DuetComparison | None = None
+    """Set while the kernel that the baseline was recorded from takes turns with it in fresh processes."""
+
+    @property
+    def revision(self) -> str:
+        """That kernel's commit; empty if there is none."""
+        return self.beside.revision if self.beside is not None else ""
+
+    @property
+    def decides(self) -> Comparison | None:
+        """What its further measurements are held against."""
+        return self.beside or self.comparison
+
+    @property
+    def stored_commit(self) -> str:
+        """The commit that its baseline was recorded at; empty where the checkout had changes."""
+        entry = self.comparison.entry if isinstance(self.comparison, StoredComparison) else None
+        commit = entry.provenance.get("commit", "") if entry is not None else ""
+        return "" if commit.endswith("+") else commit
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -75,19 +95,29 @@ class OpenCase:
 
     def levels(self, measurements: Sequence[Measurement]) -> list[float]:
         """Return what is compared of these measurements."""
-        if self.comparison is None:
+        if self.decides is None:
             return []
-        return [self.comparison.level(each) for each in measurements]
+        return [self.decides.level(each) for each in measurements]
+
+
+def _lacks_the_revision(found: Measurement | Unmeasured | None) -> bool:
+    """Say whether a fresh process had no kernel of the revision to take turns with."""
+    if isinstance(found, Measurement):
+        return bool(found.control) or not found.best.partner_us
+    return found is not None and found.reason is Reason.NOT_IN_REVISION
 
 
 def _comparable(each: OpenCase, found: Measurement) -> bool:
     """Say whether the control, where it is followed, is the one that the screening had."""
-    follows = isinstance(each.comparison, StoredComparison) and each.comparison.follows_control
+    follows = isinstance(each.decides, StoredComparison) and each.decides.slope > 0
     return not follows or found.control == each.first.control
 
 
-MeasureAgain: TypeAlias = Callable[[Sequence[OpenCase]], Measured]
-"""Measures cases once more, all in one fresh process, by key; what is missing was lost with the process."""
+MeasureAgain: TypeAlias = Callable[[Sequence[OpenCase], str], Measured]
+"""Measures cases once more, all in one fresh process, by key; what is missing was lost with the process.
+
+The second argument is the commit whose kernels take turns with them; empty if a control does.
+"""
 
 
 class SpeedSuite:
@@ -156,19 +186,24 @@ class SpeedSuite:
         for each in self.open:
             today = weather.get(each.first.bound, UNKNOWN_WEATHER)
             comparison = each.comparison
-            if each.records or (
-                comparison is not None and comparison.is_suspect(comparison.level(each.first), today)
-            ):
+            if each.records:
                 live.append(each)
-            else:  # slow as all others are today
-                self._finish(each, Reason.WITHIN_MARGIN, today)
+            elif comparison is None or not comparison.is_suspect(comparison.level(each.first), today):
+                self._finish(each, Reason.WITHIN_MARGIN, today)  # slow as all others are today
+            elif self._is_of_another_board(each) and self._same_code(each):
+                self._finish(each, Reason.UNTOUCHED, today)
+            else:
+                self._confirm_beside_what_was_recorded(each)
+                live.append(each)
         last = rule.runs_per_session - 1 if self._engine.settings.update_baselines else rule.looks[-1]
         for number in range(1, last + 1):
             if not live:
                 break
             self._engine.progress(f"measuring {len(live)} cases again in a fresh process ({number}/{last})")
+            measured: dict[str, Measurement | Unmeasured] = {}
             with self._engine.gpu_lock.alone():
-                measured = measure_again(live)
+                for revision in sorted({each.revision for each in live}):
+                    measured |= measure_again([each for each in live if each.revision == revision], revision)
             live = [each for each in live if self._take(each, measured, weather)]
         for each in live:
             self._finish_recorded(each, weather) if each.records else self._undecided(each, weather)
@@ -185,10 +220,31 @@ class SpeedSuite:
             each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
         self.open.clear()
 
+    @staticmethod
+    def _is_of_another_board(each: OpenCase) -> bool:
+        return isinstance(each.comparison, StoredComparison) and each.comparison.other_board
+
+    def _confirm_beside_what_was_recorded(self, each: OpenCase) -> None:
+        """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
+
+        There is no better control: it does the same work on the same buffers, on this board, today. Stored times
+        screen then, and do not decide. They have to where that kernel would not be what it was: with another
+        compiler, driver or torch than then.
+        """
+        if not isinstance(each.comparison, StoredComparison):
+            return
+        commit, then = each.stored_commit, each.comparison.entry.environment
+        same = not environment_changes(then, dict(self._engine.timer.environment()))
+        if commit and same and self._engine.has_commit(commit):
+            each.beside = DuetComparison(rule=self._engine.settings.rule, revision=commit)
+
     def _take(self, each: OpenCase, measured: Measured, weather: Mapping[str, Weather]) -> bool:
         """Take a further measurement of a case along; return whether it is still open."""
         key = each.case.key
         found = measured.get(key)
+        if each.beside is not None and _lacks_the_revision(found):
+            each.beside = None  # its launcher of then does not know this case: the stored times have to do
+            return True
         if isinstance(found, Measurement) and not _comparable(each, found):
             found = Unmeasured(
                 Reason.NOT_TIMED,
@@ -207,7 +263,7 @@ class SpeedSuite:
         if each.records or each.comparison is None:
             return True
         today = weather.get(each.first.bound, UNKNOWN_WEATHER)
-        decision = each.comparison.decide(each.levels(each.again), today, self.family)
+        decision = (each.decides or each.comparison).decide(each.levels(each.again), today, self.family)
         if decision is Decision.CLEAR:
             self._finish(each, Reason.WITHIN_MARGIN, today)
         elif decision is Decision.SLOWER:
@@ -216,8 +272,10 @@ class SpeedSuite:
 
     def _finish(self, each: OpenCase, reason: Reason, today: Weather, detail: str = "") -> None:
         change = None
-        if each.comparison is not None:
-            change = each.comparison.change(each.levels(each.again or [each.first]), today)
+        if not each.again:
+            change = each.judgement.change
+        elif each.decides is not None:
+            change = each.decides.change(each.levels(each.again), today)
         each.judgement = Judgement(reason=reason, change=change, detail=detail)
         each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
 
@@ -255,7 +313,7 @@ class SpeedSuite:
 
     def _undecided(self, each: OpenCase, weather: Mapping[str, Weather]) -> None:
         today = weather.get(each.first.bound, UNKNOWN_WEATHER)
-        comparison = each.comparison
+        comparison = each.decides
         if comparison is None:
             return
         estimate = comparison.estimate(each.levels(each.again), today)
@@ -335,8 +393,9 @@ class SpeedSuite:
             outcome.failure += f"\n\n{outcome.note}"
 
     def _regression(self, each: OpenCase, weather: Mapping[str, Weather]) -> str:
-        engine, comparison = self._engine, each.comparison
-        entry = None if isinstance(comparison, DuetComparison) else getattr(comparison, "entry", None)
+        engine, comparison = self._engine, each.decides
+        duet = isinstance(comparison, DuetComparison)
+        entry = None if duet else getattr(comparison, "entry", None)
         return regression_message(
             key=each.case.key,
             nodeid=each.case.nodeid,
@@ -344,9 +403,9 @@ class SpeedSuite:
             measurements=each.measurements,
             judgement=each.judgement,
             entry=entry,
-            revision=engine.settings.baseline_revision or "",
+            revision=comparison.revision if isinstance(comparison, DuetComparison) else "",
             environment=dict(engine.timer.environment()),
-            baseline_file="" if entry is None else engine.shown_baseline_file,
+            baseline_file="" if engine.duet is not None else engine.shown_baseline_file,
             weather=weather.get(each.first.bound, UNKNOWN_WEATHER),
             baseline_option=engine.settings.baseline_option,
         )

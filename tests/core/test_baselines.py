@@ -144,15 +144,16 @@ def test_sessions_are_counted_not_processes():
 
 
 @pytest.mark.parametrize(
-    ("stored", "follows", "level"),
+    ("stored", "slope", "level"),
     [
-        (run(10.0, control_us=5.0), True, 2.0),
-        (run(10.0, control_us=5.0), False, 10.0),
-        (run(10.0), True, 10.0),
+        (run(10.0, control_us=5.0), 1.0, 2.0),
+        (run(10.0, control_us=4.0), 0.5, 5.0),
+        (run(10.0, control_us=5.0), 0.0, 10.0),
+        (run(10.0), 1.0, 10.0),
     ],
 )
-def test_a_runs_level_follows_its_control_where_it_is_to(stored, follows, level):
-    found = stored.level(follows_control=follows)
+def test_a_runs_level_is_what_its_control_leaves_of_it(stored, slope, level):
+    found = stored.level(slope)
     assert math.exp(found.value) == pytest.approx(level)
     assert (found.session, found.board) == (stored.session, stored.gpu_uuid)
 

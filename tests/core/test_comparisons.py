@@ -6,6 +6,7 @@ import pytest
 from pytest_cutile import Block, Device, Measurement, Work
 from pytest_cutile.core.baselines import Published
 from pytest_cutile.core.comparisons import (
+    SLOPES,
     DuetComparison,
     PublishedComparison,
     StoredComparison,
@@ -50,8 +51,7 @@ def stored(entry_, *, device=HERE, control=MM):
 
 def test_stored_runs_are_compared_with_the_fastest_place():
     comparison = stored(stored_entry())
-    level = comparison.level(measured((42.0, 100.0), (41.0, 200.0)))
-    assert math.exp(level) == pytest.approx(41.0)
+    level = comparison.level(measured((42.0, 100.0), (41.0, 100.0)))
     assert comparison.change([level]) == pytest.approx(0.025)
     assert comparison.baseline_us == 40.0
 
@@ -59,14 +59,27 @@ def test_stored_runs_are_compared_with_the_fastest_place():
 def test_a_compute_bound_case_follows_its_control():
     comparison = stored(stored_entry(DENSE))
     slow_day = measured((44.0, 110.0), (45.0, 110.0), work=DENSE)
-    assert comparison.follows_control
-    assert comparison.change([comparison.level(slow_day)]) == pytest.approx(0.0, abs=1e-9)
+    assert comparison.slope == pytest.approx(SLOPES["TFLOPS"])
+    assert comparison.change([comparison.level(slow_day)]) == pytest.approx(1.1**0.2 - 1)
 
 
-def test_a_memory_bound_case_never_follows():
+def test_a_memory_bound_case_follows_less():
     comparison = stored(stored_entry(THIN))
-    assert not comparison.follows_control
-    assert comparison.change([comparison.level(measured((44.0, 110.0)))]) == pytest.approx(0.1)
+    assert comparison.slope == pytest.approx(SLOPES["GB/s"])
+    assert comparison.change([comparison.level(measured((44.0, 110.0)))]) == pytest.approx(1.1**0.4 - 1)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.4, 1.0])
+def test_runs_of_several_boards_tell_how_much_a_case_follows(slope):
+    boards = [(100.0, "GPU-a"), (103.0, "GPU-b"), (97.0, "GPU-c")]
+    runs = tuple(
+        replace(run(40.0 * (control / 100) ** slope, control_us=control, session=f"s{n}"), gpu_uuid=board)
+        for n, (control, board) in enumerate(boards * 4)
+    )
+    comparison = stored(replace(stored_entry(DENSE), runs=runs))
+    assert comparison.slope == pytest.approx(slope, abs=0.05)
+    elsewhere = measured((40.0 * 1.04**slope, 104.0), work=DENSE)
+    assert comparison.change([comparison.level(elsewhere)]) == pytest.approx(0.0, abs=0.002)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +88,7 @@ def test_a_memory_bound_case_never_follows():
 )
 def test_another_control_is_not_followed(then, now):
     comparison = stored(stored_entry(DENSE, control=then), control=now)
-    assert not comparison.follows_control
+    assert comparison.slope == 0
     level = comparison.level(measured((44.0, 50.0), work=DENSE, control=now))
     assert comparison.change([level]) == pytest.approx(0.1)
 
@@ -84,7 +97,7 @@ def test_a_control_that_some_runs_lack_is_not_followed():
     whole = stored_entry(DENSE)
     partial = replace(whole, runs=(*whole.runs, run(40.0, session="no memory for the control")))
     comparison = stored(partial)
-    assert not comparison.follows_control
+    assert comparison.slope == 0
     assert comparison.change([math.log(40.0)]) == pytest.approx(0.0, abs=1e-9)
 
 
@@ -113,11 +126,11 @@ def test_a_published_figure_says_nothing_of_the_noise():
 
 def test_the_weather_is_taken_off():
     comparison = stored(stored_entry())
-    levels = [math.log(40.0 * 1.03)] * 3
+    levels = [comparison.level(measured((42.0, 100.0)))] * 3
     assert comparison.decide(levels, UNKNOWN_WEATHER, 20) is Decision.SLOWER
-    assert comparison.decide(levels, Weather(shift=0.03), 20) is Decision.CLEAR
-    assert not comparison.is_suspect(levels[0], Weather(shift=0.03))
-    assert comparison.change(levels, Weather(shift=math.log(1.03))) == pytest.approx(0.0, abs=1e-9)
+    assert comparison.decide(levels, Weather(shift=0.05), 20) is Decision.CLEAR
+    assert not comparison.is_suspect(levels[0], Weather(shift=0.05))
+    assert comparison.change(levels, Weather(shift=math.log(1.05))) == pytest.approx(0.0, abs=1e-9)
 
 
 # -- another revision ---------------------------------------------------------------------------------

@@ -90,7 +90,9 @@ def test_a_published_figure_is_named_with_its_margin_and_source():
 
 def test_a_duet_names_the_revision_and_asks_for_no_baseline():
     block = Block(samples_us=(42.4,) * 5, partner_us=(40.0,) * 5)
-    text = message(measurement(42.4, Work(), blocks=(block,)), entry=None, revision="git:main")
+    text = message(
+        measurement(42.4, Work(), blocks=(block,)), entry=None, revision="git:main", baseline_file=""
+    )
     assert "is 6.0% slower than git:main." in text
     assert "40 us" in text
     assert "--update-baselines" not in text

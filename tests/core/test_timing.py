@@ -40,13 +40,13 @@ def test_placements_spread_by_the_slowest_over_the_fastest(blocks, spread):
 def test_a_block_is_compared_with_its_partner_by_medians():
     block = Block(samples_us=(39.0, 40.0, 90.0), partner_us=(19.0, 20.0, 20.5))
     assert block.partner_median_us == 20.0
-    assert block.log_ratio == pytest.approx(math.log(2))
+    assert block.level(1.0) == pytest.approx(math.log(2))
 
 
 def test_a_block_without_a_partner_stands_for_its_time():
     block = Block(samples_us=(39.0, 40.0, 90.0))
     assert block.partner_median_us is None
-    assert block.log_ratio == pytest.approx(math.log(40.0))
+    assert block.level(1.0) == pytest.approx(math.log(40.0))
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from pytest_cutile.core.verdicts import Judgement, Reason
 from pytest_cutile.gates.measuring import Unmeasured
 from pytest_cutile.gates.speed import SpeedCase
 from pytest_cutile.gates.suite import SpeedSuite
-from tests.core.test_comparisons import DENSE, H200, HERE, MM, THIN, measured, stored_entry
+from tests.core.test_comparisons import DENSE, H200, HERE, MM, THERE, measured, stored_entry
 
 RULE = Rule()
 FIRST = measured((44.0, 100.0), work=DENSE)
 UNCONFIRMED = Judgement(reason=Reason.UNCONFIRMED, change=0.1)
 
 
-def settle(*again: Any, first=FIRST):
+def settle(*again: Any, first=FIRST, device=HERE, revision="", commit="", identity="", environment=None):
     """Settle one case screened as `first`; return its outcome and how often it was measured again."""
-    entry = stored_entry(first.work)
+    entry = replace(stored_entry(first.work), provenance={"commit": commit}, identity=identity)
     stored = StoredRuns({"k": entry}, rule=RULE, platform=H200)
     settings = SimpleNamespace(
         rule=RULE, update_baselines=False, strict=False, baseline_revision=None, baseline_option=""
@@ -30,9 +30,11 @@ def settle(*again: Any, first=FIRST):
     engine: Any = SimpleNamespace(
         stored_runs=stored,
         settings=settings,
+        duet=None,
+        has_commit=lambda name: name == "abc",
         progress=lambda _: None,
         gpu_lock=SimpleNamespace(alone=nullcontext),
-        timer=SimpleNamespace(environment=dict),
+        timer=SimpleNamespace(environment=lambda: environment or {**entry.environment}),
         shown_baseline_file="baselines/x.json",
     )
     case = SpeedCase(
@@ -44,12 +46,21 @@ def settle(*again: Any, first=FIRST):
         arch="sm_90",
         work=first.work,
         call=lambda: pytest.fail("nothing is run here"),
+        compiled=SimpleNamespace(),  # type: ignore[arg-type]
     )
-    suite = SpeedSuite(engine, None)  # type: ignore[arg-type]
-    suite.add(case, stored.compare(entry, HERE, MM), UNCONFIRMED, first, is_open=True, records=False)
+    compilations: Any = SimpleNamespace(identity=lambda _: "same")
+    suite = SpeedSuite(engine, compilations)
+    suite.add(case, stored.compare(entry, device, MM), UNCONFIRMED, first, is_open=True, records=False)
     (opened,) = suite.open
     left = list(again)
-    suite.settle(lambda _: {"k": left.pop(0)} if left else {})
+    beside = []
+
+    def measure_again(cases: Any, revision: str) -> Any:
+        beside.append(revision)
+        return {"k": left.pop(0)} if left else {}
+
+    suite.settle(measure_again)
+    assert revision is None or set(beside) <= {revision}
     assert opened.outcome is not None
     return opened.outcome, len(again) - len(left)
 
@@ -77,14 +88,59 @@ def test_a_fresh_process_without_the_control_that_is_followed_is_no_slowdown(con
     assert f"not beside {MM}" in outcome.failure
 
 
-def test_a_control_that_is_not_followed_may_be_missing():
-    first = measured((44.0, 100.0), work=THIN)
-    outcome, _ = settle(*[measured((40.0, 100.0), control="")] * 12, first=first)
-    assert outcome.judgement.reason is Reason.WITHIN_MARGIN
-
-
 @pytest.mark.parametrize("again", [[], [Unmeasured(Reason.NOT_TIMED, "k: it crashed")], [FIRST]])
 def test_a_case_that_was_lost_is_an_error_and_no_pass(again):
     outcome, _ = settle(*again)
     assert outcome.judgement.reason is Reason.NOT_TIMED
     assert outcome.failure is not None
+
+
+# -- beside the kernel that the baseline was recorded from --------------------------------------------
+
+
+def duet(own, base):
+    return measured((own, base), control="", work=DENSE)
+
+
+@pytest.mark.parametrize(
+    ("base", "reason"), [(44.0, Reason.WITHIN_MARGIN), (43.8, Reason.WITHIN_MARGIN), (42.7, Reason.SLOWER)]
+)
+@pytest.mark.parametrize("device", [HERE, THERE], ids=["here", "there"])
+def test_what_the_baseline_was_recorded_from_decides(base, reason, device):
+    outcome, _ = settle(*[duet(44.0, base)] * 12, device=device, revision="abc", commit="abc")
+    assert outcome.judgement.reason is reason
+    if reason is Reason.SLOWER:
+        assert outcome.judgement.change == pytest.approx(44.0 / 42.7 - 1)
+        assert "abc, which took turns with it" in outcome.failure
+        assert "and which baselines/x.json was recorded from" in outcome.failure
+        assert "--update-baselines --reason" in outcome.failure
+
+
+@pytest.mark.parametrize("commit", ["", "abc+", "gone"])
+def test_without_that_commit_the_stored_times_decide(commit):
+    outcome, _ = settle(*[FIRST] * 12, device=THERE, commit=commit)
+    assert outcome.judgement.reason is Reason.SLOWER
+
+
+def test_with_another_compiler_they_do():
+    outcome, _ = settle(*[FIRST] * 12, commit="abc", environment={"tileiras": "14.0"})
+    assert outcome.judgement.reason is Reason.SLOWER
+
+
+def test_a_launcher_of_then_that_does_not_know_the_case_leaves_it_to_them():
+    lacks = Unmeasured(Reason.NOT_IN_REVISION, "the launcher as of abc raised TypeError")
+    outcome, processes = settle(lacks, *[FIRST] * 3, commit="abc", revision=None)
+    assert outcome.judgement.reason is Reason.SLOWER
+    assert processes == 4
+
+
+def test_the_same_code_is_not_suspected_on_another_board():
+    outcome, processes = settle(device=THERE, commit="abc", identity="same")
+    assert outcome.judgement.reason is Reason.UNTOUCHED
+    assert processes == 0
+
+
+def test_the_same_code_is_the_environments_fault_on_a_board_that_is_known():
+    outcome, _ = settle(*[FIRST] * 12, identity="same")
+    assert outcome.judgement.reason is Reason.ENVIRONMENT
+    assert outcome.failure is None

@@ -67,7 +67,7 @@ def pytest_cutile_make_timer(config):
 
 IN_THIS_PROCESS = """
 
-def measure_again(fresh, cases):
+def measure_again(fresh, cases, revision):
     engine = engine_of(fresh._config)
     found = {}
     for each in cases:

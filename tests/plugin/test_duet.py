@@ -34,7 +34,7 @@ def test_a_slower_one_fails_and_nothing_is_stored(project):
         [
             "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than HEAD.",
             "*time per launch *42.4 us *40 us *+6.0 %",
-            "Both revisions took turns on the same buffers; HEAD is what to compare with.",
+            "*baseline *HEAD, which took turns with it on the same buffers",
         ]
     )
     assert not project.baseline.exists()
