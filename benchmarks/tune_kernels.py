@@ -193,7 +193,7 @@ def tune_case(kernel: str, module: Any, case: Case, flush: torch.Tensor) -> dict
             config, label = chosen, "as committed"
         else:
             config = type(chosen)(**overrides) if default is None else replace(default, **overrides)
-            if kernel == "matmul" and itemsize == 4:  # noqa: PLR2004
+            if kernel == "matmul" and itemsize == 4:
                 config = replace(config, tile_k=config.tile_k // 2)
             label = " ".join(f"{key}={value}" for key, value in overrides.items()) or "defaults"
         if config in seen:

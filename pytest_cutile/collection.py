@@ -247,16 +247,15 @@ def stale_entries(engine: Engine) -> list[str]:
         gone = sorted(key for key in keys if key not in present and not _has_test(engine, key))
         if gone:
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""  # noqa: PLR2004
-            found.append(
-                f"stale: {engine.shown(path)} has {', '.join(gone[:3])}{more}: no such case is left; delete it"
-            )
+            names = f"{', '.join(gone[:3])}{more}"
+            found.append(f"stale: {engine.shown(path)} has {names}: no such case is left; delete it")
     return found
 
 
 def _recorded(
     engine: Engine, speeds: set[str], declared: set[str]
 ) -> Iterator[tuple[Path, Iterable[str], set[str]]]:
-    """Yield each file of baselines of this run, the keys that were measured for it, and those it should have."""
+    """Yield each file of baselines of this run, the keys that were recorded, and those of the cases there are."""
     try:
         if engine.device is not None and (path := engine.baseline_file) is not None:
             entries = engine.baselines.entries if engine.baselines is not None else {}

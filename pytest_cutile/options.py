@@ -33,8 +33,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="PATH|git:REV|none",
         help="What to compare with: a directory (or JSON file of speeds) of baselines, by default baselines/ "
         "in the rootdir; git:REV, the kernels of that revision, measured now, in turns with the working "
-        "tree's; or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the project "
-        "for the place of the tests.",
+        "tree's; or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the "
+        "project for the place of the tests.",
     )
     group.addoption(
         "--update-baselines",

@@ -282,7 +282,7 @@ def _clipped(text: str, verbose: bool) -> str:
 def rows_of(results: Iterable[GateResult]) -> dict[tuple[str, str, str, str], dict[str, GateResult]]:
     """Return the results by (kernel, case, arch, key), sorted, and within each by gate.
 
-    Where GPUs of several kinds share an architecture (a fleet with H100s and H200s), "arch" names the GPU, too.
+    Where GPUs of several kinds share an architecture (a fleet of H100s and H200s), "arch" names the GPU, too.
     Of results that several workers have of the same thing, the worst one counts.
     """
     results = list(results)

@@ -85,8 +85,8 @@ DUET_NOISE = Noise(process=0.0015, session=0.0, board=0.0, shared=0.001, shared_
 ASSUMED_DOF = 20.0
 """How many degrees of freedom an assumed standard deviation counts."""
 SLOPE_WEIGHT = 3e-4
-"""Sum of squared movements of a control from which a case's own slope counts more than the assumed one: runs that
-scatter by 0.5 %, over slopes that differ by 0.3 from case to case."""
+"""Sum of squared movements of a control from which a case's own slope counts more than the assumed one: the
+variance of runs that scatter by 0.5 %, over that of slopes that differ by 0.3 from case to case."""
 STEEPEST = 1.2
 """Largest slope that is believed."""
 CASE_DOF = 4.0
@@ -143,8 +143,8 @@ class _Typical:
 def slope_of(pairs: Sequence[tuple[float, float]], assumed: float) -> float:
     """Return how much of its control's movement a case follows.
 
-    A kernel that is limited by the clock of the tensor cores moves as a matrix product does from board to board;
-    one that waits for memory half of the time moves less. Runs on one board tell little, because little moves.
+    A kernel that the clock of the tensor cores limits moves from board to board as a matrix product does; one
+    that waits for memory half of the time moves less. Runs on one board tell little, because little moves.
 
     Args:
         pairs: logarithms of the control's time and of the case's, one per stored run.

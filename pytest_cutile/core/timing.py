@@ -102,7 +102,7 @@ class Block:
         return median(self.partner_us) if self.partner_us else None
 
     def level(self, slope: float) -> float:
-        """Return the logarithm of the case's median, less `slope` times that of its partner's, if it has one."""
+        """Return the logarithm of the case's median, less `slope` times that of its partner's, if any."""
         partner = self.partner_median_us
         return math.log(self.median_us) - (slope * math.log(partner) if partner and slope else 0.0)
 

@@ -88,7 +88,7 @@ class Engine:
         """The cases that were compared with a baseline."""
         path = settings.measured_again
         self.measured_again = MeasuredAgain(path) if path is not None else None
-        """In a fresh process that measures for another one, where nothing is judged: takes the measurements."""
+        """In a fresh process that measures for another one and judges nothing: takes the measurements."""
         self._static_baselines: dict[str, StaticFile | None] = {}
         self._revision: Revision | None = None
         self.gpu_failure: str | None = None

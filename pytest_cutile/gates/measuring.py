@@ -64,7 +64,7 @@ def measure(
         key: of the case, for messages.
         work: what one launch does.
         call: the launcher and its arguments.
-        base: another revision's launcher, which takes turns with it on the same arguments; else a control does.
+        base: another revision's launcher, to take turns with it on the same arguments; else a control does.
 
     Raises:
         Unmeasured: it cannot be timed, or the times make no sense.

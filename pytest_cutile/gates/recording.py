@@ -118,7 +118,7 @@ def _run(measurement: Measurement, at: str, session: str) -> Run:
     )
 
 
-def _renew(
+def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     engine: Engine,
     entry: Entry | None,
     recording: Recording,

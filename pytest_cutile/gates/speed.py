@@ -223,7 +223,9 @@ def strict_failure(engine: Engine, key: str, judgement: Judgement) -> str | None
     return None
 
 
-def find_comparison(engine: Engine, case: SpeedCase) -> tuple[Comparison | None, Judgement]:
+def find_comparison(  # noqa: PLR0911 - one return for each reason
+    engine: Engine, case: SpeedCase
+) -> tuple[Comparison | None, Judgement]:
     """Return what a case is held against, or None and the judgement that says why there is nothing.
 
     Raises:

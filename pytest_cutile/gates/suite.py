@@ -227,9 +227,9 @@ class SpeedSuite:
     def _confirm_beside_what_was_recorded(self, each: OpenCase) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
 
-        There is no better control: it does the same work on the same buffers, on this board, today. Stored times
-        screen then, and do not decide. They have to where that kernel would not be what it was: with another
-        compiler, driver or torch than then.
+        There is no better control: it does the same work on the same buffers, on this board, today. Stored
+        times screen then, and do not decide. They have to where that kernel would not be what it was: with
+        another compiler, driver or torch than then.
         """
         if not isinstance(each.comparison, StoredComparison):
             return

@@ -55,7 +55,7 @@ def settle(*again: Any, first=FIRST, device=HERE, revision="", commit="", identi
     left = list(again)
     beside = []
 
-    def measure_again(cases: Any, revision: str) -> Any:
+    def measure_again(_: Any, revision: str) -> Any:
         beside.append(revision)
         return {"k": left.pop(0)} if left else {}
 

@@ -129,5 +129,4 @@ def test_junit_files_have_a_property_for_each_figure(project, args):
         "cutile.speed.rate": "2500",
         "cutile.speed.unit": "GB/s",
         "cutile.speed.share_of_limit": found["cutile.speed.share_of_limit"],
-        "cutile.speed.gpu": "NVIDIA H200",
     }
