@@ -11,9 +11,9 @@ without any slowdown fails, how often a true slowdown of one case is caught, and
 
 The noise is that of H200s (docs/measuring.md). Per case: samples scatter by 0.5 to 1.5 %, the eight places of
 its buffers by 0.1 to 0.4 % (one kernel in ten: in two modes that are 3 to 8 % apart), processes by 0.1 to 0.5 %,
-sessions by 0.02 to 0.15 %, boards by 0.8 %, and two kernels on the same buffers by 0.15 %. Shared by all cases:
-0.25 % by session, 2 % by board (the clock), which the control shows, too. 1 % of all processes and of all places
-are slower by 1 to 5 %; in a tenth of the sessions the clock drifts by up to 3 %.
+sessions by 0.02 to 0.15 %, boards by 0.8 %, and two kernels on the same buffers by 0.15 %. Shared by all:
+0.25 % by session, 2 % by board (the clock), which the control shows, too. 1 % of all processes and places are
+slower by 1 to 5 %; in a tenth of the sessions the clock drifts by up to 3 %.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def stale_entries(engine: Engine) -> list[str]:
 def _recorded(
     engine: Engine, speeds: set[str], declared: set[str]
 ) -> Iterator[tuple[Path, Iterable[str], set[str]]]:
-    """Yield each file of baselines of this run, the keys that were recorded, and those of the cases there are."""
+    """Yield each file of baselines of this run, the keys that were recorded, and those of today's cases."""
     try:
         if engine.device is not None and (path := engine.baseline_file) is not None:
             entries = engine.baselines.entries if engine.baselines is not None else {}
