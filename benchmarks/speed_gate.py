@@ -10,7 +10,6 @@ change against the baseline, and one failure message as it is shown; exits with 
 from __future__ import annotations
 
 import argparse
-import ast
 import re
 import shutil
 import statistics
@@ -114,12 +113,11 @@ def run(folder: Path, *options: str) -> tuple[str, int]:
 def rows(report: Path) -> dict[str, tuple[float, str]]:
     """Return change in percent and verdict by case, from the gate results in a JUnit report."""
     found = {}
-    for element in ET.parse(report).iter("property"):  # noqa: S314 - written by our own run
-        if element.get("name") == "cutile":
-            result = ast.literal_eval(element.get("value", ""))
-            if result["gate"] == "speed" and result["change"] is not None:
-                case = f"{result['kernel']}[{result['case']}]"
-                found[case] = (result["change"] * 100, result["verdict"])
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by our own run
+        values = {each.get("name"): each.get("value", "") for each in case.iter("property")}
+        if "cutile.speed.change" in values:
+            change, verdict = float(values["cutile.speed.change"]), values["cutile.speed.verdict"]
+            found[values["cutile.speed.key"]] = (change * 100, verdict)
     return found
 
 

@@ -9,8 +9,8 @@ tried: a fixed 5 % on the median of one run against one run, pytest-benchmark's
 `--benchmark-compare-fail=mean:5%`, and a fixed 2 %. Printed with 95 % intervals (Wilson): how often a suite
 without any slowdown fails, how often a true slowdown of one case is caught, and what a run costs.
 
-The noise is that of H200s (docs/measuring.md). Per case: samples scatter by 0.5 to 1.5 %, the eight places of
-its buffers by 0.1 to 0.4 % (one kernel in ten: in two modes that are 3 to 8 % apart), processes by 0.1 to 0.5 %,
+The noise is that of H200s (docs/measuring.md). Per case: samples scatter by 0.5 to 1.5 %, the eight places
+of its buffers by 0.1 to 0.4 % (one kernel in ten: in two modes 3 to 8 % apart), processes by 0.1 to 0.5 %,
 sessions by 0.02 to 0.15 %, boards by 0.8 %, and two kernels on the same buffers by 0.15 %. Shared by all:
 0.25 % by session, 2 % by board (the clock), which the control shows, too. 1 % of all processes and places are
 slower by 1 to 5 %; in a tenth of the sessions the clock drifts by up to 3 %.

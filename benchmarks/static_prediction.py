@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import statistics
 import sys
 import tempfile
 from collections import Counter
@@ -250,11 +251,9 @@ class Workbench:
         inputs = self.make_inputs()
         ratios = []
         for _ in range(ROUNDS):
-            times = []
-            for launch in (base, variant):
-                samples = sorted(timer.time_launch(functools.partial(launch, *inputs)))
-                times.append(samples[len(samples) // 2])
-            ratios.append(times[1] / times[0])
+            launches = [functools.partial(launch, *inputs) for launch in (base, variant)]
+            before, after = map(statistics.median, timer.time_block(launches))
+            ratios.append(after / before)
         return ratios
 
 

@@ -82,7 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _join_run(config)
     config.stash[SETTINGS] = settings = options.read_settings(config)
     config.stash[PROGRESS] = Progress(config)
-    if settings.own_option and not settings.xdist_worker:
+    elsewhere = any("ssh=" in str(spec) for spec in config.getoption("tx", None) or ())
+    if settings.own_option and not settings.xdist_worker and not elsewhere:
         _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
     config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")

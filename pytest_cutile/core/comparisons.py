@@ -87,7 +87,8 @@ class StoredComparison(Comparison):
 
     def level(self, measurement: Measurement) -> float:
         """Return the logarithm of the fastest time, less what the control explains of it."""
-        return min(block.level(self.slope) for block in measurement.blocks)
+        us, control_us = measurement.beside_control(self.slope)
+        return math.log(us) - (self.slope * math.log(control_us) if control_us else 0.0)
 
     def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference from the stored runs."""
@@ -104,7 +105,7 @@ class DuetComparison(Comparison):
 
     def level(self, measurement: Measurement) -> float:
         """Return the logarithm of the ratio of the two, in the median of the placements."""
-        return median([block.level(1.0) for block in measurement.blocks])
+        return median([block.log_ratio for block in measurement.blocks])
 
     def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference between the two; a session acts on both alike."""

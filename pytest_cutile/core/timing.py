@@ -101,10 +101,11 @@ class Block:
         """Median time of what took turns with it."""
         return median(self.partner_us) if self.partner_us else None
 
-    def level(self, slope: float) -> float:
-        """Return the logarithm of the case's median, less `slope` times that of its partner's, if any."""
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the case's median over its partner's; of the case's alone if it has no partner."""
         partner = self.partner_median_us
-        return math.log(self.median_us) - (slope * math.log(partner) if partner and slope else 0.0)
+        return math.log(self.median_us / partner) if partner else math.log(self.median_us)
 
 
 def bound_of(work: Work, platform: Platform | None) -> str:
@@ -146,6 +147,22 @@ class Measurement:
     def best(self) -> Block:
         """The fastest block."""
         return min(self.blocks, key=lambda block: block.median_us)
+
+    def beside_control(self, slope: float) -> tuple[float, float | None]:
+        """Return the times of case and control in the block that is fastest, in microseconds.
+
+        Fastest is what the control leaves of it if the case follows `slope` of the control's movement. A
+        control that was slower than in most blocks had an accident of its own: it counts as in most.
+        """
+        times = [block.partner_median_us for block in self.blocks]
+        controls = [us for us in times if us is not None]
+        if not controls or not self.control:
+            return self.median_us, None
+        usual = median(controls)
+        pairs = [
+            (block.median_us, min(us or usual, usual)) for block, us in zip(self.blocks, times, strict=True)
+        ]
+        return min(pairs, key=lambda pair: math.log(pair[0]) - slope * math.log(pair[1]))
 
     @property
     def samples_us(self) -> tuple[float, ...]:

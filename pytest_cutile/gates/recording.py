@@ -103,17 +103,14 @@ def _runs(recording: Recording, session: str) -> list[Run]:
 
 
 def _run(measurement: Measurement, at: str, session: str) -> Run:
-    # The block that a comparison with a control looks at may be another than the fastest one.
-    slope = SLOPES[measurement.bound] if measurement.control else 0.0
-    chosen = min(measurement.blocks, key=lambda block: block.level(slope))
-    control = chosen.partner_median_us
+    us, control_us = measurement.beside_control(SLOPES[measurement.bound])
     return Run(
         at=at,
         session=session,
         gpu_uuid=measurement.device.uuid,
-        median_us=round(chosen.median_us, 3),
+        median_us=round(us, 3),
         spread=round(measurement.relative_spread, 5),
-        control_us=None if control is None or not measurement.control else round(control, 3),
+        control_us=None if control_us is None else round(control_us, 3),
         clock_mhz=measurement.clock_mhz,
     )
 

@@ -40,13 +40,13 @@ def test_placements_spread_by_the_slowest_over_the_fastest(blocks, spread):
 def test_a_block_is_compared_with_its_partner_by_medians():
     block = Block(samples_us=(39.0, 40.0, 90.0), partner_us=(19.0, 20.0, 20.5))
     assert block.partner_median_us == 20.0
-    assert block.level(1.0) == pytest.approx(math.log(2))
+    assert block.log_ratio == pytest.approx(math.log(2))
 
 
 def test_a_block_without_a_partner_stands_for_its_time():
     block = Block(samples_us=(39.0, 40.0, 90.0))
     assert block.partner_median_us is None
-    assert block.level(1.0) == pytest.approx(math.log(40.0))
+    assert block.log_ratio == pytest.approx(math.log(40.0))
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,27 @@ def test_a_timer_needs_only_a_device_and_times():
     assert timer.control("TFLOPS") is None
     assert (timer.environment(), timer.problems(), timer.sm_clock_mhz()) == ({}, (), None)
     assert timer.time_block([len, len]) == [[40.0], [40.0]]
+
+
+DEVICE = Device(arch="sm_90", name="NVIDIA H200")
+
+
+def test_a_control_that_had_an_accident_explains_nothing():
+    blocks = tuple(Block(samples_us=(40.0,), partner_us=(us,)) for us in (100.0, 101.0, 130.0))
+    found = Measurement(device=DEVICE, blocks=blocks, work=Work(bytes=1e8), control="a control")
+    assert found.beside_control(0.6) == (40.0, 101.0)
+
+
+def test_the_block_that_the_control_makes_fastest_is_taken():
+    blocks = tuple(
+        Block(samples_us=(own,), partner_us=(us,))
+        for own, us in ((40.0, 100.0), (40.4, 105.0), (41.0, 106.0))
+    )
+    found = Measurement(device=DEVICE, blocks=blocks, work=Work(flops=1e9), control="a control")
+    assert found.beside_control(0.8) == (40.4, 105.0)
+    assert found.beside_control(0.0)[0] == 40.0
+
+
+def test_without_a_control_the_fastest_block_is():
+    blocks = (Block(samples_us=(41.0,)), Block(samples_us=(40.0,)))
+    assert Measurement(device=DEVICE, blocks=blocks, work=Work()).beside_control(0.8) == (40.0, None)

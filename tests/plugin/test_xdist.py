@@ -58,3 +58,30 @@ def test_a_wrong_architecture_is_one_usage_error(project):
     result = project.run("-n", "2", "--arch", "nowhere")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*'nowhere' names no GPU architecture*"])
+
+
+FLEET = """
+import os
+
+SPARK = pytest_cutile.Device(arch="sm_121", name="NVIDIA Something", uuid="GPU-1", torch_device="cpu")
+H100 = pytest_cutile.Device(arch="sm_90", name="NVIDIA H100 80GB HBM3", uuid="GPU-2", torch_device="cpu")
+if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+    FileTimer.device = {second}
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "rows"),
+    [
+        ("SPARK", ["scale *sm_121 *2500 GB/s *no-baseline", "scale *sm_90 *2500 GB/s *pass"]),
+        ("H100", ["scale *sm_90 NVIDIA H100* *no-baseline", "scale *sm_90 NVIDIA H200 *+0.0 %  pass"]),
+    ],
+)
+def test_each_machine_of_a_fleet_is_held_against_its_own_baselines(project, second, rows):
+    project.record(40.0)
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + FLEET.format(second=second))
+    options = ("--dist", "each", "--tx", "2*popen", "-p", "no:benchmark", "--arch", "native")
+    result = project.pytester.runpytest_subprocess("-m", "cutile_speed", *options, "mykernels")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(rows)
