@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from pytest_cutile.core.locking import locked
+
+
+FOLDER = Path("/tmp/pytest-cutile-gpus")  # noqa: S108 - whatever TMPDIR is: users of a GPU have to meet
+"""Where the locks of this machine's GPUs are."""
 
 
 class GpuLock:
@@ -19,10 +22,18 @@ class GpuLock:
     it, and come and go, cannot keep it waiting for ever.
     """
 
-    def __init__(self, uuid: str, *, enabled: bool = True, on_wait: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        uuid: str,
+        *,
+        enabled: bool = True,
+        on_wait: Callable[[], None] | None = None,
+        folder: Path = FOLDER,
+    ) -> None:
         self._uuid = uuid
         self._enabled = enabled and bool(uuid)
         self._on_wait = on_wait
+        self._folder = folder
         self._depth = 0
         self._sharing: ExitStack | None = None
 
@@ -69,7 +80,7 @@ class GpuLock:
 
     def _file(self, name: str) -> Path:
         """Return a file that every user of this machine can open for a lock."""
-        folder = Path(tempfile.gettempdir()) / "pytest-cutile-gpus"
+        folder = self._folder
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
             folder.chmod(0o1777)

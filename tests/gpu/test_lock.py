@@ -5,7 +5,6 @@ import select
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from pytest_cutile.gpu.lock import GpuLock
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import contextlib
+import pathlib
 import sys
 
 from pytest_cutile.gpu.lock import GpuLock
@@ -25,7 +25,7 @@ def say(word):
     print(word, flush=True)
 
 
-lock = GpuLock(sys.argv[1], on_wait=lambda: say("waiting"))
+lock = GpuLock(sys.argv[1], folder=pathlib.Path(sys.argv[2]), on_wait=lambda: say("waiting"))
 held = []
 with contextlib.ExitStack() as stack:
     for line in sys.stdin:
@@ -43,13 +43,12 @@ with contextlib.ExitStack() as stack:
 class Process:
     """Another process of this machine that uses the GPU."""
 
-    def __init__(self, uuid):
+    def __init__(self, uuid, folder):
         self._said = ""
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, uuid],
+            [sys.executable, "-c", SCRIPT, uuid, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "TMPDIR": tempfile.gettempdir()},
             cwd=ROOT,
         )
 
@@ -93,12 +92,11 @@ class Process:
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def start(tmp_path):
     started = []
 
     def start(uuid="GPU-1"):
-        started.append(Process(uuid))
+        started.append(Process(uuid, tmp_path / "gpus"))
         return started[-1]
 
     yield start
@@ -208,8 +206,8 @@ def test_without_a_lock_nobody_waits(start, tmp_path, lock):
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_error_while_timing_frees_the_gpu(start):
-    lock = GpuLock("GPU-1")
+def test_an_error_while_timing_frees_the_gpu(start, tmp_path):
+    lock = GpuLock("GPU-1", folder=tmp_path / "gpus")
     with pytest.raises(ZeroDivisionError), lock.shared(), lock.alone():
         raise ZeroDivisionError
     other = start()
@@ -218,17 +216,16 @@ def test_an_error_while_timing_frees_the_gpu(start):
         assert other.hears("alone") == "waiting"
 
 
-def test_other_users_may_lock_too_whatever_the_umask(start, tmp_path):
+def test_other_users_may_lock_too_whatever_the_umask(tmp_path):
     before = os.umask(0o077)
     try:
-        with GpuLock("GPU-1").alone():
+        with GpuLock("GPU-1", folder=tmp_path / "gpus").alone():
             pass
     finally:
         os.umask(before)
-    folder = tmp_path / "pytest-cutile-gpus"
+    folder = tmp_path / "gpus"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o644}
-    del start
 
 
 # -- the lock of a file -------------------------------------------------------------------------------
