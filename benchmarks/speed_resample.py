@@ -5,9 +5,9 @@
 benchmarks/data holds the processes that one session on each of three H200s measured with the gate's own
 timer. A trial draws twelve of them as stored runs, one as the screening and more as fresh processes, for a
 suite of `--cases` cases, all on one board and against the stored runs alone; in one case a slowdown is added.
-Printed by board: how often a clean suite fails, and how often the slowdown is caught, by this rule, by a fixed
-5 % on medians of one run against one run, and by pytest-benchmark's `--benchmark-compare-fail=mean:5%`.
-Then the noise, case by case.
+Printed by board: how often a clean suite fails, and how often the slowdown is caught, by this rule, by a
+fixed 5 % on medians of one run against one run, and by pytest-benchmark's
+`--benchmark-compare-fail=mean:5%`. Then the noise, case by case.
 """
 
 from __future__ import annotations

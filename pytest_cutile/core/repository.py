@@ -53,6 +53,14 @@ class Repository:
                 "BRANCH and then origin/BRANCH)"
             ) from error
 
+    def is_changed(self, but: Path | None) -> bool:
+        """Return whether files that git tracks are not as committed, leaving out those at or below `but`."""
+        paths = [".", f":(exclude){but.relative_to(self.top)}"] if but is not None else ["."]
+        try:
+            return bool(_git(self.top, "status", "--porcelain", "--untracked-files=no", "--", *paths))
+        except subprocess.CalledProcessError as error:
+            raise RevisionError(f"git cannot tell the state of {self.top}: {_said(error)}") from error
+
     def files(self) -> list[Path]:
         """Return the files of the working tree that git tracks or would add: none that it ignores."""
         try:

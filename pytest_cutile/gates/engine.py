@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +30,7 @@ from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
 from pytest_cutile.gpu.timer import CudaGraphTimer
 
 if TYPE_CHECKING:
+    from pytest_cutile.core.repository import Repository
     from pytest_cutile.gates.suite import SpeedSuite
 
 
@@ -340,16 +340,20 @@ class Engine:
 
     @cached_property
     def commit(self) -> str:
-        """The commit of the checkout under test, with "+" when it has changes; "" outside of git."""
+        """The commit of the checkout under test, with "+" when it has changes; "" outside of git.
+
+        Changed baselines are no change: to record several sessions from one commit is what they are for.
+        """
+        from pytest_cutile.core.repository import Repository
+
         try:
-            answer = subprocess.run(
-                ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607
-                cwd=self.settings.rootpath,
-                capture_output=True,
-                text=True,
-                timeout=10,
-                check=True,
+            repository = Repository(self.settings.rootpath)
+            return repository.commit("HEAD")[:12] + (
+                "+" if repository.is_changed(self._baselines_of(repository)) else ""
             )
-        except (OSError, subprocess.SubprocessError):
+        except RevisionError:
             return ""
-        return answer.stdout.strip()
+
+    def _baselines_of(self, repository: Repository) -> Path | None:
+        path = self.settings.baseline_path
+        return path if path is not None and path.is_relative_to(repository.top) else None

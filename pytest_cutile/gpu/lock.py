@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pytest_cutile.core.locking import locked
 
-
 FOLDER = Path("/tmp/pytest-cutile-gpus")  # noqa: S108 - whatever TMPDIR is: users of a GPU have to meet
 """Where the locks of this machine's GPUs are."""
 

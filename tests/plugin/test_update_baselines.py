@@ -1,6 +1,7 @@
 """`--update-baselines` and `--reason`."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -166,3 +167,23 @@ def test_another_gpus_file_is_never_written(project):
     result = project.run("--update-baselines", "--perf-baseline", str(project.baseline))
     result.stdout.fnmatch_lines(["*not recorded: *was recorded on NVIDIA H100 PCIe*"])
     assert project.baseline.read_text() == text
+
+
+def test_further_sessions_are_recorded_from_a_clean_commit_too(project):
+    def git(*args):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *identity, *args], cwd=project.path, check=True, capture_output=True)
+
+    (project.path / ".gitignore").write_text("times.json\n__pycache__\n.pytest_cache\n")
+    git("init", "-q")
+    project.record(40.0)
+    git("add", "-A")
+    git("commit", "-qm", "base")
+    project.record(40.1)
+    commit = entry(project)["provenance"]["commit"]
+    assert len(commit) == 12
+    project.record(40.2)
+    assert entry(project)["provenance"]["commit"] == commit
+    (project.path / "conftest.py").write_text((project.path / "conftest.py").read_text() + "\n")
+    project.record(40.1)
+    assert entry(project)["provenance"]["commit"] == f"{commit}+"
