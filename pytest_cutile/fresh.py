@@ -6,6 +6,7 @@ is why a slowdown is believed only when fresh ones show it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from pytest_cutile.gates.measuring import Unmeasured
     from pytest_cutile.gates.suite import OpenCase
 
+LINGER_SECONDS = 2.0
+"""How long one that has measured everything may take to end."""
 SECONDS, SECONDS_PER_CASE = 300, 30
 """After how long a fresh process counts as hung: to start, and for each case."""
 
@@ -33,13 +37,15 @@ _NEUTRAL: Mapping[str, Any] = {
     # Selection, reports and debuggers belong to the run that asks; caches and baselines are only read.
     **dict.fromkeys(("keyword", "markexpr"), ""),
     **dict.fromkeys(("deselect", "ignore", "ignore_glob", "tx", "px"), None),
-    **dict.fromkeys(("numprocesses", "maxprocesses", "xmlpath", "report_log", "htmlpath", "log_file"), None),
+    **dict.fromkeys(("numprocesses", "maxprocesses", "xmlpath", "report_log", "htmlpath", "basetemp"), None),
+    **dict.fromkeys(("debug", "allure_report_dir"), None),
     **dict.fromkeys(("usepdb", "trace", "collectonly", "cacheclear", "lf", "failedfirst", "newfirst"), False),
     **dict.fromkeys(("stepwise", "stepwise_skip", "setuponly", "setupshow", "setupplan"), False),
     **dict.fromkeys(("update_baselines", "changed_only", "kernel_report", "perf_strict"), False),
     **dict.fromkeys(("benchmark_only", "benchmark_skip", "benchmark_enable"), False),
     **dict.fromkeys(("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare"), None),
     **dict.fromkeys(("benchmark_histogram", "benchmark_cprofile"), None),
+    "log_file": os.devnull,  # None would be the ini file's, which the run itself writes to
     "cov_source": [],
     "reason": None,
     "kernel_summary": None,
@@ -51,7 +57,8 @@ _NEUTRAL: Mapping[str, Any] = {
 
 
 _PROGRAM = """
-import pickle, sys
+import ctypes, pickle, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: it does not outlive who asked
 with open(sys.argv[1], "rb") as file:
     path, options, args = pickle.load(file)
 sys.path[:] = [*dict.fromkeys([*path, *sys.path])]
@@ -81,7 +88,10 @@ class FreshProcess:
             output = folder / "measured.jsonl"
             state = self._state([each.case.nodeid for each in cases], output, revision)
             (folder / "state").write_bytes(pickle.dumps(state))
-            said = self._run(folder, timeout=SECONDS + SECONDS_PER_CASE * len(cases))
+            try:
+                said = self._run(folder, {each.case.key for each in cases})
+            except OSError as error:
+                said = f"it could not be started: {error}"
             return _read(output, {each.case.key: each.first for each in cases}, said)
 
     def _state(
@@ -103,10 +113,11 @@ class FreshProcess:
         args = [f"{config.rootpath}/{nodeid}" for nodeid in dict.fromkeys(nodeids)]
         early = [part for name in plugins for part in ("-p", name)]
         path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is this folder
-        return path, options, ["-p", "no:terminal", "-p", "no:cov", *early, *args]
+        return path, options, ["-p", "no:cov", *early, *args]
 
-    def _run(self, folder: Path, *, timeout: float) -> str:
-        """Run the fresh process to its end; return what went wrong, or nothing."""
+    def _run(self, folder: Path, keys: set[str]) -> str:
+        """Run the fresh process until it has measured; return what went wrong, or nothing."""
+        timeout = SECONDS + SECONDS_PER_CASE * len(keys)
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
         }
@@ -122,10 +133,7 @@ class FreshProcess:
                 start_new_session=True,  # so that all it starts can be stopped with it
             )
             try:
-                code = process.wait(timeout)
-                said = f"it ended with status {code}" if code else ""
-            except subprocess.TimeoutExpired:
-                said = f"it did not end within {timeout:.0f} s"
+                said = _wait(process, folder / "measured.jsonl", keys, timeout)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -138,6 +146,29 @@ class FreshProcess:
 def _revision_only(baseline: str | None) -> str | None:
     """Return a revision to take turns with; stored baselines are no matter where nothing is judged."""
     return baseline if baseline is not None and baseline.startswith("git:") else None
+
+
+def _wait(process: subprocess.Popen[bytes], output: Path, keys: set[str], timeout: float) -> str:
+    """Wait for a fresh process; return what went wrong. One that has measured all need not end by itself."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            code = process.wait(LINGER_SECONDS)
+        except subprocess.TimeoutExpired:
+            if keys <= {data["key"] for data in _lines(output)}:
+                return ""
+        else:
+            return f"it ended with status {code}" if code else ""
+    return f"it did not end within {timeout:.0f} s"
+
+
+def _lines(output: Path) -> list[dict[str, Any]]:
+    """Return what a fresh process has written so far; a line that it was killed in is none."""
+    found = []
+    for line in output.read_text().splitlines() if output.exists() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def _travels(value: Any) -> bool:
@@ -155,10 +186,9 @@ def _read(output: Path, first: Mapping[str, Measurement], said: str) -> dict[str
     from pytest_cutile.gates.measuring import Unmeasured, from_plain, validate
 
     found: dict[str, Measurement | Unmeasured] = {}
-    for line in output.read_text().splitlines() if output.exists() else ():
+    for data in _lines(output):
+        key = data["key"]
         try:
-            data = json.loads(line)
-            key = data["key"]
             if "error" in data:
                 found[key] = Unmeasured(Reason(data["reason"]), data["error"])
             elif key in first:
@@ -167,8 +197,6 @@ def _read(output: Path, first: Mapping[str, Measurement], said: str) -> dict[str
                 found[key] = measurement
         except Unmeasured as error:
             found[key] = error
-        except (ValueError, KeyError, TypeError):  # killed while it wrote: what is missing is said below
-            continue
     for key in first.keys() - found.keys():
         message = f"{key}: the fresh process that was to measure it again did not"
         found[key] = Unmeasured(Reason.NOT_TIMED, f"{message}: {said}" if said else message)

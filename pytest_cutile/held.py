@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +35,21 @@ class HeldReports:
     pytest-xdist, may rely on that: so they wait together.
     """
 
-    def __init__(self, suite: Callable[[], SpeedSuite], measure_again: MeasureAgain) -> None:
+    def __init__(
+        self,
+        suite: Callable[[], SpeedSuite],
+        existing: Callable[[], SpeedSuite | None],
+        measure_again: MeasureAgain,
+    ) -> None:
         """Hold back reports.
 
         Args:
             suite: returns the cases of the run; called when a test measures speed, not before.
+            existing: returns them if they are there already.
             measure_again: measures open cases in a fresh process.
         """
         self._suite = suite
+        self._existing = existing
         self._measure_again = measure_again
         self._held: list[_Held] = []
 
@@ -65,22 +72,35 @@ class HeldReports:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Decide what is open when all tests have run, or were stopped, and report it."""
+        stopped = True
         try:
             result = yield
-            if not (session.shouldfail or session.shouldstop):
-                self._settle()
+            stopped = bool(session.shouldfail or session.shouldstop)
             return result
         finally:
-            if self._held:
-                self._suite().give_up()
-            for held in self._held:
-                self._conclude(held)
-                self._release(held)
-            self._held.clear()
+            suite = self._existing()
+            if suite is not None:
+                opened = list(suite.open)
+                try:
+                    if opened and not stopped:
+                        suite.settle(self._measure_again)
+                finally:
+                    suite.give_up()
+                    self._report(session, opened)
 
-    def _settle(self) -> None:
-        if self._held:
-            self._suite().settle(self._measure_again)
+    def _report(self, session: pytest.Session, opened: Sequence[OpenCase]) -> None:
+        """Report what was held back, and what another plugin has reported before it was decided."""
+        for held in self._held:
+            self._conclude(held)
+            self._release(held)
+        mine = {id(each) for held in self._held for each in held.opened}
+        for each in opened:
+            if id(each) in mine or each.decided.failure is None:
+                continue
+            report = lost_test(each.case.nodeid, each.decided.failure)
+            report.user_properties = [(PROPERTY, each.result.to_dict())]
+            session.config.hook.pytest_runtest_logreport(report=report)
+        self._held.clear()
 
     def _conclude(self, held: _Held) -> None:
         """Put what was decided into the reports of a test."""
@@ -91,6 +111,7 @@ class HeldReports:
         for index, report in enumerate(held.reports):
             # A test that was expected to fail, and strictly so, has failed until now by passing.
             passed = report.passed or str(report.longrepr).startswith("[XPASS(strict)]")
+            passed |= report.skipped and not hasattr(report, "wasxfail")  # it skipped the rest of itself
             if report.when == "call" and passed and failures:
                 held.reports[index] = self._failed(item, report, "\n\n".join(failures))
         for report in held.reports:
@@ -160,20 +181,25 @@ class LostTests:
             return
         lost = [nodeid for nodeid, count in self._running.items() for _ in range(count)]
         for nodeid in lost:
-            now = time.time()
-            report = pytest.TestReport(
-                nodeid=nodeid,
-                location=(nodeid.partition("::")[0], None, nodeid.rpartition("::")[2]),
-                keywords={},
-                outcome="failed",
-                longrepr=(
-                    f"{nodeid}: its worker process ended before it could report the test, which was to be "
-                    "measured again in fresh processes: not measured, not passed, not recorded"
-                ),
-                when="call",
-                start=now,
-                stop=now,
+            message = (
+                f"{nodeid}: its worker process ended before it could report the test, which was to be "
+                "measured again in fresh processes: not measured, not passed, not recorded"
             )
-            session.config.hook.pytest_runtest_logreport(report=report)
+            session.config.hook.pytest_runtest_logreport(report=lost_test(nodeid, message))
         if lost:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def lost_test(nodeid: str, message: str) -> pytest.TestReport:
+    """Return the report of a failure that no running test can report any more."""
+    now = time.time()
+    return pytest.TestReport(
+        nodeid=nodeid,
+        location=(nodeid.partition("::")[0], None, nodeid.rpartition("::")[2]),
+        keywords={},
+        outcome="failed",
+        longrepr=message,
+        when="call",
+        start=now,
+        stop=now,
+    )

@@ -35,6 +35,7 @@ COMPILATIONS: pytest.StashKey[Compilations] = pytest.StashKey()
 STATIC_GATE: pytest.StashKey[StaticGate] = pytest.StashKey()
 SUMMARY_FILE: pytest.StashKey[SummaryFile] = pytest.StashKey()
 STARTED: pytest.StashKey[bool] = pytest.StashKey()
+MEASURING: pytest.StashKey[int] = pytest.StashKey()
 UNTOUCHED: pytest.StashKey[int] = pytest.StashKey()
 _STALE = "cutile_stale"
 _UNTOUCHED = "cutile_untouched"
@@ -119,12 +120,16 @@ def _hold_open_tests(config: pytest.Config) -> None:
     def suite() -> SpeedSuite:
         return engine_of(config).suite
 
+    def existing() -> SpeedSuite | None:
+        engine = config.stash.get(ENGINE, None)
+        return engine.suite if engine is not None else None
+
     def measure_again(cases: Sequence[OpenCase], revision: str) -> Measured:
         from pytest_cutile.fresh import FreshProcess
 
         return FreshProcess(config)(cases, revision)
 
-    config.pluginmanager.register(HeldReports(suite, measure_again), "cutile-held-reports")
+    config.pluginmanager.register(HeldReports(suite, existing, measure_again), "cutile-held-reports")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -163,6 +168,7 @@ def engine_of(config: pytest.Config) -> Engine:
         config.stash[COMPILATIONS] = compilations = Compilations(engine)
         config.stash[STATIC_GATE] = StaticGate(engine, compilations)
         engine.suite = SpeedSuite(engine, compilations)
+        engine.suite.collected = config.stash.get(MEASURING, 0)
     return config.stash[ENGINE]
 
 
@@ -301,9 +307,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         compiled = cases_of(session.items, Gate.COMPILE)
         config.stash[COMPILATIONS].gated = frozenset(case.key for case in compiled)
-        from pytest_cutile.held import measures_speed
+    from pytest_cutile.held import measures_speed
 
-        config.stash[ENGINE].suite.collected = sum(map(measures_speed, session.items))
+    config.stash[MEASURING] = sum(map(measures_speed, session.items))
+    if ENGINE in config.stash:
+        config.stash[ENGINE].suite.collected = config.stash[MEASURING]
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS
     if not settings.kernels or not everything or session.testsfailed:
         return
@@ -372,8 +380,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 def _gpu_shared(item: pytest.Item) -> AbstractContextManager[None]:
     """Keep a worker's test off the GPU while another worker times on it; one process alone needs no care."""
-    settings, engine = item.config.stash[SETTINGS], item.config.stash.get(ENGINE, None)
-    if engine is None or not settings.xdist_worker or not engine.suite.collected or engine.device is None:
+    if not item.config.stash[SETTINGS].xdist_worker or not item.config.stash.get(MEASURING, 0):
+        return nullcontext()
+    engine = engine_of(item.config)
+    if engine.device is None:
         return nullcontext()
     compiles = item.get_closest_marker("cutile_compile") or item.get_closest_marker("cutile_static")
     return nullcontext() if compiles else engine.gpu_lock.shared()

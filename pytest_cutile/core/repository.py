@@ -54,10 +54,11 @@ class Repository:
             ) from error
 
     def is_changed(self, but: Path | None) -> bool:
-        """Return whether files that git tracks are not as committed, leaving out those at or below `but`."""
+        """Return whether modules, or files that git tracks, are not as committed; not those below `but`."""
         paths = [".", f":(exclude){but.relative_to(self.top)}"] if but is not None else ["."]
         try:
-            return bool(_git(self.top, "status", "--porcelain", "--untracked-files=no", "--", *paths))
+            tracked = _git(self.top, "status", "--porcelain", "--untracked-files=no", "--", *paths)
+            return bool(tracked or _git(self.top, "ls-files", "--others", "--exclude-standard", "--", "*.py"))
         except subprocess.CalledProcessError as error:
             raise RevisionError(f"git cannot tell the state of {self.top}: {_said(error)}") from error
 

@@ -78,7 +78,7 @@ class Noise:
     """Between boards of one kind, the part that the cases of a class share."""
 
 
-STORED_NOISE = Noise(process=0.0035, session=0.001, board=0.008, shared=0.0025, shared_board=0.008)
+STORED_NOISE = Noise(process=0.0035, session=0.001, board=0.008, shared=0.001, shared_board=0.008)
 """Against stored runs, of H200s (docs/measuring.md): what is assumed until the stored runs say more."""
 DUET_NOISE = Noise(process=0.0015, session=0.0, board=0.0, shared=0.001, shared_board=0.0)
 """Of two kernels interleaved on the same buffers: session and board act on both alike."""
@@ -226,6 +226,8 @@ class Weather:
     """Variance of what the session and its board add to single cases, over what is assumed of it."""
     dof: float = ASSUMED_DOF
     """Degrees of freedom behind `between`."""
+    unseen: float = 0.0
+    """Variance of what they share, where they are too few to show it."""
     cases: int = 0
     """How many cases it is known from."""
 
@@ -250,11 +252,11 @@ def weather_of(
         other_board: Whether the references are of other boards than the one at hand.
     """
     n = len(screened)
-    if n < LEAST_CENTRED:
-        return UNKNOWN_WEATHER
+    usual = math.hypot(noise.shared, noise.shared_board if other_board else 0.0)
+    if n < LEAST_CENTRED:  # what they share stays in each of them, in the stored runs and today
+        return Weather(unseen=2 * usual**2)
     differences = [level - reference.value for level, reference in screened]
     shift = median(differences)
-    usual = math.hypot(noise.shared, noise.shared_board if other_board else 0.0)
     # The scatter of the cases around their median, less what is known to be in it, is the session's. It is
     # taken from the median of the absolute values: a quarter of the cases may really have changed.
     scatter = (1.4826 * median([abs(value - shift) for value in differences])) ** 2
@@ -306,7 +308,7 @@ class Estimate:
         # What this case scatters now counts, too: a kernel that is noisier than others is no regression.
         process_dof = reference.dof + n - 1
         of_process = (reference.squares + sum_of_squares(levels)) / process_dof / n
-        of_session = reference.variance + reference.between * weather.between
+        of_session = reference.variance + reference.between * weather.between + weather.unseen
         variance = of_process + of_session
         # Welch and Satterthwaite: how well a sum of variances is known.
         dof = variance**2 / (of_process**2 / process_dof + of_session**2 / weather.dof)
@@ -324,6 +326,10 @@ class Estimate:
     def is_faster(self, rule: Rule) -> bool:
         """Say whether the case is faster by more than the margin and what may be noise."""
         return self.difference < -max(rule.limit, rule.screen_z * self.error)
+
+    def is_beyond_chance(self, rule: Rule, family: int) -> bool:
+        """Say whether it is slower by the margin, and by more than chance explains in such a suite."""
+        return self.difference > max(rule.limit, self._quantile(rule, family) * self.error)
 
     def decide(self, rule: Rule, family: int) -> Decision:
         """Decide about a suspect.

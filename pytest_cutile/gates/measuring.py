@@ -88,7 +88,7 @@ def measure(
         clock_mhz=clock,
         problems=problems,
     )
-    validate(key, measurement)
+    validate(key, measurement, beside=base is not None)
     return measurement
 
 
@@ -110,21 +110,29 @@ def _block(timer: Timer, call: Call, base: Callable[..., object] | None, control
             launches.append(Call(base).on(arguments))
         elif control is not None:
             launches.append(control.launch)
-        own, *partners = timer.time_block(launches)
+        lanes = timer.time_block(launches)
+    if len(lanes) != len(launches):
+        raise TimingError(f"the timer returned times of {len(lanes)} launches, not of {len(launches)}")
+    own, *partners = lanes
     return Block(
         samples_us=tuple(float(value) for value in own),
         partner_us=tuple(float(value) for lane in partners for value in lane),
     )
 
 
-def validate(key: str, measurement: Measurement) -> None:
+def validate(key: str, measurement: Measurement, *, beside: bool = False) -> None:
     """Refuse times that cannot be.
+
+    Args:
+        key: of the case.
+        measurement: of it.
+        beside: whether another revision took turns with it.
 
     Raises:
         Unmeasured: there are none, or some are not finite and positive, or above what the chip can do.
     """
     for block in measurement.blocks:
-        paired = [block.partner_us] if block.partner_us or measurement.control else []
+        paired = [block.partner_us] if block.partner_us or measurement.control or beside else []
         for samples in (block.samples_us, *paired):
             if not usable(samples):
                 shown = ", ".join(f"{value}" for value in samples[:4]) or "nothing"

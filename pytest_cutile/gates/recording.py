@@ -38,6 +38,8 @@ class Recording:
     """Against what is recorded."""
     identity: str
     """Digest of the compiled code and the launch; empty where they are not known."""
+    judged_against: Entry | None
+    """What was recorded when the run began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,22 +159,43 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         changes.append(f"control: {entry.control or 'none'} -> {fresh.control or 'none'}")
     if entry.identity and fresh.identity and entry.identity != fresh.identity:
         changes.append("the compiled code")
-    # While nothing else changed, what nobody can tell from noise is one more run.
-    undecided = judgement.verdict is Verdict.INCONCLUSIVE and bool(changes)
-    if judgement.verdict is Verdict.REGRESSION or undecided:
-        if reason is None:
-            what = judgement.detail if undecided else "it is slower"
-            raise Refused(f"{what}; give --reason TEXT to accept that")
+    worse = _worse(engine, entry, recording, changes, now)
+    if worse and reason is None:
+        raise Refused(f"{worse}; give --reason TEXT to accept that")
+    if worse:
         return fresh, said
     if changes:
         return fresh, f"{said}, other conditions ({'; '.join(changes)})"
     if len(entry.runs) >= MAX_RUNS:
         raise Refused(f"it has its {MAX_RUNS} runs, and these are no other")
+    # The commit stays that of the first runs: one that moved with every run would drift with them.
+    first = entry.provenance.get("commit", "")
+    commit = first if first and not first.endswith("+") else by["commit"]
     renewed = entry.with_runs(
-        runs, provenance={**entry.provenance, **by}, identity=fresh.identity or entry.identity
+        runs,
+        provenance={**entry.provenance, **by, "commit": commit},
+        identity=fresh.identity or entry.identity,
     )
     added = len(renewed.runs) - len(entry.runs)
     return renewed, f"{added} run{'s' if added > 1 else ''} added, {len(renewed.runs)} now"
+
+
+def _worse(engine: Engine, entry: Entry, recording: Recording, changes: Sequence[str], now: float) -> str:
+    """Return in what way these runs are worse than what they would join or replace; empty if they are not."""
+    judgement, rule = recording.judgement, engine.settings.rule
+    change = judgement.change or 0.0
+    if judgement.verdict is Verdict.REGRESSION:
+        return "it is slower"
+    if entry != recording.judged_against and now > entry.median_us * (1 + rule.margin):
+        return f"it is slower than what another run recorded meanwhile ({format_time(entry.median_us)})"
+    if judgement.verdict is Verdict.INCONCLUSIVE:
+        # While nothing else changed, what nobody can tell from noise is one more run.
+        one_more = judgement.reason is Reason.NOISY and not changes and change <= rule.margin
+        return "" if one_more else judgement.detail
+    # Small steps, each with another driver or another code, could add up to anything.
+    if changes and change > rule.margin / 4:
+        return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)})"
+    return ""
 
 
 def provenance(engine: Engine) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pytest_cutile.gates.compiling import CompileCase
 from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine, MeasuredAgain
 from pytest_cutile.gates.measuring import Call, Unmeasured, measure, to_plain
+from pytest_cutile.gates.revision import RevisionError
 
 STALE_AFTER = dt.timedelta(days=60)
 """Age from which a baseline that is beaten is reported."""
@@ -150,7 +151,7 @@ def _measure_for_another(engine: Engine, case: SpeedCase, again: MeasuredAgain) 
         measurement = measure_case(engine, case)
     except Exception as error:
         reason = error.reason if isinstance(error, Unmeasured) else Reason.NOT_TIMED
-        if isinstance(error, BaseFailed):
+        if isinstance(error, BaseFailed | RevisionError):
             reason = Reason.NOT_IN_REVISION
         text = str(error) if isinstance(error, Unmeasured) else f"{case.key}: {type(error).__name__}: {error}"
         again(case.key, {"reason": reason, "error": text})
@@ -210,7 +211,10 @@ def _beaten(key: str, comparison: Comparison) -> str:
     if not isinstance(comparison, StoredComparison):
         return ""
     last = max(run.at for run in comparison.entry.runs)
-    age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(last)
+    try:
+        age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(last)
+    except (ValueError, TypeError):  # written by hand, perhaps without a time zone
+        return ""
     if age < STALE_AFTER:
         return ""
     return f"stale: {key} has beaten its baseline of {last[:10]}; record it: pytest --update-baselines"
@@ -236,6 +240,8 @@ def find_comparison(  # noqa: PLR0911 - one return for each reason
         revision = settings.baseline_revision or ""
         if case.base() is None:
             detail = f"{revision} has no {case.key}"
+            if case.compiled is None:
+                detail = f"{revision}: {case.key} times no function of a module that {revision} has, too"
             return None, Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
         return DuetComparison(rule=settings.rule, revision=revision), Judgement(reason=Reason.WITHIN_MARGIN)
     device = engine.timer.device

@@ -190,8 +190,6 @@ class SpeedSuite:
                 live.append(each)
             elif comparison is None or not comparison.is_suspect(comparison.level(each.first), today):
                 self._finish(each, Reason.WITHIN_MARGIN, today)  # slow as all others are today
-            elif self._is_of_another_board(each) and self._same_code(each):
-                self._finish(each, Reason.UNTOUCHED, today)
             else:
                 self._confirm_beside_what_was_recorded(each)
                 live.append(each)
@@ -216,13 +214,10 @@ class SpeedSuite:
     def give_up(self) -> None:
         """Leave undecided what is open: the run was stopped."""
         for each in self.open:
-            each.outcome = each.decided
-            each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
+            if each.outcome is None:
+                each.outcome = each.decided
+                each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
         self.open.clear()
-
-    @staticmethod
-    def _is_of_another_board(each: OpenCase) -> bool:
-        return isinstance(each.comparison, StoredComparison) and each.comparison.other_board
 
     def _confirm_beside_what_was_recorded(self, each: OpenCase) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
@@ -244,6 +239,7 @@ class SpeedSuite:
         found = measured.get(key)
         if each.beside is not None and _lacks_the_revision(found):
             each.beside = None  # its launcher of then does not know this case: the stored times have to do
+            each.again.clear()  # what took turns with it then is no control
             return True
         if isinstance(found, Measurement) and not _comparable(each, found):
             found = Unmeasured(
@@ -264,7 +260,9 @@ class SpeedSuite:
             return True
         today = weather.get(each.first.bound, UNKNOWN_WEATHER)
         decision = (each.decides or each.comparison).decide(each.levels(each.again), today, self.family)
-        if decision is Decision.CLEAR:
+        if decision is Decision.CLEAR and self._is_slower_than_stored(each, today):
+            self._not_the_kernel(each, today)
+        elif decision is Decision.CLEAR:
             self._finish(each, Reason.WITHIN_MARGIN, today)
         elif decision is Decision.SLOWER:
             self._slower(each, today)
@@ -279,15 +277,35 @@ class SpeedSuite:
         each.judgement = Judgement(reason=reason, change=change, detail=detail)
         each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
 
+    def _is_slower_than_stored(self, each: OpenCase, today: Weather) -> bool:
+        """Say whether a case that is as fast as the kernel of then is surely slower than its time of then."""
+        if each.beside is None or each.comparison is None:
+            return False
+        then = each.comparison.estimate([each.comparison.level(each.first)], today)
+        return then.is_beyond_chance(self._engine.settings.rule, self.family)
+
+    def _not_the_kernel(self, each: OpenCase, today: Weather) -> None:
+        """Say that both the kernel of now and that of then are slower than what was recorded."""
+        change = (
+            each.comparison.change([each.comparison.level(each.first)], today) if each.comparison else 0.0
+        )
+        detail = (
+            f"{each.case.key} is {format_change(change)} against its baseline, and so is the kernel of "
+            f"{each.revision} that it was recorded from: something that both share (a file that git does not "
+            "track, the GPU)"
+        )
+        each.judgement = Judgement(reason=Reason.ENVIRONMENT, change=change, detail=detail)
+        each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
+
     def _slower(self, each: OpenCase, today: Weather) -> None:
         """Say that a case is slower, and what of."""
-        if isinstance(each.comparison, PublishedComparison):
-            self._finish(each, Reason.BELOW_PUBLISHED, today)
-        elif each.problems:
+        if each.problems:
             seen = "; ".join(each.problems)
             detail = f"{each.case.key} looks slower, but on the GPU was seen: {seen}; run it again"
             self._finish(each, Reason.DISTURBED, today, detail)
-        elif self._same_code(each):
+        elif isinstance(each.comparison, PublishedComparison):
+            self._finish(each, Reason.BELOW_PUBLISHED, today)
+        elif each.beside is None and self._same_code(each):
             detail = (
                 f"{each.case.key}: its compiled code and launch are those of the baseline, so that something "
                 "else made it slower: driver, board, clocks, or what its launcher does beside the kernel"
@@ -357,6 +375,9 @@ class SpeedSuite:
                 measurements=tuple(each.measurements),
                 judgement=each.judgement,
                 identity=self.identity(each.case),
+                judged_against=each.comparison.entry
+                if isinstance(each.comparison, StoredComparison)
+                else None,
             )
             for each in self.open
             if each.records and each.outcome is not None and each.outcome.failure is None

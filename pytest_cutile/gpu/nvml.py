@@ -62,7 +62,7 @@ def _visible(pynvml: Any) -> list[Any]:
     found = []
     for part in visible.split(","):
         name = part.strip()
-        if name.isdigit():
+        if name.isdecimal():
             same = handles[int(name) : int(name) + 1]
         else:
             same = [

@@ -107,7 +107,8 @@ def duet(own, base):
 )
 @pytest.mark.parametrize("device", [HERE, THERE], ids=["here", "there"])
 def test_what_the_baseline_was_recorded_from_decides(base, reason, device):
-    outcome, _ = settle(*[duet(44.0, base)] * 12, device=device, revision="abc", commit="abc")
+    first = measured((40.7, 100.0), work=DENSE)
+    outcome, _ = settle(*[duet(44.0, base)] * 12, first=first, device=device, revision="abc", commit="abc")
     assert outcome.judgement.reason is reason
     if reason is Reason.SLOWER:
         assert outcome.judgement.change == pytest.approx(44.0 / 42.7 - 1)
@@ -134,10 +135,16 @@ def test_a_launcher_of_then_that_does_not_know_the_case_leaves_it_to_them():
     assert processes == 4
 
 
-def test_the_same_code_is_not_suspected_on_another_board():
-    outcome, processes = settle(device=THERE, commit="abc", identity="same")
-    assert outcome.judgement.reason is Reason.UNTOUCHED
-    assert processes == 0
+def test_the_same_code_that_is_slower_beside_the_kernel_of_then_is_a_regression():
+    """What a launcher does beside its kernels is not in their code."""
+    outcome, _ = settle(*[duet(44.0, 42.7)] * 12, commit="abc", revision="abc", identity="same")
+    assert outcome.judgement.reason is Reason.SLOWER
+
+
+def test_both_kernels_being_slower_than_what_was_recorded_is_no_pass():
+    outcome, _ = settle(*[duet(44.0, 44.0)] * 12, commit="abc", revision="abc")
+    assert outcome.judgement.reason is Reason.ENVIRONMENT
+    assert "so is the kernel of abc" in outcome.judgement.detail
 
 
 def test_the_same_code_is_the_environments_fault_on_a_board_that_is_known():

@@ -115,3 +115,32 @@ def test_a_baseline_that_was_beaten_for_months_is_reported(project):
     project.times(30.0)
     result = project.run()
     result.stdout.fnmatch_lines(["stale: scale[[]n8[]] has beaten its baseline of 2020-01-02; record it: *"])
+
+
+def test_a_suspect_that_nobody_held_back_fails_the_run(project):
+    project.pytester.makepyfile(
+        test_mine="""
+        def test_mine(request): request.getfixturevalue("perf")(lambda: None, bytes=1e8)
+        """
+    )
+    project.run("test_mine.py", "--update-baselines", gates="").assert_outcomes(passed=1)
+    assert "test_mine.py::test_mine" in project.baseline.read_text()
+    project.times(42.4)
+    result = project.run("test_mine.py", gates="")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["test_mine.py::test_mine on sm_90 (NVIDIA H200) is 6.0% slower *"])
+
+
+def test_a_test_that_skips_the_rest_of_itself_is_no_pass(project):
+    project.pytester.makepyfile(
+        test_mine="""
+        import pytest
+
+        def test_mine(perf):
+            perf(lambda: None, bytes=1e8)
+            pytest.skip("the rest")
+        """
+    )
+    project.run("test_mine.py", "--update-baselines", gates="")
+    project.times(42.4)
+    project.run("test_mine.py", gates="").assert_outcomes(failed=1)

@@ -187,3 +187,28 @@ def test_further_sessions_are_recorded_from_a_clean_commit_too(project):
     (project.path / "conftest.py").write_text((project.path / "conftest.py").read_text() + "\n")
     project.record(40.1)
     assert entry(project)["provenance"]["commit"] == f"{commit}+"
+
+
+def test_what_another_run_recorded_meanwhile_is_not_made_worse(project):
+    project.record(40.0)
+    recorded = project.baseline.read_text()
+    project.baseline.unlink()
+    conftest = project.path / "conftest.py"
+    (project.path / "meanwhile.json").write_text(recorded)
+    conftest.write_text(
+        conftest.read_text()
+        + "\ndef pytest_runtest_teardown():\n    (HERE / 'baselines').mkdir(exist_ok=True)\n"
+        + "    (HERE / 'baselines' / 'sm_90-nvidia-h200.json').write_text((HERE / 'meanwhile.json').read_text())\n"
+    )
+    project.times(60.0)
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(["*not recorded: it is slower than what another run recorded meanwhile*"])
+    assert project.baseline.read_text() == recorded
+
+
+def test_small_steps_under_other_conditions_do_not_add_up(project):
+    project.record(40.0)
+    for step in range(1, 6):
+        project.times(40.0 * 1.009**step, environment={"driver": f"580.{step + 1}"})
+        project.run("--update-baselines")
+    assert max(run["median_us"] for run in entry(project)["runs"]) <= 40.4
