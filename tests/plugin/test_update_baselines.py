@@ -186,6 +186,9 @@ def test_further_sessions_are_recorded_from_a_clean_commit_too(project):
     assert entry(project)["provenance"]["commit"] == commit
     (project.path / "conftest.py").write_text((project.path / "conftest.py").read_text() + "\n")
     project.record(40.1)
+    assert entry(project)["provenance"]["commit"] == commit  # that of the first runs
+    project.baseline.unlink()
+    project.record(40.1)
     assert entry(project)["provenance"]["commit"] == f"{commit}+"
 
 
@@ -197,8 +200,8 @@ def test_what_another_run_recorded_meanwhile_is_not_made_worse(project):
     (project.path / "meanwhile.json").write_text(recorded)
     conftest.write_text(
         conftest.read_text()
-        + "\ndef pytest_runtest_teardown():\n    (HERE / 'baselines').mkdir(exist_ok=True)\n"
-        + "    (HERE / 'baselines' / 'sm_90-nvidia-h200.json').write_text((HERE / 'meanwhile.json').read_text())\n"
+        + "\ndef pytest_runtest_teardown():\n    file = HERE / 'baselines' / 'sm_90-nvidia-h200.json'\n"
+        + "    file.parent.mkdir(exist_ok=True)\n    file.write_text((HERE / 'meanwhile.json').read_text())\n"
     )
     project.times(60.0)
     result = project.run("--update-baselines")
