@@ -81,6 +81,10 @@ class HeldReports:
             suite = self._existing()
             if suite is not None:
                 opened = list(suite.open)
+                for held in self._held:
+                    if any(report.failed for report in held.reports):
+                        for each in held.opened:
+                            each.test_failed = True
                 try:
                     if opened and not stopped:
                         suite.settle(self._measure_again)

@@ -84,7 +84,9 @@ def _check_schema(data: Any, known: int, path: Path, text: str) -> None:
     if schema != known:
         line = next((n for n, row in enumerate(text.splitlines(), 1) if re.search(r'"schema"\s*:', row)), 1)
         advice = (
-            "Upgrade pytest-cutile" if schema > known else "Record it anew with pytest --update-baselines"
+            "Upgrade pytest-cutile"
+            if schema > known
+            else "Delete it, and record anew: pytest --update-baselines"
         )
         raise BaselineError(f"{path}:{line}: schema {schema}, this release reads {known}. {advice}.")
 

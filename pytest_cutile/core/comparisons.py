@@ -30,7 +30,7 @@ from pytest_cutile.core.timing import Device, Measurement, bound_of
 SLOPES: Mapping[str, float] = MappingProxyType({"TFLOPS": 0.8, "GB/s": 0.6})
 """How much of its control's movement a case is assumed to follow, by its limit.
 
-From one H200 to another the product moved by 2 to 4 %, and six compute-bound kernels by 0.4 to 1.1 times as
+From one H200 to another the product moved by 2 to 4 %, and matrix products of cuTile by 0.4 to 1.1 times as
 much; between hosts the copy moved by 3 %, and eight memory-bound kernels by 0.3 to 1 times as much
 (docs/measuring.md). Stored runs of several boards tell the slope of each case (`slope_of`).
 """

@@ -67,7 +67,9 @@ def regression_message(
     change = judgement.change or 0.0
     now = shown.median_us
     before = entry.median_us if entry is not None else (shown.best.partner_median_us or now)
-    against = f"{revision}" if entry is None else "its baseline"
+    against = revision if entry is None else "its baseline"
+    if entry is None and baseline_file:
+        against = f"the kernel that its baseline was recorded from ({revision})"
     if entry is not None and entry.published is not None:
         against = f"the published figure (margin {entry.published.margin:.0%})"
     lines = [
@@ -86,7 +88,7 @@ def regression_message(
     if judgement.reason == Reason.SUITE_SLOWER:
         lines.append(
             f"  and not it alone: the {weather.cases} cases limited by {shown.bound} are "
-            f"{format_change(math.expm1(weather.shift))} slower in the median: something that they share"
+            f"{math.expm1(weather.shift):.1%} slower in the median: something that they share"
         )
     lines.append("")
     if entry is None:

@@ -23,7 +23,7 @@ from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.compiling import Compilations
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.measuring import Unmeasured
-from pytest_cutile.gates.recording import Recording, record
+from pytest_cutile.gates.recording import Note, Recording, record
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, strict_failure
 
 Measured: TypeAlias = Mapping[str, "Measurement | Unmeasured"]
@@ -49,6 +49,9 @@ class OpenCase:
     """Set when it is decided."""
     beside: DuetComparison | None = None
     """Set while the kernel that the baseline was recorded from takes turns with it in fresh processes."""
+
+    test_failed: bool = False
+    """Whether its test failed for reasons of its own: then nothing of it is recorded."""
 
     @property
     def revision(self) -> str:
@@ -344,6 +347,8 @@ class SpeedSuite:
         if isinstance(comparison, StoredComparison) and comparison.entry.sessions < 4:  # noqa: PLR2004
             sessions = comparison.entry.sessions
             detail += f" (its baseline has {sessions} session{'s' if sessions > 1 else ''}; record more)"
+        if each.stored_commit and not self._engine.has_commit(each.stored_commit):
+            detail += f"; git lacks {each.stored_commit}, whose kernel could tell: git fetch --unshallow"
         self._finish(each, Reason.NOISY, today, detail)
 
     # -- recording ------------------------------------------------------------------------------------
@@ -380,7 +385,10 @@ class SpeedSuite:
                 else None,
             )
             for each in self.open
-            if each.records and each.outcome is not None and each.outcome.failure is None
+            if each.records
+            and not each.test_failed
+            and each.outcome is not None
+            and each.outcome.failure is None
         ]
         try:
             notes = record(self._engine, recordings)
@@ -394,6 +402,8 @@ class SpeedSuite:
             return
         for each in self.open:
             note = notes.get(each.case.key)
+            if each.test_failed and each.outcome is not None:
+                note = Note(text="not recorded: its test failed", recorded=False)
             if note is not None and each.outcome is not None:
                 each.outcome.note = f"{each.case.key}: {note.text}"
                 each.records = note.recorded

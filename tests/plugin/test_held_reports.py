@@ -81,7 +81,7 @@ def test_a_slower_suite_is_named(project):
     result = project.run(gates="cutile_speed")
     result.assert_outcomes(failed=12, deselected=36)
     result.stdout.fnmatch_lines(
-        ["*and not it alone: the 12 cases limited by GB/s are +4.0 % slower in the median: *share"]
+        ["*and not it alone: the 12 cases limited by GB/s are 4.0% slower in the median: *share"]
     )
 
 
@@ -144,3 +144,13 @@ def test_a_test_that_skips_the_rest_of_itself_is_no_pass(project):
     project.run("test_mine.py", "--update-baselines", gates="")
     project.times(42.4)
     project.run("test_mine.py", gates="").assert_outcomes(failed=1)
+
+
+def test_a_test_that_fails_is_not_recorded(project):
+    project.pytester.makepyfile(
+        test_mine="def test_mine(perf):\n    assert perf(lambda: None, bytes=1e8).median_us < 1\n"
+    )
+    result = project.run("test_mine.py", "--update-baselines", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_mine: not recorded: its test failed"])
+    assert not project.baseline.exists()
