@@ -82,9 +82,8 @@ class HeldReports:
             if suite is not None:
                 opened = list(suite.open)
                 for held in self._held:
-                    if any(report.failed for report in held.reports):
-                        for each in held.opened:
-                            each.test_failed = True
+                    for each in held.opened:
+                        each.test_failed = any(map(_failed_itself, held.reports))
                 try:
                     if opened and not stopped:
                         suite.settle(self._measure_again)
@@ -113,8 +112,7 @@ class HeldReports:
         item.user_properties += [(PROPERTY, result.to_dict()) for result in results]
         failures = [each.decided.failure for each in held.opened if each.decided.failure is not None]
         for index, report in enumerate(held.reports):
-            # A test that was expected to fail, and strictly so, has failed until now by passing.
-            passed = report.passed or str(report.longrepr).startswith("[XPASS(strict)]")
+            passed = report.passed or (report.failed and not _failed_itself(report))
             passed |= report.skipped and not hasattr(report, "wasxfail")  # it skipped the rest of itself
             if report.when == "call" and passed and failures:
                 held.reports[index] = self._failed(item, report, "\n\n".join(failures))
@@ -143,6 +141,11 @@ class HeldReports:
         for report in held.reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _failed_itself(report: pytest.TestReport) -> bool:
+    """Say whether a test failed, and not by passing where it was expected to fail, strictly so."""
+    return report.failed and not str(report.longrepr).startswith("[XPASS(strict)]")
 
 
 def measures_speed(item: pytest.Item) -> bool:

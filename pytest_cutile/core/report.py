@@ -69,7 +69,7 @@ def regression_message(
     before = entry.median_us if entry is not None else (shown.best.partner_median_us or now)
     against = revision if entry is None else "its baseline"
     if entry is None and baseline_file:
-        against = f"the kernel that its baseline was recorded from ({revision})"
+        against = "its baseline"
     if entry is not None and entry.published is not None:
         against = f"the published figure (margin {entry.published.margin:.0%})"
     lines = [

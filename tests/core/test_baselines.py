@@ -184,7 +184,7 @@ ENTRY = r"bad entry at key 'entries / k\[c\]'"
         (GOOD.replace('"schema": 2', '"schema": 3'), r"x.json:2: schema 3, this release reads 2. Upgrade"),
         (
             GOOD.replace('"schema": 2', '"schema": 1'),
-            r"x.json:2: schema 1.*Record it anew with pytest --update-baselines",
+            r"x.json:2: schema 1.*Delete it, and record anew: pytest --update-baselines",
         ),
         (GOOD.replace('"schema": 2', '"schema": true'), r'"schema" is missing or no number'),
         (GOOD.replace('"gpu": ', '"gqu": '), r"bad entry at key 'gpu'"),

@@ -78,7 +78,7 @@ def test_a_slower_suite_is_said_to_be_one():
         judgement=Judgement(reason=Reason.SUITE_SLOWER, change=0.06),
         weather=Weather(shift=math.log(1.041), slower=True, cases=24),
     )
-    assert "not it alone: the 24 cases limited by GB/s are +4.1 % slower in the median" in text
+    assert "not it alone: the 24 cases limited by GB/s are 4.1% slower in the median" in text
 
 
 def test_a_published_figure_is_named_with_its_margin_and_source():
