@@ -16,6 +16,7 @@ from pytest_cutile.core.architectures import ArchitectureError, normalize_archit
 from pytest_cutile.core.baselines import BaselineFile, baseline_path, read_baselines
 from pytest_cutile.core.comparisons import StoredRuns
 from pytest_cutile.core.platforms import find_platform
+from pytest_cutile.core.repository import Repository
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.spec import KernelSpec
@@ -30,7 +31,6 @@ from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
 from pytest_cutile.gpu.timer import CudaGraphTimer
 
 if TYPE_CHECKING:
-    from pytest_cutile.core.repository import Repository
     from pytest_cutile.gates.suite import SpeedSuite
 
 
@@ -91,6 +91,7 @@ class Engine:
         """In a fresh process that measures for another one and judges nothing: takes the measurements."""
         self._static_baselines: dict[str, StaticFile | None] = {}
         self._revision: Revision | None = None
+        self._known_commits: dict[str, bool] = {}
         self.gpu_failure: str | None = None
         """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
 
@@ -328,15 +329,21 @@ class Engine:
             self._static_baselines[arch] = read_static(path, arch)
         return self._static_baselines.get(arch)
 
+    @cached_property
+    def _repository(self) -> Repository | None:
+        try:
+            return Repository(self.settings.rootpath)
+        except RevisionError:
+            return None
+
     def has_commit(self, name: str) -> bool:
         """Return whether git has this commit here, so that its kernels can be measured."""
-        from pytest_cutile.core.repository import Repository
-
-        try:
-            Repository(self.settings.rootpath).commit(name)
-        except RevisionError:
-            return False
-        return True
+        if name not in self._known_commits:
+            try:
+                self._known_commits[name] = bool(self._repository and self._repository.commit(name))
+            except RevisionError:
+                self._known_commits[name] = False
+        return self._known_commits[name]
 
     @cached_property
     def commit(self) -> str:
@@ -344,13 +351,12 @@ class Engine:
 
         Changed baselines are no change: to record several sessions from one commit is what they are for.
         """
-        from pytest_cutile.core.repository import Repository
-
+        repository = self._repository
+        if repository is None:
+            return ""
         try:
-            repository = Repository(self.settings.rootpath)
-            return repository.commit("HEAD")[:12] + (
-                "+" if repository.is_changed(self._baselines_of(repository)) else ""
-            )
+            changed = repository.is_changed(self._baselines_of(repository))
+            return repository.commit("HEAD")[:12] + ("+" if changed else "")
         except RevisionError:
             return ""
 

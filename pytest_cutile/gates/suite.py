@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pytest_cutile.core.baseline_files import BaselineError
-from pytest_cutile.core.baselines import environment_changes
+from pytest_cutile.core.baselines import Entry, environment_changes
 from pytest_cutile.core.comparisons import (
     Comparison,
     DuetComparison,
@@ -49,7 +49,6 @@ class OpenCase:
     """Set when it is decided."""
     beside: DuetComparison | None = None
     """Set while the kernel that the baseline was recorded from takes turns with it in fresh processes."""
-
     test_failed: bool = False
     """Whether its test failed for reasons of its own: then nothing of it is recorded."""
 
@@ -64,10 +63,14 @@ class OpenCase:
         return self.beside or self.comparison
 
     @property
+    def stored(self) -> Entry | None:
+        """The baseline whose stored runs it is held against; None if it is held against something else."""
+        return self.comparison.entry if isinstance(self.comparison, StoredComparison) else None
+
+    @property
     def stored_commit(self) -> str:
         """The commit that its baseline was recorded at; empty where the checkout had changes."""
-        entry = self.comparison.entry if isinstance(self.comparison, StoredComparison) else None
-        commit = entry.provenance.get("commit", "") if entry is not None else ""
+        commit = self.stored.provenance.get("commit", "") if self.stored is not None else ""
         return "" if commit.endswith("+") else commit
 
     @property
@@ -102,6 +105,11 @@ class OpenCase:
             return []
         return [self.decides.level(each) for each in measurements]
 
+    def close(self, judgement: Judgement, *, failure: str | None = None) -> None:
+        """Set the judgement, and the outcome that goes with it."""
+        self.judgement = judgement
+        self.outcome = SpeedOutcome(judgement=judgement, measurement=self.shown, failure=failure)
+
 
 def _lacks_the_revision(found: Measurement | Unmeasured | None) -> bool:
     """Say whether a fresh process had no kernel of the revision to take turns with."""
@@ -131,6 +139,7 @@ class SpeedSuite:
         self._compilations = compilations
         self._screened: dict[str, list[tuple[float, Reference]]] = defaultdict(list)
         self._other_board: dict[str, bool] = defaultdict(bool)
+        self._weather: dict[str, Weather] = {}
         self._compared = 0
         self.collected = 0
         """Tests of the run that measure speed: each of them may fail by chance."""
@@ -170,31 +179,35 @@ class SpeedSuite:
         """How many cases could have looked slower by chance."""
         return max(self._compared, self.collected)
 
-    def weather(self, bound: str) -> Weather:
+    def _weather_of(self, bound: str) -> Weather:
         """Return what the cases with this limit show together of the session."""
-        noise = self._engine.stored_runs.noise(bound) if self._screened[bound] else None
-        if noise is None:
-            return UNKNOWN_WEATHER
+        noise = self._engine.stored_runs.noise(bound)
         return weather_of(
             self._screened[bound], noise, self._engine.settings.rule, other_board=self._other_board[bound]
         )
+
+    def _today(self, each: OpenCase) -> Weather:
+        """Return the weather of a case's class."""
+        return self._weather.get(each.first.bound, UNKNOWN_WEATHER)
 
     # -- deciding -------------------------------------------------------------------------------------
 
     def settle(self, measure_again: MeasureAgain) -> None:
         """Decide every open case, measuring again as often as it takes; every one then has an outcome."""
         rule = self._engine.settings.rule
-        weather = {bound: self.weather(bound) for bound in [*self._screened]}
+        self._weather = {bound: self._weather_of(bound) for bound in self._screened}
+        environment = dict(self._engine.timer.environment())
         live: list[OpenCase] = []
         for each in self.open:
-            today = weather.get(each.first.bound, UNKNOWN_WEATHER)
             comparison = each.comparison
             if each.records:
                 live.append(each)
-            elif comparison is None or not comparison.is_suspect(comparison.level(each.first), today):
-                self._finish(each, Reason.WITHIN_MARGIN, today)  # slow as all others are today
+            elif comparison is None or not comparison.is_suspect(
+                comparison.level(each.first), self._today(each)
+            ):
+                self._finish(each, Reason.WITHIN_MARGIN)  # slow as all others are today
             else:
-                self._confirm_beside_what_was_recorded(each)
+                self._confirm_beside_what_was_recorded(each, environment)
                 live.append(each)
         last = rule.runs_per_session - 1 if self._engine.settings.update_baselines else rule.looks[-1]
         for number in range(1, last + 1):
@@ -205,13 +218,13 @@ class SpeedSuite:
             with self._engine.gpu_lock.alone():
                 for revision in sorted({each.revision for each in live}):
                     measured |= measure_again([each for each in live if each.revision == revision], revision)
-            live = [each for each in live if self._take(each, measured, weather)]
+            live = [each for each in live if self._take(each, measured)]
         for each in live:
-            self._finish_recorded(each, weather) if each.records else self._undecided(each, weather)
+            self._finish_recorded(each) if each.records else self._undecided(each)
         if self._engine.settings.update_baselines:
             self._record()
         for each in self.open:
-            self._say(each, weather)
+            self._say(each, environment)
         self.open.clear()
 
     def give_up(self) -> None:
@@ -222,21 +235,20 @@ class SpeedSuite:
                 each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
         self.open.clear()
 
-    def _confirm_beside_what_was_recorded(self, each: OpenCase) -> None:
+    def _confirm_beside_what_was_recorded(self, each: OpenCase, environment: Mapping[str, str]) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
 
         There is no better control: it does the same work on the same buffers, on this board, today. Stored
         times screen then, and do not decide. They have to where that kernel would not be what it was: with
         another compiler, driver or torch than then.
         """
-        if not isinstance(each.comparison, StoredComparison):
+        commit = each.stored_commit
+        if each.stored is None or not commit or environment_changes(each.stored.environment, environment):
             return
-        commit, then = each.stored_commit, each.comparison.entry.environment
-        same = not environment_changes(then, dict(self._engine.timer.environment()))
-        if commit and same and self._engine.has_commit(commit):
+        if self._engine.has_commit(commit):
             each.beside = DuetComparison(rule=self._engine.settings.rule, revision=commit)
 
-    def _take(self, each: OpenCase, measured: Measured, weather: Mapping[str, Weather]) -> bool:
+    def _take(self, each: OpenCase, measured: Measured) -> bool:
         """Take a further measurement of a case along; return whether it is still open."""
         key = each.case.key
         found = measured.get(key)
@@ -255,75 +267,70 @@ class SpeedSuite:
                 Reason.NOT_TIMED,
                 f"{key}: the fresh process that was to measure it again ended before it did",
             )
-            each.judgement = Judgement(reason=error.reason, detail=str(error).partition("\n")[0])
-            each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.first, failure=str(error))
+            each.close(
+                Judgement(reason=error.reason, detail=str(error).partition("\n")[0]), failure=str(error)
+            )
             return False
         each.again.append(found)
-        if each.records or each.comparison is None:
+        if each.records or each.decides is None:
             return True
-        today = weather.get(each.first.bound, UNKNOWN_WEATHER)
-        decision = (each.decides or each.comparison).decide(each.levels(each.again), today, self.family)
-        if decision is Decision.CLEAR and self._is_slower_than_stored(each, today):
-            self._not_the_kernel(each, today)
-        elif decision is Decision.CLEAR:
-            self._finish(each, Reason.WITHIN_MARGIN, today)
+        decision = each.decides.decide(each.levels(each.again), self._today(each), self.family)
+        if decision is Decision.CLEAR:
+            self._clear(each)
         elif decision is Decision.SLOWER:
-            self._slower(each, today)
+            self._slower(each)
         return decision in (Decision.OPEN, Decision.UNDECIDED)
 
-    def _finish(self, each: OpenCase, reason: Reason, today: Weather, detail: str = "") -> None:
+    def _finish(self, each: OpenCase, reason: Reason, detail: str = "") -> None:
         change = None
         if not each.again:
             change = each.judgement.change
         elif each.decides is not None:
-            change = each.decides.change(each.levels(each.again), today)
-        each.judgement = Judgement(reason=reason, change=change, detail=detail)
-        each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
+            change = each.decides.change(each.levels(each.again), self._today(each))
+        each.close(Judgement(reason=reason, change=change, detail=detail))
 
-    def _is_slower_than_stored(self, each: OpenCase, today: Weather) -> bool:
-        """Say whether a case that is as fast as the kernel of then is surely slower than its time of then."""
+    def _clear(self, each: OpenCase) -> None:
+        """Say that a case is not slower, unless both it and the kernel of then are slower than recorded."""
         if each.beside is None or each.comparison is None:
-            return False
-        then = each.comparison.estimate([each.comparison.level(each.first)], today)
-        return then.is_beyond_chance(self._engine.settings.rule, self.family)
-
-    def _not_the_kernel(self, each: OpenCase, today: Weather) -> None:
-        """Say that both the kernel of now and that of then are slower than what was recorded."""
-        change = (
-            each.comparison.change([each.comparison.level(each.first)], today) if each.comparison else 0.0
-        )
+            self._finish(each, Reason.WITHIN_MARGIN)
+            return
+        level, today = each.comparison.level(each.first), self._today(each)
+        if not each.comparison.estimate([level], today).is_beyond_chance(
+            self._engine.settings.rule, self.family
+        ):
+            self._finish(each, Reason.WITHIN_MARGIN)
+            return
+        change = each.comparison.change([level], today)
         detail = (
             f"{each.case.key} is {format_change(change)} against its baseline, and so is the kernel of "
             f"{each.revision} that it was recorded from: something that both share (a file that git does not "
             "track, the GPU)"
         )
-        each.judgement = Judgement(reason=Reason.ENVIRONMENT, change=change, detail=detail)
-        each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
+        each.close(Judgement(reason=Reason.ENVIRONMENT, change=change, detail=detail))
 
-    def _slower(self, each: OpenCase, today: Weather) -> None:
+    def _slower(self, each: OpenCase) -> None:
         """Say that a case is slower, and what of."""
         if each.problems:
             seen = "; ".join(each.problems)
             detail = f"{each.case.key} looks slower, but on the GPU was seen: {seen}; run it again"
-            self._finish(each, Reason.DISTURBED, today, detail)
+            self._finish(each, Reason.DISTURBED, detail)
         elif isinstance(each.comparison, PublishedComparison):
-            self._finish(each, Reason.BELOW_PUBLISHED, today)
+            self._finish(each, Reason.BELOW_PUBLISHED)
         elif each.beside is None and self._same_code(each):
             detail = (
                 f"{each.case.key}: its compiled code and launch are those of the baseline, so that something "
                 "else made it slower: driver, board, clocks, or what its launcher does beside the kernel"
             )
-            self._finish(each, Reason.ENVIRONMENT, today, detail)
+            self._finish(each, Reason.ENVIRONMENT, detail)
         else:
-            self._finish(each, Reason.SUITE_SLOWER if today.slower else Reason.SLOWER, today)
+            self._finish(each, Reason.SUITE_SLOWER if self._today(each).slower else Reason.SLOWER)
 
     def _same_code(self, each: OpenCase) -> bool:
         """Say whether a case is compiled and launched as its baseline was."""
-        if not isinstance(each.comparison, StoredComparison) or not each.comparison.entry.identity:
-            return False
-        return self.identity(each.case) == each.comparison.entry.identity
+        then = each.stored.identity if each.stored is not None else ""
+        return bool(then) and self._identity(each.case) == then
 
-    def identity(self, case: SpeedCase) -> str:
+    def _identity(self, case: SpeedCase) -> str:
         """Return the digest of a case's compiled code and launch; empty where it cannot be known."""
         if case.compiled is None:
             return ""
@@ -332,9 +339,8 @@ class SpeedSuite:
         except Exception:  # noqa: BLE001 - no compiler, or code that the gate `compile` reports
             return ""
 
-    def _undecided(self, each: OpenCase, weather: Mapping[str, Weather]) -> None:
-        today = weather.get(each.first.bound, UNKNOWN_WEATHER)
-        comparison = each.decides
+    def _undecided(self, each: OpenCase) -> None:
+        comparison, today = each.decides, self._today(each)
         if comparison is None:
             return
         estimate = comparison.estimate(each.levels(each.again), today)
@@ -349,27 +355,26 @@ class SpeedSuite:
             detail += f" (its baseline has {sessions} session{'s' if sessions > 1 else ''}; record more)"
         if each.stored_commit and not self._engine.has_commit(each.stored_commit):
             detail += f"; git lacks {each.stored_commit}, whose kernel could tell: git fetch --unshallow"
-        self._finish(each, Reason.NOISY, today, detail)
+        self._finish(each, Reason.NOISY, detail)
 
     # -- recording ------------------------------------------------------------------------------------
 
-    def _finish_recorded(self, each: OpenCase, weather: Mapping[str, Weather]) -> None:
+    def _finish_recorded(self, each: OpenCase) -> None:
         """Judge a case that is to be recorded: nothing was chosen here, so the screening counts, too."""
-        today = weather.get(each.first.bound, UNKNOWN_WEATHER)
-        comparison = each.comparison
+        comparison, today = each.comparison, self._today(each)
         if comparison is None:
-            each.outcome = SpeedOutcome(judgement=each.judgement, measurement=each.shown)
+            each.close(each.judgement)
             return
         levels = each.levels(each.measurements)
         decision = comparison.decide(levels, today, self.family)
         if decision is Decision.SLOWER:
-            self._slower(each, today)
+            self._slower(each)
         elif decision is Decision.CLEAR and comparison.estimate(levels, today).is_faster(comparison.rule):
-            self._finish(each, Reason.FASTER, today)
+            self._finish(each, Reason.FASTER)
         elif decision is Decision.CLEAR:
-            self._finish(each, Reason.WITHIN_MARGIN, today)
+            self._finish(each, Reason.WITHIN_MARGIN)
         else:
-            self._undecided(each, weather)
+            self._undecided(each)
 
     def _record(self) -> None:
         """Record what may be recorded, all in one go; say of each case what was done."""
@@ -379,10 +384,8 @@ class SpeedSuite:
                 work=each.case.work,
                 measurements=tuple(each.measurements),
                 judgement=each.judgement,
-                identity=self.identity(each.case),
-                judged_against=each.comparison.entry
-                if isinstance(each.comparison, StoredComparison)
-                else None,
+                identity=self._identity(each.case),
+                judged_against=each.stored,
             )
             for each in self.open
             if each.records
@@ -395,10 +398,7 @@ class SpeedSuite:
         except BaselineError as error:
             for each in self.open:
                 if each.outcome is not None and each.outcome.failure is None:
-                    each.judgement = Judgement(reason=Reason.BAD_BASELINE, detail=str(error))
-                    each.outcome = SpeedOutcome(
-                        judgement=each.judgement, measurement=each.shown, failure=str(error)
-                    )
+                    each.close(Judgement(reason=Reason.BAD_BASELINE, detail=str(error)), failure=str(error))
             return
         for each in self.open:
             note = notes.get(each.case.key)
@@ -410,33 +410,31 @@ class SpeedSuite:
 
     # -- saying it ------------------------------------------------------------------------------------
 
-    def _say(self, each: OpenCase, weather: Mapping[str, Weather]) -> None:
+    def _say(self, each: OpenCase, environment: Mapping[str, str]) -> None:
         """Set the failure of a decided case, unless its slower figure was just accepted."""
         outcome = each.outcome = each.decided
         recorded = each.records and outcome.note is not None
         if outcome.failure is not None or recorded:
             return
         if outcome.judgement.verdict is Verdict.REGRESSION and each.comparison is not None:
-            outcome.failure = self._regression(each, weather)
+            outcome.failure = self._regression(each, environment)
         else:
             outcome.failure = strict_failure(self._engine, each.case.key, outcome.judgement)
         if outcome.failure is not None and outcome.note:
             outcome.failure += f"\n\n{outcome.note}"
 
-    def _regression(self, each: OpenCase, weather: Mapping[str, Weather]) -> str:
+    def _regression(self, each: OpenCase, environment: Mapping[str, str]) -> str:
         engine, comparison = self._engine, each.decides
-        duet = isinstance(comparison, DuetComparison)
-        entry = None if duet else getattr(comparison, "entry", None)
         return regression_message(
             key=each.case.key,
             nodeid=each.case.nodeid,
             shown=each.shown,
             measurements=each.measurements,
             judgement=each.judgement,
-            entry=entry,
+            entry=getattr(comparison, "entry", None),  # a duet has none
             revision=comparison.revision if isinstance(comparison, DuetComparison) else "",
-            environment=dict(engine.timer.environment()),
+            environment=environment,
             baseline_file="" if engine.duet is not None else engine.shown_baseline_file,
-            weather=weather.get(each.first.bound, UNKNOWN_WEATHER),
+            weather=self._today(each),
             baseline_option=engine.settings.baseline_option,
         )
