@@ -80,8 +80,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"cutile_{gate}: {question} (set by pytest-cutile).")
     from pytest_cutile.benchmark import NoBenchmark, WithBenchmark
 
-    _join_run(config)
+    config.stash[_OWN_RUN] = RUN_VARIABLE not in os.environ
+    os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
     config.stash[SETTINGS] = settings = options.read_settings(config)
+    if settings.kernels or settings.asked:
+        _choose_gpu(config)
     config.stash[PROGRESS] = Progress(config)
     elsewhere = any("ssh=" in str(spec) for spec in config.getoption("tx", None) or ())
     if settings.own_option and not settings.xdist_worker and not elsewhere:
@@ -103,10 +106,8 @@ def _results(config: pytest.Config) -> Results:
     return results if isinstance(results, Results) else Results(xdist_worker=False)
 
 
-def _join_run(config: pytest.Config) -> None:
-    """Let processes that belong together know each other, and give each worker of pytest-xdist its GPU."""
-    config.stash[_OWN_RUN] = RUN_VARIABLE not in os.environ
-    os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
+def _choose_gpu(config: pytest.Config) -> None:
+    """Give each worker of pytest-xdist its GPU; workers of a project that gates no kernels keep them all."""
     number = re.search(r"\d+$", getattr(config, "workerinput", {}).get("workerid", ""))
     if number is not None:
         from pytest_cutile.gpu.nvml import choose_gpu
@@ -310,6 +311,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pytest_cutile.held import measures_speed
 
     config.stash[MEASURING] = sum(map(measures_speed, session.items))
+    if config.stash[MEASURING] and not (settings.kernels or settings.asked):
+        _choose_gpu(config)  # before a test uses one
     if ENGINE in config.stash:
         config.stash[ENGINE].suite.collected = config.stash[MEASURING]
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS

@@ -85,3 +85,23 @@ def test_each_machine_of_a_fleet_is_held_against_its_own_baselines(project, seco
     result = project.pytester.runpytest_subprocess("-m", "cutile_speed", *options, "mykernels")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(rows)
+
+
+@pytest.mark.parametrize(
+    ("test", "options", "chosen"),
+    [
+        ("def test_mine(): pass", (), False),  # a project that only has the plugin installed
+        ("def test_mine(perf): pass", (), True),
+        ("def test_mine(): pass", ("-o", "cutile_kernels=mykernels"), True),
+    ],
+)
+def test_workers_choose_a_gpu_only_where_kernels_are_gated(project, test, options, chosen):
+    conftest = project.path / "conftest.py"
+    note = "lambda number: (HERE / 'chosen').write_text(str(number))"
+    conftest.write_text(
+        f"{conftest.read_text()}\nfrom pytest_cutile.gpu import nvml\nnvml.choose_gpu = {note}\n"
+    )
+    project.pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    project.pytester.makepyfile(test_mine=test)
+    project.pytester.runpytest_subprocess("-n", "1", "-p", "no:benchmark", "test_mine.py", *options)
+    assert (project.path / "chosen").exists() is chosen
