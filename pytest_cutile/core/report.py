@@ -66,7 +66,8 @@ def regression_message(
     device = shown.device
     change = judgement.change or 0.0
     now = shown.median_us
-    before = entry.median_us if entry is not None else (shown.best.partner_median_us or now)
+    # Where the one is fastest the other need not be: in a duet the ratio of the two is what was measured.
+    before = entry.median_us if entry is not None else now / (1 + change)
     against = revision if entry is None else "its baseline"
     if entry is None and baseline_file:
         against = "its baseline"

@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 
@@ -97,6 +98,18 @@ def test_a_duet_names_the_revision_and_asks_for_no_baseline():
     assert "40 us" in text
     assert "--update-baselines" not in text
     assert "None" not in text
+
+
+def test_a_duet_shows_the_change_that_was_judged_and_not_that_of_one_lucky_place():
+    lucky = Block(samples_us=(41.0,) * 5, partner_us=(40.6,) * 5)
+    usual = Block(samples_us=(42.4,) * 5, partner_us=(40.0,) * 5)
+    text = message(
+        measurement(41.0, Work(), blocks=(lucky, usual, usual)),
+        judgement=Judgement(reason=Reason.SLOWER, change=0.06),
+        entry=None,
+        revision="HEAD",
+    )
+    assert re.search(r"time per launch +41 us +38.68 us +\+6\.0 %", text)
 
 
 @pytest.mark.parametrize(
