@@ -77,8 +77,6 @@ def run_gate(project: Path, *options: str) -> tuple[dict[str, str], dict[str, li
         known = {each.get("name"): each.get("value") or "" for each in case.iter("property")}
         if "cutile.speed.verdict" in known:
             verdicts[known["cutile.speed.key"]] = known["cutile.speed.verdict"]
-                "cutile.speed.verdict"
-            ]
     ratios = defaultdict(list)
     for line in dump.read_text().splitlines() if dump.exists() else []:
         found = json.loads(line)
