@@ -35,12 +35,14 @@ class PretendedTensors(TorchFunctionMode):
     """While active, "cuda" means `backing`, and tensors made so report cuda:0 as their device.
 
     `failure` is the last exception that a torch function raised: on "meta", launch code that needs
-    values fails in one.
+    values fails in one. On "cpu", `fresh` fills what is made uninitialized: with zeros, if nothing is given.
     """
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: Backing, *, fresh: Callable[[torch.Tensor], None] | None = None) -> None:
         super().__init__()
         self.backing = backing
+        # Host code must read the same in each run.
+        self._fresh = fresh or torch.Tensor.zero_
         self.failure: BaseException | None = None
 
     def __torch_function__(
@@ -143,7 +145,7 @@ class PretendedTensors(TorchFunctionMode):
                 # What was written in place stays where it was.
                 self.mark(result, but={id(_storage(tensor)) for tensor in inputs})
             if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
-                result.zero_()  # no kernel fills it, and host code must read the same in each run
+                self._fresh(result)
         return result
 
     def _move(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

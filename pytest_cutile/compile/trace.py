@@ -13,6 +13,8 @@ from pytest_cutile.compile.patching import Replacements
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import torch
+
     from pytest_cutile.compile.tensors import PretendedTensors
 
 Backing = Literal["meta", "cpu"]
@@ -45,6 +47,8 @@ class Recorder:
     """What holds the tensors that say they are on the GPU."""
     launches: list[Launch] = field(default_factory=list)
     """In the order they were launched."""
+    run: Callable[[Launch, tuple[Any, ...]], None] | None = None
+    """What runs a launch, given its arguments as they were passed; None: nothing does."""
     _tensors: PretendedTensors | None = None
 
     def launch(
@@ -80,14 +84,15 @@ class Recorder:
             raise TypeError(
                 f"launch() expects a tuple as the fourth argument, got {type(kernel_args).__name__}"
             )
-        self.launches.append(
-            Launch(
-                kernel=kernel,
-                grid=sizes,
-                args=_without_data(kernel_args),
-                dependent=bool(programmatic_dependent_launch),
-            )
+        launch = Launch(
+            kernel=kernel,
+            grid=sizes,
+            args=_without_data(kernel_args),
+            dependent=bool(programmatic_dependent_launch),
         )
+        self.launches.append(launch)
+        if self.run is not None:
+            self.run(launch, kernel_args)
 
     def needs_values(self, error: BaseException | None) -> bool:
         """Return whether `error` began in a torch function on tensors that have no values."""
@@ -114,7 +119,13 @@ def pretended_backing() -> Backing | None:
 
 
 @contextmanager
-def pretend_gpu(arch: str, backing: Backing = "meta") -> Iterator[Recorder]:
+def pretend_gpu(
+    arch: str,
+    backing: Backing = "meta",
+    *,
+    run: Callable[[Launch, tuple[Any, ...]], None] | None = None,
+    fresh: Callable[[torch.Tensor], None] | None = None,
+) -> Iterator[Recorder]:
     """Pretend a GPU of `arch` ("sm_121"); inputs are to be made inside as well.
 
     Inside, `torch.cuda` answers for that GPU, `device="cuda"` makes tensors that say they are on it, and
@@ -124,6 +135,8 @@ def pretend_gpu(arch: str, backing: Backing = "meta") -> Iterator[Recorder]:
         arch: the architecture.
         backing: "meta" needs no memory, and anything that needs values raises; "cpu" has them, zero where
             they are uninitialized, and never what a kernel would have written.
+        run: Runs each launch, given its arguments as they were passed; only with "cpu".
+        fresh: Fills each tensor that is made uninitialized, instead of zero.
 
     Raises:
         CompilerMissing: cuda-tile is not installed.
@@ -135,8 +148,8 @@ def pretend_gpu(arch: str, backing: Backing = "meta") -> Iterator[Recorder]:
     from pytest_cutile.compile.cuda_api import replacements
     from pytest_cutile.compile.tensors import PretendedTensors, backward_under
 
-    mode = PretendedTensors(backing)
-    recorder = Recorder(arch=arch, backing=backing, _tensors=mode)
+    mode = PretendedTensors(backing, fresh=fresh)
+    recorder = Recorder(arch=arch, backing=backing, run=run, _tensors=mode)
     with ExitStack() as stack:
         stack.enter_context(
             Replacements(

@@ -1,0 +1,81 @@
+"""What an interpreted kernel did wrong, and where."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+
+from pytest_cutile.interpret.ir import Location
+
+
+class KernelFault(Exception):  # noqa: N818 - reads as what happened
+    """A kernel did what no GPU promises to do well; `str()` is the whole story for its author."""
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        kernel: str = "",
+        block: tuple[int, ...] | None = None,
+        location: Location | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """What sort of fault: "out-of-bounds", "race", "uninitialized" ..."""
+        self.message = message
+        self.kernel = kernel
+        """Name of the kernel's function."""
+        self.block = block
+        """The first block that did it."""
+        self.location = location
+        """Where, in the user's source."""
+
+    def __str__(self) -> str:
+        where = f" in block {self.block}" if self.block is not None else ""
+        text = f"{self.kernel}: {self.message}{where}"
+        return text + excerpt(self.location) if self.location else text
+
+    def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes
+        return _rebuild, (self.kind, self.message, self.kernel, self.block, self.location)
+
+
+def _rebuild(
+    kind: str, message: str, kernel: str, block: tuple[int, ...] | None, location: Location | None
+) -> KernelFault:
+    return KernelFault(kind, message, kernel=kernel, block=block, location=location)
+
+
+class NotInterpreted(KernelFault):
+    """The interpreter does not know how to run an operation, by its name and place in the source."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("not-interpreted", message)
+
+
+def user_location(location: Location | None) -> Location | None:
+    """Return the innermost place that is not in cuda-tile itself, where `x.astype` and the like are written."""
+    while location is not None and location.caller is not None and _is_cutile(location.file):
+        location = location.caller
+    return location
+
+
+def _is_cutile(file: str) -> bool:
+    import cuda.tile
+
+    return Path(file).is_relative_to(Path(cuda.tile.__file__).parent)
+
+
+def excerpt(location: Location) -> str:
+    """Return the place and its source line, with a mark under the column, and where it was called from."""
+    lines = [""]
+    place: Location | None = location
+    while place is not None:
+        lines.append(f"  {place}" if place is location else f"  called from {place}")
+        source = linecache.getline(place.file, place.line).rstrip()
+        stripped = source.lstrip()
+        if stripped and place is location:
+            before = max(0, place.column - 1 - (len(source) - len(stripped)))
+            lines += [f"    {stripped}", f"    {' ' * before}^"]
+        place = user_location(place.caller)
+    return "\n".join(lines)

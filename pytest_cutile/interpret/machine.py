@@ -1,0 +1,310 @@
+"""Runs a kernel's Tile IR on the CPU, many blocks at once.
+
+Blocks that take the same way run each operation together; at a branch or a loop they part, each group sees
+only its own values, and what the groups computed is put together where they meet again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from pytest_cutile.interpret.faults import KernelFault, NotInterpreted, user_location
+from pytest_cutile.interpret.ir import Block, Entry, Module, Op, Tile
+from pytest_cutile.interpret.memory import Memory
+from pytest_cutile.interpret.values import merge_blocks, select_blocks
+
+Handler: TypeAlias = Callable[["Machine", "Frame", Op], Any]
+
+OPS: dict[str, Handler] = {}
+"""What runs each operation: returns its value, a tuple of values, or None."""
+
+BATCH_ELEMENTS = 2**20
+"""Elements of the largest tile, all blocks of a batch together, to aim at: what caches hold."""
+
+
+def operation(*names: str) -> Callable[[Handler], Handler]:
+    """Register what runs an operation of Tile IR."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            OPS[name] = handler
+        return handler
+
+    return register
+
+
+class Frame:
+    """The values that a group of blocks sees; what it has not itself, it has from the frame around it."""
+
+    __slots__ = ("_blocks", "_index", "_parent", "size", "values")
+
+    def __init__(self, parent: Frame | None, index: torch.Tensor | None, size: int) -> None:
+        self._parent = parent
+        self._index = index
+        self._blocks: torch.Tensor | None = None
+        self.size = size
+        """Number of blocks."""
+        self.values: dict[int, Any] = {}
+
+    @classmethod
+    def of_blocks(cls, blocks: torch.Tensor) -> Frame:
+        """Make the outermost frame of these blocks, given by their numbers."""
+        frame = cls(None, None, len(blocks))
+        frame._blocks = blocks
+        return frame
+
+    def inner(self, index: torch.Tensor | None = None) -> Frame:
+        """Make a frame inside of this one, for all of its blocks or those at `index`."""
+        return Frame(self, index, self.size if index is None else len(index))
+
+    def __getitem__(self, value: int) -> Any:
+        """Return a value by its number."""
+        found = self.values.get(value)
+        if found is None:
+            assert self._parent is not None, f"value {value} is not defined"
+            found = self._parent[value]
+            if self._index is not None:
+                found = self.values[value] = select_blocks(found, self._index)
+        return found
+
+    @property
+    def blocks(self) -> torch.Tensor:
+        """The numbers of the blocks, x fastest."""
+        if self._blocks is None:
+            assert self._parent is not None
+            blocks = self._parent.blocks
+            self._blocks = blocks if self._index is None else blocks[self._index]
+        return self._blocks
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How some blocks left a block of operations: "yield", "continue", "break" or "return", and with what."""
+
+    kind: str
+    index: torch.Tensor | None
+    """Which blocks of the frame; None: all."""
+    values: tuple[Any, ...]
+
+
+_EXITS = {"yield", "continue", "break", "return"}
+
+
+class Machine:
+    """Runs one launch."""
+
+    def __init__(self, module: Module, memory: Memory, grid: Sequence[int]) -> None:
+        self.module = module
+        self.memory = memory
+        self.grid = (*grid, 1, 1)[:3]
+        self.kernel = ""
+        self.constants: dict[int, Any] = {}
+        """Values of constants, by the identity of their operation."""
+
+    def run(self, entry: Entry, arguments: Sequence[Any], blocks: torch.Tensor) -> None:
+        """Run these blocks, given by their numbers, together; `arguments` are the values of all parameters.
+
+        Raises:
+            KernelFault: the kernel did something wrong, or something that is not known.
+        """
+        frame = Frame.of_blocks(blocks)
+        frame.values.update(zip(entry.body.parameters, arguments, strict=True))
+        self.run_block(entry.body, frame)
+
+    def run_block(self, block: Block, frame: Frame) -> list[Exit]:
+        """Run a block of operations for all blocks of `frame`."""
+        exits: list[Exit] = []
+        position: torch.Tensor | None = None  # of those that are still here, in the frame at the start
+        for op in block.ops:
+            if op.name in _EXITS:
+                values = tuple(frame[value] for value in op.operands["values"])
+                return [*exits, Exit(op.name, position, values)]
+            flow = _FLOW.get(op.name)
+            if flow is None:
+                self._run_op(op, frame)
+                continue
+            found = flow(self, op, frame)
+            exits += [
+                Exit(each.kind, _compose(position, each.index), each.values)
+                for each in found
+                if each.kind != "yield"
+            ]
+            stay = [each for each in found if each.kind == "yield"]
+            if not stay:
+                return exits
+            frame, kept, results = _gather(stay, frame)
+            position = _compose(position, kept)
+            frame.values.update(zip(op.results, results, strict=True))
+        return exits
+
+    def _run_op(self, op: Op, frame: Frame) -> None:
+        try:
+            handler = OPS.get(op.name)
+            if handler is None:
+                raise NotInterpreted(f"the interpreter does not know the operation {op.name}")
+            found = handler(self, frame, op)
+        except KernelFault as fault:
+            fault.kernel = fault.kernel or self.kernel
+            if fault.location is None:
+                fault.location = user_location(op.location)
+            if fault.block is not None and len(fault.block) == 1:
+                fault.block = self.block_of(*fault.block)
+            raise
+        if len(op.results) == 1:
+            frame.values[op.results[0]] = found
+        elif op.results:
+            frame.values.update(zip(op.results, found, strict=True))
+
+    def block_of(self, number: int) -> tuple[int, int, int]:
+        """Return the indices (x, y, z) of a block by its number."""
+        x, y, _ = self.grid
+        return number % x, number // x % y, number // (x * y)
+
+    # -- control flow ---------------------------------------------------------------------------------
+
+    def _if(self, op: Op, frame: Frame) -> list[Exit]:
+        condition = frame[op.operands["condition"]].reshape(-1)
+        then, otherwise = op.regions
+        if condition.all():
+            return self.run_block(then, frame.inner())
+        if not condition.any():
+            return self.run_block(otherwise, frame.inner())
+        exits = []
+        for region, chosen in ((then, condition), (otherwise, ~condition)):
+            index = chosen.nonzero().reshape(-1)
+            exits += [
+                Exit(each.kind, _compose(index, each.index), each.values)
+                for each in self.run_block(region, frame.inner(index))
+            ]
+        return exits
+
+    def _loop(self, op: Op, frame: Frame) -> list[Exit]:
+        carried = tuple(frame[value] for value in op.operands["initial"])
+        return self._iterate(op, frame, carried, None)
+
+    def _for(self, op: Op, frame: Frame) -> list[Exit]:
+        carried = tuple(frame[value] for value in op.operands["initial"])
+        lower, upper, step = (frame[op.operands[name]].reshape(-1) for name in ("lower", "upper", "step"))
+        if op.attributes.get("unsigned") and bool((lower < 0).any() | (upper < 0).any()):
+            raise NotInterpreted("a loop over unsigned numbers beyond the signed range is not interpreted")
+        if lower.numel() == upper.numel() == step.numel() == 1:
+            counter = _Counter(lower, upper, step)
+        else:
+            counter = _Counter(*(each.expand(frame.size) for each in (lower, upper, step)))
+        return self._iterate(op, frame, carried, counter)
+
+    def _iterate(
+        self, op: Op, frame: Frame, carried: tuple[Any, ...], counter: _Counter | None
+    ) -> list[Exit]:
+        """Run a loop's body until no block is left in it; those that leave it "yield" what they leave with."""
+        (body,) = op.regions
+        exits: list[Exit] = []
+        around = frame
+        position: torch.Tensor | None = None
+        while True:
+            if counter is not None:
+                running = counter.running()
+                if not running.all():
+                    done = (~running).nonzero().reshape(-1)
+                    if not running.any():
+                        return [*exits, Exit("yield", position, carried)]
+                    left = tuple(select_blocks(value, done) for value in carried)
+                    exits.append(Exit("yield", _compose(position, done), left))
+                    keep = running.nonzero().reshape(-1)
+                    carried = tuple(select_blocks(value, keep) for value in carried)
+                    counter = counter.select(keep)
+                    position = _compose(position, keep)
+                    around = frame.inner(position)
+            inside = around.inner()
+            first = () if counter is None else (counter.value,)
+            inside.values.update(zip(body.parameters, (*first, *carried), strict=True))
+            again = []
+            for each in self.run_block(body, inside):
+                if each.kind in {"continue", "yield"}:
+                    again.append(each)
+                else:
+                    kind = "yield" if each.kind == "break" else each.kind
+                    exits.append(Exit(kind, _compose(position, each.index), each.values))
+            if not again:
+                return exits
+            kept, carried = _collect(again, around.size)
+            if counter is not None:
+                counter = counter.next()
+            if kept is not None:
+                position = _compose(position, kept)
+                around = frame.inner(position)
+                counter = counter and counter.select(kept)
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """The loop variable of each block, or of all."""
+
+    value: torch.Tensor
+    upper: torch.Tensor
+    step: torch.Tensor
+
+    def running(self) -> torch.Tensor:
+        return self.value < self.upper
+
+    def next(self) -> _Counter:
+        return _Counter(self.value + self.step, self.upper, self.step)
+
+    def select(self, index: torch.Tensor) -> _Counter:
+        return _Counter(*(select_blocks(each, index) for each in (self.value, self.upper, self.step)))
+
+
+_FLOW: Mapping[str, Callable[[Machine, Op, Frame], list[Exit]]] = {
+    "if": Machine._if,  # noqa: SLF001
+    "loop": Machine._loop,  # noqa: SLF001
+    "for": Machine._for,  # noqa: SLF001
+}
+
+
+def _compose(outer: torch.Tensor | None, inner: torch.Tensor | None) -> torch.Tensor | None:
+    """Return where blocks are in an outer frame, by where they are in an inner one."""
+    if outer is None or inner is None:
+        return inner if outer is None else outer
+    return outer[inner]
+
+
+def _collect(exits: Sequence[Exit], size: int) -> tuple[torch.Tensor | None, tuple[Any, ...]]:
+    """Return which of `size` blocks are among these exits (None: all), and their values in that order."""
+    if len(exits) == 1:
+        return exits[0].index, exits[0].values
+    indices = [each.index for each in exits if each.index is not None]
+    kept, order = torch.cat(indices).sort()
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    places = place.split([len(index) for index in indices])
+    values = tuple(
+        merge_blocks(list(zip(places, column, strict=True)), len(kept))
+        for column in zip(*(each.values for each in exits), strict=True)
+    )
+    return (None if len(kept) == size else kept), values
+
+
+def _gather(exits: Sequence[Exit], frame: Frame) -> tuple[Frame, torch.Tensor | None, tuple[Any, ...]]:
+    """Return the frame of the blocks that go on, which of `frame` they are, and their values."""
+    kept, values = _collect(exits, frame.size)
+    return (frame if kept is None else frame.inner(kept)), kept, values
+
+
+def batch_size(entry: Entry) -> int:
+    """Return how many blocks to run together."""
+    largest = 1
+    pending = [entry.body]
+    while pending:
+        for op in pending.pop().ops:
+            pending += op.regions
+            for kind in op.result_types:
+                if isinstance(kind, Tile):
+                    elements = 1
+                    for length in kind.shape:
+                        elements *= length
+                    largest = max(largest, elements)
+    return max(1, BATCH_ELEMENTS // largest)

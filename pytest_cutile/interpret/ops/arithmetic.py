@@ -1,0 +1,326 @@
+"""Arithmetic on floats and integers, comparisons, logic."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_cutile.interpret.ir import Op, Tile
+from pytest_cutile.interpret.machine import Frame, Machine, operation
+from pytest_cutile.interpret.ops.rounding import flush, round_from_f64
+from pytest_cutile.interpret.values import moved
+
+_NEAREST = {"nearest_even", "approx", "full"}
+_BITS = {torch.bool: 1, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
+
+
+# -- floats -------------------------------------------------------------------------------------------
+
+
+def _two(frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor]:
+    return frame[op.operands["lhs"]], frame[op.operands["rhs"]]
+
+
+def _arithmetic(frame: Frame, op: Op, compute: str) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
+    lhs, rhs = flush(lhs, ftz=ftz), flush(rhs, ftz=ftz)
+    function = getattr(torch, compute)
+    if mode in _NEAREST:
+        return flush(function(lhs, rhs), ftz=ftz)
+    wide = function(lhs.double(), rhs.double())
+    error = None
+    if compute in {"add", "sub"}:  # what float64 itself lost (Knuth, two-sum)
+        a, b = lhs.double(), rhs.double() if compute == "add" else -rhs.double()
+        back = wide - a
+        error = (a - (wide - back)) + (b - back)
+    elif compute == "div":
+        error = lhs.double() - wide * rhs.double()
+        error = torch.where(rhs < 0, -error, error)
+    return flush(round_from_f64(wide, error, lhs.dtype, mode), ftz=ftz)
+
+
+@operation("addf")
+def _addf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return _arithmetic(frame, op, "add")
+
+
+@operation("subf")
+def _subf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return _arithmetic(frame, op, "sub")
+
+
+@operation("mulf")
+def _mulf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return _arithmetic(frame, op, "mul")
+
+
+@operation("divf")
+def _divf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return _arithmetic(frame, op, "div")
+
+
+@operation("fma")
+def _fma(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    ftz = op.attributes["ftz"]
+    lhs, rhs, acc = (flush(frame[op.operands[name]], ftz=ftz) for name in ("lhs", "rhs", "acc"))
+    # The product of two float32 is exact in float64, and their sum rounds once more at most.
+    wide = lhs.double() * rhs.double() + acc.double()
+    return flush(round_from_f64(wide, None, acc.dtype, op.attributes["rounding"]), ftz=ftz)
+
+
+@operation("remf")
+def _remf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return torch.fmod(*_two(frame, op))
+
+
+@operation("maxf", "minf")
+def _extreme(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = (flush(each, ftz=op.attributes["ftz"]) for each in _two(frame, op))
+    largest = op.name == "maxf"
+    if op.attributes["propagate_nan"]:
+        found = (torch.maximum if largest else torch.minimum)(lhs, rhs)
+    else:
+        found = (torch.fmax if largest else torch.fmin)(lhs, rhs)
+    # Zeros are ordered by their sign.
+    zeros = (lhs == 0) & (rhs == 0)
+    if zeros.any():
+        signed = lhs + rhs if largest else -(-lhs + -rhs)
+        found = torch.where(zeros, signed, found)
+    return found
+
+
+@operation("negf")
+def _negf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return -frame[op.operands["source"]]
+
+
+@operation("absf")
+def _absf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return torch.abs(frame[op.operands["source"]])
+
+
+_FUNCTIONS = {
+    **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt")},
+    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil")},
+}
+
+
+@operation(*_FUNCTIONS)
+def _function(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    ftz = op.attributes.get("ftz", False)
+    source = flush(frame[op.operands["source"]], ftz=ftz)
+    wide = source if source.dtype in {torch.float32, torch.float64} else source.float()
+    return flush(_FUNCTIONS[op.name](wide).to(source.dtype), ftz=ftz)
+
+
+@operation("atan2")
+def _atan2(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    return torch.atan2(*_two(frame, op))
+
+
+@operation("fpowf", "fpowi")
+def _power(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    source, exponent = frame[op.operands["source"]], frame[op.operands["exponent"]]
+    return torch.pow(source.double(), exponent.double()).to(source.dtype)
+
+
+@operation("cmpf")
+def _cmpf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    nan = lhs.isnan() | rhs.isnan()
+    found = _compare(op.attributes["predicate"], lhs, rhs)
+    return found & ~nan if op.attributes["ordered"] == "ordered" else found | nan
+
+
+def _compare(predicate: str, lhs: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
+    compute = {
+        "equal": torch.eq,
+        "not_equal": torch.ne,
+        "less": torch.lt,
+        "less_equal": torch.le,
+        "greater": torch.gt,
+        "greater_equal": torch.ge,
+    }[predicate]
+    return compute(lhs, rhs)
+
+
+# -- integers -----------------------------------------------------------------------------------------
+
+
+def bits_of(value: torch.Tensor) -> int:
+    """Return the width of an integer tile in bits."""
+    return _BITS[value.dtype]
+
+
+def unsigned(value: torch.Tensor) -> torch.Tensor:
+    """Return integers of at most 32 bits, read as unsigned, as int64."""
+    return value.to(torch.int64) & ((1 << bits_of(value)) - 1)
+
+
+def ordered_unsigned(value: torch.Tensor) -> torch.Tensor:
+    """Return integers whose signed order is the unsigned order of `value`."""
+    if value.dtype == torch.bool:
+        return value.to(torch.int8)
+    return value ^ torch.iinfo(value.dtype).min
+
+
+def wrap(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Keep the low bits."""
+    return (value & 1) != 0 if dtype == torch.bool else value.to(dtype)
+
+
+@operation("addi", "subi", "muli")
+def _wrapping(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    if lhs.dtype == torch.bool:
+        return torch.logical_and(lhs, rhs) if op.name == "muli" else torch.logical_xor(lhs, rhs)
+    return {"addi": torch.add, "subi": torch.sub, "muli": torch.mul}[op.name](lhs, rhs)
+
+
+@operation("negi")
+def _negi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    source = frame[op.operands["source"]]
+    return source if source.dtype == torch.bool else -source
+
+
+@operation("absi")
+def _absi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    source = frame[op.operands["source"]]
+    return source if source.dtype == torch.bool else source.abs()
+
+
+@operation("mulhii")
+def _mulhii(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    width = bits_of(lhs)
+    if width < 32:  # noqa: PLR2004
+        return wrap(unsigned(lhs) * unsigned(rhs) >> width, lhs.dtype)
+    half = width // 2
+    mask = (1 << half) - 1
+    if width == 32:  # noqa: PLR2004
+        lhs, rhs = unsigned(lhs), unsigned(rhs)
+    a, b, c, d = (lhs >> half) & mask, lhs & mask, (rhs >> half) & mask, rhs & mask
+    middle = a * d + _high(b * d, half, mask)
+    low = (middle & mask) + b * c
+    high = a * c + _high(middle, half, mask) + _high(low, half, mask)
+    return wrap(high, _two(frame, op)[0].dtype)
+
+
+def _high(value: torch.Tensor, half: int, mask: int) -> torch.Tensor:
+    return (value >> half) & mask
+
+
+@operation("divi")
+def _divi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    if op.attributes["signed"] == "unsigned":
+        return _unsigned_division(lhs, rhs, op.attributes["rounding"])[0]
+    zero = rhs == 0
+    divisor = torch.where(zero, torch.ones_like(rhs), rhs)
+    overflows = (divisor == -1) & (lhs == torch.iinfo(lhs.dtype).min)
+    divisor = torch.where(overflows, torch.ones_like(rhs), divisor)
+    rounding = op.attributes["rounding"]
+    if rounding == "positive_inf":
+        quotient = -torch.div(-lhs, divisor, rounding_mode="floor")
+        quotient = torch.where(lhs == torch.iinfo(lhs.dtype).min, _ceil_of_lowest(lhs, divisor), quotient)
+    else:
+        how = "floor" if rounding == "negative_inf" else "trunc"
+        quotient = torch.div(lhs, divisor, rounding_mode=how)
+    return torch.where(zero, torch.full_like(quotient, -1), quotient)  # all bits set, as the hardware has it
+
+
+def _ceil_of_lowest(lhs: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
+    quotient = torch.div(lhs, divisor, rounding_mode="floor")
+    return quotient + (quotient * divisor != lhs).to(lhs.dtype)
+
+
+@operation("remi")
+def _remi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    if op.attributes["signed"] == "unsigned":
+        return _unsigned_division(lhs, rhs, "zero")[1]
+    safe = torch.where((rhs == 0) | (rhs == -1), torch.ones_like(rhs), rhs)
+    return torch.where(rhs == 0, lhs, torch.fmod(lhs, safe))
+
+
+def _unsigned_division(
+    lhs: torch.Tensor, rhs: torch.Tensor, rounding: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = lhs.dtype
+    if bits_of(lhs) < 64:  # noqa: PLR2004
+        a, b = unsigned(lhs), unsigned(rhs)
+        safe = torch.where(b == 0, torch.ones_like(b), b)
+        quotient = torch.div(a, safe, rounding_mode="floor")
+        rest = a - quotient * safe
+    else:
+        a, b = lhs, torch.where(rhs == 0, torch.ones_like(rhs), rhs)
+        # Halved, it fits the signed range; the quotient is then at most one too small (Hacker's Delight 9-3).
+        quotient = torch.div((a >> 1) & (2**63 - 1), b.clamp(min=1), rounding_mode="floor") << 1
+        quotient = torch.where(b < 0, torch.zeros_like(quotient), quotient)
+        rest = a - quotient * b
+        more = ordered_unsigned(rest) >= ordered_unsigned(b)
+        quotient, rest = quotient + more.to(dtype), torch.where(more, rest - b, rest)
+        safe = b
+    if rounding == "positive_inf":
+        quotient = quotient + (rest != 0).to(quotient.dtype)
+    zero = rhs == 0
+    return (
+        torch.where(zero, torch.full_like(lhs, -1) if dtype != torch.bool else zero, wrap(quotient, dtype)),
+        torch.where(zero, lhs, wrap(rest, dtype)),
+    )
+
+
+@operation("maxi", "mini")
+def _extreme_integer(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    keys = (
+        (ordered_unsigned(lhs), ordered_unsigned(rhs))
+        if op.attributes["signed"] == "unsigned"
+        else (lhs, rhs)
+    )
+    left = keys[0] >= keys[1] if op.name == "maxi" else keys[0] <= keys[1]
+    return torch.where(left, lhs, rhs)
+
+
+@operation("cmpi")
+def _cmpi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    if op.attributes["signed"] == "unsigned":
+        lhs, rhs = ordered_unsigned(lhs), ordered_unsigned(rhs)
+    elif lhs.dtype == torch.bool:  # one bit, and it is the sign
+        lhs, rhs = -lhs.to(torch.int8), -rhs.to(torch.int8)
+    return _compare(op.attributes["predicate"], lhs, rhs)
+
+
+@operation("andi", "ori", "xori")
+def _bitwise(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    compute = {"andi": torch.bitwise_and, "ori": torch.bitwise_or, "xori": torch.bitwise_xor}[op.name]
+    return compute(*_two(frame, op))
+
+
+@operation("shli", "shri")
+def _shift(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs = _two(frame, op)
+    width = bits_of(lhs)
+    beyond = ordered_unsigned(rhs) >= ordered_unsigned(torch.full_like(rhs, width))
+    by = torch.where(beyond, torch.zeros_like(rhs), rhs)
+    if op.name == "shli":
+        return torch.where(beyond, torch.zeros_like(lhs), lhs << by)
+    if op.attributes["signed"] == "signed":
+        return torch.where(beyond, lhs >> (width - 1), lhs >> by)
+    mask = torch.where(by == 0, torch.full_like(lhs, -1), ~(torch.full_like(lhs, -1) << (width - by)))
+    return torch.where(beyond, torch.zeros_like(lhs), (lhs >> by) & mask)
+
+
+@operation("select")
+def _select(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    condition = frame[op.operands["condition"]]
+    (kind,) = op.result_types
+    assert isinstance(kind, Tile)
+    if condition.dim() < len(kind.shape) + 1:
+        condition = condition.reshape(condition.shape[0], *[1] * len(kind.shape))
+    return moved(
+        lambda yes, no: torch.where(condition, yes, no),
+        frame[op.operands["if_true"]],
+        frame[op.operands["if_false"]],
+    )

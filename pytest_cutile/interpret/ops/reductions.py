@@ -1,0 +1,82 @@
+"""Reductions and scans along an axis, with whatever the kernel combines elements with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_cutile.interpret.ir import Block, Op
+from pytest_cutile.interpret.machine import Frame, Machine, operation
+from pytest_cutile.interpret.values import moved
+
+
+class _Combine:
+    """Combines two rows of values element by element, as the region of the operation says."""
+
+    def __init__(self, machine: Machine, frame: Frame, region: Block) -> None:
+        self._machine = machine
+        self._frame = frame
+        self._region = region
+
+    def __call__(
+        self, lhs: tuple[torch.Tensor, ...], rhs: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """Combine tensors of one shape, `[blocks, ...]`."""
+        shape = lhs[0].shape
+        # To the region every pair is a block of its own.
+        around = self._frame
+        index = None
+        if shape[0] == self._frame.size and shape[0] > 1:
+            index = torch.arange(shape[0]).repeat_interleave(shape[1:].numel())
+        inside = around.inner(index) if index is not None else around.inner()
+        inside.size = shape.numel()
+        pairs = [each for pair in zip(lhs, rhs, strict=True) for each in pair]
+        rows = (moved(lambda tensor: tensor.reshape(-1), each) for each in pairs)
+        inside.values.update(zip(self._region.parameters, rows, strict=True))
+        (found,) = self._machine.run_block(self._region, inside)
+        return tuple(
+            moved(lambda tensor: tensor.expand(shape.numel()).reshape(shape), value) for value in found.values
+        )
+
+
+def _operands(frame: Frame, op: Op) -> tuple[tuple[torch.Tensor, ...], int]:
+    values = tuple(frame[value] for value in op.operands["operands"])
+    blocks = max(value.shape[0] for value in values)
+    axis = op.attributes["axis"] + 1
+    return tuple(
+        moved(lambda tensor: tensor.expand(blocks, *tensor.shape[1:]).movedim(axis, -1), value)
+        for value in values
+    ), axis
+
+
+@operation("reduce")
+def _reduce(machine: Machine, frame: Frame, op: Op) -> Any:
+    values, _ = _operands(frame, op)
+    combine = _Combine(machine, frame, op.regions[0])
+    while values[0].shape[-1] > 1:
+        # Neighbours, so that what is combined keeps its order.
+        values = combine(tuple(each[..., 0::2] for each in values), tuple(each[..., 1::2] for each in values))
+    found = tuple(moved(lambda tensor: tensor[..., 0], each) for each in values)
+    return found if len(found) > 1 else found[0]
+
+
+@operation("scan")
+def _scan(machine: Machine, frame: Frame, op: Op) -> Any:
+    values, axis = _operands(frame, op)
+    combine = _Combine(machine, frame, op.regions[0])
+    if op.attributes["reverse"]:
+        values = tuple(each.flip(-1) for each in values)
+    step = 1
+    while step < values[0].shape[-1]:
+        later = combine(
+            tuple(each[..., :-step] for each in values), tuple(each[..., step:] for each in values)
+        )
+        values = tuple(
+            torch.cat([each[..., :step], new], dim=-1) for each, new in zip(values, later, strict=True)
+        )
+        step *= 2
+    if op.attributes["reverse"]:
+        values = tuple(each.flip(-1) for each in values)
+    found = tuple(each.movedim(-1, axis) for each in values)
+    return found if len(found) > 1 else found[0]
