@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
-from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.settings import CorrectOn, Interpretation, Settings
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_baselines import is_static
 from pytest_cutile.core.static_rules import StaticRule
@@ -18,7 +19,7 @@ from pytest_cutile.core.static_rules import StaticRule
 _ARCH_HELP = (
     "GPU architectures to gate kernels for: a comma-separated list (sm_90,sm_121), 'native' for the GPU at "
     "hand (the default where there is one), or 'all' that the installed compiler knows. Kernels are compiled "
-    "for each of them; correctness and speed run on a GPU only if its own architecture is among them."
+    "for each of them; a GPU is used only if its own architecture is among them (see --correct-on)."
 )
 MEASURED_AGAIN = "cutile_measured_again"
 """What a fresh process is told by the one that it measures for; no option of the command line."""
@@ -35,6 +36,32 @@ def add_options(parser: pytest.Parser) -> None:
         "in the rootdir; git:REV, the kernels of that revision, measured now, in turns with the working "
         "tree's; or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the "
         "project for the place of the tests.",
+    )
+    group.addoption(
+        "--correct-on",
+        metavar="auto|gpu|interpreter",
+        default="auto",
+        help="What correctness is checked on: a GPU of the asked architecture, and where there is none the "
+        "interpreter on the CPU (auto, the default); only a GPU; or only the interpreter, which then also "
+        "runs the large cases that it leaves out by itself.",
+    )
+    group.addoption(
+        "--interpret-block",
+        metavar="X[,Y[,Z]]",
+        help="Interpret this block of each launch alone, and compare nothing: to look at it with ct.print or "
+        "--interpret-watch.",
+    )
+    group.addoption(
+        "--interpret-watch",
+        metavar="FILE:LINE",
+        help="Print each tile that is computed at this line of a kernel, as the interpreter comes by: of the "
+        "block of --interpret-block, or of block 0.",
+    )
+    group.addoption(
+        "--interpret-both-orders",
+        action="store_true",
+        help="Check each case twice where it is interpreted, the second time with the last block first: a "
+        "result must not depend on the order of the blocks.",
     )
     group.addoption(
         "--update-baselines",
@@ -167,6 +194,7 @@ def read_settings(config: pytest.Config) -> Settings:
         compile_timeout_s=_positive(config, "cutile_compile_timeout"),
         measured_again=None if measured_again is None else Path(measured_again),
         xdist_worker=hasattr(config, "workerinput"),
+        interpretation=_interpretation(config),
     )
 
 
@@ -268,6 +296,61 @@ def _kernel_summary(config: pytest.Config) -> Path | None:
     except OSError as error:
         raise pytest.UsageError(f"--kernel-summary: {text} cannot be written: {error.strerror}") from error
     return path
+
+
+def _interpretation(config: pytest.Config) -> Interpretation:
+    text = config.getoption("--correct-on")
+    if text not in [*CorrectOn]:
+        raise pytest.UsageError(f"--correct-on {text}: expected {', '.join(CorrectOn)}")
+    block, watch = config.getoption("--interpret-block"), config.getoption("--interpret-watch")
+    both_orders = config.getoption("--interpret-both-orders")
+    correct_on = CorrectOn(text)
+    asked = {
+        "--interpret-block": block is not None,
+        "--interpret-watch": watch is not None,
+        "--interpret-both-orders": both_orders,
+    }
+    for name, given in asked.items():
+        if given and correct_on is CorrectOn.GPU:
+            raise pytest.UsageError(f"{name} is about the interpreter: leave out --correct-on=gpu")
+    if any(asked.values()):
+        correct_on = CorrectOn.INTERPRETER  # on a GPU they would do nothing, in silence
+    if block is not None and both_orders:
+        raise pytest.UsageError("--interpret-both-orders needs all blocks: leave out --interpret-block")
+    return Interpretation(
+        correct_on=correct_on,
+        block=None if block is None else _block(block),
+        watch=None if watch is None else _place(config, watch),
+        both_orders=both_orders,
+    )
+
+
+def _block(text: str) -> tuple[int, int, int]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 3 or not all(re.fullmatch("[0-9]+", part) for part in parts):  # noqa: PLR2004
+        raise pytest.UsageError(
+            f"--interpret-block {text}: expected the numbers of a block, one to three, such as 3 or 0,2,1"
+        )
+    x, y, z = (*map(int, parts), 0, 0)[:3]
+    return x, y, z
+
+
+def _place(config: pytest.Config, text: str) -> tuple[Path, int]:
+    file, _, number = text.rpartition(":")
+    if not file or not re.fullmatch("[0-9]+", number):
+        raise pytest.UsageError(
+            f"--interpret-watch {text}: expected a file and a line, such as mykernels/softmax.py:42"
+        )
+    path = (config.invocation_params.dir / Path(file).expanduser()).resolve()
+    try:
+        lines = len(path.read_text().splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise pytest.UsageError(f"--interpret-watch: {file} cannot be read: {why}") from error
+    line = int(number)
+    if not 1 <= line <= lines:
+        raise pytest.UsageError(f"--interpret-watch {text}: {file} has lines 1 to {lines}")
+    return path, line
 
 
 def _fraction(config: pytest.Config, name: str) -> float:

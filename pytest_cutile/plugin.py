@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_cutile.gates.declared import DeclaredGates
     from pytest_cutile.gates.engine import Engine
     from pytest_cutile.gates.fixtures import CheckKernel, Perf
+    from pytest_cutile.gates.interpreting import Interpreting
     from pytest_cutile.gates.static import StaticGate
     from pytest_cutile.gates.suite import Measured, OpenCase, SpeedSuite
     from pytest_cutile.gates.tensors import MakeTensor
@@ -37,6 +38,7 @@ SUMMARY_FILE: pytest.StashKey[SummaryFile] = pytest.StashKey()
 STARTED: pytest.StashKey[bool] = pytest.StashKey()
 MEASURING: pytest.StashKey[int] = pytest.StashKey()
 UNTOUCHED: pytest.StashKey[int] = pytest.StashKey()
+INTERPRETING: pytest.StashKey[Interpreting] = pytest.StashKey()
 _STALE = "cutile_stale"
 _UNTOUCHED = "cutile_untouched"
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
@@ -350,6 +352,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that use the fixture `arch` once per architecture, when several were asked for."""
+    _interpret_first(metafunc)
     settings = metafunc.config.stash[SETTINGS]
     several = len(settings.asked) > 1 or settings.asked == ("all",)
     if "arch" not in metafunc.fixturenames or not several:
@@ -357,6 +360,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     definitions = getattr(metafunc, "_arg2fixturedefs", {}).get("arch", ())
     if definitions and definitions[-1].baseid == "" and definitions[-1].func.__module__ == __name__:
         metafunc.parametrize("arch", engine_of(metafunc.config).architectures, indirect=True)
+
+
+def _interpret_first(metafunc: pytest.Metafunc) -> None:
+    """Start interpreting before the test's own fixtures are set up: they may make tensors on "cuda"."""
+    names, name = metafunc.fixturenames, _cutile_interpreting.__name__
+    if name not in names:
+        return
+    definitions = getattr(metafunc, "_arg2fixturedefs", {})
+    names.remove(name)
+    own = [each for each in names if not definitions.get(each) or definitions[each][-1].scope == "function"]
+    names.insert(names.index(own[0]) if own else len(names), name)
 
 
 # -- running ----------------------------------------------------------------------------------------
@@ -375,10 +389,37 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             stash[STARTED] = True
             start_compilations(item.session.items, stash[COMPILATIONS], stash[STATIC_GATE])
     try:
-        with _gpu_shared(item):
+        with _gpu_shared(item), _shown(item), _interpreted(item):
             return (yield)
     finally:
         item.config.stash[PROGRESS].clear()
+
+
+@contextmanager
+def _interpreted(item: pytest.Item) -> Generator[None]:
+    """Make what a test launched by itself count: the compiler has to accept it, and faults are its own."""
+    __tracebackhide__ = True
+    interpreting = item.stash.get(INTERPRETING, None)
+    if interpreting is None:
+        yield
+        return
+    from pytest_cutile.gates.outcome import GateOutcome, TestOutcome
+
+    with TestOutcome(engine_of(item.config)):
+        yield
+    with GateOutcome(engine_of(item.config), item.name):
+        interpreting.wait_for_compiler()
+
+
+def _shown(item: pytest.Item) -> AbstractContextManager[None]:
+    """Let through what is printed by a kernel that somebody looks at; a worker has nowhere to print to."""
+    settings = item.config.stash[SETTINGS]
+    looked_at = settings.interpretation.watch or settings.interpretation.block
+    capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    if not looked_at or settings.xdist_worker or capture is None:
+        return nullcontext()
+    shown: AbstractContextManager[None] = capture.global_and_fixture_disabled()
+    return shown
 
 
 def _gpu_shared(item: pytest.Item) -> AbstractContextManager[None]:
@@ -427,31 +468,68 @@ def _arch_of(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def arch(request: pytest.FixtureRequest) -> str:
+def _cutile_interpreting(request: pytest.FixtureRequest) -> Generator[Interpreting | None]:
+    """Run what the test launches on the CPU, from before its own fixtures until after them.
+
+    Function-scoped, so that no fixture that outlives the test is set up while a GPU is pretended.
+    """
+    engine, architecture = engine_of(request.config), _arch_of(request)
+    if not engine.interprets(architecture):
+        yield None
+        return
+    from pytest_cutile.gates.engine import Blocked
+    from pytest_cutile.gates.interpreting import Interpreting
+
+    interpreting = Interpreting(engine, architecture)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(interpreting.active())
+            request.node.stash[INTERPRETING] = interpreting
+        except Blocked:
+            pass  # whoever checks a kernel says why
+        yield interpreting
+
+
+@pytest.fixture
+def arch(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> str:
     """The architecture under test, e.g. "sm_121": the GPU's, or with no GPU the first one asked for."""
     return str(getattr(request, "param", None) or engine_of(request.config).gpu_arch)
 
 
 @pytest.fixture
-def make_tensor(request: pytest.FixtureRequest) -> MakeTensor:
+def make_tensor(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> MakeTensor:
     """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded by the test."""
     from pytest_cutile.gates.tensors import MakeTensor
 
-    device = engine_of(request.config).device
-    return MakeTensor(device=device.torch_device if device else "cpu", seed_text=request.node.nodeid)
+    if _cutile_interpreting is not None:
+        device = "cuda" if _cutile_interpreting.is_active else "cpu"
+    else:
+        gpu = engine_of(request.config).device
+        device = gpu.torch_device if gpu else "cpu"
+    return MakeTensor(device=device, seed_text=request.node.nodeid)
 
 
 @pytest.fixture
-def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
+def check_kernel(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard, compare it with a reference."""
     from pytest_cutile.gates.fixtures import CheckKernel
 
     node = request.node
-    return CheckKernel(engine_of(request.config), nodeid=node.nodeid, name=node.name, arch=_arch_of(request))
+    return CheckKernel(
+        engine_of(request.config),
+        nodeid=node.nodeid,
+        name=node.name,
+        arch=_arch_of(request),
+        interpreting=_cutile_interpreting,
+    )
 
 
 @pytest.fixture
-def perf(request: pytest.FixtureRequest, _cutile_benchmark: Callable[[Any], None]) -> Perf:
+def perf(
+    request: pytest.FixtureRequest,
+    _cutile_benchmark: Callable[[Any], None],
+    _cutile_interpreting: Interpreting | None,
+) -> Perf:
     """`perf(fn, *args, flops=None, bytes=None, ...)`: measure a launcher, record it, gate it."""
     from pytest_cutile.gates.fixtures import Perf
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile.core.results import Gate
+from pytest_cutile.core.results import INTERPRETER, Gate
 from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.verdicts import Verdict
 from pytest_cutile.reports import Results, results_of
@@ -85,6 +85,8 @@ class TerminalSummary:
                 return None
             if result.verdict == Verdict.NOT_MEASURED and report.skipped:
                 return "skipped", "s", (f"NOT MEASURED ({result.reason})", {"yellow": True})
+            if result.on == INTERPRETER and report.passed:
+                return "passed", ".", ("PASSED on the CPU, interpreted", {"green": True})
             if result.gate == Gate.SPEED and report.passed and result.median_us is not None:
                 from pytest_cutile.core.report import speed_word
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_cutile.core.report import figures, not_measured, rows_of, shorten, verdict_of_row, verdict_word
-from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
 from pytest_cutile.core.verdicts import UNDECIDED, Verdict
 
 LIMIT_BYTES = 256 * 1024
@@ -87,6 +87,11 @@ def markdown_summary(
     for title, listed in sections.items():
         rows = [_result_cells(result) for result in _ranked(listed)]
         page.add_table(title, _RESULT_HEADER, rows, folded=len(rows) > UNFOLDED_ROWS)
+    interpreted = [r for gates in cases for r in gates.values() if r.on == INTERPRETER]
+    if interpreted:
+        page.add(
+            f"Correctness of {len(interpreted)} cases was checked by interpretation on the CPU, not on a GPU."
+        )
     missing = not_measured(result for gates in cases for result in gates.values())
     page.add_rows("### Not measured\n", [f"- {count}: {_code(why)}" for why, count in missing.items()])
     page.add_table("All other cases", _CASE_HEADER, others, folded=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cutile.core.baselines import Entry, environment_changes
-from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
 from pytest_cutile.core.speed_rule import Weather
 from pytest_cutile.core.static_rules import Effect
 from pytest_cutile.core.statistics import median
@@ -172,6 +172,8 @@ class SummaryLine:
 
 
 _HEADER = ("kernel", "case", "arch", "time/launch", "rate", "limit", "change", "verdict")
+_ALWAYS = 3
+"""Columns that are shown even if they are empty: the names."""
 _FAILED = {
     Gate.CORRECT.value: "wrong result",
     Gate.COMPILE.value: "does not compile",
@@ -209,9 +211,12 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         rows.append(((kernel, cases_text, arch_text, "", "", "", "", verdict), good))
     if not rows:
         return []
-    table = align(fit([_HEADER, *(row for row, _ in rows)]), rule=True)
+    table = align(fit(_without_empty_columns([_HEADER, *(row for row, _ in rows)])), rule=True)
     lines = [SummaryLine(table[0], None), SummaryLine(table[1], None)]
     lines += [SummaryLine(text, good) for text, (_, good) in zip(table[2:], rows, strict=True)]
+    interpreted = sum(result.on == INTERPRETER for result in results)
+    if interpreted:
+        lines.append(SummaryLine(f"interpreted on the CPU, not run on a GPU: {interpreted} correct", None))
     lines += [
         SummaryLine(f"not measured: {counts}: {detail}", None)
         for detail, counts in not_measured(results).items()
@@ -274,6 +279,14 @@ def _static_lines(results: Sequence[GateResult], *, verbose: bool) -> list[Summa
 _SHOWN_ALIKE = 8
 
 
+def _without_empty_columns(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Leave out figures that no row has: where nothing was timed, verdicts need the room."""
+    kept = [
+        column for column in range(len(rows[0])) if column < _ALWAYS or any(row[column] for row in rows[1:])
+    ]
+    return [tuple(row[column] for column in kept) for row in rows]
+
+
 def _counted(where: Sequence[str]) -> str:
     return where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
 
@@ -324,8 +337,12 @@ def not_measured(results: Iterable[GateResult]) -> dict[str, str]:
 def verdict_word(result: GateResult) -> str:
     """Return one result's verdict in words: "wrong result", "regression (worse-code)", "no-baseline"."""
     if result.verdict == "fail":
+        if result.reason == Reason.NOT_COMPILED:
+            return _FAILED[Gate.COMPILE]
         own = {"raised": f"{result.gate}: raised", "no-compiler": "no compiler"}
-        return own.get(result.reason, _FAILED[result.gate])
+        # What the interpreter caught has a name: "out-of-bounds", "race".
+        fault = result.on == INTERPRETER and result.reason
+        return own.get(result.reason, fault or _FAILED[result.gate])
     if result.verdict == Verdict.REGRESSION and result.gate == Gate.STATIC:
         return f"{Verdict.REGRESSION} ({result.reason})"
     return str(result.verdict)
@@ -347,7 +364,7 @@ def verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
     correct, compiled = gates.get(Gate.CORRECT), gates.get(Gate.COMPILE)
     said = []
     if correct is not None and correct.verdict == "pass":
-        said.append("correct")
+        said.append("correct (cpu)" if correct.on == INTERPRETER else "correct")
     if compiled is not None and compiled.verdict == "pass":
         said.append("compiles")
     if static is not None and static.verdict != Verdict.NOT_MEASURED:

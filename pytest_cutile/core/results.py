@@ -16,6 +16,9 @@ class Gate(StrEnum):
     SPEED = "speed"
 
 
+INTERPRETER = "interpreter"
+
+
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
     """The outcome of one gate for one case on one architecture."""
@@ -54,6 +57,8 @@ class GateResult:
     """Static: what was compiled, in `static_json.to_json`'s form; only when a report was asked for."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
+    on: str = ""
+    """Correct: `INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
     gpu: str = ""
     """GPU that was measured, as NVML names it; empty where none was."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from pytest_cutile.core.speed_rule import Rule
@@ -10,6 +11,31 @@ from pytest_cutile.core.static_rules import StaticRule
 
 RUN_VARIABLE = "PYTEST_CUTILE_RUN"
 """Environment variable with the process id of the pytest process that the user started."""
+
+
+class CorrectOn(StrEnum):
+    """What the gate `correct` runs kernels on."""
+
+    AUTO = "auto"
+    """The GPU if it is of the asked architecture, else the interpreter."""
+    GPU = "gpu"
+    """The GPU; without one of the asked architecture nothing is measured."""
+    INTERPRETER = "interpreter"
+    """The interpreter, also beside a GPU and for large cases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpretation:
+    """How the gate `correct` interprets kernels on the CPU."""
+
+    correct_on: CorrectOn = CorrectOn.AUTO
+    """Whether it does."""
+    block: tuple[int, int, int] | None = None
+    """The only block that is run; None: all of them."""
+    watch: tuple[Path, int] | None = None
+    """File and line, counted from 1, whose tiles are printed."""
+    both_orders: bool = False
+    """Whether each check is made a second time with the blocks in reverse order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +82,5 @@ class Settings:
     """In a fresh process that measures for another one: the file that takes what is measured."""
     xdist_worker: bool
     """Whether this process is a pytest-xdist worker."""
+    interpretation: Interpretation = field(default_factory=Interpretation)
+    """Whether and how kernels are interpreted."""

@@ -71,6 +71,14 @@ class Reason(StrEnum):
     """There is no GPU, or no driver, or torch cannot use it."""
     OTHER_ARCH = "other-arch"
     """The GPU at hand is not of an architecture that was asked for."""
+    TOO_LARGE = "too-large"
+    """There is no GPU for it, and it is more work than the interpreter takes up unasked."""
+    ONE_BLOCK = "one-block"
+    """The user asked to interpret one block alone: there is no result to compare."""
+    NOT_INTERPRETED = "not-interpreted"
+    """There is no GPU for it, and the interpreter lacks an operation that the kernel uses."""
+    NOT_LAUNCHED = "not-launched"
+    """There is no GPU, and nothing was launched that could be interpreted."""
     WRONG_RESULT = "wrong-result"
     """The kernel computes something else than its reference: its speed means nothing."""
     UNCHECKED = "unchecked"
@@ -109,6 +117,10 @@ VERDICT_OF: dict[Reason, Verdict] = {
     Reason.BAD_BASELINE: Verdict.NOT_COMPARABLE,
     Reason.NO_GPU: Verdict.NOT_MEASURED,
     Reason.OTHER_ARCH: Verdict.NOT_MEASURED,
+    Reason.TOO_LARGE: Verdict.NOT_MEASURED,
+    Reason.ONE_BLOCK: Verdict.NOT_MEASURED,
+    Reason.NOT_INTERPRETED: Verdict.NOT_MEASURED,
+    Reason.NOT_LAUNCHED: Verdict.NOT_MEASURED,
     Reason.WRONG_RESULT: Verdict.NOT_MEASURED,
     Reason.UNCHECKED: Verdict.NOT_MEASURED,
     Reason.NOT_TIMED: Verdict.NOT_MEASURED,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.compile import CompileError
+from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
 from pytest_cutile.core.verdicts import Reason, Verdict
 from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gates.interpreting import as_fault
 from pytest_cutile.gpu.check import KernelMismatch
 
 if TYPE_CHECKING:
@@ -15,13 +17,31 @@ if TYPE_CHECKING:
 
 
 def gate_correct(
-    engine: Engine, *, key: str, kernel: str, case: str, arch: str, check: Callable[[], CheckReport]
+    engine: Engine,
+    *,
+    key: str,
+    kernel: str,
+    case: str,
+    arch: str,
+    check: Callable[[], CheckReport],
+    interpreted: bool = False,
 ) -> CheckReport:
     """Run `check`, and remember whether the case is right.
+
+    Args:
+        engine: of this run.
+        key: what tells the case apart.
+        kernel: the kernel's name.
+        case: the case's name.
+        arch: architecture under test.
+        check: runs the kernel and compares its outputs.
+        interpreted: whether `check` interprets the kernel on the CPU; else it needs the GPU.
 
     Raises:
         Blocked: it cannot run here.
         KernelMismatch: the result is wrong. Whatever the kernel or its reference raises goes on, too.
+        KernelFault: interpreted, the kernel did something wrong on its way.
+        CompileError: interpreted, the real compiler rejects it.
     """
 
     def record(verdict: str, *, reason: str = "", detail: str = "") -> None:
@@ -35,16 +55,21 @@ def gate_correct(
                 verdict=verdict,
                 reason=reason,
                 detail=detail,
-                gpu=engine.device.name if engine.device is not None else "",
+                on=INTERPRETER if interpreted and verdict != Verdict.NOT_MEASURED else "",
+                gpu=engine.device.name if engine.device is not None and not interpreted else "",
             )
         )
 
     __tracebackhide__ = True
     try:
-        engine.usable_device(arch)
-        engine.progress(f"checking {kernel}[{case}]")
-        with engine.gpu_lock.shared():
+        if interpreted:
+            engine.progress(f"interpreting {kernel}[{case}]")
             report = check()
+        else:
+            engine.usable_device(arch)
+            engine.progress(f"checking {kernel}[{case}]")
+            with engine.gpu_lock.shared():
+                report = check()
     except Blocked as blocked:
         record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
         raise
@@ -54,7 +79,14 @@ def gate_correct(
         raise
     except Exception as error:
         engine.checked[key] = Reason.UNCHECKED
-        record("fail", reason="raised", detail=f"{type(error).__name__}: {error}".partition("\n")[0])
+        said = f"{error}".partition("\n")[0]
+        if (fault := as_fault(error)) is not None:
+            engine.checked[key] = Reason.WRONG_RESULT
+            record("fail", reason=fault.kind, detail=said)
+        elif isinstance(error, CompileError):
+            record("fail", reason=Reason.NOT_COMPILED, detail=said)
+        else:
+            record("fail", reason="raised", detail=f"{type(error).__name__}: {said}")
         raise
     engine.checked[key] = None
     record("pass")

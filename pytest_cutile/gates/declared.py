@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pytest_cutile.compile import CompileError
 from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.compiling import Compilations, CompileCase, gate_compile
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.duet import Duet
-from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gates.interpreting import Interpreting, RunLaunch
 from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
@@ -122,21 +125,57 @@ class DeclaredGates:
         __tracebackhide__ = True
         spec, case = self._spec, self._case
 
-        def check() -> CheckReport:
-            inputs = self._inputs()
+        def check(run: RunLaunch | None = None) -> CheckReport:
+            __tracebackhide__ = True
+            # With `run` it is interpreted, where "cuda" is the memory of the CPU.
+            inputs = self._inputs("cuda" if run is not None else None)
             launch, args = _bind(spec.launch, inputs)
             reference, _ = _bind(spec.reference, inputs)
             return run_check(
-                launch, args, {}, reference=reference, reduction=spec.reduction_of(case), **spec.check
+                launch,
+                args,
+                {},
+                reference=reference,
+                reduction=spec.reduction_of(case),
+                run=run,
+                **spec.check,
             )
 
+        def interpret() -> CheckReport:
+            __tracebackhide__ = True
+            interpreting = Interpreting(self._engine, self._arch)
+            try:
+                with interpreting.active():
+                    return interpreting.check(check, spec.work_of(case))
+            except CompileError as error:
+                self._leave_to_gate_compile(error)
+                raise
+
+        interpreted = self._engine.interprets(self._arch)
         return gate_correct(
-            self._engine, key=self._where, kernel=spec.name, case=case.name, arch=self._arch, check=check
+            self._engine,
+            key=self._where,
+            kernel=spec.name,
+            case=case.name,
+            arch=self._arch,
+            check=interpret if interpreted else check,
+            interpreted=interpreted,
         )
 
-    def _inputs(self) -> Any:
-        device = self._engine.usable_device(self._arch)
-        make_tensor = MakeTensor(device=device.torch_device, seed_text=self._nodeid)
+    def _leave_to_gate_compile(self, error: CompileError) -> None:
+        """Raise Blocked if the gate `compile` of this run fails, too: one failure tells it."""
+        case = self._compile_case()
+        if case.key not in self._compilations.gated:
+            return
+        try:
+            self._compilations.result(case)
+        except Exception:  # noqa: BLE001 - whatever it is, that gate reports it
+            said = f"{error}".partition("\n")[0]
+            raise Blocked(Reason.NOT_COMPILED, f"it does not compile, see the gate compile: {said}") from None
+
+    def _inputs(self, torch_device: str | None = None) -> Any:
+        device = torch_device or self._engine.usable_device(self._arch).torch_device
+        make_tensor = MakeTensor(device=device, seed_text=self._nodeid)
         return self._spec.inputs(make_tensor, **self._case.params)
 
     def _call(self) -> Call:

@@ -18,7 +18,7 @@ from pytest_cutile.core.comparisons import StoredRuns
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.repository import Repository
 from pytest_cutile.core.results import GateResult
-from pytest_cutile.core.settings import Settings
+from pytest_cutile.core.settings import CorrectOn, Settings
 from pytest_cutile.core.spec import KernelSpec
 from pytest_cutile.core.static_baselines import StaticFile, read_static, static_path
 from pytest_cutile.core.timing import Device, Timer
@@ -137,6 +137,21 @@ class Engine:
         if self.gpu_failure is not None:
             raise Blocked(Reason.NO_GPU, f"the GPU is unusable since {self.gpu_failure}")
         return device
+
+    def interprets(self, arch: str) -> bool:
+        """Return whether the gate `correct` for `arch` interprets kernels; else it needs a GPU."""
+        correct_on = self.settings.interpretation.correct_on
+        if correct_on is not CorrectOn.AUTO:
+            return correct_on is CorrectOn.INTERPRETER
+        if self.device is None or self.device.arch != arch:
+            return True
+        if self.device.torch_device != "cuda":
+            return False
+        try:
+            self._check_torch()
+        except Blocked:  # a GPU that torch cannot use is none
+            return True
+        return False
 
     def _check_torch(self) -> None:
         try:

@@ -13,17 +13,24 @@ from pytest_cutile.core.spec import Work
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.engine import Engine
+from pytest_cutile.gates.interpreting import Interpreting, RunLaunch
 from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
-from pytest_cutile.gpu.check import CheckReport, check_kernel
+from pytest_cutile.gpu.check import CheckReport, run_check
+
+_OPTIONS = ("reduction", "rtol", "atol", "precision", "mutates")
+"""Of `pytest_cutile.gpu.check.check_kernel`."""
 
 
 class CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it."""
 
-    def __init__(self, engine: Engine, *, nodeid: str, name: str, arch: str) -> None:
+    def __init__(
+        self, engine: Engine, *, nodeid: str, name: str, arch: str, interpreting: Interpreting | None = None
+    ) -> None:
         self._engine = engine
+        self._interpreting = interpreting
         self._nodeid = nodeid
         self._kernel, self._case = _names(nodeid, name)
         self._arch = arch
@@ -38,11 +45,22 @@ class CheckKernel:
             *args: Its arguments.
             reference: Computes the exact outputs from the same arguments in float64.
             **options: Of `pytest_cutile.gpu.check.check_kernel`: `reduction` (length of the longest sum),
-                `rtol` and `atol` (instead of the derived bound), `mutates`.
+                `rtol` and `atol` (instead of the derived bound), `mutates`; others go to `fn`.
 
         Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
+        ours = {name: options.pop(name) for name in _OPTIONS if name in options}
+        interpreting = self._interpreting
+
+        def check(run: RunLaunch | None = None) -> CheckReport:
+            __tracebackhide__ = True
+            return run_check(fn, args, options, reference=reference, run=run, **ours)
+
+        def interpret(interpreting: Interpreting) -> CheckReport:
+            __tracebackhide__ = True
+            return interpreting.check(check)
+
         with GateOutcome(self._engine, self._case):
             return gate_correct(
                 self._engine,
@@ -50,7 +68,8 @@ class CheckKernel:
                 kernel=self._kernel,
                 case=self._case,
                 arch=self._arch,
-                check=functools.partial(check_kernel, fn, *args, reference=reference, **options),
+                check=check if interpreting is None else functools.partial(interpret, interpreting),
+                interpreted=interpreting is not None,
             )
 
 

@@ -8,9 +8,11 @@ import pytest
 
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.toolchain import CompilerMissing
+from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.compiling import NothingLaunched
 from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gates.interpreting import as_fault, in_one_line, is_unknown
 from pytest_cutile.gates.revision import RevisionError
 from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, UncheckableOutput
 
@@ -55,7 +57,7 @@ class GateOutcome:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
             raise pytest.fail.Exception(advice, pytrace=False) from None
-        if isinstance(error, _SAID_WITHOUT_TRACEBACK):
+        if isinstance(error, _SAID_WITHOUT_TRACEBACK) or as_fault(error) is not None:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         if not isinstance(error, Exception):
             return
@@ -65,10 +67,37 @@ class GateOutcome:
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
             message = _out_of_memory_message(error, self._where)
             raise pytest.fail.Exception(message, pytrace=False) from None
-        error.__traceback__ = _without_own_frames(error.__traceback__)
+        error.__traceback__ = without_own_frames(error.__traceback__)
 
 
-def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
+class TestOutcome:
+    """Context for a whole test of a user's while launches are interpreted: what it raises is the user's.
+
+    An operation that the interpreter lacks is not the kernel's fault: the test is not measured.
+    """
+
+    __test__ = False  # not a class of tests
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> None:
+        """Enter."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take this package's frames out of the traceback."""
+        __tracebackhide__ = True
+        fault = as_fault(error)
+        if fault is not None and is_unknown(fault):
+            with GateOutcome(self._engine, ""):
+                raise Blocked(Reason.NOT_INTERPRETED, in_one_line(fault)) from None
+        if isinstance(error, Exception):
+            error.__traceback__ = without_own_frames(error.__traceback__)
+
+
+def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Return `traceback` without the frames of this package, unless there are no others."""
     entries = []
     step = traceback

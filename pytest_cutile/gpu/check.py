@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
     """A kernel's outputs are not what its reference computes, or it changed its inputs."""
 
+    output: torch.Tensor | None = None
+    """The first output that is wrong, if its elements could be compared."""
+    index: tuple[int, ...] = ()
+    """Its worst element."""
+
 
 class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
     """The reference raised, or returned something that nothing can be compared with."""
@@ -117,6 +122,7 @@ def run_check(
     precision: torch.dtype | str | None = None,
     mutates: Collection[str | int] = (),
     seed: int | None = None,
+    run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any] | None = None,
 ) -> CheckReport:
     """Do what `check_kernel` does, with the arguments of `fn` apart from the options of the check.
 
@@ -131,13 +137,14 @@ def run_check(
         precision: see there.
         mutates: see there.
         seed: of the inputs; only for the message of a failure.
+        run: calls `fn` with its arguments and returns its outputs; by default over poisoned memory.
     """
     started = time.perf_counter()
     tolerance = _check_options(reduction, rtol, atol)
     operands = _operand_format(args, kwargs, precision)
     title = f"{_name(fn)} differs from its reference {_name(reference)}"
     saved = map_tensors(_copy, tuple(args)), map_tensors(_copy, dict(kwargs))
-    outputs = _launch(fn, args, kwargs)
+    outputs = _launch(fn, args, kwargs, run or _run_poisoned)
     _check_inputs(fn, (args, kwargs), saved, mutates)
     try:
         truth = run_reference(reference, *saved, operands=operands, estimate=tolerance is None)
@@ -148,6 +155,7 @@ def run_check(
     pairs = _pair(outputs, truth.outputs, title, exact_needed=tolerance is None)
 
     lines: list[str] = []
+    first: tuple[torch.Tensor, tuple[int, ...]] | None = None
     bases: dict[str, None] = {}
     worst_error = worst_ulps = 0.0
     for name, out, exact in pairs:
@@ -160,10 +168,14 @@ def run_check(
             lines.append(f"{name} ({describe(out)}) is wrong too: {int(result.outside.sum()):,} elements")
         elif result.outside is not None:
             lines = explain(name, out, exact, result, basis=basis)
+            first = (out, result.worst.index) if result.worst is not None else None
     if lines:
-        raise KernelMismatch(
+        mismatch = KernelMismatch(
             fit([title, *lines], last=None if seed is None else f"seed of the inputs: {seed}")
         )
+        if first is not None:
+            mismatch.output, mismatch.index = first
+        raise mismatch
     return CheckReport(
         elements=sum(out.numel() for _, out, _ in pairs),
         worst_error=worst_error,
@@ -199,11 +211,20 @@ def _operand_format(
     return min(formats, key=lambda each: each.precision, default=FLOAT32)
 
 
-def _launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _run_poisoned(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    with poisoned_allocations():
+        return fn(*args, **kwargs)
+
+
+def _launch(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any],
+) -> Any:
     import torch
 
-    with poisoned_allocations():
-        outputs = fn(*args, **kwargs)
+    outputs = run(fn, args, kwargs)
     found = [tensor for _, tensor in named_tensors(outputs, "output")]
     if not found:
         raise UncheckableOutput(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from pytest_cutile.compile import cutile
-from pytest_cutile.compile.export import export
+from pytest_cutile.compile.export import CompileJob, export
 from pytest_cutile.compile.trace import Launch, pretend_gpu
 from pytest_cutile.interpret import ops  # noqa: F401 - registers the operations
 from pytest_cutile.interpret.bytecode import read_module
-from pytest_cutile.interpret.faults import KernelFault
+from pytest_cutile.interpret.faults import KernelFault, NotInterpreted
 from pytest_cutile.interpret.ir import Entry, Module
 from pytest_cutile.interpret.machine import Machine, batch_size
 from pytest_cutile.interpret.memory import Memory, Shadow
@@ -37,19 +37,26 @@ class Options:
 
 
 @contextmanager
-def interpreting(arch: str, options: Options | None = None) -> Iterator[Interpreter]:
+def interpreting(
+    arch: str, options: Options | None = None, *, seen: Callable[[CompileJob], None] | None = None
+) -> Iterator[Interpreter]:
     """Run launch code on the CPU, as if on a GPU of `arch` ("sm_121").
 
     Inside, `cuda.tile.launch` interprets the kernel, `device="cuda"` makes tensors in the memory of the CPU,
     and `torch.cuda` answers for that GPU. Tensors of the CPU may be passed to kernels as well. Not for
     several threads at once.
 
+    Args:
+        arch: the architecture.
+        options: how.
+        seen: is told of each launch what the real compiler would be given, before it is interpreted.
+
     Raises:
         CompilerMissing: cuda-tile or tileiras is not installed.
         CompileError: in a launch: cuda-tile rejects the kernel.
         KernelFault: in a launch: the kernel does something wrong.
     """
-    interpreter = Interpreter(arch, options or Options())
+    interpreter = Interpreter(arch, options or Options(), seen=seen)
     with pretend_gpu(arch, "cpu", run=interpreter.launch, fresh=interpreter.poison):
         yield interpreter
 
@@ -57,9 +64,12 @@ def interpreting(arch: str, options: Options | None = None) -> Iterator[Interpre
 class Interpreter:
     """Interprets launches for one architecture."""
 
-    def __init__(self, arch: str, options: Options | None = None) -> None:
+    def __init__(
+        self, arch: str, options: Options | None = None, *, seen: Callable[[CompileJob], None] | None = None
+    ) -> None:
         self.arch = arch
         self.options = options or Options()
+        self._seen = seen
         self._modules: dict[bytes, tuple[Module, Entry]] = {}
 
     def poison(self, tensor: torch.Tensor) -> None:
@@ -117,6 +127,8 @@ class Interpreter:
 
     def _read(self, launch: Launch) -> tuple[Module, Entry, str]:
         job = export(launch, self.arch)
+        if self._seen is not None:
+            self._seen(job)
         if job.bytecode not in self._modules:
             module = read_module(job.bytecode)
             (entry,) = module.entries.values()
@@ -128,7 +140,7 @@ class Interpreter:
         if self.options.only_block is not None:
             i, j, k = self.options.only_block
             if not (0 <= i < x and 0 <= j < y and 0 <= k < z):
-                raise ValueError(f"block {(i, j, k)} is not in the grid {machine.grid}")
+                raise NotInterpreted(f"block {(i, j, k)} is not in the grid {machine.grid}")
             yield torch.tensor([i + x * (j + y * k)])
             return
         batches = torch.arange(x * y * z).split(batch_size(entry))

@@ -1,0 +1,243 @@
+"""The gate `correct` on the CPU: launch code of one test is interpreted, and compiled for real as well."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.compile import Compiled
+from pytest_cutile.core.settings import CorrectOn
+from pytest_cutile.core.spec import Work
+from pytest_cutile.core.toolchain import CompilerMissing
+from pytest_cutile.core.verdicts import Reason
+from pytest_cutile.gates.compiling import wait_for
+from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gpu.check import CheckReport, KernelMismatch
+from pytest_cutile.gpu.trees import named_tensors
+
+if TYPE_CHECKING:
+    from pytest_cutile.compile import CompileJob
+    from pytest_cutile.interpret import Interpreter, Options
+    from pytest_cutile.interpret.faults import KernelFault
+
+RunLaunch = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+"""Calls a launcher with its arguments and returns its outputs."""
+Check = Callable[[RunLaunch], CheckReport]
+"""Makes a check, given what runs the launcher."""
+
+LARGEST_BYTES = 8 << 20
+"""Size of all tensors of a case up to which it is interpreted unasked."""
+LARGEST_FLOPS = 5e9
+"""Likewise, its floating-point operations."""
+TOO_LARGE = (
+    f"more than {LARGEST_BYTES >> 20} MiB or {LARGEST_FLOPS / 1e9:.0f} GFLOP are interpreted only with "
+    "--correct-on=interpreter"
+)
+
+
+class Interpreting:
+    """Interprets what one test launches for one architecture."""
+
+    def __init__(self, engine: Engine, arch: str) -> None:
+        self._engine = engine
+        self._arch = arch
+        self._asked = engine.settings.interpretation
+        self._interpreter: Interpreter | None = None
+        self._blocked: Blocked | None = None
+        self._compilations: dict[bytes, Future[Compiled]] = {}
+        self._launches = 0
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make launch code run on the CPU; inputs are to be made inside as well.
+
+        Raises:
+            Blocked: torch, cuda-tile or tileiras is not installed.
+        """
+        with ExitStack() as stack:
+            try:
+                self._enter(stack)
+            except Blocked as blocked:
+                self._blocked = blocked
+                raise
+            yield
+            self._interpreter = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether launch code runs on the CPU now."""
+        return self._interpreter is not None
+
+    def _enter(self, stack: ExitStack) -> None:
+        if not _is_installed("torch"):
+            raise Blocked(Reason.NO_GPU, "torch is not installed (pip install 'pytest-cutile[torch]')")
+        from pytest_cutile.interpret import interpreting
+
+        try:
+            context = interpreting(self._arch, self._options(), seen=self._compile)
+            self._interpreter = stack.enter_context(context)
+        except CompilerMissing as error:
+            raise Blocked(Reason.NO_GPU, f"no GPU of {self._arch}, and no interpreter: {error}") from error
+        if self._engine.settings.xdist_worker:
+            stack.enter_context(_one_thread())
+
+    def _options(self) -> Options:
+        from pytest_cutile.interpret import Options
+
+        asked: dict[str, Any] = {"only_block": self._asked.block}
+        if self._asked.watch is not None and "watch" in {field.name for field in fields(Options)}:
+            asked["watch"] = self._asked.watch
+        return Options(**asked)
+
+    def _compile(self, job: CompileJob) -> None:
+        """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
+        self._launches += 1
+        if job.bytecode not in self._compilations:
+            self._compilations[job.bytecode] = self._engine.compiler.submit(job)
+
+    def wait_for_compiler(self) -> None:
+        """Wait until the real compiler has accepted all that was interpreted.
+
+        Raises:
+            CompileError: it rejects a kernel.
+        """
+        futures = [*self._compilations.values()]
+        wait_for(futures, lambda: self._engine.progress("compiling what was interpreted"))
+        for future in futures:
+            future.result()
+
+    def check(self, check: Check, work: Work | None = None) -> CheckReport:
+        """Make a check, in both orders of the blocks if that was asked for; then hear the compiler.
+
+        Args:
+            check: makes it, given what runs the launcher. Made inside `active`.
+            work: what one launch does, if that is known.
+
+        Raises:
+            Blocked: too much work, nothing to interpret, an unknown operation, or one block alone was asked
+                for.
+            KernelMismatch: the result is wrong.
+            KernelFault: the kernel did something wrong on its way.
+            CompileError: cuda-tile or tileiras rejects the kernel.
+        """
+        __tracebackhide__ = True
+        if self._blocked is not None:
+            raise self._blocked
+        if work is not None:
+            self._refuse_large(work.bytes, work.flops)
+        before = self._launches
+        report = self._check_once(check)
+        if self._asked.both_orders:
+            with self._reversed():
+                self._check_once(check, "with the last block first: ")
+        self.wait_for_compiler()
+        if self._launches == before and report.elements:
+            raise Blocked(
+                Reason.NOT_LAUNCHED,
+                f"no GPU of {self._arch}, and no cuTile kernel was launched that could be interpreted",
+            )
+        return report
+
+    def _check_once(self, check: Check, prefix: str = "") -> CheckReport:
+        __tracebackhide__ = True
+        try:
+            return check(self._run)
+        except KernelMismatch as mismatch:
+            raise KernelMismatch(f"{prefix}{mismatch}{self._origin(mismatch)}") from None
+        except Exception as error:
+            fault = as_fault(error)
+            if fault is None:
+                raise
+            if is_unknown(fault):
+                raise Blocked(Reason.NOT_INTERPRETED, in_one_line(fault)) from None
+            fault.message = f"{prefix}{fault.message}"
+            raise
+
+    def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a launcher; nobody has to poison memory for it, the interpreter knows what was written."""
+        __tracebackhide__ = True
+        tensors = named_tensors((tuple(args), dict(kwargs)), "input")
+        self._refuse_large(sum(tensor.numel() * tensor.element_size() for _, tensor in tensors))
+        outputs = fn(*args, **kwargs)
+        if self._asked.block is not None:
+            raise Blocked(Reason.ONE_BLOCK, f"only block {self._asked.block} was run, and nothing compared")
+        found = dict(named_tensors(outputs, "output"))
+        if self._interpreter is not None:
+            try:
+                self._interpreter.check_written([*found.values()], [*found])
+            except Exception as error:
+                if (fault := as_fault(error)) is not None and not fault.kernel:
+                    fault.kernel = getattr(fn, "__qualname__", None) or type(fn).__name__
+                raise
+        return outputs
+
+    def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
+        if self._asked.correct_on is CorrectOn.INTERPRETER:
+            return
+        if size_bytes > LARGEST_BYTES or flops > LARGEST_FLOPS:
+            raise Blocked(Reason.TOO_LARGE, f"no GPU of {self._arch}; {TOO_LARGE}")
+
+    @contextmanager
+    def _reversed(self) -> Iterator[None]:
+        interpreter = self._interpreter
+        if interpreter is None:
+            raise RuntimeError("a check is made inside of `active`")
+        options = interpreter.options
+        interpreter.options = replace(options, reverse=True)
+        try:
+            yield
+        finally:
+            interpreter.options = options
+
+    def _origin(self, mismatch: KernelMismatch) -> str:
+        """Return what the interpreter knows of the worst element: which block and line wrote it, and what."""
+        trace = getattr(self._interpreter, "trace_element", None)
+        if trace is None or mismatch.output is None:
+            return ""
+        found = trace(mismatch.output, mismatch.index)
+        return f"\n{found}" if found else ""
+
+
+# -- faults, known without importing the interpreter, which imports torch ------------------------------
+
+
+def as_fault(error: BaseException | None) -> KernelFault | None:
+    """Return `error` if it is the interpreter's."""
+    faults = sys.modules.get("pytest_cutile.interpret.faults")
+    return error if faults is not None and isinstance(error, faults.KernelFault) else None
+
+
+def is_unknown(fault: KernelFault) -> bool:
+    """Return whether a fault is not the kernel's: the interpreter lacks something."""
+    return isinstance(fault, sys.modules["pytest_cutile.interpret.faults"].NotInterpreted)
+
+
+def in_one_line(fault: KernelFault) -> str:
+    """Return a fault with its place, but without the source text."""
+    first = f"{fault}".partition("\n")[0]
+    return f"{first} ({fault.location})" if fault.location is not None else first
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch to one thread: workers that each take all cores hold each other up."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
