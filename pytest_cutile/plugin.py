@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -395,20 +395,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         item.config.stash[PROGRESS].clear()
 
 
-@contextmanager
-def _interpreted(item: pytest.Item) -> Generator[None]:
-    """Make what a test launched by itself count: the compiler has to accept it, and faults are its own."""
-    __tracebackhide__ = True
+def _interpreted(item: pytest.Item) -> AbstractContextManager[None]:
+    """Judge what a test of the user's launches by itself, if that is interpreted."""
     interpreting = item.stash.get(INTERPRETING, None)
     if interpreting is None:
-        yield
-        return
-    from pytest_cutile.gates.outcome import GateOutcome, TestOutcome
+        return nullcontext()
+    from pytest_cutile.gates.outcome import LaunchesOutcome
 
-    with TestOutcome(engine_of(item.config)):
-        yield
-    with GateOutcome(engine_of(item.config), item.name):
-        interpreting.wait_for_compiler()
+    return LaunchesOutcome(engine_of(item.config), interpreting)
 
 
 def _shown(item: pytest.Item) -> AbstractContextManager[None]:

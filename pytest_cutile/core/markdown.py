@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pytest_cutile.core.report import figures, not_measured, rows_of, shorten, verdict_of_row, verdict_word
+from pytest_cutile.core.report import (
+    figures,
+    interpreted_line,
+    not_measured,
+    rows_of,
+    shorten,
+    verdict_of_row,
+    verdict_word,
+)
 from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
 from pytest_cutile.core.verdicts import UNDECIDED, Verdict
 
@@ -87,11 +95,8 @@ def markdown_summary(
     for title, listed in sections.items():
         rows = [_result_cells(result) for result in _ranked(listed)]
         page.add_table(title, _RESULT_HEADER, rows, folded=len(rows) > UNFOLDED_ROWS)
-    interpreted = [r for gates in cases for r in gates.values() if r.on == INTERPRETER]
-    if interpreted:
-        page.add(
-            f"Correctness of {len(interpreted)} cases was checked by interpretation on the CPU, not on a GPU."
-        )
+    if interpreted := sum(result.on == INTERPRETER for gates in cases for result in gates.values()):
+        page.add(f"{interpreted_line(interpreted)}.")
     missing = not_measured(result for gates in cases for result in gates.values())
     page.add_rows("### Not measured\n", [f"- {count}: {_code(why)}" for why, count in missing.items()])
     page.add_table("All other cases", _CASE_HEADER, others, folded=True)

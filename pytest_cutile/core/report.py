@@ -216,7 +216,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     lines += [SummaryLine(text, good) for text, (_, good) in zip(table[2:], rows, strict=True)]
     interpreted = sum(result.on == INTERPRETER for result in results)
     if interpreted:
-        lines.append(SummaryLine(f"interpreted on the CPU, not run on a GPU: {interpreted} correct", None))
+        lines.append(SummaryLine(interpreted_line(interpreted), None))
     lines += [
         SummaryLine(f"not measured: {counts}: {detail}", None)
         for detail, counts in not_measured(results).items()
@@ -332,6 +332,11 @@ def not_measured(results: Iterable[GateResult]) -> dict[str, str]:
     for (detail, gate), count in sorted(counts.items()):
         by_detail[detail].append(f"{count} {gate}")
     return {detail: ", ".join(gates) for detail, gates in by_detail.items()}
+
+
+def interpreted_line(count: int) -> str:
+    """Say that no GPU has run so many cases."""
+    return f"correct was checked by interpretation on the CPU: {count} case{'s' if count > 1 else ''}"
 
 
 def verdict_word(result: GateResult) -> str:

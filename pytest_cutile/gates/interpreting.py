@@ -82,9 +82,12 @@ class Interpreting:
             context = interpreting(self._arch, self._options(), seen=self._compile)
             self._interpreter = stack.enter_context(context)
         except CompilerMissing as error:
-            raise Blocked(Reason.NO_GPU, f"no GPU of {self._arch}, and no interpreter: {error}") from error
+            raise self._no_interpreter(error) from error
         if self._engine.settings.xdist_worker:
             stack.enter_context(_one_thread())
+
+    def _no_interpreter(self, error: CompilerMissing) -> Blocked:
+        return Blocked(Reason.NO_GPU, f"no GPU of {self._arch}, and no interpreter: {error}")
 
     def _options(self) -> Options:
         from pytest_cutile.interpret import Options
@@ -149,6 +152,8 @@ class Interpreting:
             return check(self._run)
         except KernelMismatch as mismatch:
             raise KernelMismatch(f"{prefix}{mismatch}{self._origin(mismatch)}") from None
+        except CompilerMissing as error:
+            raise self._no_interpreter(error) from error
         except Exception as error:
             fault = as_fault(error)
             if fault is None:

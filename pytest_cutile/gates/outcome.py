@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 import pytest
@@ -12,7 +13,7 @@ from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.compiling import NothingLaunched
 from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gates.interpreting import as_fault, in_one_line, is_unknown
+from pytest_cutile.gates.interpreting import Interpreting, as_fault, in_one_line, is_unknown
 from pytest_cutile.gates.revision import RevisionError
 from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, UncheckableOutput
 
@@ -67,37 +68,36 @@ class GateOutcome:
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
             message = _out_of_memory_message(error, self._where)
             raise pytest.fail.Exception(message, pytrace=False) from None
-        error.__traceback__ = without_own_frames(error.__traceback__)
+        error.__traceback__ = _without_own_frames(error.__traceback__)
 
 
-class TestOutcome:
-    """Context for a whole test of a user's while launches are interpreted: what it raises is the user's.
+class LaunchesOutcome(AbstractContextManager[None]):
+    """Context of a test whose launches are interpreted, also those that it makes by itself.
 
-    An operation that the interpreter lacks is not the kernel's fault: the test is not measured.
+    The real compiler has to accept them all. What the test raises is the user's, without frames of this
+    package; but for an operation that the interpreter lacks, which is not the kernel's fault.
     """
 
-    __test__ = False  # not a class of tests
-
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, interpreting: Interpreting) -> None:
         self._engine = engine
-
-    def __enter__(self) -> None:
-        """Enter."""
+        self._interpreting = interpreting
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take this package's frames out of the traceback."""
+        """Raise what the compiler says, or the outcome that belongs to `error`."""
         __tracebackhide__ = True
         fault = as_fault(error)
-        if fault is not None and is_unknown(fault):
-            with GateOutcome(self._engine, ""):
+        with GateOutcome(self._engine, ""):
+            if error is None:
+                self._interpreting.wait_for_compiler()
+            elif fault is not None and is_unknown(fault):
                 raise Blocked(Reason.NOT_INTERPRETED, in_one_line(fault)) from None
         if isinstance(error, Exception):
-            error.__traceback__ = without_own_frames(error.__traceback__)
+            error.__traceback__ = _without_own_frames(error.__traceback__)
 
 
-def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
+def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Return `traceback` without the frames of this package, unless there are no others."""
     entries = []
     step = traceback

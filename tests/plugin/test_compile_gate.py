@@ -54,11 +54,12 @@ def no_gpu(project, monkeypatch):
 
 def test_the_main_job_without_a_gpu(no_gpu):
     result = no_gpu.run("--arch", "sm_90,sm_121", "-rs", gates="")
-    result.assert_outcomes(passed=4, skipped=2)
+    result.assert_outcomes(passed=5, skipped=1)
     result.stdout.fnmatch_lines(
         [
-            "add *1 case *sm_90 *compiles, no-file, not-measured",
-            "not measured: 1 correct, 1 speed: no GPU: *",
+            "add *1 case *sm_90 *correct (cpu), compiles, no-file, not-measured",
+            "correct was checked by interpretation on the CPU: 1 case",
+            "not measured: 1 speed: no GPU: *",
             "*not-measured (no-gpu): no GPU: *",
         ]
     )

@@ -1,0 +1,384 @@
+"""The gate `correct` with no GPU: kernels are interpreted on the CPU, and compiled by the real compiler."""
+
+import contextlib
+
+import pytest
+
+from pytest_cutile.core.settings import CorrectOn
+from pytest_cutile.gates import interpreting
+from tests.plugin.test_compile_gate import ADD
+
+STORE = "ct.store(C, (i,), a + b)"
+OUT_OF_BOUNDS = (
+    STORE.replace("ct.store(C, (i,), ", "ct.scatter(C, i * TILE + ct.arange(TILE, dtype=ct.int32), ")[:-1]
+    + ", check_bounds=False)"
+)
+
+MINE = """
+import torch
+
+from mykernels.add import add
+
+
+def test_checked(make_tensor, check_kernel):
+    a, b = make_tensor((300,), "float16"), make_tensor((300,), "float16")
+    assert check_kernel(add, a, b, reference=lambda a, b: a + b).elements == 300
+
+
+def test_plain(arch):
+    a = torch.ones(300, device="cuda")
+    assert a.is_cuda and torch.cuda.is_available()
+    assert torch.equal(add(a, a), 2 * a)
+"""
+
+
+@pytest.fixture
+def no_gpu(project, monkeypatch):
+    """A project with one real kernel and no timer."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (project.path / "conftest.py").unlink()
+    (project.path / "mykernels" / "scale.py").unlink()
+    project.pytester.syspathinsert()
+    project.kernel(ADD, name="add")
+    return project
+
+
+@pytest.fixture
+def no_interpreter(monkeypatch):
+    """Fail whoever interprets."""
+
+    def active(*_):
+        raise AssertionError("interpreted")
+
+    monkeypatch.setattr(interpreting.Interpreting, "active", active)
+
+
+def test_a_right_kernel_passes(no_gpu):
+    result = no_gpu.run("-v", gates="cutile_correct or cutile_speed")
+    result.assert_outcomes(passed=1, skipped=1, deselected=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*correct*PASSED on the CPU, interpreted*",
+            "add *n1000 *sm_121 *correct (cpu), not-measured",
+            "correct was checked by interpretation on the CPU: 1 case",
+            "not measured: 1 speed: no GPU: *",
+        ]
+    )
+
+
+def test_a_wrong_kernel_fails_with_both_values(no_gpu):
+    no_gpu.kernel(ADD.replace(STORE, "ct.store(C, (i,), a + b * 1.01)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*add differs from its reference*",
+            "*worst element [[]*",
+            "*got *",
+            "*exact *",
+            "add *n1000 *wrong result",
+        ]
+    )
+
+
+def test_a_fault_is_told_once_with_its_place(no_gpu):
+    no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    text = result.stdout.str().partition("short test summary info")[0]
+    line = ADD.replace(STORE, OUT_OF_BOUNDS).splitlines().index(f"    {OUT_OF_BOUNDS}") + 1
+    assert f"add.py:{line}:" in text
+    assert "block (7, 0, 0)" in text
+    assert text.count("check_bounds=False)") == 1
+    assert "pytest_cutile/" not in text
+    result.stdout.fnmatch_lines(["add *n1000 *out-of-bounds"])
+
+
+def test_an_element_that_nobody_wrote_is_seen(no_gpu):
+    no_gpu.kernel(ADD.replace("(ct.cdiv(a.numel(), 128),)", "(a.numel() // 128,)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*add: nothing has written 104 of 1000 elements of output, [[]896[]] first*"]
+    )
+
+
+@pytest.fixture
+def rejected(no_gpu, monkeypatch):
+    """tileiras rejects what cuda-tile has accepted."""
+    from pytest_cutile.compile import cutile
+
+    def reject(*_args, **_options):
+        raise cutile.CompilerFailure("it cannot be lowered")
+
+    monkeypatch.setattr(cutile, "run_tileiras", reject)
+    return no_gpu
+
+
+def test_what_the_compiler_rejects_fails_whichever_gates_are_selected(rejected):
+    for options in (("-m", "cutile_correct"), ("-k", "correct"), ("mykernels/add.py::correct[n1000]",)):
+        result = rejected.run(*options, gates="")
+        assert result.parseoutcomes()["failed"] == 1
+        assert "passed" not in result.parseoutcomes()
+        result.stdout.fnmatch_lines(
+            ["*add_kernel does not compile for sm_121: it cannot be lowered*", "add *n1000 *does not compile"]
+        )
+
+
+def test_the_gate_compile_tells_it_if_it_runs(rejected):
+    result = rejected.run("-rs", gates="cutile_correct or cutile_compile")
+    result.assert_outcomes(failed=1, skipped=1, deselected=2)
+    result.stdout.fnmatch_lines(
+        ["*not-measured (not-compiled): it does not compile, see the gate compile: *"]
+    )
+
+
+def test_without_a_compiler_nothing_is_measured(no_gpu, monkeypatch):
+    from pytest_cutile.core import toolchain
+
+    def missing():
+        raise toolchain.CompilerMissing("tileiras is not installed")
+
+    monkeypatch.setattr("pytest_cutile.compile.export.find_tileiras", missing)
+    result = no_gpu.run("-rs", gates="cutile_correct")
+    result.assert_outcomes(skipped=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*not-measured (no-gpu): no GPU of sm_121, and no interpreter: tileiras is not installed*"]
+    )
+
+
+def test_what_the_frontend_rejects_fails(no_gpu):
+    no_gpu.kernel(ADD.replace(STORE, "ct.store(C, (i,), a + missing)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    text = result.stdout.str().partition("short test summary info")[0]
+    assert text.count("missing)") == 1
+    assert "pytest_cutile/" not in text
+    result.stdout.fnmatch_lines(["*add_kernel does not compile for sm_121: *", "*add.py:12:*"])
+
+
+def test_tests_with_the_fixtures_are_interpreted_unchanged(no_gpu):
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    result = no_gpu.run("test_mine.py", gates="")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["correct was checked by interpretation on the CPU: 1 case"])
+
+
+def test_fixtures_of_the_user_may_make_tensors_and_others_are_left_alone(no_gpu):
+    no_gpu.pytester.makepyfile(
+        test_mine="""
+        import pytest, torch
+
+        from mykernels.add import add
+
+        @pytest.fixture(scope="session")
+        def available():
+            return torch.cuda.is_available()
+
+        @pytest.fixture(autouse=True)
+        def first():
+            yield torch.cuda.is_available()
+
+        @pytest.fixture
+        def x(first):
+            assert first
+            return torch.ones(300, device="cuda")
+
+        @pytest.mark.parametrize("factor", [1, 2])
+        def test_one(available, x, factor, check_kernel):
+            assert not available
+            check_kernel(add, x, factor * x, reference=lambda a, b: a + b)
+
+        def test_two(first):
+            assert not first and not torch.cuda.is_available()
+        """
+    )
+    no_gpu.run("test_mine.py", gates="").assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize(
+    "interrupt", ["assert False", "raise KeyboardInterrupt", "import pytest; pytest.exit()"]
+)
+def test_a_test_that_ends_early_leaves_torch_as_it_was(no_gpu, interrupt):
+    import torch
+    from torch.overrides import _get_current_function_mode_stack
+
+    before = torch.cuda.is_available, torch.get_num_threads()
+    no_gpu.pytester.makepyfile(test_mine=f"def test_mine(make_tensor):\n    {interrupt}\n")
+    with contextlib.suppress(KeyboardInterrupt):  # pytester passes it on
+        no_gpu.run("-x", "test_mine.py", gates="")
+    assert (torch.cuda.is_available, torch.get_num_threads()) == before
+    assert not _get_current_function_mode_stack()
+
+
+def test_a_fault_of_a_plain_launch_shows_the_tests_line_and_not_ours(no_gpu):
+    no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    result = no_gpu.run("test_mine.py::test_plain", gates="")
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str().partition("short test summary info")[0]
+    assert "assert torch.equal(add(a, a), 2 * a)" in text
+    assert "pytest_cutile/" not in text
+    assert text.count("check_bounds=False)") == 1
+
+
+def test_a_plain_launch_that_the_compiler_rejects_fails(rejected):
+    rejected.pytester.makepyfile(test_mine=MINE)
+    result = rejected.run("test_mine.py", gates="")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["add_kernel does not compile for sm_121: it cannot be lowered"])
+
+
+def test_a_test_may_interpret_for_itself(no_gpu):
+    no_gpu.pytester.makepyfile(
+        test_mine=MINE
+        + """
+
+def test_nested(make_tensor):
+    from pytest_cutile.interpret import interpreting
+
+    a = make_tensor((300,), "float16")
+    with interpreting("sm_90"):
+        assert torch.cuda.get_device_capability() == (9, 0)
+        assert torch.equal(add(a, a), a + a)
+    assert torch.cuda.get_device_capability() == (12, 1)
+    assert torch.equal(add(a, a), a + a)
+"""
+    )
+    no_gpu.run("test_mine.py", gates="").assert_outcomes(passed=3)
+
+
+def test_an_operation_that_is_not_known_is_not_measured(no_gpu, monkeypatch):
+    from pytest_cutile.interpret.faults import NotInterpreted
+    from pytest_cutile.interpret.launch import Interpreter
+
+    def launch(*_):
+        raise NotInterpreted("the operation foo is not interpreted")
+
+    monkeypatch.setattr(Interpreter, "launch", launch)
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    result = no_gpu.run("test_mine.py", "mykernels", "-rs", "-k", "correct or mine", gates="")
+    result.assert_outcomes(skipped=3, deselected=3)
+    result.stdout.fnmatch_lines(["*not-measured (not-interpreted): *the operation foo is not interpreted*"])
+    strict = no_gpu.run("test_mine.py", "--perf-strict", gates="")
+    strict.assert_outcomes(failed=2)
+
+
+def test_large_cases_are_left_out_unless_asked_for(no_gpu, monkeypatch):
+    monkeypatch.setattr(interpreting, "LARGEST_BYTES", 1000)
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    paths = ("mykernels", "test_mine.py", "-k", "correct or checked")
+    result = no_gpu.run(*paths, "-rs", gates="")
+    result.assert_outcomes(skipped=2, deselected=4)
+    result.stdout.fnmatch_lines(["*not-measured (too-large): no GPU of sm_121; * --correct-on=interpreter*"])
+    no_gpu.run(*paths, "--correct-on=interpreter", gates="").assert_outcomes(passed=2, deselected=4)
+
+
+def test_several_architectures_are_one_interpretation_of_a_declared_case(no_gpu):
+    result = no_gpu.run("--arch", "sm_90,sm_121", gates="cutile_correct")
+    result.assert_outcomes(passed=1, deselected=5)
+    result.stdout.fnmatch_lines(["add *1 case *sm_90 *correct (cpu)"])
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    no_gpu.run("test_mine.py", "--arch", "sm_90,sm_121", gates="").assert_outcomes(passed=3)
+
+
+def test_workers_interpret_too(no_gpu):
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    result = no_gpu.run(
+        "-n", "2", "-p", "no:benchmark", "mykernels", "test_mine.py", "-k", "correct or mine", gates=""
+    )
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["correct was checked by interpretation on the CPU: 2 cases"])
+
+
+def test_results_say_where_they_are_from(no_gpu):
+    no_gpu.run("--junitxml=report.xml", "--kernel-summary=summary.md", gates="cutile_correct")
+    assert 'name="cutile.correct.on" value="interpreter"' in (no_gpu.path / "report.xml").read_text()
+    assert "by interpretation on the CPU: 1 case" in (no_gpu.path / "summary.md").read_text()
+
+
+# -- beside a GPU ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_interpreter")
+def test_nothing_is_interpreted_where_there_is_a_gpu(project):
+    project.run().assert_outcomes(passed=2, deselected=2)
+    project.pytester.makepyfile(
+        test_mine="""
+        def test_mine(make_tensor, check_kernel, arch):
+            check_kernel(lambda x: x * 2, make_tensor((8,), "float32"), reference=lambda x: x * 2)
+        """
+    )
+    project.run("test_mine.py", gates="").assert_outcomes(passed=1)
+
+
+def test_beside_a_gpu_it_is_used_when_asked_for_and_for_other_architectures(project):
+    project.kernel(ADD, name="add")
+    for options in (("--correct-on=interpreter",), ("--arch", "sm_121")):
+        result = project.run("-k", "add and correct", *options, gates="")
+        assert result.parseoutcomes()["passed"] == 1
+        result.stdout.fnmatch_lines(["correct was checked by interpretation on the CPU: 1 case"])
+
+
+# -- options -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_interpreter")
+def test_a_gpu_may_be_demanded(no_gpu):
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    paths = ("mykernels", "test_mine.py", "-k", "correct or checked")
+    result = no_gpu.run(*paths, "-rs", "--correct-on=gpu", gates="")
+    result.assert_outcomes(skipped=2, deselected=4)
+    result.stdout.fnmatch_lines(["*not-measured (no-gpu): no GPU: *"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--correct-on=cpu",), f"--correct-on cpu: expected {', '.join(CorrectOn)}"),
+        (("--interpret-block=a",), "--interpret-block a: expected the numbers of a block, one to three*"),
+        (("--interpret-block=1,2,3,4",), "--interpret-block 1,2,3,4: expected*"),
+        (("--interpret-block=-1",), "--interpret-block -1: expected*"),
+        (("--interpret-watch=12",), "--interpret-watch 12: expected a file and a line*"),
+        (("--interpret-watch=none.py:1",), "--interpret-watch: none.py cannot be read: No such file*"),
+        (("--interpret-watch=mykernels/add.py:9999",), "*mykernels/add.py has lines 1 to *"),
+        (("--correct-on=gpu", "--interpret-block=0"), "--interpret-block is about the interpreter*"),
+        (("--interpret-block=0", "--interpret-both-orders"), "--interpret-both-orders needs all blocks*"),
+    ],
+)
+def test_wrong_options_are_usage_errors(no_gpu, options, message):
+    result = no_gpu.run(*options, gates="cutile_correct")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{message}*"])
+
+
+def test_one_block_can_be_run_alone_and_prints(no_gpu):
+    no_gpu.kernel(ADD.replace("    c = torch", "    print('LAUNCHED')\n    c = torch"), name="add")
+    result = no_gpu.run("--interpret-block=3", "-rs", gates="cutile_correct")
+    result.assert_outcomes(skipped=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*not-measured (one-block): only block (3, 0, 0) was run, and nothing compared"]
+    )
+    assert result.stdout.str().count("LAUNCHED") == 1
+    result = no_gpu.run("--interpret-block=300", "-rs", gates="cutile_correct")
+    result.stdout.fnmatch_lines(["*block (300, 0, 0) is not in the grid (8, 1, 1)*"])
+
+
+def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
+    from pytest_cutile.interpret.launch import Interpreter
+
+    launch = Interpreter.launch
+
+    def wrong_in_reverse(self, *arguments):
+        launch(self, *arguments)
+        if self.options.reverse:
+            arguments[1][2][7] += 1
+
+    no_gpu.run("--interpret-both-orders", gates="cutile_correct").assert_outcomes(passed=1, deselected=3)
+    monkeypatch.setattr(Interpreter, "launch", wrong_in_reverse)
+    no_gpu.run(gates="cutile_correct").assert_outcomes(passed=1, deselected=3)
+    result = no_gpu.run("--interpret-both-orders", gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*with the last block first: add differs from its reference*", "*worst element [[]7[]]*"]
+    )
