@@ -60,9 +60,7 @@ def test_without_a_gpu_they_say_not_measured(project, monkeypatch):
     (project.path / "conftest.py").unlink()
     result = run(project, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(
-        ["test_mine *not-measured", "*not-measured (not-launched): no GPU of sm_121, *"]
-    )
+    result.stdout.fnmatch_lines(["test_mine *not-measured", "*not-measured (not-launched): no GPU of *"])
     result = run(project, "-rs", "--correct-on=gpu")
     result.stdout.fnmatch_lines(["*not-measured (no-gpu): no GPU: *"])
 

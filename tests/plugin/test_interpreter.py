@@ -1,6 +1,7 @@
 """The gate `correct` with no GPU: kernels are interpreted on the CPU, and compiled by the real compiler."""
 
 import contextlib
+import sys
 
 import pytest
 
@@ -139,7 +140,7 @@ def test_without_a_compiler_nothing_is_measured(no_gpu, monkeypatch):
     def missing():
         raise toolchain.CompilerMissing("tileiras is not installed")
 
-    monkeypatch.setattr("pytest_cutile.compile.export.find_tileiras", missing)
+    monkeypatch.setattr(sys.modules["pytest_cutile.compile.export"], "find_tileiras", missing)
     result = no_gpu.run("-rs", gates="cutile_correct")
     result.assert_outcomes(skipped=1, deselected=3)
     result.stdout.fnmatch_lines(
