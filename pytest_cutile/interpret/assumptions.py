@@ -1,4 +1,4 @@
-"""Checks what a kernel tells the compiler to take for granted: that addresses and lengths divide, and bounds."""
+"""Checks what a kernel tells the compiler to take for granted: divisors and bounds of its arguments."""
 
 from __future__ import annotations
 

@@ -10,28 +10,30 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 
 from pytest_cutile.interpret.faults import excerpt, user_location
-from pytest_cutile.interpret.ops.access import load_addresses
+from pytest_cutile.interpret.ops.access import accessed
 from pytest_cutile.interpret.show import show_number
 
 if TYPE_CHECKING:
     from pytest_cutile.interpret.ir import Entry, Location, Op
     from pytest_cutile.interpret.machine import Frame, Machine
 
+Value: TypeAlias = Literal["NaN", "Inf"]
 Kind: TypeAlias = Literal["computed", "loaded", "passed", "padding"]
 
 _MOVES = {"constant", "reshape", "broadcast", "permute", "extract", "cat", "insert", "assume", "select"}
 _FLOW = {"if", "for", "loop"}
-_TESTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"NaN": torch.isnan, "Inf": torch.isinf}
-_MAX_ORIGINS = 50
+_TESTS: dict[Value, Callable[[torch.Tensor], torch.Tensor]] = {"NaN": torch.isnan, "Inf": torch.isinf}
+_MAX_CANDIDATES = 200
+_MAX_STORES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """Where a NaN or an Inf comes from that no operand had."""
 
-    value: Literal["NaN", "Inf"]
+    value: Value
     kind: Kind
-    """Computed by an operation, loaded from an array, passed to the kernel, or what pads a tile if nobody says."""
+    """Computed by an operation, loaded from an array, passed to the kernel, or padding that nobody chose."""
     launch: int
     """Launches before this one."""
     kernel: str
@@ -63,39 +65,113 @@ class Origin:
         return f"{self.kernel}: {text}" + (excerpt(self.location) if self.location else "")
 
 
+@dataclass(eq=False, kw_only=True)
+class _Candidate:
+    """What an operation made, of several blocks, that no operand had."""
+
+    value: Value
+    kind: Kind
+    launch: int
+    machine: Machine
+    op: Op | None = None
+    blocks: list[int]
+    """Their numbers."""
+    bad: torch.Tensor
+    """Which elements, `[blocks, ...]`."""
+    operands: list[tuple[str, torch.Tensor]]
+    addresses: torch.Tensor | None = None
+
+    def origin(self, row: int, lanes: torch.Tensor) -> Origin:
+        """Return the origin of the first of these elements of a block."""
+        if self.op is None:
+            return Origin(value=self.value, kind=self.kind, launch=self.launch, kernel=self.machine.kernel)
+        index = tuple(int(each) for each in lanes.nonzero()[0])
+        element = ""
+        if self.kind == "loaded" and self.addresses is not None:
+            found = self.machine.memory.at(int(element_of(self.addresses, row, index)))
+            element = found[0].describe(found[1]) if found else ""
+        return Origin(
+            value=self.value,
+            kind=self.kind,
+            launch=self.launch,
+            kernel=self.machine.kernel,
+            op=self.op.name,
+            block=self.machine.block_of(self.blocks[row]),
+            location=user_location(self.op.location),
+            index=index,
+            operands=tuple(
+                (name, show_number(element_of(tile, row, index)))
+                for name, tile in self.operands
+                if self.kind == "computed" and tile.shape[1:] == lanes.shape
+            ),
+            element=element,
+        )
+
+
 class NonfiniteFinder:
     """Looks for NaN and Inf in what each operation returns, and for operands that had none."""
 
     def __init__(self) -> None:
-        self.origins: list[Origin] = []
-        """One for each operation and value, in the order in which they were found."""
-        self._seen: set[tuple[str, int]] = set()
+        self._candidates: list[_Candidate] = []
+        self._blocks: dict[tuple[Value, Kind, int], set[int]] = {}
+        self._stored: dict[tuple[Value, int, int], list[torch.Tensor]] = {}
+        """Which elements of a tile were stored, by value, launch and block."""
         self._launch = -1
 
-    def first(self, value: Literal["NaN", "Inf"]) -> Origin | None:
-        """Return the first origin of a value: what pads tiles, or was passed, only if there is no other."""
-        found = [origin for origin in self.origins if origin.value == value]
+    def first(self, value: Value) -> Origin | None:
+        """Return where the first NaN or Inf that was stored comes from; None: none was.
+
+        What pads tiles, and what was passed to the kernel, is named only if nothing else is left.
+        """
         kinds: tuple[Kind, ...]
         for kinds in (("computed", "loaded"), ("passed",), ("padding",)):
-            for origin in found:
-                if origin.kind in kinds:
-                    return origin
+            for candidate in self._candidates:
+                if candidate.value != value or candidate.kind not in kinds:
+                    continue
+                for row, block in enumerate(candidate.blocks):
+                    lanes = candidate.bad[row if len(candidate.bad) > 1 else 0]
+                    if not lanes.any():
+                        continue
+                    for stored in self._stored.get((value, candidate.launch, block), ()):
+                        same = stored.shape == lanes.shape
+                        if not same or (lanes & stored).any():
+                            return candidate.origin(row, lanes & stored if same else lanes)
         return None
+
+    def origins(self, value: Value) -> list[Origin]:
+        """Return an origin for each operation that made or loaded one, also if that was never stored."""
+        found = []
+        for candidate in self._candidates:
+            if candidate.value == value:
+                row = int(candidate.bad.reshape(len(candidate.bad), -1).any(dim=1).nonzero()[0])
+                found.append(candidate.origin(row, candidate.bad[row]))
+        return found
 
     def begin_launch(self, machine: Machine, entry: Entry, arguments: Sequence[torch.Tensor]) -> None:
         """Look at the numbers that are passed to the kernel."""
         del entry
         self._launch += 1
-        self._seen = set()
+        self._blocks = {}
         for argument in arguments:
             if argument.dtype.is_floating_point and not math.isfinite(float(argument)):
-                value: Literal["NaN", "Inf"] = "NaN" if math.isnan(float(argument)) else "Inf"
-                self._add(Origin(value=value, kind="passed", launch=self._launch, kernel=machine.kernel))
+                self._candidates.append(
+                    _Candidate(
+                        value="NaN" if math.isnan(float(argument)) else "Inf",
+                        kind="passed",
+                        launch=self._launch,
+                        machine=machine,
+                        blocks=list(range(math.prod(machine.grid))),
+                        bad=torch.ones(1, dtype=torch.bool),
+                        operands=[],
+                    )
+                )
 
     def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
-        """Look at what an operation returned."""
+        """Look at what an operation returned or stored."""
         if op.name in _MOVES or op.name in _FLOW or id(op) in machine.definitions.private:
             return
+        if op.operands.get("value") is not None and op.name.startswith(("store_", "atomic_")):
+            self._note_stored(machine, frame, op, frame[op.operands["value"]])
         for value in op.results:
             result = frame.values[value]
             if not isinstance(result, torch.Tensor) or not result.dtype.is_floating_point:
@@ -103,58 +179,78 @@ class NonfiniteFinder:
             if result.numel() == 0 or _is_finite(result):
                 continue
             for name, test in _TESTS.items():
-                if (name, id(op)) in self._seen:
-                    continue
                 bad = test(_wide(result))
-                if bad.any():
-                    self._find(machine, frame, op, bad, name)  # type: ignore[arg-type]
+                if bad.any() and len(self._candidates) < _MAX_CANDIDATES:
+                    self._find(machine, frame, op, bad, name)
 
-    def _find(
-        self, machine: Machine, frame: Frame, op: Op, bad: torch.Tensor, value: Literal["NaN", "Inf"]
-    ) -> None:
-        kind: Kind = "computed"
-        element = ""
-        if op.name.startswith("load_"):
-            addresses, inside, padded = load_addresses(machine, frame, op)
-            shape = (max(len(bad), len(addresses)), *bad.shape[1:])
-            bad = bad.expand(shape)
-            read = bad if inside is None else bad & inside
-            if read.any():
-                kind, bad = "loaded", read
-                address = int(addresses.expand(shape)[tuple(bad.nonzero()[0])])
-                found = machine.memory.at(address)
-                element = found[0].describe(found[1]) if found else ""
-            elif padded:
-                return
-            else:
-                kind = "padding"
-        elif op.name.startswith("atomic_"):
-            kind = "loaded"
-        else:
-            bad = bad & ~_had(frame, op, bad, _TESTS[value])
+    def _note_stored(self, machine: Machine, frame: Frame, op: Op, tile: torch.Tensor) -> None:
+        if not tile.dtype.is_floating_point or tile.numel() == 0 or _is_finite(tile):
+            return
+        inside = accessed(machine, frame, op)[1]
+        for name, test in _TESTS.items():
+            bad = test(_wide(tile))
+            if inside is not None:
+                bad = bad & inside
             if not bad.any():
-                return
-        row, *index = (int(each) for each in bad.nonzero()[0])
-        number = int(frame.blocks[row if len(bad) > 1 else 0])
-        self._seen.add((value, id(op)))
-        self._add(
-            Origin(
+                continue
+            for row, block in enumerate(frame.blocks.tolist()):
+                lanes = bad[row if len(bad) > 1 else 0]
+                if lanes.any():
+                    stored = self._stored.setdefault((name, self._launch, block), [])
+                    if len(stored) < _MAX_STORES:
+                        stored.append(lanes)
+
+    def _find(self, machine: Machine, frame: Frame, op: Op, bad: torch.Tensor, value: Value) -> None:
+        if not op.name.startswith("load_"):
+            if op.name.startswith("atomic_"):
+                self._keep(machine, frame, op, bad, value, "loaded", None)
+            else:
+                made = bad & ~_had(frame, op, bad, _TESTS[value])
+                self._keep(machine, frame, op, made, value, "computed", None)
+            return
+        addresses, inside, padded = accessed(machine, frame, op)
+        read = bad if inside is None else bad & inside
+        self._keep(machine, frame, op, read, value, "loaded", addresses)
+        if inside is not None and not padded:
+            self._keep(machine, frame, op, bad & ~inside, value, "padding", None)
+
+    def _keep(
+        self,
+        machine: Machine,
+        frame: Frame,
+        op: Op,
+        bad: torch.Tensor,
+        value: Value,
+        kind: Kind,
+        addresses: torch.Tensor | None,
+    ) -> None:
+        """Keep a candidate, if it has blocks that the operation has none of yet."""
+        blocks = frame.blocks.tolist()
+        rows = bad.reshape(len(bad), -1).any(dim=1).expand(len(blocks)).tolist()
+        here = {block for block, row in zip(blocks, rows, strict=True) if row}
+        known = self._blocks.setdefault((value, kind, id(op)), set())
+        if here <= known:
+            return
+        known |= here
+        self._candidates.append(
+            _Candidate(
                 value=value,
                 kind=kind,
                 launch=self._launch,
-                kernel=machine.kernel,
-                op=op.name,
-                block=machine.block_of(number),
-                location=user_location(op.location),
-                index=tuple(index),
-                operands=_operands(frame, op, bad, (row, *index)) if kind == "computed" else (),
-                element=element,
+                machine=machine,
+                op=op,
+                blocks=blocks,
+                bad=bad,
+                operands=_tiles(frame, op),
+                addresses=addresses,
             )
         )
 
-    def _add(self, origin: Origin) -> None:
-        if len(self.origins) < _MAX_ORIGINS:
-            self.origins.append(origin)
+
+def element_of(tensor: torch.Tensor, row: int, index: Sequence[int]) -> torch.Tensor:
+    """Return an element of a block from what broadcasts to a tile of blocks."""
+    whole = (row, *index)
+    return tensor[tuple(at if length > 1 else 0 for at, length in zip(whole, tensor.shape, strict=True))]
 
 
 def _wide(tile: torch.Tensor) -> torch.Tensor:
@@ -196,13 +292,3 @@ def _had(
             found = found.reshape(len(found), -1).any(dim=1).reshape(-1, *[1] * (bad.dim() - 1))
         had = had | found
     return had
-
-
-def _operands(frame: Frame, op: Op, bad: torch.Tensor, lane: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
-    """Return what the operands of one element were, of operations that work element by element."""
-    row, *index = lane
-    return tuple(
-        (name, show_number(tile[(row if len(tile) > 1 else 0, *index)]))
-        for name, tile in _tiles(frame, op)
-        if tile.shape[1:] == bad.shape[1:] and (op.name not in {"reduce", "scan", "mmaf"} or name == "acc")
-    )

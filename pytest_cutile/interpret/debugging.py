@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from pytest_cutile.interpret.analysis import prepare
 from pytest_cutile.interpret.births import NonfiniteFinder
 from pytest_cutile.interpret.provenance import Provenance
 from pytest_cutile.interpret.watch import Watcher
 
 if TYPE_CHECKING:
+    import torch
+
     from pytest_cutile.interpret.ir import Entry
     from pytest_cutile.interpret.launch import Options
     from pytest_cutile.interpret.machine import Machine, Observer

@@ -54,7 +54,7 @@ class NotInterpreted(KernelFault):
 
 
 def user_location(location: Location | None) -> Location | None:
-    """Return the innermost place that is not in cuda-tile itself, where `x.astype` and the like are written."""
+    """Return the innermost place that is not in cuda-tile itself, where `x.astype` and the like are."""
     while location is not None and location.caller is not None and is_cutile(location.file):
         location = location.caller
     return location

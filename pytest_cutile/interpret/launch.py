@@ -34,7 +34,7 @@ class Options:
     check_uninitialized: bool = True
     """Whether reading what nothing has written is a fault."""
     check_tiles: bool = True
-    """Whether loading or storing a tile that is wholly outside of its array, which cuTile leaves undefined, is."""
+    """Whether a tile that is wholly outside of its array, for which cuTile promises nothing, is a fault."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
     only_block: tuple[int, int, int] | None = None
@@ -46,7 +46,7 @@ class Options:
     find_nonfinite: bool = False
     """Whether to record where the first NaN and the first Inf come from."""
     trace_writes: bool = False
-    """Whether to record who wrote each element, and the tiles it came from: for `Interpreter.trace_element`."""
+    """Whether to record who wrote each element, and the tiles it came from, for `trace_element`."""
 
 
 @contextmanager
@@ -188,7 +188,8 @@ class Interpreter:
                 raise ValueError(f"block {(i, j, k)} is not in the grid {machine.grid}")
             yield torch.tensor([i + x * (j + y * k)])
             return
-        batches = torch.arange(x * y * z).split(batch_size(entry))
+        blocks = torch.arange(x * y * z)
+        batches = blocks.split(batch_size(entry)) if len(blocks) else ()
         if self.options.reverse:
             yield from (batch.flip(0) for batch in reversed(batches))
         else:

@@ -135,7 +135,7 @@ class Allocation:
 
 
 def nested(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether each step along an axis is beyond all of the smaller steps: no element is there twice."""
+    """Return whether each step along an axis is beyond all smaller steps: no element is there twice."""
     reach = 1
     for stride, length in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1):
         if stride < reach:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_cutile.interpret.births import element_of
 from pytest_cutile.interpret.faults import excerpt, user_location
-from pytest_cutile.interpret.ops.access import load_addresses
+from pytest_cutile.interpret.ops.access import accessed
 from pytest_cutile.interpret.show import show_number, show_row, summary
 from pytest_cutile.interpret.watch import block_of
 
@@ -252,7 +254,7 @@ def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int) -> _Nod
         node = _Node(role=role, op=source, type=kind, tile=tile)
         if source is None or source.name in _ENDS:
             if source is not None and source.name.startswith("load_"):
-                addresses, inside, _ = load_addresses(machine, frame, source)
+                addresses, inside, _ = accessed(machine, frame, source)
                 node.loaded = addresses, inside
             return node
         left = levels if source.name in _FREE else levels - 1
@@ -286,7 +288,7 @@ def _collect(
     tile = block_of(node.tile, row)
     source = ""
     if node.loaded is not None and position is not None and None not in position:
-        source = _loaded_from(store, node, row, position)
+        source = _loaded_from(store, node, row, [at or 0 for at in position])
     tiles.append(
         TracedTile(
             depth=depth,
@@ -307,22 +309,18 @@ def _collect(
         _collect(tiles, store, child, row, before, depth + 1)
 
 
-def _loaded_from(store: _Store, node: _Node, row: int, position: Position) -> str:
+def _loaded_from(store: _Store, node: _Node, row: int, position: Sequence[int]) -> str:
     assert node.loaded is not None
     addresses, inside = node.loaded
-    if inside is not None and not bool(_at(inside, row, position)):
+    if inside is not None and not bool(element_of(inside, row, position)):
         return "padding"
-    found = store.machine.memory.at(int(_at(addresses, row, position)))
+    found = store.machine.memory.at(int(element_of(addresses, row, position)))
     return found[0].describe(found[1]) if found else ""
 
 
-def _at(tensor: torch.Tensor, row: int, position: Position) -> Any:
-    """Return an element of a tensor that broadcasts to the tile."""
-    index = (row, *(at or 0 for at in position))
-    return tensor[tuple(at if length > 1 else 0 for at, length in zip(index, tensor.shape, strict=True))]
-
-
-def _position_before(op: Op, child: _Node, position: Position, shape: tuple[int, ...]) -> Position | None:
+def _position_before(  # noqa: PLR0911 - one for each sort of operation
+    op: Op, child: _Node, position: Position, shape: tuple[int, ...]
+) -> Position | None:
     """Return where in an operand an element of a result came from."""
     lengths = tuple(child.tile.shape[1:])
     if op.name == "permute":

@@ -129,7 +129,7 @@ class _Target:
         return address, inside
 
     def _check_within(self, machine: Machine, op: Op, at: int, within: torch.Tensor, verb: str) -> None:
-        """Check that the tiles reach into the array along an axis: cuTile leaves undefined what else happens."""
+        """Check that the tiles reach into the array along an axis: for others cuTile promises nothing."""
         denied = op.attributes.get("inbounds") or ()
         if at < len(denied) and denied[at]:
             bad, what = ~within, "although check_bounds=False says that no tile sticks out"
@@ -140,8 +140,10 @@ class _Target:
         block = first_block(self.frame, bad)
         row = int(bad.reshape(len(bad), -1).any(dim=1).nonzero()[0])
         index = [int(each[row if len(each) > 1 else 0]) for each in (i.reshape(-1) for i in self._index)]
-        shape = [int(each.reshape(-1)[-1] if isinstance(each, torch.Tensor) and each.numel() == 1 else each[row])
-                 if isinstance(each, torch.Tensor) else each for each in self.view.array.shape]  # fmt: skip
+        shape = [
+            int(each[row if len(each) > 1 else 0]) if isinstance(each, torch.Tensor) else each
+            for each in self.view.array.shape
+        ]
         extent = "wholly outside of" if what.startswith("which") else "partly outside of"
         raise KernelFault(
             "out-of-bounds",
@@ -187,7 +189,7 @@ class _Target:
         whole = self.view.array.shape == allocation.shape
         return allocation.name if whole else f"a slice of {allocation.name}"
 
-    def tiles(self, machine: Machine) -> _WholeTiles | None:
+    def tiles(self, machine: Machine) -> _WholeTiles | None:  # noqa: PLR0911 - reasons why not
         """Return how to see the array as whole tiles, if all tiles that are meant are whole and in bounds."""
         array, kind = self.view.array, self.view.type
         found = machine.memory.at(int(array.base)) if array.base.numel() == 1 else None
@@ -369,15 +371,17 @@ def _alloca(_machine: Machine, _frame: Frame, op: Op) -> Any:
     raise NotInterpreted(f"the interpreter does not know {op.name}")
 
 
-def load_addresses(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, bool]:
-    """Return what a load that has run read: addresses, which lanes (None: all), whether the rest is padded."""
-    if op.name == "load_view_tko":
+def accessed(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, bool]:
+    """Return what a load or store that has run accessed.
+
+    Returns:
+        The address of each element, which elements were accessed (None: all), and whether the others have a
+        value that the kernel gave them.
+    """
+    if "view" in op.operands:
         view: ViewValue = frame[op.operands["view"]]
-        addresses, inside = _Target(frame, view, op.operands["index"]).addresses(machine, op, "loads")
+        addresses, inside = _Target(frame, view, op.operands["index"]).addresses(machine, op, "accesses")
         return addresses, inside, view.type.padding is not None
     mask = op.operands["mask"]
-    return (
-        frame[op.operands["source"]],
-        None if mask is None else frame[mask],
-        op.operands["padding"] is not None,
-    )
+    addresses = frame[op.operands["source" if "source" in op.operands else "pointers"]]
+    return addresses, None if mask is None else frame[mask], op.operands.get("padding") is not None
