@@ -8,5 +8,6 @@ Importing this package imports torch, and cuda.tile when something is launched.
 
 from pytest_cutile.interpret.faults import KernelFault, NotInterpreted
 from pytest_cutile.interpret.launch import Interpreter, Options, interpreting
+from pytest_cutile.interpret.order import check_order
 
-__all__ = ["Interpreter", "KernelFault", "NotInterpreted", "Options", "interpreting"]
+__all__ = ["Interpreter", "KernelFault", "NotInterpreted", "Options", "check_order", "interpreting"]

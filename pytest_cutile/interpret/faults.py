@@ -54,13 +54,14 @@ class NotInterpreted(KernelFault):
 
 
 def user_location(location: Location | None) -> Location | None:
-    """Return the innermost place that is not in cuda-tile itself, where `x.astype` and the like are written."""
-    while location is not None and location.caller is not None and _is_cutile(location.file):
+    """Return the innermost place that is not in cuda-tile itself, where `x.astype` and the like are."""
+    while location is not None and location.caller is not None and is_cutile(location.file):
         location = location.caller
     return location
 
 
-def _is_cutile(file: str) -> bool:
+def is_cutile(file: str) -> bool:
+    """Return whether a source file is cuda-tile's own."""
     import cuda.tile
 
     return Path(file).is_relative_to(Path(cuda.tile.__file__).parent)

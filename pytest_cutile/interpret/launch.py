@@ -13,13 +13,16 @@ from pytest_cutile.compile import cutile
 from pytest_cutile.compile.export import CompileJob, export
 from pytest_cutile.compile.trace import Launch, pretend_gpu
 from pytest_cutile.interpret import ops  # noqa: F401 - registers the operations
+from pytest_cutile.interpret.births import NonfiniteFinder
 from pytest_cutile.interpret.bytecode import read_module
+from pytest_cutile.interpret.debugging import Debugging
 from pytest_cutile.interpret.faults import KernelFault, NotInterpreted
 from pytest_cutile.interpret.ir import Entry, Module
 from pytest_cutile.interpret.machine import Machine, batch_size
-from pytest_cutile.interpret.memory import Memory, Shadow
-
-_SHADOW = "_pytest_cutile_shadow"
+from pytest_cutile.interpret.memory import Memory
+from pytest_cutile.interpret.provenance import Trace
+from pytest_cutile.interpret.shadow import poison, shadow_of
+from pytest_cutile.interpret.watch import Watcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +33,20 @@ class Options:
     """Whether two blocks that touch one element without atomics, one of them writing, are a fault."""
     check_uninitialized: bool = True
     """Whether reading what nothing has written is a fault."""
+    check_tiles: bool = True
+    """Whether a tile that is wholly outside of its array, for which cuTile promises nothing, is a fault."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
     only_block: tuple[int, int, int] | None = None
     """Run this block alone."""
+    watch: tuple[str, ...] = ()
+    """Lines of source, "kernels/softmax.py:98": the values that are computed there are recorded."""
+    watch_blocks: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
+    """Blocks of which they are; `only_block` takes precedence."""
+    find_nonfinite: bool = False
+    """Whether to record where the first NaN and the first Inf come from."""
+    trace_writes: bool = False
+    """Whether to record who wrote each element, and the tiles it came from, for `trace_element`."""
 
 
 @contextmanager
@@ -71,18 +84,14 @@ class Interpreter:
         self.options = options or Options()
         self._seen = seen
         self._modules: dict[bytes, tuple[Module, Entry]] = {}
+        self.debugging = Debugging(self.options)
+        self.kernels: list[str] = []
+        """Names of the kernels that were launched, in that order."""
 
     def poison(self, tensor: torch.Tensor) -> None:
         """Fill a tensor that is made uninitialized, and remember that it is."""
         with torch._C.DisableTorchFunction():  # noqa: SLF001
-            if tensor.dtype.is_floating_point and tensor.element_size() > 1:
-                tensor.fill_(float("nan"))
-            else:
-                tensor.zero_()
-            if tensor.numel():
-                shadow = Shadow(_elements(tensor), initialized=not self.options.check_uninitialized)
-                shadow.version = tensor._version  # noqa: SLF001
-                setattr(tensor.untyped_storage(), _SHADOW, shadow)
+            poison(tensor, remember=self.options.check_uninitialized)
 
     def launch(self, launch: Launch, arguments: Sequence[Any]) -> None:
         """Run a kernel on `arguments`, whose tensors have memory.
@@ -94,16 +103,24 @@ class Interpreter:
         __tracebackhide__ = True
         with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
             module, entry, kernel = self._read(launch)
-            memory = Memory(check_races=self.options.check_races)
+            memory = Memory(
+                check_races=self.options.check_races,
+                check_tiles=self.options.check_tiles,
+                grid=launch.grid,
+            )
             machine = Machine(module, memory, launch.grid)
             machine.kernel = kernel
+            self.kernels.append(kernel)
             parameters = [
                 torch.tensor([value], dtype=dtype)
                 for value, dtype in _flatten(memory, arguments, launch.kernel)
             ]
-            for blocks in self._batches(machine, entry):
-                machine.run(entry, parameters, blocks)
-            memory.end_launch()
+            self.debugging.begin_launch(machine, entry, parameters)
+            try:
+                for blocks in self._batches(machine, entry):
+                    machine.run(entry, parameters, blocks)
+            finally:
+                memory.end_launch()
 
     def check_written(self, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
         """Check that results were written to their last element.
@@ -113,7 +130,7 @@ class Interpreter:
         """
         with torch._C.DisableTorchFunction():  # noqa: SLF001
             for tensor, name in zip(tensors, names, strict=True):
-                shadow = _shadow_of(tensor)
+                shadow = shadow_of(tensor)
                 if shadow is None or not shadow.unwritten:
                     continue
                 missing = shadow.unwritten_in(tensor)
@@ -124,6 +141,56 @@ class Interpreter:
                         f"nothing has written {int(missing.sum())} of {tensor.numel()} elements of {name}, "
                         f"{list(first)} first",
                     )
+
+    @contextmanager
+    def under(self, options: Options) -> Iterator[None]:
+        """Interpret in another way for a while; what is recorded meanwhile is apart from what was before."""
+        before = self.options, self.debugging
+        self.options, self.debugging = options, Debugging(options)
+        try:
+            yield
+        finally:
+            self.options, self.debugging = before
+
+    # -- what was recorded on request -----------------------------------------------------------------
+
+    @property
+    def watched(self) -> Watcher:
+        """The values at the lines of `Options.watch`; its text tells them all.
+
+        Raises:
+            ValueError: no line is watched.
+        """
+        if self.debugging.watcher is None:
+            raise ValueError('no line is watched: interpret with Options(watch=("kernels/softmax.py:98",))')
+        return self.debugging.watcher
+
+    @property
+    def nonfinite(self) -> NonfiniteFinder:
+        """Where NaN and Inf come from.
+
+        Raises:
+            ValueError: that is not recorded.
+        """
+        if self.debugging.nonfinite is None:
+            raise ValueError("NaN and Inf are not followed: interpret with Options(find_nonfinite=True)")
+        return self.debugging.nonfinite
+
+    def trace_element(self, tensor: torch.Tensor, index: Sequence[int]) -> Trace:
+        """Return which block wrote an element last, at which line, and the tiles that it came from.
+
+        Args:
+            tensor: what a kernel was given, or a view of it.
+            index: of the element, in `tensor`.
+
+        Raises:
+            LookupError: no kernel has written it, or there is no such element.
+            ValueError: that is not recorded.
+        """
+        if self.debugging.provenance is None:
+            raise ValueError("writers are not recorded: interpret with Options(trace_writes=True)")
+        with torch._C.DisableTorchFunction():  # noqa: SLF001
+            return self.debugging.provenance.trace(tensor, tuple(index))
 
     def _read(self, launch: Launch) -> tuple[Module, Entry, str]:
         job = export(launch, self.arch)
@@ -143,32 +210,12 @@ class Interpreter:
                 raise NotInterpreted(f"block {(i, j, k)} is not in the grid {machine.grid}")
             yield torch.tensor([i + x * (j + y * k)])
             return
-        batches = torch.arange(x * y * z).split(batch_size(entry))
-        yield from reversed(batches) if self.options.reverse else batches
-
-
-def _elements(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes() // tensor.element_size()
-
-
-def _shadow_of(tensor: torch.Tensor) -> Shadow | None:
-    """Return the shadow of a tensor's storage, if it was made uninitialized and only kernels wrote it since."""
-    storage = tensor.untyped_storage()
-    shadow: Shadow | None = getattr(storage, _SHADOW, None)
-    if shadow is None or shadow.version != tensor._version or shadow.elements != _elements(tensor):  # noqa: SLF001
-        return None  # the host has written it
-    return shadow
-
-
-def _add(memory: Memory, name: str, tensor: torch.Tensor) -> int:
-    shadow = _shadow_of(tensor)
-    if shadow is None:
-        key = tensor.untyped_storage()._cdata  # noqa: SLF001 - one of several arguments may share a storage
-        shadow = memory.shadows.get((key, tensor.element_size()))
-        if shadow is None:
-            shadow = Shadow(_elements(tensor), initialized=True)
-            memory.shadows[key, tensor.element_size()] = shadow
-    return memory.add(name, tensor, shadow)
+        blocks = torch.arange(x * y * z)
+        batches = blocks.split(batch_size(entry)) if len(blocks) else ()
+        if self.options.reverse:
+            yield from (batch.flip(0) for batch in reversed(batches))
+        else:
+            yield from batches
 
 
 def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:
@@ -191,17 +238,17 @@ def _parameters(memory: Memory, value: Any, annotation: Any, name: str) -> Itera
     elif annotation.constant:
         return
     elif isinstance(value, torch.Tensor):
-        yield _add(memory, name, value), torch.int64
+        yield memory.add(name, value), torch.int64
         wide = annotation.array is not None and str(annotation.array.index_dtype) == "int64"
         for each in (*value.shape, *value.stride()):
             yield each, torch.int64 if wide else torch.int32
     elif isinstance(value, list):
         rows = [
-            [_add(memory, f"{name}[{index}]", item), *item.shape, *item.stride()]
+            [memory.add(f"{name}[{index}]", item), *item.shape, *item.stride()]
             for index, item in enumerate(value)
         ]
         table = torch.tensor(rows, dtype=torch.int64)
-        yield memory.add(name, table, Shadow(table.numel(), initialized=True)), torch.int64
+        yield memory.add(name, table), torch.int64
         yield len(value), torch.int32
     elif isinstance(value, bool):
         yield value, torch.bool

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from pytest_cutile.interpret.analysis import NOTHING_DEFINED
 from pytest_cutile.interpret.faults import KernelFault, NotInterpreted, user_location
 from pytest_cutile.interpret.ir import Block, Entry, Module, Op, Tile
 from pytest_cutile.interpret.memory import Memory
 from pytest_cutile.interpret.values import merge_blocks, select_blocks
 
 Handler: TypeAlias = Callable[["Machine", "Frame", Op], Any]
+
+
+class Observer(Protocol):
+    """Looks on while a kernel runs."""
+
+    def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
+        """Look at the results of an operation, which the frame has."""
+
 
 OPS: dict[str, Handler] = {}
 """What runs each operation: returns its value, a tuple of values, or None."""
@@ -104,6 +113,14 @@ class Machine:
         self.kernel = ""
         self.constants: dict[int, Any] = {}
         """Values of constants, by the identity of their operation."""
+        self.definitions = NOTHING_DEFINED
+        """Which operation makes each value."""
+        self.assumptions: Mapping[int, str] = {}
+        """What each assumption that is judged is about, by the identity of its operation."""
+        self.observers: Sequence[Observer] = ()
+        """Are told what each operation returned."""
+        self.iterations: list[int] = []
+        """How often each loop around the operation that runs has begun anew."""
 
     def run(self, entry: Entry, arguments: Sequence[Any], blocks: torch.Tensor) -> None:
         """Run these blocks, given by their numbers, together; `arguments` are the values of all parameters.
@@ -139,9 +156,12 @@ class Machine:
             frame, kept, results = _gather(stay, frame)
             position = _compose(position, kept)
             frame.values.update(zip(op.results, results, strict=True))
+            for observer in self.observers:
+                observer.ran(self, frame, op)
         return exits
 
     def _run_op(self, op: Op, frame: Frame) -> None:
+        self.memory.op = op
         try:
             handler = OPS.get(op.name)
             if handler is None:
@@ -158,11 +178,14 @@ class Machine:
             frame.values[op.results[0]] = found
         elif op.results:
             frame.values.update(zip(op.results, found, strict=True))
+        if op.attributes.get("ordering", "weak") != "weak":
+            self.memory.synchronize(frame.blocks, op.attributes["ordering"])
+        for observer in self.observers:
+            observer.ran(self, frame, op)
 
     def block_of(self, number: int) -> tuple[int, int, int]:
         """Return the indices (x, y, z) of a block by its number."""
-        x, y, _ = self.grid
-        return number % x, number // x % y, number // (x * y)
+        return self.memory.block_of(number)
 
     # -- control flow ---------------------------------------------------------------------------------
 
@@ -200,7 +223,14 @@ class Machine:
     def _iterate(
         self, op: Op, frame: Frame, carried: tuple[Any, ...], counter: _Counter | None
     ) -> list[Exit]:
-        """Run a loop's body until no block is left in it; those that leave it "yield" what they leave with."""
+        """Run a loop's body until no block is left in it; those that leave "yield" what they leave with."""
+        self.iterations.append(-1)
+        try:
+            return self._repeat(op, frame, carried, counter)
+        finally:
+            self.iterations.pop()
+
+    def _repeat(self, op: Op, frame: Frame, carried: tuple[Any, ...], counter: _Counter | None) -> list[Exit]:
         (body,) = op.regions
         exits: list[Exit] = []
         around = frame
@@ -219,6 +249,7 @@ class Machine:
                     counter = counter.select(keep)
                     position = _compose(position, keep)
                     around = frame.inner(position)
+            self.iterations[-1] += 1
             inside = around.inner()
             first = () if counter is None else (counter.value,)
             inside.values.update(zip(body.parameters, (*first, *carried), strict=True))

@@ -1,64 +1,43 @@
 """The memory that a launch sees: the arrays it was given, who wrote what, and what no block may touch.
 
 An address is the number of an array in its high bits and the byte in that array's storage in its low ones,
-so that an access that strays says which array it strayed from.
+counted from their middle, so that an access that strays to either side says which array it strayed from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 
-from pytest_cutile.interpret.faults import KernelFault
+from pytest_cutile.interpret.faults import KernelFault, user_location
+from pytest_cutile.interpret.shadow import NOBODY, SEVERAL, UNWRITTEN, WRITTEN, Shadow, shadow_of
 from pytest_cutile.interpret.values import moved
 
 if TYPE_CHECKING:
+    from pytest_cutile.interpret.ir import Op
     from pytest_cutile.interpret.machine import Frame
 
 _OFFSET_BITS = 40
 _OFFSET = (1 << _OFFSET_BITS) - 1
-
-UNWRITTEN = -1
-"""In a shadow: nobody has written this element."""
-WRITTEN = -2
-"""In a shadow: written before this launch, or atomically."""
+_MIDDLE = 1 << (_OFFSET_BITS - 1)
 
 
-class Shadow:
-    """Who wrote each element of a storage: `UNWRITTEN`, `WRITTEN`, or the number of a block of this launch."""
+class AccessObserver(Protocol):
+    """Is told of each load and store, element by element."""
 
-    def __init__(self, elements: int, *, initialized: bool) -> None:
-        self.elements = elements
-        """Elements of the storage."""
-        self.version = 0
-        """torch's count of what the host wrote to the storage until it was made."""
-        self._initialized = initialized
-        self._writers: torch.Tensor | None = None
-        self.unwritten = not initialized
-        """Whether there may be elements that nobody has written."""
-        self.touched = False
-        """Whether this launch has written any."""
+    def loaded(
+        self, frame: Frame, allocation: Allocation, elements: torch.Tensor, chosen: torch.Tensor | None
+    ) -> None:
+        """Note what was read: elements of the storage, and which lanes of them were meant (None: all)."""
 
-    @property
-    def writers(self) -> torch.Tensor:
-        """The writers, int32, by element."""
-        if self._writers is None:
-            start = WRITTEN if self._initialized else UNWRITTEN
-            self._writers = torch.full((self.elements,), start, dtype=torch.int32)
-        return self._writers
-
-    def unwritten_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return which elements of a tensor on this storage nobody has written."""
-        return self.writers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()) == UNWRITTEN
-
-    def end_launch(self) -> None:
-        """Note that what was written is there for the next launch."""
-        if self.touched:
-            self.writers[self.writers >= 0] = WRITTEN
-            self.touched = False
+    def stored(
+        self, frame: Frame, allocation: Allocation, elements: torch.Tensor, chosen: torch.Tensor | None
+    ) -> None:
+        """Note what was written, likewise."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -73,14 +52,16 @@ class Allocation:
     def __post_init__(self) -> None:
         tensor = self.tensor
         self.itemsize = tensor.element_size()
-        storage = tensor.untyped_storage()
-        self.storage_bytes = storage.nbytes()
-        reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        self.start = tensor.storage_offset() * self.itemsize
+        self.shape = tuple(int(length) for length in tensor.shape)
+        self.strides = tuple(int(stride) for stride in tensor.stride())
+        self.storage_bytes = int(tensor.untyped_storage().nbytes())
+        reach = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
+        self.start = int(tensor.storage_offset()) * self.itemsize
         self.end = self.start + (reach * self.itemsize if tensor.numel() else 0)
         self._flat: dict[torch.dtype, torch.Tensor] = {}
         self._holes: torch.Tensor | None = None
-        self.dense = tensor.numel() == reach
+        self.dense = tensor.numel() == 0 or (tensor.numel() == reach and nested(self.shape, self.strides))
+        """Whether the elements lie without gaps, each once, in some order of the axes."""
 
     def flat(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the whole storage as one row of elements."""
@@ -97,37 +78,136 @@ class Allocation:
         if not self.dense and not bad.all():
             if self._holes is None:
                 self._holes = torch.ones(self.storage_bytes // self.itemsize, dtype=torch.bool)
-                covered = self._holes.as_strided(
-                    self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()
-                )
+                covered = self._holes.as_strided(self.shape, self.strides, self.tensor.storage_offset())
                 covered.fill_(value=False)
             elements = offsets.clamp(0, self.storage_bytes - 1) // self.itemsize
-            bad = bad | self._holes[elements]
+            bad = bad | self._holes[elements.clamp(max=len(self._holes) - 1)]
         return bad
+
+    def index_at(self, offset: int) -> tuple[int, ...] | None:
+        """Return the index of the element at a byte of the storage; None: there is no single one."""
+        element, rest = divmod(offset - self.start, self.itemsize)
+        if rest or element < 0 or not nested(self.shape, self.strides):
+            return None
+        index = [0] * len(self.shape)
+        for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
+            if self.shape[axis] > 1:
+                index[axis], element = divmod(element, self.strides[axis])
+        inside = all(at < length for at, length in zip(index, self.shape, strict=True))
+        return tuple(index) if inside and element == 0 else None
+
+    def describe(self, offset: int) -> str:
+        """Return the name and index of the element at a byte of the storage: "X[3, 5]"."""
+        index = self.index_at(offset)
+        if index is not None:
+            return f"{self.name}[{', '.join(map(str, index))}]"
+        return f"{self.name} ({self.distance(offset)} from its start)"
+
+    def origin(self, offsets: torch.Tensor, strides: Sequence[object]) -> tuple[torch.Tensor, ...] | None:
+        """Return at which index of this array views begin, by axis; None: they do not run along its axes.
+
+        Args:
+            offsets: the byte of the storage at which each view begins, `[blocks]`.
+            strides: of the views, one for each axis; tensors are never those of this array.
+        """
+        if len(strides) != len(self.shape) or not nested(self.shape, self.strides):
+            return None
+        along = [axis for axis, length in enumerate(self.shape) if length > 1]
+        if any(not isinstance(strides[axis], int) or strides[axis] != self.strides[axis] for axis in along):
+            return None
+        rest = (offsets - self.start) // self.itemsize
+        index = [torch.zeros_like(rest) for _ in self.shape]
+        for axis in sorted(along, key=lambda axis: -self.strides[axis]):
+            index[axis] = rest.div(self.strides[axis], rounding_mode="floor")
+            rest = rest - index[axis] * self.strides[axis]
+        return tuple(index)
+
+    def distance(self, offset: int) -> str:
+        """Return how far a byte of the storage is from the array's start: "element 12"."""
+        element, rest = divmod(offset - self.start, self.itemsize)
+        return f"byte {offset - self.start}" if rest else f"element {element}"
+
+    @property
+    def layout(self) -> str:
+        """Shape, and strides where they do not follow from it."""
+        plain = self.tensor.is_contiguous()
+        return f"{list(self.shape)}" + ("" if plain else f" with strides {list(self.strides)}")
+
+
+def nested(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether each step along an axis is beyond all smaller steps: no element is there twice."""
+    reach = 1
+    for stride, length in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if stride < reach:
+            return False
+        reach = stride * length
+    return True
 
 
 class Memory:
     """All arrays of a launch."""
 
-    def __init__(self, *, check_races: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        check_races: bool = True,
+        check_tiles: bool = True,
+        grid: Sequence[int] = (1, 1, 1),
+    ) -> None:
         self.allocations: list[Allocation] = []
-        self.shadows: dict[tuple[int, int], Shadow] = {}
-        """Of storages that several arguments may share, by identity and element size."""
+        self._shadows: dict[int, Shadow] = {}
+        """Of storages that several arguments may share, by identity."""
         self.check_races = check_races
         """Whether two blocks may not touch one element, unless atomically."""
+        self.check_tiles = check_tiles
+        """Whether a tile that is wholly outside of its array may not be loaded or stored."""
+        self.op: Op | None = None
+        """The operation that runs: its ordering says whether an access may meet another's."""
+        self.observer: AccessObserver | None = None
+        """Is told of each access; all of them go element by element then."""
+        self.grid = (*grid, 1, 1)[:3]
+        self._synchronized: dict[str, torch.Tensor] = {}
 
-    def add(self, name: str, tensor: torch.Tensor, shadow: Shadow) -> int:
+    def add(self, name: str, tensor: torch.Tensor, shadow: Shadow | None = None) -> int:
         """Add an array; return the address of its first element."""
+        if shadow is None:
+            shadow = shadow_of(tensor)
+        if shadow is None:
+            key = tensor.untyped_storage()._cdata  # noqa: SLF001 - one of several arguments may share a storage
+            shadow = self._shadows.get(key)
+            if shadow is None:
+                size = int(tensor.untyped_storage().nbytes())
+                shadow = self._shadows[key] = Shadow(size, tensor.element_size(), initialized=True)
+        shadow.refine(tensor.element_size())
         allocation = Allocation(name=name, tensor=tensor, shadow=shadow)
         self.allocations.append(allocation)
-        return len(self.allocations) << _OFFSET_BITS | allocation.start
+        return (len(self.allocations) << _OFFSET_BITS | _MIDDLE) + allocation.start
 
     def at(self, address: int) -> tuple[Allocation, int] | None:
         """Return the array that an address belongs to, and the byte in its storage; None: to no array."""
         number = address >> _OFFSET_BITS
         if not 1 <= number <= len(self.allocations):
             return None
-        return self.allocations[number - 1], address & _OFFSET
+        return self.allocations[number - 1], (address & _OFFSET) - _MIDDLE
+
+    def views(
+        self, base: torch.Tensor, strides: Sequence[object]
+    ) -> tuple[Allocation, tuple[torch.Tensor, ...]] | None:
+        """Return the array that views at these addresses are of, and where in it they begin, by axis."""
+        numbers = (base >> _OFFSET_BITS).unique()
+        found = self.at(int(base[0])) if len(numbers) == 1 else None
+        if found is None:
+            return None
+        origin = found[0].origin((base & _OFFSET) - _MIDDLE, strides)
+        return None if origin is None else (found[0], origin)
+
+    def begin_launch(self, written: Iterable[int] | None) -> None:
+        """Note which arrays plain stores may write, by an address of each; None: any of them."""
+        found = self.allocations
+        if written is not None:
+            found = [entry[0] for entry in map(self.at, written) if entry is not None]
+        for allocation in found:
+            allocation.shadow.track_reads = self.check_races
 
     def end_launch(self) -> None:
         """Note that what was written is there for the next launch."""
@@ -137,7 +217,11 @@ class Memory:
     # -- accesses -------------------------------------------------------------------------------------
 
     def load(
-        self, frame: Frame, addresses: torch.Tensor, dtype: torch.dtype, mask: torch.Tensor | None
+        self,
+        frame: Frame,
+        addresses: torch.Tensor,
+        dtype: torch.dtype,
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """Load the elements at `addresses`, `[blocks, ...]`; what `mask` leaves out is anything.
 
@@ -145,16 +229,15 @@ class Memory:
             KernelFault: an element is in no array, was never written, or was written by another block.
         """
         result: torch.Tensor | None = None
-        for allocation, elements, chosen in self._resolve(frame, addresses, dtype, mask, "loads"):
-            if allocation.shadow.unwritten or allocation.shadow.touched:
-                self.check_read(frame, allocation, allocation.shadow.writers[elements], chosen)
+        for allocation, elements, chosen in self.resolve(frame, addresses, dtype, mask, "loads"):
+            self.note_read(frame, allocation, elements, chosen, dtype.itemsize)
             row = allocation.flat(dtype)
-            values = moved(lambda data, at=elements: data[at], row)  # type: ignore[misc]
+            values = moved(_take(elements), row)
             if result is None:
                 result = values
             else:
                 assert chosen is not None
-                result = moved(lambda new, old, pick=chosen: torch.where(pick, new, old), values, result)  # type: ignore[misc]
+                result = moved(_choose(chosen), values, result)
         if result is None:
             result = torch.zeros(addresses.shape, dtype=dtype)
         return result
@@ -172,21 +255,17 @@ class Memory:
         values = moved(lambda tensor: tensor.expand(shape), values)
         if mask is not None:
             mask = mask.expand(shape)
-        for allocation, elements, chosen in self._resolve(frame, addresses, values.dtype, mask, "stores"):
+        for allocation, elements, chosen in self.resolve(frame, addresses, values.dtype, mask, "stores"):
             data, at = values, elements
-            writers = frame.blocks.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
+            writers = frame.blocks.to(torch.int32).reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
             if chosen is not None:
-                data, at, writers = moved(lambda t, c=chosen: t[c], data), at[chosen], writers[chosen]  # type: ignore[misc]
-            self.claim(frame, allocation, lambda row: row, at, writers.to(torch.int32))
-            row = allocation.flat(values.dtype)
+                data, at, writers = moved(_take(chosen), data), at[chosen], writers[chosen]
+            self.note_write(frame, allocation, at, writers, values.dtype.itemsize)
+            if self.observer is not None:
+                self.observer.stored(frame, allocation, elements, chosen)
+            moved(_put(at), allocation.flat(values.dtype), data)
 
-            def put(target: torch.Tensor, source: torch.Tensor, at: torch.Tensor = at) -> torch.Tensor:
-                target[at] = source
-                return target
-
-            moved(put, row, data)
-
-    def _resolve(
+    def resolve(
         self,
         frame: Frame,
         addresses: torch.Tensor,
@@ -194,8 +273,12 @@ class Memory:
         mask: torch.Tensor | None,
         verb: str,
     ) -> list[tuple[Allocation, torch.Tensor, torch.Tensor | None]]:
-        """Return the arrays that are meant: each with the elements, and which of the lanes (None: all)."""
-        itemsize = torch.empty(0, dtype=dtype).element_size()
+        """Return the arrays that are meant: each with the elements, and which of the lanes (None: all).
+
+        Raises:
+            KernelFault: an address is in no array, or begins no element of it.
+        """
+        itemsize = dtype.itemsize
         numbers = addresses >> _OFFSET_BITS
         if mask is not None:
             mask = mask.expand(torch.broadcast_shapes(mask.shape, addresses.shape))
@@ -209,116 +292,321 @@ class Memory:
         lowest, highest = int(there.min()), int(there.max())
         found = []
         for number in [lowest] if lowest == highest else there.unique().tolist():
-            chosen = (
-                mask
-                if lowest == highest
-                else (numbers == number if mask is None else (numbers == number) & mask)
-            )
+            chosen = mask
+            if lowest != highest:
+                chosen = numbers == number if mask is None else (numbers == number) & mask
             entry = self.at(number << _OFFSET_BITS)
             if entry is None:
-                raise self._stray(frame, chosen, addresses, f"{verb} through an address that is in no array")
+                lanes = torch.ones_like(addresses, dtype=torch.bool) if chosen is None else chosen
+                raise KernelFault(
+                    "out-of-bounds",
+                    f"{verb} through an address that is in no array",
+                    block=first_block(frame, lanes),
+                )
             allocation = entry[0]
-            offsets = addresses & _OFFSET
+            offsets = (addresses & _OFFSET) - _MIDDLE
             if chosen is not None:
                 offsets = offsets.masked_fill(~chosen, allocation.start)
             bad = allocation.outside(offsets, itemsize)
             if chosen is not None:
                 bad = bad & chosen
             if bad.any():
-                raise self._out_of_bounds(frame, allocation, bad, offsets, verb)
+                raise self._out_of_bounds(frame, allocation, bad, offsets, itemsize, verb)
             found.append((allocation, offsets // itemsize, chosen))
         return found
 
-    def _stray(
-        self, frame: Frame, chosen: torch.Tensor | None, addresses: torch.Tensor, what: str
-    ) -> KernelFault:
-        lanes = torch.ones_like(addresses, dtype=torch.bool) if chosen is None else chosen
-        return KernelFault("out-of-bounds", what, block=_first_block(frame, lanes))
-
     def _out_of_bounds(
-        self, frame: Frame, allocation: Allocation, bad: torch.Tensor, offsets: torch.Tensor, verb: str
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        bad: torch.Tensor,
+        offsets: torch.Tensor,
+        itemsize: int,
+        verb: str,
     ) -> KernelFault:
         lane = tuple(int(each) for each in bad.nonzero()[0])
-        offset = int(offsets[lane]) - allocation.start
-        shape = list(allocation.tensor.shape)
-        element, rest = divmod(offset, allocation.itemsize)
-        where = f"element {element}" if rest == 0 else f"byte {offset}"
-        strides = (
-            "" if allocation.tensor.is_contiguous() else f" (strides {list(allocation.tensor.stride())})"
-        )
+        offset = int(offsets[lane])
+        block = first_block(frame, bad)
+        if allocation.start <= offset and offset + itemsize <= allocation.end and offset % itemsize:
+            return KernelFault(
+                "misaligned",
+                f"{verb} {itemsize} bytes at {allocation.distance(offset)} of {allocation.name}, "
+                f"an address that is no multiple of {itemsize}",
+                block=block,
+            )
         return KernelFault(
             "out-of-bounds",
-            f"{verb} {where} counted from the start of {allocation.name}, which is {shape}{strides}",
-            block=_first_block(frame, bad),
+            f"{verb} {allocation.distance(offset)} counted from the start of {allocation.name}, "
+            f"which is {allocation.layout}",
+            block=block,
         )
 
-    def check_read(
-        self, frame: Frame, allocation: Allocation, writers: torch.Tensor, chosen: torch.Tensor | None
+    # -- who touched what -----------------------------------------------------------------------------
+
+    def note_read(
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        elements: torch.Tensor,
+        chosen: torch.Tensor | None,
+        itemsize: int,
     ) -> None:
-        if allocation.shadow.unwritten:
-            bad = writers == UNWRITTEN
-            if chosen is not None:
-                bad = bad & chosen
+        """Note a read of elements of the storage, `[blocks, ...]`, where `chosen` says so.
+
+        Raises:
+            KernelFault: one was never written, or was written by another block.
+        """
+        if self.observer is not None:
+            self.observer.loaded(frame, allocation, elements, chosen)
+        shadow = allocation.shadow
+        if shadow.unwritten or shadow.touched or shadow.track_reads:
+            units, chosen = _units(shadow, elements, chosen, itemsize)
+            self.check_read(frame, allocation, _itself, units, chosen)
+
+    def note_write(
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        elements: torch.Tensor,
+        blocks: torch.Tensor,
+        itemsize: int,
+    ) -> None:
+        """Note that each of `blocks` writes the element of the storage that is beside it.
+
+        Raises:
+            KernelFault: another block has touched one of them.
+        """
+        units, _ = _units(allocation.shadow, elements, None, itemsize)
+        blocks = blocks.reshape(*blocks.shape, *[1] * (units.dim() - elements.dim()))
+        self.claim(frame, allocation, _itself, units, blocks)
+
+    def note_atomic(
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        elements: torch.Tensor,
+        chosen: torch.Tensor | None,
+        itemsize: int,
+    ) -> None:
+        """Note that elements of the storage, `[blocks, ...]`, are read and written atomically.
+
+        Raises:
+            KernelFault: one was never written, or was written by another block, and not atomically.
+        """
+        self.note_read(frame, allocation, elements, chosen, itemsize)
+        if self.observer is not None:
+            self.observer.stored(frame, allocation, elements, chosen)
+        shadow = allocation.shadow
+        units, chosen = _units(shadow, elements, chosen, itemsize)
+        shadow.writers[units if chosen is None else units.expand(chosen.shape)[chosen]] = WRITTEN
+
+    def check_read(
+        self, frame: Frame, allocation: Allocation, see: See, index: Any, chosen: torch.Tensor | None
+    ) -> None:
+        """Check who wrote what is read: units at `index` of the storage as `see` sees it, `[blocks, ...]`.
+
+        Raises:
+            KernelFault: one was never written, or was written by another block.
+        """
+        shadow = allocation.shadow
+        if shadow.unwritten:
+            bad = _among(see(shadow.writers)[index] == UNWRITTEN, chosen)
             if bad.any():
+                shadow.compare_with_pattern(allocation.tensor)
+                bad = _among(see(shadow.writers)[index] == UNWRITTEN, chosen)
+            if bad.any():
+                place = self._place(allocation, see, index, bad)
                 raise KernelFault(
                     "uninitialized",
-                    f"reads {int(bad.sum())} elements of {allocation.name} that nothing has written",
-                    block=_first_block(frame, bad),
+                    f"reads {place} of {allocation.layout}, which nothing has written",
+                    block=first_block(frame, bad),
                 )
-        if self.check_races and allocation.shadow.touched:
-            own = frame.blocks.reshape(-1, *[1] * (writers.dim() - 1))
-            bad = (writers >= 0) & (writers != own)
-            if chosen is not None:
-                bad = bad & chosen
+        if not self.check_races or self._ordered():
+            return
+        if shadow.touched:
+            writers = see(shadow.writers)[index]
+            own = _by_block(frame, writers.dim())
+            bad = self._unsynchronized(_among((writers >= 0) & (writers != own), chosen), own, writers)
             if bad.any():
+                other = int(writers.expand(bad.shape)[bad][0])
                 raise KernelFault(
                     "race",
-                    f"reads elements of {allocation.name} that another block (number "
-                    f"{int(writers.expand(bad.shape)[bad][0])}) of this launch has written: "
-                    "which of the two comes first is chance",
-                    block=_first_block(frame, bad),
+                    f"reads {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} "
+                    f"of the same launch writes{_stored_at(allocation)}: which of them comes first is chance",
+                    block=first_block(frame, bad),
                 )
+        if shadow.track_reads:
+            self._track_read(frame, see(shadow.readers), index, chosen)
+
+    def _track_read(
+        self, frame: Frame, readers: torch.Tensor, index: Any, chosen: torch.Tensor | None
+    ) -> None:
+        before = readers[index]
+        own = _by_block(frame, before.dim())
+        shape = torch.broadcast_shapes(before.shape, own.shape, () if chosen is None else chosen.shape)
+        reader = torch.where((before == NOBODY) | (before == own), own, SEVERAL)
+        if before.shape[0] == 1 and frame.size > 1:
+            reader = torch.full_like(before, SEVERAL) if chosen is None else reader[:1].fill_(SEVERAL)
+        if chosen is None:
+            readers[index] = reader
+            if frame.size > 1:
+                # Two blocks of these may have read one element: one of the two wrote last.
+                after = readers[index]
+                readers[index] = torch.where(after == reader, after, SEVERAL)
+            return
+        lanes = chosen.expand(shape)
+        units = index.expand(shape)[lanes]
+        reader = reader.expand(shape)[lanes]
+        readers[units] = reader
+        after = readers[units]
+        readers[units[after != reader]] = SEVERAL
 
     def claim(
         self,
         frame: Frame,
         allocation: Allocation,
-        see: Callable[[torch.Tensor], torch.Tensor],
+        see: See,
         index: Any,
         blocks: torch.Tensor,
+        *,
+        distinct: bool = False,
     ) -> None:
-        """Note who writes the elements at `index` of the storage as `see` sees it.
+        """Note who writes the units at `index` of the storage as `see` sees it.
+
+        With `distinct`, no two of `blocks` write one unit here.
 
         Raises:
-            KernelFault: another block has written one of them.
+            KernelFault: another block has touched one of them.
         """
         shadow = allocation.shadow
+        judged = self.check_races and not self._ordered()
         writers = see(shadow.writers)
-        if self.check_races and shadow.touched:
-            before = writers[index]
-            bad = (before >= 0) & (before != blocks)
+        if judged and shadow.touched:
+            self._judge_write(allocation, see, index, writers[index], blocks)
+        if judged and shadow.was_read:
+            readers = see(shadow.readers)[index]
+            bad = (readers == SEVERAL) | ((readers >= 0) & (readers != blocks))
+            bad = self._unsynchronized(bad, blocks, readers)
             if bad.any():
-                raise self._conflict(allocation, bad, before, blocks)
+                one = int(readers[bad][0])
+                reader = f"block {self.block_of(one)}" if one >= 0 else "another block"
+                raise KernelFault(
+                    "race",
+                    f"writes {self._place(allocation, see, index, bad)}, which {reader} of the same launch "
+                    "reads: which of them comes first is chance",
+                    block=(int(blocks.expand(bad.shape)[bad][0]),),
+                )
         writers[index] = blocks
         shadow.touched = True
-        if self.check_races and frame.size > 1:
-            after = writers[index]
-            bad = after != blocks
-            if bad.any():
-                raise self._conflict(allocation, bad, after, blocks)
+        if self.op is not None:
+            shadow.stores[id(self.op)] = self.op
+        if judged and frame.size > 1 and not distinct:
+            self._judge_write(allocation, see, index, writers[index], blocks)
 
-    def _conflict(
-        self, allocation: Allocation, bad: torch.Tensor, one: torch.Tensor, other: torch.Tensor
-    ) -> KernelFault:
-        return KernelFault(
-            "race",
-            f"writes an element of {allocation.name} that another block (number {int(one[bad][0])}) of this "
-            "launch writes as well: which value stays is chance",
-            block=(int(other.expand(bad.shape)[bad][0]),),
-        )
+    def _judge_write(
+        self, allocation: Allocation, see: See, index: Any, writers: torch.Tensor, blocks: torch.Tensor
+    ) -> None:
+        bad = (writers >= 0) & (writers != blocks)
+        bad = self._unsynchronized(bad, blocks, writers)
+        if bad.any():
+            other = int(writers[bad][0])
+            raise KernelFault(
+                "race",
+                f"writes {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} of "
+                f"the same launch writes as well{_stored_at(allocation)}: which value stays is chance",
+                block=(int(blocks.expand(bad.shape)[bad][0]),),
+            )
+
+    # -- blocks that wait for each other --------------------------------------------------------------
+
+    def synchronize(self, blocks: torch.Tensor, ordering: str) -> None:
+        """Note that blocks acquire or release, with an atomic operation: what they touch is ordered then.
+
+        Which release an acquire has met is not followed: one of each kind, at any time, is taken as enough.
+        """
+        for kind in ("acquire", "release"):
+            if ordering in {kind, "acq_rel"}:
+                if kind not in self._synchronized:
+                    self._synchronized[kind] = torch.zeros(math.prod(self.grid), dtype=torch.bool)
+                self._synchronized[kind][blocks] = True
+
+    def _ordered(self) -> bool:
+        """Return whether the access that runs may meet those of other blocks: it is not a plain one."""
+        return self.op is not None and self.op.attributes.get("ordering", "weak") != "weak"
+
+    def _unsynchronized(self, bad: torch.Tensor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return which of the bad are so although they may have waited for each other."""
+        if len(self._synchronized) < 2:  # noqa: PLR2004
+            return bad
+        acquired, released = (self._synchronized[kind] for kind in ("acquire", "release"))
+        waited = acquired[own.to(torch.int64)]
+        return bad & ~(waited & ((other < 0) | released[other.clamp(min=0).to(torch.int64)]))
+
+    # -- what a fault says ----------------------------------------------------------------------------
+
+    def block_of(self, number: int) -> tuple[int, int, int]:
+        """Return the indices (x, y, z) of a block by its number."""
+        x, y, _ = self.grid
+        return number % x, number // x % y, number // (x * y)
+
+    def _place(self, allocation: Allocation, see: See, index: Any, bad: torch.Tensor) -> str:
+        """Return the name of the first bad element."""
+        shadow = allocation.shadow
+        found = see(torch.arange(len(shadow.writers)))[index]
+        return allocation.describe(int(found.expand(bad.shape)[bad][0]) * shadow.unit)
 
 
-def _first_block(frame: Frame, lanes: torch.Tensor) -> tuple[int, ...]:
+See: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""How to look at a row of units, so that an index finds those that are meant."""
+
+
+def _itself(row: torch.Tensor) -> torch.Tensor:
+    return row
+
+
+def _units(
+    shadow: Shadow, elements: torch.Tensor, chosen: torch.Tensor | None, itemsize: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the shadow's units that elements of a storage cover, with one more axis if those are several."""
+    shadow.refine(itemsize)
+    each = itemsize // shadow.unit
+    if each == 1:
+        return elements, chosen
+    units = elements[..., None] * each + torch.arange(each)
+    return units, None if chosen is None else chosen[..., None]
+
+
+def _by_block(frame: Frame, dims: int) -> torch.Tensor:
+    return frame.blocks.to(torch.int32).reshape(-1, *[1] * (dims - 1))
+
+
+def _among(bad: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
+    return bad if chosen is None else bad & chosen
+
+
+def _stored_at(allocation: Allocation) -> str:
+    """Say where other blocks have written, if that is one place, and another than the fault's."""
+    places = {str(user_location(op.location)) for op in allocation.shadow.stores.values()}
+    return f" (at {places.pop()})" if len(places) == 1 else ""
+
+
+def _take(index: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda data: data[index]
+
+
+def _choose(pick: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda new, old: torch.where(pick, new, old)
+
+
+def _put(index: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def put(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        target[index] = source
+        return target
+
+    return put
+
+
+def first_block(frame: Frame, lanes: torch.Tensor) -> tuple[int, ...]:
     """Return the number of the first block with a lane set; the machine makes indices of it."""
     rows = lanes.reshape(lanes.shape[0], -1).any(dim=1)
     return (int(frame.blocks[int(rows.nonzero()[0])]),)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.interpret.faults import NotInterpreted
+from pytest_cutile.interpret.faults import KernelFault, NotInterpreted
 from pytest_cutile.interpret.ir import DYNAMIC, Op, Pointer, TensorView, Tile, TiledView
 from pytest_cutile.interpret.machine import Frame, Machine, operation
-from pytest_cutile.interpret.memory import Allocation
+from pytest_cutile.interpret.memory import Allocation, first_block, nested
 from pytest_cutile.interpret.ops.shapes import numbers
 from pytest_cutile.interpret.values import TOKEN, ArrayValue, ViewValue, dtype_of, moved
 
@@ -95,15 +95,21 @@ class _Target:
         self.itemsize = torch.empty(0, dtype=self.dtype).element_size()
         self._index = [frame[value].to(torch.int64) for value in index]
 
-    def addresses(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the address of each element, and which are in the array (None: all)."""
+    def addresses(self, machine: Machine, op: Op, verb: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the address of each element, and which are in the array (None: all).
+
+        Raises:
+            KernelFault: a tile is wholly outside of the array, or outside although the kernel denies it.
+        """
         array, kind = self.view.array, self.view.type
         dims = len(kind.tile_shape)
         address = array.base.reshape(-1, *[1] * dims)
         inside: torch.Tensor | None = None
+        within_by_axis = {}
         for at, (length, axis) in enumerate(zip(kind.tile_shape, kind.axes, strict=True)):
             index = self._index[at]
-            if kind.kind == "gather_scatter" and axis == kind.sparse_axis:
+            listed = kind.kind == "gather_scatter" and axis == kind.sparse_axis
+            if listed:
                 positions = index.reshape(index.shape[0], -1)
             else:
                 first = index.reshape(-1, 1)
@@ -115,15 +121,82 @@ class _Target:
             within = (positions >= 0) & (positions < limit)
             if not within.all():
                 inside = within if inside is None else inside & within
+                if not listed:
+                    self._check_within(machine, op, at, within, verb)
+            within_by_axis[axis] = positions, within
             address = address + positions * _spread(array.strides[axis], dims) * self.itemsize
+        self._check_reach(machine, within_by_axis, inside, verb)
         return address, inside
 
-    def tiles(self, machine: Machine) -> _WholeTiles | None:
+    def _check_within(self, machine: Machine, op: Op, at: int, within: torch.Tensor, verb: str) -> None:
+        """Check that the tiles reach into the array along an axis: for others cuTile promises nothing."""
+        denied = op.attributes.get("inbounds") or ()
+        if at < len(denied) and denied[at]:
+            bad, what = ~within, "although check_bounds=False says that no tile sticks out"
+        else:
+            bad, what = ~within.any(dim=at + 1, keepdim=True), "which cuTile leaves undefined"
+        if not machine.memory.check_tiles or not bad.any():
+            return
+        block = first_block(self.frame, bad)
+        row = int(bad.reshape(len(bad), -1).any(dim=1).nonzero()[0])
+        index = [int(each[row if len(each) > 1 else 0]) for each in (i.reshape(-1) for i in self._index)]
+        shape = [
+            int(each[row if len(each) > 1 else 0]) if isinstance(each, torch.Tensor) else each
+            for each in self.view.array.shape
+        ]
+        extent = "wholly outside of" if what.startswith("which") else "partly outside of"
+        raise KernelFault(
+            "out-of-bounds",
+            f"{verb} tile {index}, of shape {list(self.view.type.tile_shape)}, which is {extent} "
+            f"{self._name(machine)}, which is {shape}, along axis {self.view.type.axes[at]}: {what}",
+            block=block,
+        )
+
+    def _check_reach(
+        self,
+        machine: Machine,
+        by_axis: dict[int, tuple[torch.Tensor, torch.Tensor]],
+        inside: torch.Tensor | None,
+        verb: str,
+    ) -> None:
+        """Check that a slice, as far as it is accessed, ends where its array does along every axis."""
+        array = self.view.array
+        found = machine.memory.views(array.base, array.strides)
+        if found is None:
+            return
+        allocation, origin = found
+        for axis, (positions, within) in by_axis.items():
+            index = positions + _spread(origin[axis], len(by_axis))
+            bad = within & ((index < 0) | (index >= allocation.shape[axis]))
+            if not bad.any():
+                continue
+            bad = bad if inside is None else bad & inside
+            if bad.any():
+                first = int(index.expand(bad.shape)[bad][0])
+                raise KernelFault(
+                    "out-of-bounds",
+                    f"{verb} index {first} along axis {axis} of {allocation.name}, which is "
+                    f"{allocation.layout}: the slice that it goes through reaches beyond its array",
+                    block=first_block(self.frame, bad),
+                )
+
+    def _name(self, machine: Machine) -> str:
+        """Return the name of the array that the view is of."""
+        found = machine.memory.at(int(self.view.array.base[0]))
+        if found is None:
+            return "its array"
+        allocation = found[0]
+        whole = self.view.array.shape == allocation.shape
+        return allocation.name if whole else f"a slice of {allocation.name}"
+
+    def tiles(self, machine: Machine) -> _WholeTiles | None:  # noqa: PLR0911 - reasons why not
         """Return how to see the array as whole tiles, if all tiles that are meant are whole and in bounds."""
         array, kind = self.view.array, self.view.type
         found = machine.memory.at(int(array.base)) if array.base.numel() == 1 else None
         if found is None or kind.kind == "gather_scatter" or not kind.tile_shape:
             return None
+        if machine.memory.observer is not None or found[0].shadow.unit != self.itemsize:
+            return None  # what is looked at has to be told apart
         shape = [length for length in array.shape if isinstance(length, int)]
         strides = [stride for stride in array.strides if isinstance(stride, int) and stride >= 0]
         if len(shape) < len(array.shape) or len(strides) < len(shape):
@@ -131,8 +204,14 @@ class _Target:
         allocation, start = found
         reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
         inside = allocation.start <= start and start + reach * self.itemsize <= allocation.end
-        if start % self.itemsize or not allocation.dense or not inside:
+        itself = tuple(shape) == allocation.shape and tuple(strides) == allocation.strides
+        if start % self.itemsize or not inside or not (itself or allocation.dense):
             return None
+        if not itself:
+            origin = allocation.origin(torch.tensor([start]), strides)
+            ends = zip(origin or (), shape, allocation.shape, strict=False)
+            if any(int(first) + length > whole for first, length, whole in ends):
+                return None  # it reaches beyond its array, maybe where nothing is accessed
         counts, outer, inner, indices = [], [], [], []
         for at, (length, axis) in enumerate(zip(kind.tile_shape, kind.axes, strict=True)):
             step = _step(kind, at)
@@ -165,6 +244,15 @@ class _WholeTiles:
     strides: tuple[int, ...]
     index: tuple[torch.Tensor, ...]
 
+    def distinct(self, blocks: int) -> bool:
+        """Return whether no two of the blocks mean tiles that share an element."""
+        if not nested(self.sizes, self.strides):
+            return False
+        numbers = torch.zeros(1, dtype=torch.int64)
+        for count, index in zip(self.sizes, self.index, strict=False):
+            numbers = numbers * count + index
+        return numbers.numel() == blocks and len(numbers.unique()) == blocks
+
     def see(self, row: torch.Tensor) -> torch.Tensor:
         """Return a storage's elements as tiles of the array."""
         return row.as_strided(self.sizes, self.strides, self.first)
@@ -181,12 +269,11 @@ def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, An
     whole = target.tiles(machine)
     if whole is not None:
         shadow = whole.allocation.shadow
-        if shadow.unwritten or shadow.touched:
-            writers = whole.see(shadow.writers)[whole.index]
-            machine.memory.check_read(frame, whole.allocation, writers, None)
+        if shadow.unwritten or shadow.touched or shadow.track_reads:
+            machine.memory.check_read(frame, whole.allocation, whole.see, whole.index, None)
         row = whole.allocation.flat(target.dtype)
         return moved(lambda data: whole.see(data)[whole.index], row), TOKEN
-    addresses, inside = target.addresses()
+    addresses, inside = target.addresses(machine, op, "loads")
     return _load(
         machine, frame, addresses, target.dtype, inside, _fill(target.dtype, view.type.padding)
     ), TOKEN
@@ -218,7 +305,9 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
         dims = len(view.type.tile_shape)
         index = tuple(each.expand(frame.size) for each in whole.index)
         writers = frame.blocks.to(torch.int32).reshape(-1, *[1] * dims).expand(-1, *view.type.tile_shape)
-        machine.memory.claim(frame, whole.allocation, whole.see, index, writers)
+        machine.memory.claim(
+            frame, whole.allocation, whole.see, index, writers, distinct=whole.distinct(frame.size)
+        )
 
         def put(row: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
             whole.see(row)[index] = data
@@ -226,7 +315,7 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
 
         moved(put, whole.allocation.flat(target.dtype), value)
         return TOKEN
-    addresses, inside = target.addresses()
+    addresses, inside = target.addresses(machine, op, "stores")
     machine.memory.store(frame, addresses, value, inside)
     return TOKEN
 
@@ -280,3 +369,19 @@ def _token(_machine: Machine, _frame: Frame, _op: Op) -> Any:
 @operation("alloca")
 def _alloca(_machine: Machine, _frame: Frame, op: Op) -> Any:
     raise NotInterpreted(f"the interpreter does not know {op.name}")
+
+
+def accessed(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, bool]:
+    """Return what a load or store that has run accessed.
+
+    Returns:
+        The address of each element, which elements were accessed (None: all), and whether the others have a
+        value that the kernel gave them.
+    """
+    if "view" in op.operands:
+        view: ViewValue = frame[op.operands["view"]]
+        addresses, inside = _Target(frame, view, op.operands["index"]).addresses(machine, op, "accesses")
+        return addresses, inside, view.type.padding is not None
+    mask = op.operands["mask"]
+    addresses = frame[op.operands["source" if "source" in op.operands else "pointers"]]
+    return addresses, None if mask is None else frame[mask], op.operands.get("padding") is not None

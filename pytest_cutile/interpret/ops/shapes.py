@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from pytest_cutile.interpret.assumptions import check_assumption
 from pytest_cutile.interpret.ir import Op, Tile
 from pytest_cutile.interpret.machine import Frame, Machine, operation
 from pytest_cutile.interpret.values import dtype_of, known, moved
@@ -130,8 +131,10 @@ def _num_blocks(machine: Machine, _frame: Frame, _op: Op) -> tuple[torch.Tensor,
 
 
 @operation("assume")
-def _assume(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+def _assume(machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     value: torch.Tensor = frame[op.operands["value"]]
+    if id(op) in machine.assumptions:
+        check_assumption(machine, frame, op, value)
     return value
 
 

@@ -1,0 +1,172 @@
+"""What a kernel's operations say before it runs: where values come from, and which arguments are written."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_cutile.interpret.faults import user_location
+from pytest_cutile.interpret.ir import Block, Entry, Op, Pointer, Tile
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_cutile.interpret.machine import Machine
+
+_STORES = {"store_view_tko": "view", "store_ptr_tko": "pointers"}
+_LEADS_TO = {
+    "make_partition_view": "array",
+    "make_strided_view": "array",
+    "make_gather_scatter_view": "array",
+    "make_tensor_view": "base",
+    "assume": "value",
+    "offset": "pointer",
+    "broadcast": "source",
+    "reshape": "source",
+    "ptr_to_ptr": "source",
+}
+"""The operand from which what an operation returns has its address."""
+_PRIVATE = ("reduce", "scan")
+
+
+def every_op(block: Block) -> Iterator[Op]:
+    """Yield all operations of a block and of those inside it."""
+    for op in block.ops:
+        yield op
+        for region in op.regions:
+            yield from every_op(region)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definitions:
+    """Which operation makes each value, as each operation sees them: blocks use a number more than once."""
+
+    made_by: dict[tuple[int, int], Op | None]
+    """By the identity of the operation that looks, and the value; None: a parameter of a block."""
+    private: frozenset[int]
+    """Identities of the operations inside reductions and scans, where lanes are no blocks."""
+    parameters: frozenset[int]
+    """Values that the kernel is launched with."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Definitions:
+        """Find the definitions of a kernel."""
+        made_by: dict[tuple[int, int], Op | None] = {}
+        private: set[int] = set()
+
+        def walk(block: Block, around: dict[int, Op | None], *, inside_private: bool) -> None:
+            visible = {**around, **dict.fromkeys(block.parameters)}
+            for op in block.ops:
+                for value in operands_of(op):
+                    made_by[id(op), value] = visible.get(value)
+                if inside_private:
+                    private.add(id(op))
+                for region in op.regions:
+                    walk(region, visible, inside_private=inside_private or op.name in _PRIVATE)
+                visible.update(dict.fromkeys(op.results, op))
+
+        walk(entry.body, {}, inside_private=False)
+        return cls(made_by=made_by, private=frozenset(private), parameters=frozenset(entry.body.parameters))
+
+    def root(self, op: Op, value: int) -> int | None:
+        """Return the kernel's parameter that an address comes from; None: that cannot be seen."""
+        while True:
+            source = self.made_by[id(op), value]
+            if source is None:
+                return value if value in self.parameters else None
+            key = _LEADS_TO.get(source.name)
+            if key is None:
+                return None
+            op, value = source, source.operands[key]
+
+
+NOTHING_DEFINED = Definitions(made_by={}, private=frozenset(), parameters=frozenset())
+
+
+def operands_of(op: Op) -> tuple[int, ...]:
+    """Return the values that an operation takes."""
+    found: list[int] = []
+    for operand in op.operands.values():
+        if isinstance(operand, tuple):
+            found += operand
+        elif operand is not None:
+            found.append(operand)
+    return tuple(found)
+
+
+def written_parameters(entry: Entry, definitions: Definitions) -> set[int] | None:
+    """Return the parameters through whose addresses the kernel stores, atomics aside; None: maybe any."""
+    found = set()
+    for op in every_op(entry.body):
+        if op.name in _STORES:
+            root = definitions.root(op, op.operands[_STORES[op.name]])
+            if root is None:
+                return None
+            found.add(root)
+    return found
+
+
+def judged_assumptions(
+    entry: Entry, definitions: Definitions, ranks: dict[int, tuple[int, ...]]
+) -> dict[int, str]:
+    """Return the assumptions whose violation is a fault, by identity, each with what it is about.
+
+    Those are the ones of the kernel's parameters, and those that its author wrote. What cuda-tile derives
+    from them is not judged: 1.7.0 derives false ones from strides along axes of length 1, so that those
+    strides are left out as well.
+
+    Args:
+        entry: the kernel.
+        definitions: those of the kernel.
+        ranks: the shapes of arrays, by the parameter that is their address; lengths and strides follow it.
+    """
+    free = {
+        base + 1 + len(shape) + axis
+        for base, shape in ranks.items()
+        for axis, length in enumerate(shape)
+        if length <= 1
+    }
+    found = {}
+    for op in every_op(entry.body):
+        if op.name != "assume":
+            continue
+        value = op.operands["value"]
+        root: int | None = value
+        source = definitions.made_by[id(op), value]
+        while source is not None and source.name == "assume":
+            value = source.operands["value"]
+            source = definitions.made_by[id(source), value]
+        root = value if source is None and value in definitions.parameters else None
+        if root is not None and root not in free:
+            found[id(op)] = "address" if _is_address(op) else "parameter"
+        elif _was_written(op):
+            found[id(op)] = "value"
+    return found
+
+
+def _is_address(op: Op) -> bool:
+    (kind,) = op.result_types
+    return isinstance(kind, Tile) and isinstance(kind.element, Pointer)
+
+
+def _was_written(op: Op) -> bool:
+    location = user_location(op.location)
+    return location is not None and "assume" in linecache.getline(location.file, location.line)
+
+
+def prepare(machine: Machine, entry: Entry, arguments: Sequence[torch.Tensor]) -> None:
+    """Tell a machine what a kernel's operations say about its arguments, the values of all parameters."""
+    definitions = Definitions.of(entry)
+    machine.definitions = definitions
+    value_of = dict(zip(entry.body.parameters, arguments, strict=True))
+    written = written_parameters(entry, definitions)
+    machine.memory.begin_launch(None if written is None else [int(value_of[each]) for each in written])
+    ranks = {}
+    for value, kind in zip(entry.body.parameters, entry.body.parameter_types, strict=True):
+        if isinstance(kind, Tile) and isinstance(kind.element, Pointer):
+            found = machine.memory.at(int(value_of[value]))
+            if found is not None:
+                ranks[value] = found[0].shape
+    machine.assumptions = judged_assumptions(entry, definitions, ranks)

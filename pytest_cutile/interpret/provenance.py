@@ -1,0 +1,361 @@
+"""Remembers which block and which line of a kernel wrote each element, and the tiles that it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_cutile.interpret.births import element_of
+from pytest_cutile.interpret.faults import excerpt, user_location
+from pytest_cutile.interpret.ops.access import accessed
+from pytest_cutile.interpret.show import show_number, show_row, summary
+from pytest_cutile.interpret.watch import block_of
+
+if TYPE_CHECKING:
+    from pytest_cutile.interpret.ir import Location, Op
+    from pytest_cutile.interpret.machine import Frame, Machine
+    from pytest_cutile.interpret.memory import Allocation
+
+LEVELS = 2
+"""Operations to walk back from a store; those that only move or convert elements are not counted."""
+MAX_TILES = 24
+"""Tiles to keep for each store."""
+MAX_BYTES = 1 << 29
+"""Bytes of all kept tiles together; stores after that are remembered without."""
+
+_FREE = {"reshape", "broadcast", "permute", "ftof", "assume", "exti", "trunci", "bitcast"}
+_ENDS = {"for", "loop", "if", "load_view_tko", "load_ptr_tko", "constant", "iota", "get_tile_block_id"}
+
+Position = tuple[int | None, ...]
+"""Index of an element of a tile; None stands for a whole axis."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TracedTile:
+    """A tile that an element came from."""
+
+    depth: int
+    """Steps back from the store."""
+    role: str
+    """Which operand of the step before: "lhs"."""
+    op: str
+    """Name of the operation in Tile IR that made it; empty: it is a parameter of the kernel or of a loop."""
+    location: Location | None
+    """Where, in the user's source."""
+    type: str
+    """Shape and dtype: "tile<64x1xf32>"."""
+    tile: torch.Tensor
+    """The value in the block that wrote the element, `[*shape]`."""
+    position: Position | None
+    """What the element was made of; None: that cannot be said."""
+    source: str
+    """Element of an array that was loaded: "X[3, 5]"; empty if it is none."""
+
+    def __str__(self) -> str:
+        place = f" at {self.location}" if self.location else ""
+        text = f"{self.role} = {self.op or 'parameter'}{place}: {self.type}, {summary(self.tile)}"
+        if self.position is not None:
+            text += f"; [{', '.join(':' if each is None else str(each) for each in self.position)}] = "
+            text += _show_at(self.tile, self.position)
+        return text + (f", loaded from {self.source}" if self.source else "")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace:
+    """How an element of an array came to be."""
+
+    launch: int
+    """Launches before the one that wrote it."""
+    kernel: str
+    """Name of the kernel's function."""
+    block: tuple[int, int, int]
+    """The last block that wrote it."""
+    op: str
+    """Name of the operation in Tile IR that did."""
+    location: Location | None
+    """Where, in the user's source."""
+    iterations: tuple[int, ...]
+    """Iteration of each loop around it, from 0, outermost first."""
+    element: str
+    """The element by the name of the kernel's argument: "Y[3, 5]"."""
+    tiles: tuple[TracedTile, ...]
+    """What was stored, then what that was made of; empty if it was not kept."""
+
+    def __str__(self) -> str:
+        loops = f", iteration {', '.join(map(str, self.iterations))} of its loop" if self.iterations else ""
+        text = f"{self.kernel} wrote {self.element} last in block {self.block}{loops}"
+        text += excerpt(self.location) if self.location else ""
+        return "\n".join([text, *(f"  {'  ' * tile.depth}{tile}" for tile in self.tiles)])
+
+
+@dataclass(eq=False, kw_only=True)
+class _Node:
+    """A tile of all blocks of a store, and what it was made of."""
+
+    role: str
+    op: Op | None
+    type: str
+    tile: torch.Tensor
+    loaded: tuple[torch.Tensor, torch.Tensor | None] | None = None
+    children: list[_Node] = field(default_factory=list)
+
+
+@dataclass(eq=False, kw_only=True)
+class _Store:
+    machine: Machine
+    launch: int
+    op: Op
+    iterations: tuple[int, ...]
+    blocks: torch.Tensor
+    allocation: Allocation
+    elements: torch.Tensor
+    value: _Node | None
+
+
+@dataclass(eq=False)
+class _Record:
+    """The last store to each unit of a storage, by its number; -1: none."""
+
+    storage: torch.UntypedStorage  # kept, so that its identity stays its own
+    unit: int
+    stores: torch.Tensor
+    blocks: torch.Tensor
+
+
+class Provenance:
+    """Follows stores."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, _Record] = {}
+        self._stores: list[_Store] = []
+        self._machine: Machine | None = None
+        self._launch = -1
+        self._bytes = 0
+
+    def begin_launch(self, machine: Machine) -> None:
+        """Follow another launch."""
+        self._machine = machine
+        self._launch += 1
+
+    def loaded(
+        self, frame: Frame, allocation: Allocation, elements: torch.Tensor, chosen: torch.Tensor | None
+    ) -> None:
+        """Do nothing: loads are found again from the stores."""
+
+    def stored(
+        self, frame: Frame, allocation: Allocation, elements: torch.Tensor, chosen: torch.Tensor | None
+    ) -> None:
+        """Remember a store, and the tiles that its value came from."""
+        machine = self._machine
+        assert machine is not None
+        op = machine.memory.op
+        assert op is not None
+        value = op.operands.get("value")
+        node = None
+        if value is not None and self._bytes < MAX_BYTES:
+            node = _walk(machine, frame, op, "value", value)
+            self._bytes += sum(each.tile.numel() * each.tile.element_size() for each in _all(node))
+        shape = (frame.size, *elements.shape[1:])
+        elements = elements.expand(shape)
+        self._stores.append(
+            _Store(
+                machine=machine,
+                launch=self._launch,
+                op=op,
+                iterations=tuple(machine.iterations),
+                blocks=frame.blocks,
+                allocation=allocation,
+                elements=elements,
+                value=node,
+            )
+        )
+        record = self._record(allocation)
+        each = allocation.itemsize // record.unit
+        blocks = frame.blocks.to(torch.int32).reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
+        if chosen is not None:
+            elements, blocks = elements[chosen.expand(shape)], blocks[chosen.expand(shape)]
+        units = (elements[..., None] * each + torch.arange(each)).reshape(-1, each)
+        record.stores[units] = len(self._stores) - 1
+        record.blocks[units] = blocks.reshape(-1, 1)
+
+    def _record(self, allocation: Allocation) -> _Record:
+        storage = allocation.tensor.untyped_storage()
+        key, unit = storage._cdata, allocation.shadow.unit  # noqa: SLF001
+        record = self._records.get(key)
+        if record is None:
+            size = -(-allocation.storage_bytes // unit)
+            rows = (torch.full((size,), -1, dtype=torch.int32) for _ in range(2))
+            record = self._records[key] = _Record(storage, unit, *rows)
+        elif record.unit > unit:
+            factor = record.unit // unit
+            rows = (row.repeat_interleave(factor) for row in (record.stores, record.blocks))
+            record = self._records[key] = _Record(storage, unit, *rows)
+        return record
+
+    def trace(self, tensor: torch.Tensor, index: tuple[int, ...]) -> Trace:
+        """Return how an element came to be.
+
+        Raises:
+            LookupError: no kernel has written it, or there is no such element.
+        """
+        if len(index) != tensor.dim() or not all(
+            0 <= at < length for at, length in zip(index, tensor.shape, strict=True)
+        ):
+            raise LookupError(f"there is no element {list(index)} in a tensor of shape {list(tensor.shape)}")
+        record = self._records.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+        element = int(tensor.storage_offset()) + sum(
+            at * stride for at, stride in zip(index, tensor.stride(), strict=True)
+        )
+        offset = int(element) * tensor.element_size()
+        number = -1 if record is None else int(record.stores[offset // record.unit])
+        if record is None or number < 0:
+            raise LookupError(f"no kernel has written element {list(index)}")
+        store = self._stores[number]
+        block = int(record.blocks[offset // record.unit])
+        row = store.blocks.tolist().index(block)
+        tiles: list[TracedTile] = []
+        if store.value is not None:
+            target = offset // store.allocation.itemsize
+            where = (store.elements[row] == target).nonzero()
+            _collect(tiles, store, store.value, row, _first(where, store.value.tile.shape[1:]), 0)
+        return Trace(
+            launch=store.launch,
+            kernel=store.machine.kernel,
+            block=store.machine.block_of(block),
+            op=store.op.name,
+            location=user_location(store.op.location),
+            iterations=store.iterations,
+            element=store.allocation.describe(offset),
+            tiles=tuple(tiles),
+        )
+
+
+def _first(where: torch.Tensor, shape: tuple[int, ...]) -> Position | None:
+    if not len(where) or where.shape[1] != len(shape):
+        return None
+    return tuple(min(int(at), length - 1) for at, length in zip(where[-1], shape, strict=True))
+
+
+def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int) -> _Node:
+    """Return the tiles that a value was made of."""
+    count = 0
+
+    def visit(user: Op, role: str, value: int, levels: int) -> _Node | None:
+        nonlocal count
+        tile = frame[value]
+        if not isinstance(tile, torch.Tensor) or count >= MAX_TILES:
+            return None
+        count += 1
+        source = machine.definitions.made_by.get((id(user), value))
+        kind = _type_of(source, value, tile)
+        node = _Node(role=role, op=source, type=kind, tile=tile)
+        if source is None or source.name in _ENDS:
+            if source is not None and source.name.startswith("load_"):
+                addresses, inside, _ = accessed(machine, frame, source)
+                node.loaded = addresses, inside
+            return node
+        left = levels if source.name in _FREE else levels - 1
+        if left >= 0:
+            for name, operand in source.operands.items():
+                for each in operand if isinstance(operand, tuple) else (operand,):
+                    child = None if each is None else visit(source, name, each, left)
+                    if child is not None:
+                        node.children.append(child)
+        return node
+
+    found = visit(op, role, value, LEVELS)
+    assert found is not None
+    return found
+
+
+def _type_of(source: Op | None, value: int, tile: torch.Tensor) -> str:
+    if source is None:
+        return f"{list(tile.shape[1:])} {str(tile.dtype).removeprefix('torch.')}"
+    return str(source.result_types[source.results.index(value)])
+
+
+def _all(node: _Node) -> list[_Node]:
+    return [node, *(each for child in node.children for each in _all(child))]
+
+
+def _collect(
+    tiles: list[TracedTile], store: _Store, node: _Node, row: int, position: Position | None, depth: int
+) -> None:
+    """List what a node and those below it were in one block."""
+    tile = block_of(node.tile, row)
+    source = ""
+    if node.loaded is not None and position is not None and None not in position:
+        source = _loaded_from(store, node, row, [at or 0 for at in position])
+    tiles.append(
+        TracedTile(
+            depth=depth,
+            role=node.role,
+            op=node.op.name if node.op else "",
+            location=user_location(node.op.location) if node.op else None,
+            type=node.type,
+            tile=tile,
+            position=position,
+            source=source,
+        )
+    )
+    for child in node.children:
+        assert node.op is not None
+        before = None
+        if position is not None:
+            before = _position_before(node.op, child, position, tuple(tile.shape))
+        _collect(tiles, store, child, row, before, depth + 1)
+
+
+def _loaded_from(store: _Store, node: _Node, row: int, position: Sequence[int]) -> str:
+    assert node.loaded is not None
+    addresses, inside = node.loaded
+    if inside is not None and not bool(element_of(inside, row, position)):
+        return "padding"
+    found = store.machine.memory.at(int(element_of(addresses, row, position)))
+    return found[0].describe(found[1]) if found else ""
+
+
+def _position_before(  # noqa: PLR0911 - one for each sort of operation
+    op: Op, child: _Node, position: Position, shape: tuple[int, ...]
+) -> Position | None:
+    """Return where in an operand an element of a result came from."""
+    lengths = tuple(child.tile.shape[1:])
+    if op.name == "permute":
+        before: list[int | None] = [None] * len(lengths)
+        for axis, at in zip(op.attributes["permutation"], position, strict=True):
+            before[axis] = at
+        return tuple(before)
+    if op.name == "broadcast":
+        return tuple(None if at is None else min(at, n - 1) for at, n in zip(position, lengths, strict=True))
+    if op.name == "reshape":
+        flat = 0
+        for at, length in zip(position, shape, strict=True):
+            if at is None:
+                return None
+            flat = flat * length + at
+        found = []
+        for length in reversed(lengths):
+            flat, at = divmod(flat, length)
+            found.append(at)
+        return tuple(reversed(found))
+    if op.name in {"mmaf", "mmai"}:
+        if child.role == "acc":
+            return position
+        return (*position[:-1], None) if child.role == "lhs" else (*position[:-2], None, position[-1])
+    if op.name in {"reduce", "scan"}:
+        axis = op.attributes["axis"]
+        after = position[axis + 1 :] if op.name == "scan" else position[axis:]
+        return (*position[:axis], None, *after)
+    if op.name in {"cat", "extract", "insert"}:
+        return None
+    return position if lengths == shape else None
+
+
+def _show_at(tile: torch.Tensor, position: Position) -> str:
+    if position.count(None) > 1:
+        return summary(tile)
+    part = tile[tuple(slice(None) if at is None else at for at in position)]
+    return show_row(part) if None in position else show_number(part)

@@ -1,0 +1,168 @@
+"""Who wrote each element of a storage, and which were never written: what `memory` judges accesses by.
+
+A shadow counts in units: the smallest element that any argument on the storage has, so that arguments of
+different dtypes may share it. A storage that was made uninitialized keeps its shadow from launch to launch;
+what the host writes to it in between is found by torch's count of writes, and by the pattern that the
+storage was filled with.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from pytest_cutile.interpret.ir import Op
+
+UNWRITTEN = -2
+"""Nobody has written this."""
+WRITTEN = -1
+"""Written before this launch, or atomically."""
+NOBODY = -1
+"""No block of this launch has read this."""
+SEVERAL = -2
+"""More than one block of this launch has read this."""
+
+_ATTRIBUTE = "_pytest_cutile_shadow"
+_PATTERNS = MappingProxyType(
+    {
+        torch.float16: (torch.int16, 0x7E5A),
+        torch.bfloat16: (torch.int16, 0x7FDA),
+        torch.float32: (torch.int32, 0x7FC0_5A5A),
+        torch.float64: (torch.int64, 0x7FF8_5A5A_5A5A_5A5A),
+    }
+)
+"""What an uninitialized element holds: a NaN that no arithmetic makes, so that a host's own NaN differs."""
+_INTEGERS = MappingProxyType({2: torch.int16, 4: torch.int32, 8: torch.int64})
+
+
+class Shadow:
+    """Who wrote each unit of a storage: `UNWRITTEN`, `WRITTEN`, or the number of a block of this launch."""
+
+    def __init__(self, storage_bytes: int, unit: int, *, initialized: bool) -> None:
+        self.storage_bytes = storage_bytes
+        self.unit = unit
+        """Bytes that share an entry."""
+        self.unwritten = not initialized
+        """Whether there may be units that nobody has written."""
+        self.touched = False
+        """Whether this launch has written any."""
+        self.stores: dict[int, Op] = {}
+        """The operations of this launch that wrote any, by their identity."""
+        self.track_reads = False
+        """Whether this launch may write what it reads here, so that reads have to be known as well."""
+        self._initialized = initialized
+        self._writers: torch.Tensor | None = None
+        self._readers: torch.Tensor | None = None
+        self._pattern: tuple[torch.dtype, int] = (torch.uint8, 0)
+        self._version = -1
+
+    @property
+    def writers(self) -> torch.Tensor:
+        """The writers, int32, by unit."""
+        if self._writers is None:
+            self._writers = self._row(WRITTEN if self._initialized else UNWRITTEN)
+        return self._writers
+
+    @property
+    def readers(self) -> torch.Tensor:
+        """The readers of this launch, int32, by unit: `NOBODY`, `SEVERAL` or the number of the only one."""
+        if self._readers is None:
+            self._readers = self._row(NOBODY)
+        return self._readers
+
+    @property
+    def was_read(self) -> bool:
+        """Whether this launch has read any, as far as reads are tracked."""
+        return self._readers is not None
+
+    def _row(self, value: int) -> torch.Tensor:
+        return torch.full((-(-self.storage_bytes // self.unit),), value, dtype=torch.int32)
+
+    def refine(self, unit: int) -> None:
+        """Count in smaller units."""
+        if unit >= self.unit:
+            return
+        factor, self.unit = self.unit // unit, unit
+        units = -(-self.storage_bytes // unit)
+        if self._writers is not None:
+            self._writers = self._writers.repeat_interleave(factor)[:units]
+        if self._readers is not None:
+            self._readers = self._readers.repeat_interleave(factor)[:units]
+
+    def unwritten_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return which elements of a tensor on this storage nobody has written, wholly or in part."""
+        self.refine(tensor.element_size())
+        each = tensor.element_size() // self.unit
+        strides = (*(stride * each for stride in tensor.stride()), 1)
+        units = self.writers.as_strided((*tensor.shape, each), strides, tensor.storage_offset() * each)
+        return (units == UNWRITTEN).any(dim=-1)
+
+    def end_launch(self) -> None:
+        """Note that what was written is there for the next launch."""
+        if self.touched:
+            self.writers.clamp_(max=WRITTEN)
+            self.touched = False
+            self.unwritten = self.unwritten and bool((self.writers == UNWRITTEN).any())
+        self.stores = {}
+        self.track_reads = False
+        self._readers = None
+
+    # -- what the host does ---------------------------------------------------------------------------
+
+    def follow_host(self, tensor: torch.Tensor) -> None:
+        """Take note of what the host has written since the last look, through torch."""
+        version = _version_of(tensor)
+        if not self.unwritten or (version is not None and version == self._version):
+            return
+        self._version = -1 if version is None else version
+        if self._pattern[1] == 0:  # which the host may have written as well
+            self.writers.clamp_(min=WRITTEN)
+            self.unwritten = False
+        else:
+            self.compare_with_pattern(tensor)
+
+    def compare_with_pattern(self, tensor: torch.Tensor) -> None:
+        """Take as written what does not hold any more what it was filled with: the host may write unseen."""
+        dtype, pattern = self._pattern
+        itemsize = torch.empty(0, dtype=dtype).element_size()
+        self.refine(itemsize)
+        row = torch.empty(0, dtype=dtype)
+        row.set_(tensor.untyped_storage(), 0, (self.storage_bytes // itemsize,), (1,))
+        changed = (row != pattern).repeat_interleave(itemsize // self.unit)
+        writers = self.writers[: len(changed)]
+        writers[changed & (writers == UNWRITTEN)] = WRITTEN
+
+
+def poison(tensor: torch.Tensor, *, remember: bool = True) -> None:
+    """Fill a tensor that is made uninitialized, and remember that it is: NaN, or zero where there is none.
+
+    One-byte floats are zero, too: their one NaN is no pattern that could be told from the host's.
+    """
+    data = tensor.detach()  # fills leaves that require gradients, too
+    pattern = _PATTERNS.get(data.dtype) or (_INTEGERS.get(data.element_size(), torch.uint8), 0)
+    if pattern[1]:
+        data.view(pattern[0]).fill_(pattern[1])
+    else:
+        data.zero_()
+    if remember and data.numel():
+        shadow = Shadow(data.untyped_storage().nbytes(), data.element_size(), initialized=False)
+        shadow._pattern = pattern  # noqa: SLF001
+        shadow._version = _version_of(tensor) or 0  # noqa: SLF001
+        setattr(tensor.untyped_storage(), _ATTRIBUTE, shadow)
+
+
+def shadow_of(tensor: torch.Tensor) -> Shadow | None:
+    """Return the shadow of a tensor's storage, if it was made uninitialized."""
+    shadow: Shadow | None = getattr(tensor.untyped_storage(), _ATTRIBUTE, None)
+    if shadow is None or shadow.storage_bytes != tensor.untyped_storage().nbytes():
+        return None  # resized since
+    shadow.follow_host(tensor)
+    return shadow
+
+
+def _version_of(tensor: torch.Tensor) -> int | None:
+    """Return torch's count of writes to the tensor and its views; None: it keeps none for this one."""
+    return None if tensor.is_inference() else tensor._version  # noqa: SLF001

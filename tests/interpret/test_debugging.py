@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import softmax
+from pytest_cutile.interpret import Interpreter, Options, interpreting
+from pytest_cutile.interpret.show import show_tile
+from tests.interpret import faulty_kernels as kernels
+from tests.interpret.test_faults import N, launch, line_of, vector
+
+FILE = "interpret/faulty_kernels.py"
+
+
+def run(options: Options, grid: int | tuple[int, ...], kernel: Any, *arguments: Any) -> Interpreter:
+    with interpreting("sm_90", options) as interpreter:
+        launch(grid, kernel, *arguments)
+    return interpreter
+
+
+def matrices() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(8, 12), torch.randn(12, 8), torch.zeros(8, 8, dtype=torch.float16)
+
+
+# -- values at a line ---------------------------------------------------------------------------------
+
+
+def test_the_values_at_a_line_are_those_of_the_block_by_iteration() -> None:
+    x, y, z = matrices()
+    line = line_of(kernels.sum_products, "# watched")
+    options = Options(watch=(f"{FILE}:{line}",), watch_blocks=((1, 0, 0), (0, 1, 0), (9, 9, 9)))
+    watched = run(options, (2, 2), kernels.sum_products, x, y, z, 4).watched
+    products = [value for value in watched.values if value.op == "mmaf"]
+    assert [(value.block, value.iterations) for value in products] == [
+        (block, (k,)) for k in range(3) for block in ((1, 0, 0), (0, 1, 0))
+    ]
+    for value in products:
+        (i, j, _), (k,) = value.block, value.iterations
+        expected = x[4 * i : 4 * i + 4, : 4 * k + 4] @ y[: 4 * k + 4, 4 * j : 4 * j + 4]
+        torch.testing.assert_close(value.tile, expected)
+    text = str(watched)
+    assert "sum_products: acc = ct.mma(a, b, acc)  # watched" in text
+    assert f"mmaf at {kernels.__file__}:{line}:15: tile<4x4xf32> in block (1, 0, 0), iteration 2" in text
+    assert f"[{products[0].tile[0, 0]:.6g}, {products[0].tile[0, 1]:.6g}, " in text
+
+
+def test_one_block_alone_is_watched_by_default() -> None:
+    x, y, z = matrices()
+    line = line_of(kernels.sum_products, "# watched")
+    options = Options(watch=(f"faulty_kernels.py:{line}",), only_block=(1, 1, 0))
+    watched = run(options, (2, 2), kernels.sum_products, x, y, z, 4).watched
+    assert {value.block for value in watched.values} == {(1, 1, 0)}
+    assert z[:4].abs().sum() == 0
+
+
+def test_what_a_watched_line_calls_is_recorded_as_well() -> None:
+    line = line_of(kernels.gather_in_helper, "# caller")
+    watched = run(
+        Options(watch=(f"{FILE}:{line}",)), 1, kernels.gather_in_helper, vector(N), vector(N), 0, N
+    ).watched
+    called = [value for value in watched.values if value.op == "load_ptr_tko"]
+    assert [value.location.line for value in called] == [
+        line_of(kernels._take, "# fault of gather_in_helper")
+    ]
+    assert torch.equal(called[0].tile, vector(N))
+
+
+def test_a_watched_line_without_operations_says_which_lines_have_some() -> None:
+    line = line_of(kernels.copy, "def copy")
+    watched = run(Options(watch=(f"{FILE}:{line - 1}",)), 4, kernels.copy, vector(), vector(), N).watched
+    assert not watched.values
+    assert str(watched).startswith(f"no operation ran on {FILE}:{line - 1} in the blocks [(0, 0, 0)]")
+    assert f"{line + 2}]" in str(watched)
+    with pytest.raises(ValueError, match="no line of source"), interpreting("sm_90", Options(watch=("x",))):
+        pass
+    with interpreting("sm_90") as interpreter, pytest.raises(ValueError, match="no line is watched"):
+        _ = interpreter.watched
+
+
+def test_watching_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cutile.interpret.watch.MAX_VALUES", 2)
+    x, y, z = matrices()
+    line = line_of(kernels.sum_products, "# watched")
+    watched = run(Options(watch=(f"{FILE}:{line}",)), (2, 2), kernels.sum_products, x, y, z, 4).watched
+    assert (len(watched.values), watched.dropped) == (2, 1)
+    assert str(watched).endswith("... and 1 more, which were not kept")
+
+
+def test_tiles_as_text() -> None:
+    assert show_tile(torch.tensor(3)) == "  3"
+    assert show_tile(torch.tensor([[1.0, math.nan]])) == "  [1, nan]\n  from 1 to 1, 1 NaN"
+    assert show_tile(torch.tensor([True, False])) == "  [True, False]\n  1 of 2 true"
+    large = show_tile(torch.arange(400, dtype=torch.int16).reshape(20, 20))
+    assert large.splitlines()[0] == "  [0, 1, 2, ..., 17, 18, 19]"
+    assert large.splitlines()[4] == "  ..."
+    assert large.splitlines()[-1] == "  from 0 to 399"
+    assert show_tile(torch.ones(2).to(torch.float8_e4m3fn)).splitlines()[0] == "  [1, 1]"
+
+
+# -- NaN and Inf --------------------------------------------------------------------------------------
+
+FIND = Options(find_nonfinite=True)
+
+
+def test_the_operation_that_makes_the_first_nan_is_named() -> None:
+    x = vector()
+    x[N : 2 * N] = -math.inf  # block 1: -inf - -inf
+    found = run(FIND, 4, kernels.take_exp2, x, vector(), N).nonfinite
+    first = found.first("NaN")
+    assert first is not None
+    assert (first.kind, first.op, first.block, first.index) == ("computed", "subf", (1, 0, 0), (0,))
+    assert first.operands[0] == ("lhs", "-inf")
+    assert first.location is not None
+    assert first.location.line == line_of(kernels.take_exp2, "# nan")
+    assert "subf makes NaN of lhs = -inf" in str(first)
+    assert "shifted = tile - largest  # nan" in str(first)
+    assert found.first("Inf") is None  # it is not stored
+    [infinite] = found.origins("Inf")
+    assert (infinite.kind, infinite.element, infinite.block) == ("loaded", "x[16]", (1, 0, 0))
+    assert "loads Inf from x[16]" in str(infinite)
+
+
+def test_an_overflow_and_a_division_by_zero_make_the_first_inf() -> None:
+    x, y, z = vector(), vector() + 1, vector().half()
+    y[37] = 0
+    found = run(FIND, 4, kernels.divide, x, y, vector(), N).nonfinite
+    first = found.first("Inf")
+    assert first is not None
+    assert (first.op, first.block, first.index) == ("divf", (2, 0, 0), (5,))
+    assert dict(first.operands) == {"lhs": "37", "rhs": "0"}
+    assert found.first("NaN") is None
+    first = run(FIND, 4, kernels.copy, vector() * 2000, z, N).nonfinite.first("Inf")
+    assert first is not None
+    assert first.operands == (("source", "66000"),)
+    assert (first.op, first.block, first.index) == ("ftof", (2, 0, 0), (1,))
+
+
+def test_a_nan_among_the_inputs_is_loaded_not_made() -> None:
+    x, y, z = matrices()
+    x[6, 9] = math.nan
+    found = run(FIND, (2, 2), kernels.sum_products, x, y, z, 4).nonfinite
+    assert [(each.kind, each.element) for each in found.origins("NaN")] == [("loaded", "x[6, 9]")]
+
+
+def test_minus_infinity_as_padding_or_initial_value_is_no_origin() -> None:
+    for shape in ((5, 300), (3, 40000), (37, 256)):  # rows in one tile, and in chunks
+        with interpreting("sm_90", FIND) as interpreter:
+            softmax.softmax(torch.randn(shape, device="cuda"))
+        assert interpreter.nonfinite.first("NaN") is None
+        assert interpreter.nonfinite.first("Inf") is None
+
+
+def test_a_nan_that_is_never_stored_is_no_origin_of_one_that_is() -> None:
+    x, y = torch.ones(37, 256), torch.empty(37, 256)
+    x[35, 3] = math.inf  # in the last block, whose last rows are padding
+    with interpreting("sm_90", FIND) as interpreter:
+        y = softmax.softmax(x)
+    assert y[35].isnan().all()
+    first = interpreter.nonfinite.first("NaN")
+    assert first is not None
+    assert (first.op, first.block, first.index) == ("subf", (2, 0, 0), (3, 3))
+    assert first.operands == (("lhs", "inf"), ("rhs", "inf"))
+
+
+def test_what_pads_a_tile_if_nobody_says_is_named_last() -> None:
+    found = run(FIND, 4, kernels.sum_tiles, vector(50), vector(4), N).nonfinite
+    first = found.first("NaN")
+    assert first is not None
+    assert (first.kind, first.block, first.index) == ("padding", (3, 0, 0), (2,))
+    assert "with no padding_mode" in str(first)
+    assert run(FIND, 4, kernels.copy, vector(50), vector(50), N).nonfinite.first("NaN") is None
+    x = vector(50)
+    x[7] = math.nan
+    first = run(FIND, 4, kernels.sum_tiles, x, vector(4), N).nonfinite.first("NaN")
+    assert first is not None
+    assert (first.kind, first.element) == ("loaded", "x[7]")
+
+
+def test_a_number_that_is_passed_may_be_nan() -> None:
+    first = run(FIND, 4, kernels.scale, vector(), vector(), math.nan, N).nonfinite.first("NaN")
+    assert first is not None
+    assert str(first) == "scale: NaN is passed to the kernel as a number"
+
+
+# -- who wrote an element -----------------------------------------------------------------------------
+
+TRACE = Options(trace_writes=True)
+
+
+def test_an_element_leads_to_its_block_its_line_and_the_tiles_it_came_from() -> None:
+    x, y, z = matrices()
+    interpreter = run(TRACE, (2, 2), kernels.sum_products, x, y, z, 4)
+    trace = interpreter.trace_element(z, (5, 2))
+    assert (trace.block, trace.op, trace.element) == ((1, 0, 0), "store_view_tko", "z[5, 2]")
+    assert trace.location is not None
+    assert trace.location.line == line_of(kernels.sum_products, "# stored")
+    stored, scaled, acc, *_ = trace.tiles
+    assert [tile.op for tile in (stored, scaled, acc)] == ["ftof", "mulf", "for"]
+    assert torch.equal(stored.tile, z[4:8, :4])
+    assert stored.position == acc.position == (1, 2)
+    torch.testing.assert_close(acc.tile, x[4:8] @ y[:, :4])
+    assert f"[1, 2] = {float(z[5, 2]):.6g}" in str(trace)
+    assert "sum_products wrote z[5, 2] last in block (1, 0, 0)" in str(trace)
+    through_a_view = interpreter.trace_element(z[4:, 1:].t(), (1, 1))
+    assert through_a_view.element == "z[5, 2]"
+
+
+def test_the_last_launch_that_wrote_an_element_is_the_one_that_is_named() -> None:
+    with interpreting("sm_90", TRACE) as interpreter:
+        y = torch.empty(4 * N)
+        launch(4, kernels.copy, vector(), y, N)
+        launch(2, kernels.average_neighbours, vector(), y, N)
+        second, first = (interpreter.trace_element(y, (at,)) for at in (20, 40))
+    assert (first.kernel, first.launch, first.block) == ("copy", 0, (2, 0, 0))
+    assert first.tiles[0].source == "x[40]"
+    assert (second.kernel, second.launch, second.block) == ("average_neighbours", 1, (1, 0, 0))
+    assert {tile.source for tile in second.tiles} == {"", "x[19]", "x[21]"}
+    assert "loaded from x[19]" in str(second)
+
+
+def test_softmax_leads_back_to_its_sums() -> None:
+    with interpreting("sm_90", TRACE) as interpreter:
+        x = torch.randn(37, 256, device="cuda")
+        y = softmax.softmax(x)
+        trace = interpreter.trace_element(y, (20, 100))
+    by_op = {tile.op: tile for tile in trace.tiles}
+    exponential, inverse = by_op["exp2"], by_op["divf"]
+    assert exponential.position == (4, 100)
+    assert inverse.position == (4, 0)
+    found = exponential.tile[4, 100] * inverse.tile[4, 0]
+    torch.testing.assert_close(found, y[20, 100])
+
+
+def test_what_no_kernel_wrote_cannot_be_traced() -> None:
+    with interpreting("sm_90", TRACE) as interpreter:
+        y = torch.zeros(4 * N)
+        launch(3, kernels.copy, vector(), y, N)
+        for tensor, index, message in (
+            (y, (60,), r"no kernel has written element \[60\]"),
+            (vector(), (0,), "no kernel has written"),
+            (y, (64,), r"there is no element \[64\]"),
+            (y, (1, 1), r"there is no element \[1, 1\]"),
+        ):
+            with pytest.raises(LookupError, match=message):
+                interpreter.trace_element(tensor, index)
+    with interpreting("sm_90") as interpreter, pytest.raises(ValueError, match="writers are not recorded"):
+        interpreter.trace_element(y, (0,))
+
+
+def test_faults_are_the_same_when_writers_are_followed() -> None:
+    for options in (TRACE, FIND):
+        with interpreting("sm_90", options), pytest.raises(Exception, match="chance"):
+            launch(4, kernels.store_together, vector(), vector(), 2, N)
