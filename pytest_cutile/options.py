@@ -335,13 +335,13 @@ def _block(text: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _place(config: pytest.Config, text: str) -> tuple[Path, int]:
+def _place(config: pytest.Config, text: str) -> str:
     file, _, number = text.rpartition(":")
     if not file or not re.fullmatch("[0-9]+", number):
         raise pytest.UsageError(
             f"--interpret-watch {text}: expected a file and a line, such as mykernels/softmax.py:42"
         )
-    path = (config.invocation_params.dir / Path(file).expanduser()).resolve()
+    path = config.invocation_params.dir / Path(file).expanduser()
     try:
         lines = len(path.read_text().splitlines())
     except (OSError, UnicodeDecodeError) as error:
@@ -350,7 +350,8 @@ def _place(config: pytest.Config, text: str) -> tuple[Path, int]:
     line = int(number)
     if not 1 <= line <= lines:
         raise pytest.UsageError(f"--interpret-watch {text}: {file} has lines 1 to {lines}")
-    return path, line
+    # A source file is told by the end of its path.
+    return f"{os.path.normpath(file).replace('../', '')}:{line}"
 
 
 def _fraction(config: pytest.Config, name: str) -> float:

@@ -32,8 +32,8 @@ class Interpretation:
     """Whether it does."""
     block: tuple[int, int, int] | None = None
     """The only block that is run; None: all of them."""
-    watch: tuple[Path, int] | None = None
-    """File and line, counted from 1, whose tiles are printed."""
+    watch: str | None = None
+    """File and line, counted from 1, whose tiles are printed: "kernels/softmax.py:98"."""
     both_orders: bool = False
     """Whether each check is made a second time with the blocks in reverse order."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import Compiled
@@ -34,6 +35,8 @@ LARGEST_BYTES = 8 << 20
 """Size of all tensors of a case up to which it is interpreted unasked."""
 LARGEST_FLOPS = 5e9
 """Likewise, its floating-point operations."""
+LINES_TOLD = 16
+"""Of how a wrong element came to be."""
 TOO_LARGE = (
     f"more than {LARGEST_BYTES >> 20} MiB or {LARGEST_FLOPS / 1e9:.0f} GFLOP are interpreted only with "
     "--correct-on=interpreter"
@@ -50,7 +53,7 @@ class Interpreting:
         self._interpreter: Interpreter | None = None
         self._blocked: Blocked | None = None
         self._compilations: dict[bytes, Future[Compiled]] = {}
-        self._launches = 0
+        self._launches = self._shown = 0
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -92,10 +95,9 @@ class Interpreting:
     def _options(self) -> Options:
         from pytest_cutile.interpret import Options
 
-        asked: dict[str, Any] = {"only_block": self._asked.block}
-        if self._asked.watch is not None and "watch" in {field.name for field in fields(Options)}:
-            asked["watch"] = self._asked.watch
-        return Options(**asked)
+        return Options(
+            only_block=self._asked.block, watch=() if self._asked.watch is None else (self._asked.watch,)
+        )
 
     def _compile(self, job: CompileJob) -> None:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
@@ -151,7 +153,7 @@ class Interpreting:
         try:
             return check(self._run)
         except KernelMismatch as mismatch:
-            raise KernelMismatch(f"{prefix}{mismatch}{self._origin(mismatch)}") from None
+            raise KernelMismatch(f"{prefix}{mismatch}{self._tell(check)}") from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except Exception as error:
@@ -168,7 +170,10 @@ class Interpreting:
         __tracebackhide__ = True
         tensors = named_tensors((tuple(args), dict(kwargs)), "input")
         self._refuse_large(sum(tensor.numel() * tensor.element_size() for _, tensor in tensors))
-        outputs = fn(*args, **kwargs)
+        try:
+            outputs = fn(*args, **kwargs)
+        finally:
+            self.show_watched()
         if self._asked.block is not None:
             raise Blocked(Reason.ONE_BLOCK, f"only block {self._asked.block} was run, and nothing compared")
         found = dict(named_tensors(outputs, "output"))
@@ -199,13 +204,46 @@ class Interpreting:
         finally:
             interpreter.options = options
 
-    def _origin(self, mismatch: KernelMismatch) -> str:
-        """Return what the interpreter knows of the worst element: which block and line wrote it, and what."""
-        trace = getattr(self._interpreter, "trace_element", None)
-        if trace is None or mismatch.output is None:
+    def _tell(self, check: Check) -> str:
+        """Return how the worst element of a wrong result came to be, and where a NaN or Inf in it was born.
+
+        Nothing is recorded until a result is wrong, because that takes time: the check is made once more.
+        """
+        import torch
+
+        interpreter = self._interpreter
+        if interpreter is None:
             return ""
-        found = trace(mismatch.output, mismatch.index)
-        return f"\n{found}" if found else ""
+        told: list[str] = []
+        with interpreter.under(replace(interpreter.options, trace_writes=True, find_nonfinite=True)):
+            try:
+                check(self._run)
+            except KernelMismatch as mismatch:
+                if mismatch.output is None:
+                    return ""
+                worst = mismatch.output[mismatch.index]
+                with contextlib.suppress(LookupError):  # the host wrote it
+                    told.append(f"{interpreter.trace_element(mismatch.output, mismatch.index)}")
+                nonfinite = interpreter.nonfinite
+                if torch.isnan(worst) and (origin := nonfinite.first("NaN")):
+                    told.append(f"the first NaN that was stored: {origin}")
+                if torch.isinf(worst) and (origin := nonfinite.first("Inf")):
+                    told.append(f"the first Inf that was stored: {origin}")
+            except Exception:  # noqa: BLE001 - the failure that is explained matters more
+                return ""
+        lines = "\n".join(told).splitlines()
+        if len(lines) > LINES_TOLD:
+            lines[LINES_TOLD:] = ["  ..."]
+        return "".join(f"\n  {line}" for line in lines)
+
+    def show_watched(self) -> None:
+        """Print what was computed at the line that somebody watches, since the last time."""
+        interpreter = self._interpreter
+        if interpreter is None or self._asked.watch is None or self._shown == self._launches:
+            return
+        self._shown = self._launches
+        print(f"\n{interpreter.watched}")  # noqa: T201 - asked for on the command line
+        interpreter.debugging = type(interpreter.debugging)(interpreter.options)
 
 
 # -- faults, known without importing the interpreter, which imports torch ------------------------------

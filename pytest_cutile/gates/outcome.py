@@ -88,6 +88,7 @@ class LaunchesOutcome(AbstractContextManager[None]):
         """Raise what the compiler says, or the outcome that belongs to `error`."""
         __tracebackhide__ = True
         fault = as_fault(error)
+        self._interpreting.show_watched()
         with GateOutcome(self._engine, ""):
             if error is None:
                 self._interpreting.wait_for_compiler()

@@ -77,6 +77,8 @@ def test_a_wrong_kernel_fails_with_both_values(no_gpu):
             "*worst element [[]*",
             "*got *",
             "*exact *",
+            "*add_kernel wrote C[[]*[]] last in block (*",
+            "*add.py:12:5*",
             "add *n1000 *wrong result",
         ]
     )
@@ -363,6 +365,30 @@ def test_one_block_can_be_run_alone_and_prints(no_gpu):
     assert result.stdout.str().count("LAUNCHED") == 1
     result = no_gpu.run("--interpret-block=300", "-rs", gates="cutile_correct")
     result.stdout.fnmatch_lines(["*block (300, 0, 0) is not in the grid (8, 1, 1)*"])
+
+
+def test_tiles_of_a_line_are_shown_for_one_block(no_gpu):
+    line = ADD.splitlines().index(f"    {STORE}") + 1
+    watch = f"--interpret-watch=mykernels/add.py:{line}"
+    result = no_gpu.run(watch, gates="cutile_correct")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines([f"*add_kernel: {STORE}", "*tile<128xf16> in block (0, 0, 0)"])
+    result = no_gpu.run(watch, "--interpret-block=2", gates="cutile_correct")
+    result.stdout.fnmatch_lines(["*tile<128xf16> in block (2, 0, 0)"])
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    result = no_gpu.run(watch, "test_mine.py::test_plain", gates="")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*tile<128xf32> in block (0, 0, 0)"])
+
+
+def test_the_birth_of_a_nan_is_told(no_gpu):
+    text = ADD.replace(STORE, "c = a + b\n    ct.store(C, (i,), c / (c - c))")
+    no_gpu.kernel(text, name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*the first Inf that was stored: add_kernel: divf *", "*add.py:13:*"]
+    )
 
 
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
