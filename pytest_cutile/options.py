@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
-from pytest_cutile.core.settings import CorrectOn, Interpretation, Settings
+from pytest_cutile.core.settings import CheckOn, Interpretation, Settings
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_baselines import is_static
 from pytest_cutile.core.static_rules import StaticRule
@@ -300,21 +300,21 @@ def _kernel_summary(config: pytest.Config) -> Path | None:
 
 def _interpretation(config: pytest.Config) -> Interpretation:
     text = config.getoption("--correct-on")
-    if text not in [*CorrectOn]:
-        raise pytest.UsageError(f"--correct-on {text}: expected {', '.join(CorrectOn)}")
+    if text not in [*CheckOn]:
+        raise pytest.UsageError(f"--correct-on {text}: expected {', '.join(CheckOn)}")
     block, watch = config.getoption("--interpret-block"), config.getoption("--interpret-watch")
     both_orders = config.getoption("--interpret-both-orders")
-    correct_on = CorrectOn(text)
+    correct_on = CheckOn(text)
     asked = {
         "--interpret-block": block is not None,
         "--interpret-watch": watch is not None,
         "--interpret-both-orders": both_orders,
     }
     for name, given in asked.items():
-        if given and correct_on is CorrectOn.GPU:
+        if given and correct_on is CheckOn.GPU:
             raise pytest.UsageError(f"{name} is about the interpreter: leave out --correct-on=gpu")
     if any(asked.values()):
-        correct_on = CorrectOn.INTERPRETER  # on a GPU they would do nothing, in silence
+        correct_on = CheckOn.INTERPRETER  # on a GPU they would do nothing, in silence
     if block is not None and both_orders:
         raise pytest.UsageError("--interpret-both-orders needs all blocks: leave out --interpret-block")
     return Interpretation(

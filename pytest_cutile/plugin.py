@@ -534,6 +534,7 @@ def perf(
         nodeid=node.nodeid,
         name=node.name,
         arch=_arch_of(request),
+        interpreting=_cutile_interpreting,
     )
 
 

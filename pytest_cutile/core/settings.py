@@ -13,7 +13,7 @@ RUN_VARIABLE = "PYTEST_CUTILE_RUN"
 """Environment variable with the process id of the pytest process that the user started."""
 
 
-class CorrectOn(StrEnum):
+class CheckOn(StrEnum):
     """What the gate `correct` runs kernels on."""
 
     AUTO = "auto"
@@ -28,7 +28,7 @@ class CorrectOn(StrEnum):
 class Interpretation:
     """How the gate `correct` interprets kernels on the CPU."""
 
-    correct_on: CorrectOn = CorrectOn.AUTO
+    correct_on: CheckOn = CheckOn.AUTO
     """Whether it does."""
     block: tuple[int, int, int] | None = None
     """The only block that is run; None: all of them."""

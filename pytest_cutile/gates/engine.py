@@ -18,7 +18,7 @@ from pytest_cutile.core.comparisons import StoredRuns
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.repository import Repository
 from pytest_cutile.core.results import GateResult
-from pytest_cutile.core.settings import CorrectOn, Settings
+from pytest_cutile.core.settings import CheckOn, Settings
 from pytest_cutile.core.spec import KernelSpec
 from pytest_cutile.core.static_baselines import StaticFile, read_static, static_path
 from pytest_cutile.core.timing import Device, Timer
@@ -141,8 +141,8 @@ class Engine:
     def interprets(self, arch: str) -> bool:
         """Return whether the gate `correct` for `arch` interprets kernels; else it needs a GPU."""
         correct_on = self.settings.interpretation.correct_on
-        if correct_on is not CorrectOn.AUTO:
-            return correct_on is CorrectOn.INTERPRETER
+        if correct_on is not CheckOn.AUTO:
+            return correct_on is CheckOn.INTERPRETER
         if self.device is None or self.device.arch != arch:
             return True
         if self.device.torch_device != "cuda":

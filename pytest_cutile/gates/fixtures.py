@@ -84,8 +84,10 @@ class Perf:
         nodeid: str,
         name: str,
         arch: str,
+        interpreting: Interpreting | None = None,
     ) -> None:
         self._engine = engine
+        self._interpreting = interpreting
         self._publish = publish
         self._nodeid = nodeid
         self._kernel, self._case = _names(nodeid, name)
@@ -139,6 +141,7 @@ class Perf:
                     work=Work(flops=flops or 0.0, bytes=bytes or 0.0, dtype=dtype),
                     call=lambda: Call(fn, args, kwargs),
                     base=(lambda: duet.function(fn)) if duet is not None else None,
+                    interpreted=self._interpreting is not None,
                 ),
             )
         if outcome.measurement is not None:

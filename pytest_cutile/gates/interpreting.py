@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import Compiled
-from pytest_cutile.core.settings import CorrectOn
+from pytest_cutile.core.settings import CheckOn
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.core.verdicts import Reason
@@ -187,7 +187,7 @@ class Interpreting:
         return outputs
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
-        if self._asked.correct_on is CorrectOn.INTERPRETER:
+        if self._asked.correct_on is CheckOn.INTERPRETER:
             return
         if size_bytes > LARGEST_BYTES or flops > LARGEST_FLOPS:
             raise Blocked(Reason.TOO_LARGE, f"no GPU of {self._arch}; {TOO_LARGE}")

@@ -55,6 +55,8 @@ class SpeedCase:
     """What is compiled for it; None where nobody knows before it runs."""
     check: Callable[[], object] | None = None
     """Compares the result with the reference; run first unless that has been done in this run."""
+    interpreted: bool = False
+    """Whether what is launched now is interpreted: torch does not reach the GPU."""
 
 
 @dataclass(kw_only=True)
@@ -116,6 +118,8 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     """
     again = engine.measured_again
     try:
+        if case.interpreted and engine.device is not None and engine.device.arch == case.arch:
+            raise Blocked(Reason.NO_GPU, "the test is interpreted on the CPU, so nothing can be timed in it")
         engine.usable_device(case.arch)
         found = engine.checked.get(case.identity)
         if found is not None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_cutile.core.settings import CorrectOn
+from pytest_cutile.core.settings import CheckOn
 from pytest_cutile.gates import interpreting
 from tests.plugin.test_compile_gate import ADD
 
@@ -323,6 +323,26 @@ def test_beside_a_gpu_it_is_used_when_asked_for_and_for_other_architectures(proj
         result.stdout.fnmatch_lines(["correct was checked by interpretation on the CPU: 1 case"])
 
 
+def test_an_interpreted_test_times_nothing_on_the_gpu(project):
+    project.kernel(ADD, name="add")
+    project.pytester.syspathinsert()
+    project.pytester.makepyfile(
+        test_mine="""
+        from mykernels.add import add
+
+        def test_mine(make_tensor, check_kernel, perf):
+            a = make_tensor((300,), "float16")
+            check_kernel(add, a, a, reference=lambda a, b: a + b)
+            perf(add, a, a)
+        """
+    )
+    result = project.run("test_mine.py", "--correct-on=interpreter", "-rs", gates="")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(
+        ["*correct (cpu), not-measured", "*not-measured (no-gpu): the test is interpreted on the CPU*"]
+    )
+
+
 # -- options -----------------------------------------------------------------------------------------
 
 
@@ -338,7 +358,7 @@ def test_a_gpu_may_be_demanded(no_gpu):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--correct-on=cpu",), f"--correct-on cpu: expected {', '.join(CorrectOn)}"),
+        (("--correct-on=cpu",), f"--correct-on cpu: expected {', '.join(CheckOn)}"),
         (("--interpret-block=a",), "--interpret-block a: expected the numbers of a block, one to three*"),
         (("--interpret-block=1,2,3,4",), "--interpret-block 1,2,3,4: expected*"),
         (("--interpret-block=-1",), "--interpret-block -1: expected*"),
@@ -386,9 +406,7 @@ def test_the_birth_of_a_nan_is_told(no_gpu):
     no_gpu.kernel(text, name="add")
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        ["*the first Inf that was stored: add_kernel: divf *", "*add.py:13:*"]
-    )
+    result.stdout.fnmatch_lines(["*the first Inf that was stored: add_kernel: divf *", "*add.py:13:*"])
 
 
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
