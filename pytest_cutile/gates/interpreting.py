@@ -86,7 +86,7 @@ class Interpreting:
             self._interpreter = stack.enter_context(context)
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
-        if self._engine.settings.xdist_worker:
+        if self._engine.settings.xdist_worker or self._asked.correct_on is not CheckOn.INTERPRETER:
             stack.enter_context(_one_thread())
 
     def _no_interpreter(self, error: CompilerMissing) -> Blocked:
@@ -275,7 +275,11 @@ def _is_installed(name: str) -> bool:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: workers that each take all cores hold each other up."""
+    """Keep torch to one thread.
+
+    The tensors of small cases gain nothing from more, and threads that wait for each other take the cores
+    from other processes: on two busy cores, two threads took five times as much of their time as one.
+    """
     import torch
 
     before = torch.get_num_threads()
