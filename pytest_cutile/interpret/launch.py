@@ -16,7 +16,7 @@ from pytest_cutile.interpret import ops  # noqa: F401 - registers the operations
 from pytest_cutile.interpret.bytecode import read_module
 from pytest_cutile.interpret.faults import KernelFault
 from pytest_cutile.interpret.ir import Entry, Module
-from pytest_cutile.interpret.machine import Machine, batch_size
+from pytest_cutile.interpret.machine import Machine, batch_size, synchronizes
 from pytest_cutile.interpret.memory import Memory, Shadow
 
 _SHADOW = "_pytest_cutile_shadow"
@@ -84,7 +84,7 @@ class Interpreter:
         __tracebackhide__ = True
         with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
             module, entry, kernel = self._read(launch)
-            memory = Memory(check_races=self.options.check_races)
+            memory = Memory(check_races=self.options.check_races and not synchronizes(entry))
             machine = Machine(module, memory, launch.grid)
             machine.kernel = kernel
             parameters = [

@@ -115,6 +115,8 @@ class Memory:
         """Of storages that several arguments may share, by identity and element size."""
         self.check_races = check_races
         """Whether two blocks may not touch one element, unless atomically."""
+        self.changes = 0
+        """Counts what may have changed an element: while it stands still, memory is what it was."""
 
     def add(self, name: str, tensor: torch.Tensor, shadow: Shadow) -> int:
         """Add an array; return the address of its first element."""
@@ -185,6 +187,54 @@ class Memory:
                 return target
 
             moved(put, row, data)
+
+    def update(
+        self,
+        frame: Frame,
+        addresses: torch.Tensor,
+        operands: tuple[torch.Tensor, ...],
+        mask: torch.Tensor | None,
+        act: Callable[..., torch.Tensor],
+        *,
+        reads: bool = True,
+    ) -> torch.Tensor:
+        """Update the elements at `addresses` atomically; return what each lane saw, `[blocks, ...]`.
+
+        What `mask` leaves out has the first of the operands.
+
+        Args:
+            frame: the blocks.
+            addresses: `[blocks, ...]`.
+            operands: each `[blocks, ...]`.
+            mask: which lanes act; None: all.
+            act: Called as `act(row, elements, *operands)` with a storage as one row and, for each lane that acts,
+                in the order of blocks, its element and operands; returns what the lanes saw.
+            reads: whether what is left depends on what was there.
+
+        Raises:
+            KernelFault: an element is in no array, was never written, or was written by another block.
+        """
+        tails = [each.shape[1:] for each in (addresses, *operands, *([] if mask is None else [mask]))]
+        shape = (frame.size, *torch.broadcast_shapes(*tails))
+        addresses = addresses.expand(shape)
+        operands = tuple(each.expand(shape) for each in operands)
+        mask = None if mask is None else mask.expand(shape)
+        result = operands[0].clone(memory_format=torch.contiguous_format)
+        dtype = result.dtype
+        for allocation, elements, chosen in self._resolve(frame, addresses, dtype, mask, "updates"):
+            shadow = allocation.shadow
+            if reads and (shadow.unwritten or shadow.touched):
+                self.check_read(frame, allocation, shadow.writers[elements], chosen)
+            pick = torch.ones(shape, dtype=torch.bool) if chosen is None else chosen
+            at = elements[pick]
+            row = allocation.flat(dtype)
+            before = row[at]
+            result[pick] = act(row, at, *(each[pick] for each in operands))
+            if not torch.equal(before.view(torch.uint8), row[at].view(torch.uint8)):
+                self.changes += 1
+            shadow.writers[at] = WRITTEN
+            shadow.touched = True
+        return result
 
     def _resolve(
         self,
@@ -293,6 +343,7 @@ class Memory:
             KernelFault: another block has written one of them.
         """
         shadow = allocation.shadow
+        self.changes += 1
         writers = see(shadow.writers)
         if self.check_races and shadow.touched:
             before = writers[index]
