@@ -10,12 +10,11 @@ import torch
 
 from pytest_cutile.compile import cutile
 from pytest_cutile.interpret import Interpreter, KernelFault, Options, check_order, interpreting
-from pytest_cutile.interpret.machine import OPS, Frame
+from pytest_cutile.interpret.machine import Frame
 from pytest_cutile.interpret.memory import Memory
 from tests.interpret import faulty_kernels as kernels
 
 N = 16
-needs_atomics = pytest.mark.skipif("atomic_rmw_tko" not in OPS, reason="atomics are not interpreted yet")
 
 
 def launch(grid: int | tuple[int, ...], kernel: Any, *arguments: Any) -> None:
@@ -258,14 +257,12 @@ def test_arguments_of_different_dtypes_may_share_a_storage() -> None:
 # -- atomics ------------------------------------------------------------------------------------------
 
 
-@needs_atomics
 def test_atomic_sums_of_many_blocks_are_no_race() -> None:
     total = torch.zeros(1)
     launch_clean(4, kernels.split_sum, vector(), total, N)
     assert float(total) == float(vector().sum())
 
 
-@needs_atomics
 def test_a_block_that_waited_for_the_others_may_read_what_they_wrote() -> None:
     with interpreting("sm_90"):
         total, partial = torch.empty(1), torch.empty(4)
@@ -274,13 +271,11 @@ def test_a_block_that_waited_for_the_others_may_read_what_they_wrote() -> None:
     assert float(total) == float(vector().sum())
 
 
-@needs_atomics
 def test_an_atomic_sum_into_what_nobody_wrote_is_a_fault() -> None:
     with interpreting("sm_90"), pytest.raises(KernelFault, match=r"total\[0\].*nothing has written"):
         launch(4, kernels.split_sum, vector(), torch.empty(1), N)
 
 
-@needs_atomics
 def test_an_atomic_sum_into_what_another_block_stores_is_a_race() -> None:
     assert fault_of(4, kernels.sum_into_stored, vector(), torch.zeros(1), N).kind == "race"
 
