@@ -195,7 +195,7 @@ class Machine:
                 fault.block = self.block_of(*fault.block)
             raise
         if len(op.results) == 1:
-            frame.values[op.results[0]] = found
+            frame.values[op.results[0]] = found[0] if isinstance(found, tuple) else found
         elif op.results:
             frame.values.update(zip(op.results, found, strict=True))
         if op.attributes.get("ordering", "weak") != "weak":
