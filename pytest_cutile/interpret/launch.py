@@ -34,7 +34,7 @@ class Options:
     check_uninitialized: bool = True
     """Whether reading what nothing has written is a fault."""
     check_tiles: bool = True
-    """Whether a tile that is wholly outside of its array is a fault: cuTile leaves undefined what happens then.
+    """Whether a tile that is wholly outside of its array is a fault: cuTile leaves undefined what it does.
 
     A load with a padding_mode is none: there, all of the tile is padding."""
     reverse: bool = False

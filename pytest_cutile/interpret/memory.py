@@ -517,8 +517,8 @@ class Memory:
             other = int(writers.expand(bad.shape)[bad][0])
             raise KernelFault(
                 "race",
-                f"{verb} {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} of the "
-                f"same launch writes{_stored_at(allocation)}: which of them comes first is chance",
+                f"{verb} {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} of "
+                f"the same launch writes{_stored_at(allocation)}: which of them comes first is chance",
                 block=first_block(frame, bad),
             )
 

@@ -383,7 +383,8 @@ def accessed(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torc
     """
     if "view" in op.operands:
         view: ViewValue = frame[op.operands["view"]]
-        addresses, inside = Target(frame, view, op.operands["index"]).addresses(machine, op, "accesses")
+        verb = "loads" if op.name.startswith("load_") else "stores"
+        addresses, inside = Target(frame, view, op.operands["index"]).addresses(machine, op, verb)
         return addresses, inside, view.type.padding is not None
     mask = op.operands["mask"]
     addresses = frame[op.operands["source" if "source" in op.operands else "pointers"]]
