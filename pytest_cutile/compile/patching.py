@@ -124,11 +124,14 @@ class _Importer:
         run = getattr(loader, "exec_module", None)
         if run is None or isinstance(loader, type):
             return  # a namespace package runs nothing, and built-in modules are the interpreter's
+        if getattr(run, "replacements", None) is self._replacements:
+            return  # one loader runs many modules: pytest's does
 
         def exec_module(module: ModuleType) -> None:
             with self._replacements.paused():
                 run(module)
 
+        exec_module.replacements = self._replacements  # type: ignore[attr-defined]
         with contextlib.suppress(AttributeError):
             loader.exec_module = exec_module
 

@@ -91,7 +91,7 @@ class _Reader:
         self.align(width)
         offsets = [int.from_bytes(self.take(width), "little") for _ in range(count)]
         rest = self.data[self.position :]
-        ends = [*offsets[1:], len(rest)]
+        ends = [*offsets[1:], len(rest)][:count]
         return [rest[start:end] for start, end in zip(offsets, ends, strict=True)]
 
 

@@ -33,7 +33,7 @@ class KernelFault(Exception):  # noqa: N818 - reads as what happened
 
     def __str__(self) -> str:
         where = f" in block {self.block}" if self.block is not None else ""
-        text = f"{self.kernel}: {self.message}{where}"
+        text = f"{self.kernel}{where}: {self.message}"
         return text + excerpt(self.location) if self.location else text
 
     def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes

@@ -34,7 +34,9 @@ class Options:
     check_uninitialized: bool = True
     """Whether reading what nothing has written is a fault."""
     check_tiles: bool = True
-    """Whether a tile that is wholly outside of its array, for which cuTile promises nothing, is a fault."""
+    """Whether a tile that is wholly outside of its array is a fault: cuTile leaves undefined what it does.
+
+    A load with a padding_mode is none: there, all of the tile is padding."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
     only_block: tuple[int, int, int] | None = None

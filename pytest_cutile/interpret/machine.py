@@ -6,13 +6,15 @@ only its own values, and what the groups computed is put together where they mee
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from pytest_cutile.interpret.analysis import NOTHING_DEFINED
+from pytest_cutile.interpret.analysis import NOTHING_DEFINED, every_op
 from pytest_cutile.interpret.faults import KernelFault, NotInterpreted, user_location
 from pytest_cutile.interpret.ir import Block, Entry, Module, Op, Tile
 from pytest_cutile.interpret.memory import Memory
@@ -100,6 +102,9 @@ class Exit:
     values: tuple[Any, ...]
 
 
+MAX_ITERATIONS = 2**20
+"""Iterations of one loop without a counter after which it counts as endless."""
+
 _EXITS = {"yield", "continue", "break", "return"}
 
 
@@ -121,6 +126,10 @@ class Machine:
         """Are told what each operation returned."""
         self.iterations: list[int] = []
         """How often each loop around the operation that runs has begun anew."""
+        self.globals: dict[str, torch.Tensor] = {}
+        """Addresses of the module's arrays that the kernel has asked for."""
+        self.printed: dict[int, list[str]] = {}
+        """What blocks have printed and nobody has seen yet, by their numbers."""
 
     def run(self, entry: Entry, arguments: Sequence[Any], blocks: torch.Tensor) -> None:
         """Run these blocks, given by their numbers, together; `arguments` are the values of all parameters.
@@ -130,7 +139,18 @@ class Machine:
         """
         frame = Frame.of_blocks(blocks)
         frame.values.update(zip(entry.body.parameters, arguments, strict=True))
-        self.run_block(entry.body, frame)
+        try:
+            self.run_block(entry.body, frame)
+        finally:
+            self._show_printed()
+
+    def _show_printed(self) -> None:
+        """Write what the blocks have printed, block by block."""
+        for block in sorted(self.printed):
+            sys.stdout.write("".join(self.printed[block]))
+        if self.printed:
+            sys.stdout.flush()
+            self.printed.clear()
 
     def run_block(self, block: Block, frame: Frame) -> list[Exit]:
         """Run a block of operations for all blocks of `frame`."""
@@ -175,7 +195,7 @@ class Machine:
                 fault.block = self.block_of(*fault.block)
             raise
         if len(op.results) == 1:
-            frame.values[op.results[0]] = found
+            frame.values[op.results[0]] = found[0] if isinstance(found, tuple) else found
         elif op.results:
             frame.values.update(zip(op.results, found, strict=True))
         if op.attributes.get("ordering", "weak") != "weak":
@@ -235,7 +255,10 @@ class Machine:
         exits: list[Exit] = []
         around = frame
         position: torch.Tensor | None = None
+        iterations = 0
         while True:
+            before, changes = carried, self.memory.changes
+            iterations += 1
             if counter is not None:
                 running = counter.running()
                 if not running.all():
@@ -265,10 +288,30 @@ class Machine:
             kept, carried = _collect(again, around.size)
             if counter is not None:
                 counter = counter.next()
+            elif iterations >= MAX_ITERATIONS or (
+                kept is None and changes == self.memory.changes and _same(before, carried)
+            ):
+                raise self._endless(op, around, iterations)
             if kept is not None:
                 position = _compose(position, kept)
                 around = frame.inner(position)
                 counter = counter and counter.select(kept)
+
+    def _endless(self, op: Op, frame: Frame, iterations: int) -> KernelFault:
+        why = (
+            f"a loop has not ended after {iterations} iterations"
+            if iterations >= MAX_ITERATIONS
+            else "a loop does not end: nothing changes from one iteration to the next"
+        )
+        if waits_for_others(op):
+            why += ". It may wait for another block: here, blocks run one after another"
+        return KernelFault(
+            "endless-loop",
+            why,
+            kernel=self.kernel,
+            block=self.block_of(int(frame.blocks[0])),
+            location=user_location(op.location),
+        )
 
 
 @dataclass(frozen=True)
@@ -325,17 +368,39 @@ def _gather(exits: Sequence[Exit], frame: Frame) -> tuple[Frame, torch.Tensor | 
     return (frame if kept is None else frame.inner(kept)), kept, values
 
 
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Return whether a loop carries the same values as before; views and the like are taken to differ."""
+    return all(
+        a is b
+        or (
+            isinstance(a, torch.Tensor)
+            and isinstance(b, torch.Tensor)
+            and a.shape == b.shape
+            and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        )
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+_ATOMIC = {"atomic_cas_tko", "atomic_rmw_tko", "atomic_red_view_tko"}
+
+
+def waits_for_others(loop: Op) -> bool:
+    """Return whether a loop without a counter may wait for what other blocks do."""
+    return loop.name == "loop" and any(
+        op.name in _ATOMIC or op.attributes.get("ordering", "weak") != "weak"
+        for region in loop.regions
+        for op in every_op(region)
+    )
+
+
 def batch_size(entry: Entry) -> int:
-    """Return how many blocks to run together."""
+    """Return how many blocks to run together: one, where a block may wait for another to go on."""
     largest = 1
-    pending = [entry.body]
-    while pending:
-        for op in pending.pop().ops:
-            pending += op.regions
-            for kind in op.result_types:
-                if isinstance(kind, Tile):
-                    elements = 1
-                    for length in kind.shape:
-                        elements *= length
-                    largest = max(largest, elements)
+    for op in every_op(entry.body):
+        if waits_for_others(op):
+            return 1
+        for kind in op.result_types:
+            if isinstance(kind, Tile):
+                largest = max(largest, math.prod(kind.shape))
     return max(1, BATCH_ELEMENTS // largest)

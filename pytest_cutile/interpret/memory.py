@@ -167,6 +167,8 @@ class Memory:
         """Is told of each access; all of them go element by element then."""
         self.grid = (*grid, 1, 1)[:3]
         self._synchronized: dict[str, torch.Tensor] = {}
+        self.changes = 0
+        """Counts what may have changed an element: while it stands still, memory is what it was."""
 
     def add(self, name: str, tensor: torch.Tensor, shadow: Shadow | None = None) -> int:
         """Add an array; return the address of its first element."""
@@ -264,6 +266,50 @@ class Memory:
             if self.observer is not None:
                 self.observer.stored(frame, allocation, elements, chosen)
             moved(_put(at), allocation.flat(values.dtype), data)
+
+    def update(
+        self,
+        frame: Frame,
+        addresses: torch.Tensor,
+        operands: tuple[torch.Tensor, ...],
+        mask: torch.Tensor | None,
+        act: Callable[..., torch.Tensor],
+        *,
+        reads: bool = True,
+    ) -> torch.Tensor:
+        """Update the elements at `addresses` atomically; return what each lane saw, `[blocks, ...]`.
+
+        What `mask` leaves out has the first of the operands.
+
+        Args:
+            frame: the blocks.
+            addresses: `[blocks, ...]`.
+            operands: each `[blocks, ...]`.
+            mask: which lanes act; None: all.
+            act: Called as `act(row, elements, *operands)` with a storage as one row and, for each lane that
+                acts, in the order of blocks, its element and operands; returns what the lanes saw.
+            reads: whether what is left depends on what was there.
+
+        Raises:
+            KernelFault: an element is in no array, was never written, or was written by another block.
+        """
+        tails = [each.shape[1:] for each in (addresses, *operands, *([] if mask is None else [mask]))]
+        shape = (frame.size, *torch.broadcast_shapes(*tails))
+        addresses = addresses.expand(shape)
+        operands = tuple(each.expand(shape) for each in operands)
+        mask = None if mask is None else mask.expand(shape)
+        result = operands[0].clone(memory_format=torch.contiguous_format)
+        dtype = result.dtype
+        for allocation, elements, chosen in self.resolve(frame, addresses, dtype, mask, "updates"):
+            self.note_update(frame, allocation, elements, chosen, dtype.itemsize, reads=reads)
+            pick = torch.ones(shape, dtype=torch.bool) if chosen is None else chosen
+            at = elements[pick]
+            row = allocation.flat(dtype)
+            before = row[at]
+            result[pick] = act(row, at, *(each[pick] for each in operands))
+            if not torch.equal(before.view(torch.uint8), row[at].view(torch.uint8)):
+                self.changes += 1
+        return result
 
     def resolve(
         self,
@@ -380,66 +426,110 @@ class Memory:
         blocks = blocks.reshape(*blocks.shape, *[1] * (units.dim() - elements.dim()))
         self.claim(frame, allocation, _itself, units, blocks)
 
-    def note_atomic(
+    def note_update(
         self,
         frame: Frame,
         allocation: Allocation,
         elements: torch.Tensor,
         chosen: torch.Tensor | None,
         itemsize: int,
+        *,
+        reads: bool,
     ) -> None:
-        """Note that elements of the storage, `[blocks, ...]`, are read and written atomically.
+        """Note that elements of the storage, `[blocks, ...]`, are written atomically, and read if `reads`.
 
         Raises:
-            KernelFault: one was never written, or was written by another block, and not atomically.
+            KernelFault: one was never written, though it is read, or another block wrote it, not atomically.
         """
-        self.note_read(frame, allocation, elements, chosen, itemsize)
         if self.observer is not None:
             self.observer.stored(frame, allocation, elements, chosen)
         shadow = allocation.shadow
         units, chosen = _units(shadow, elements, chosen, itemsize)
-        shadow.writers[units if chosen is None else units.expand(chosen.shape)[chosen]] = WRITTEN
+        if reads and shadow.unwritten:
+            self._check_unwritten(frame, allocation, _itself, units, chosen)
+        if self.check_races and shadow.touched:
+            self._check_writers(frame, allocation, _itself, units, chosen, "updates")
+        if self.check_races or shadow.unwritten:
+            shadow.writers[units if chosen is None else units[chosen.expand(units.shape)]] = WRITTEN
 
     def check_read(
-        self, frame: Frame, allocation: Allocation, see: See, index: Any, chosen: torch.Tensor | None
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        see: See,
+        index: Any,
+        chosen: torch.Tensor | None,
+        *,
+        distinct: bool = False,
     ) -> None:
         """Check who wrote what is read: units at `index` of the storage as `see` sees it, `[blocks, ...]`.
+
+        With `distinct`, no two blocks read one unit here.
 
         Raises:
             KernelFault: one was never written, or was written by another block.
         """
         shadow = allocation.shadow
         if shadow.unwritten:
-            bad = _among(see(shadow.writers)[index] == UNWRITTEN, chosen)
-            if bad.any():
-                shadow.compare_with_pattern(allocation.tensor)
-                bad = _among(see(shadow.writers)[index] == UNWRITTEN, chosen)
-            if bad.any():
-                place = self._place(allocation, see, index, bad)
-                raise KernelFault(
-                    "uninitialized",
-                    f"reads {place} of {allocation.layout}, which nothing has written",
-                    block=first_block(frame, bad),
-                )
+            self._check_unwritten(frame, allocation, see, index, chosen)
         if not self.check_races or self._ordered():
             return
         if shadow.touched:
-            writers = see(shadow.writers)[index]
-            own = _by_block(frame, writers.dim())
-            bad = self._unsynchronized(_among((writers >= 0) & (writers != own), chosen), own, writers)
-            if bad.any():
-                other = int(writers.expand(bad.shape)[bad][0])
-                raise KernelFault(
-                    "race",
-                    f"reads {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} "
-                    f"of the same launch writes{_stored_at(allocation)}: which of them comes first is chance",
-                    block=first_block(frame, bad),
-                )
+            self._check_writers(frame, allocation, see, index, chosen, "reads")
         if shadow.track_reads:
-            self._track_read(frame, see(shadow.readers), index, chosen)
+            fresh = not shadow.was_read
+            readers = see(shadow.readers)
+            if distinct and fresh:
+                dims = readers.dim() // 2 + 1  # of tiles, and the blocks
+                readers[index] = _by_block(frame, dims)
+            else:
+                self._track_read(frame, readers, index, chosen, distinct=distinct)
+
+    def _check_unwritten(
+        self, frame: Frame, allocation: Allocation, see: See, index: Any, chosen: torch.Tensor | None
+    ) -> None:
+        shadow = allocation.shadow
+        bad = _among(see(shadow.writers)[index] == UNWRITTEN, chosen)
+        if bad.any():
+            shadow.compare_with_pattern(allocation.tensor)
+            bad = _among(see(shadow.writers)[index] == UNWRITTEN, chosen)
+        if bad.any():
+            place = self._place(allocation, see, index, bad)
+            raise KernelFault(
+                "uninitialized",
+                f"reads {place} of {allocation.layout}, which nothing has written",
+                block=first_block(frame, bad),
+            )
+
+    def _check_writers(
+        self,
+        frame: Frame,
+        allocation: Allocation,
+        see: See,
+        index: Any,
+        chosen: torch.Tensor | None,
+        verb: str,
+    ) -> None:
+        writers = see(allocation.shadow.writers)[index]
+        own = _by_block(frame, writers.dim())
+        bad = self._unsynchronized(_among((writers >= 0) & (writers != own), chosen), own, writers)
+        if bad.any():
+            other = int(writers.expand(bad.shape)[bad][0])
+            raise KernelFault(
+                "race",
+                f"{verb} {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} of "
+                f"the same launch writes{_stored_at(allocation)}: which of them comes first is chance",
+                block=first_block(frame, bad),
+            )
 
     def _track_read(
-        self, frame: Frame, readers: torch.Tensor, index: Any, chosen: torch.Tensor | None
+        self,
+        frame: Frame,
+        readers: torch.Tensor,
+        index: Any,
+        chosen: torch.Tensor | None,
+        *,
+        distinct: bool,
     ) -> None:
         before = readers[index]
         own = _by_block(frame, before.dim())
@@ -449,7 +539,7 @@ class Memory:
             reader = torch.full_like(before, SEVERAL) if chosen is None else reader[:1].fill_(SEVERAL)
         if chosen is None:
             readers[index] = reader
-            if frame.size > 1:
+            if frame.size > 1 and not distinct:
                 # Two blocks of these may have read one element: one of the two wrote last.
                 after = readers[index]
                 readers[index] = torch.where(after == reader, after, SEVERAL)
@@ -479,6 +569,9 @@ class Memory:
             KernelFault: another block has touched one of them.
         """
         shadow = allocation.shadow
+        self.changes += 1
+        if not self.check_races and not shadow.unwritten:
+            return
         judged = self.check_races and not self._ordered()
         writers = see(shadow.writers)
         if judged and shadow.touched:

@@ -111,7 +111,7 @@ class _Store:
     iterations: tuple[int, ...]
     blocks: torch.Tensor
     allocation: Allocation
-    elements: torch.Tensor
+    elements: torch.Tensor | None
     value: _Node | None
 
 
@@ -155,11 +155,12 @@ class Provenance:
         assert op is not None
         value = op.operands.get("value")
         node = None
+        shape = (frame.size, *elements.shape[1:])
+        elements = elements.expand(shape)
         if value is not None and self._bytes < MAX_BYTES:
             node = _walk(machine, frame, op, "value", value)
             self._bytes += sum(each.tile.numel() * each.tile.element_size() for each in _all(node))
-        shape = (frame.size, *elements.shape[1:])
-        elements = elements.expand(shape)
+            self._bytes += elements.numel() * elements.element_size()
         self._stores.append(
             _Store(
                 machine=machine,
@@ -168,7 +169,7 @@ class Provenance:
                 iterations=tuple(machine.iterations),
                 blocks=frame.blocks,
                 allocation=allocation,
-                elements=elements,
+                elements=elements if node is not None else None,
                 value=node,
             )
         )
@@ -217,7 +218,7 @@ class Provenance:
         block = int(record.blocks[offset // record.unit])
         row = store.blocks.tolist().index(block)
         tiles: list[TracedTile] = []
-        if store.value is not None:
+        if store.value is not None and store.elements is not None:
             target = offset // store.allocation.itemsize
             where = (store.elements[row] == target).nonzero()
             _collect(tiles, store, store.value, row, _first(where, store.value.tile.shape[1:]), 0)

@@ -141,6 +141,8 @@ def poison(tensor: torch.Tensor, *, remember: bool = True) -> None:
 
     One-byte floats are zero, too: their one NaN is no pattern that could be told from the host's.
     """
+    if tensor.layout != torch.strided or tensor.is_meta:
+        return
     data = tensor.detach()  # fills leaves that require gradients, too
     pattern = _PATTERNS.get(data.dtype) or (_INTEGERS.get(data.element_size(), torch.uint8), 0)
     if pattern[1]:

@@ -2,7 +2,8 @@
 
 A tile is a torch tensor on the CPU whose first axis counts blocks; where it has length 1, all blocks have the
 same value. Integers are signed tensors of their width whatever their sign (an operation says how it reads
-them), pointers are int64 addresses (`memory`), tf32 is float32 with the low bits zero.
+them), pointers are int64 addresses (`memory`), tf32 is float32 with the low bits zero, and four-bit floats are
+the one-byte floats of the same value: they are in tiles only, never in memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from pytest_cutile.interpret.faults import NotInterpreted
 from pytest_cutile.interpret.ir import Pointer, Scalar, TiledView
 
 DTYPES = MappingProxyType(
@@ -31,10 +33,12 @@ DTYPES = MappingProxyType(
         "f8E4M3FN": torch.float8_e4m3fn,
         "f8E5M2": torch.float8_e5m2,
         "f8E8M0FNU": torch.float8_e8m0fnu,
+        "f4E2M1FN": torch.float8_e4m3fn,
     }
 )
 """What holds the elements of each type."""
 
+_IN_TILES_ONLY = {"f4E2M1FN"}
 _ONE_BYTE_FLOATS = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
 
 
@@ -74,9 +78,24 @@ def dtype_of(element: Scalar | Pointer) -> torch.dtype:
     """Return what holds elements of this type.
 
     Raises:
-        KeyError: no CPU tensor does.
+        NotInterpreted: no CPU tensor does.
     """
-    return torch.int64 if isinstance(element, Pointer) else DTYPES[element.name]
+    if isinstance(element, Pointer):
+        return torch.int64
+    if element.name not in DTYPES:
+        raise NotInterpreted(f"the interpreter does not know elements of type {element}")
+    return DTYPES[element.name]
+
+
+def itemsize_of(element: Scalar | Pointer) -> int:
+    """Return how many bytes an element of this type takes in memory.
+
+    Raises:
+        NotInterpreted: less than one, or it is not known.
+    """
+    if str(element) in _IN_TILES_ONLY:
+        raise NotInterpreted(f"the interpreter does not know arrays of {element}")
+    return dtype_of(element).itemsize
 
 
 def moved(move: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:

@@ -30,8 +30,14 @@ def gather_column(x, y, column, n: ct.Constant[int]):
 @ct.kernel
 def load_tile(x, y, shift, n: ct.Constant[int]):
     i = ct.bid(0)
-    tile = ct.load(x, (i + shift,), (n,), padding_mode=ct.PaddingMode.ZERO)  # fault
+    tile = ct.load(x, (i + shift,), (n,))  # fault
     ct.store(y, (i,), tile)
+
+
+@ct.kernel
+def load_padded(x, y, shift, n: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(y, (i,), ct.load(x, (i + shift,), (n,), padding_mode=ct.PaddingMode.ZERO))
 
 
 @ct.kernel
@@ -194,3 +200,19 @@ def sum_products(x, y, z, n: ct.Constant[int]):
         acc = ct.mma(a, b, acc)  # watched
     scaled = acc * 0.5
     ct.store(z, (ct.bid(0), ct.bid(1)), scaled.astype(z.dtype))  # stored
+
+
+@ct.kernel
+def add_unchecked(x, total, index):
+    value = ct.sum(ct.load(x, (ct.bid(0),), (16,)))
+    ct.atomic_add(total, index, value, check_bounds=False)  # fault
+
+
+@ct.kernel
+def add_loaded(x, partial, total, ready, n: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(partial, (i,), ct.sum(ct.load(x, (i,), (n,)), keepdims=True))
+    ct.atomic_add(ready, 0, 1, memory_order=ct.MemoryOrder.RELAXED)
+    if i == 1:
+        first = ct.load(partial, (0,), (1,))  # fault
+        ct.store(total, (0,), first)

@@ -119,6 +119,7 @@ def test_the_operation_that_makes_the_first_nan_is_named() -> None:
     assert "subf makes NaN of lhs = -inf" in str(first)
     assert "shifted = tile - largest  # nan" in str(first)
     assert found.first("Inf") is None  # it is not stored
+    assert run(FIND, 4, kernels.load_padded, vector(50) / 0, vector(), 2, N).nonfinite.first("Inf")
     [infinite] = found.origins("Inf")
     assert (infinite.kind, infinite.element, infinite.block) == ("loaded", "x[16]", (1, 0, 0))
     assert "loads Inf from x[16]" in str(infinite)

@@ -10,12 +10,11 @@ import torch
 
 from pytest_cutile.compile import cutile
 from pytest_cutile.interpret import Interpreter, KernelFault, Options, check_order, interpreting
-from pytest_cutile.interpret.machine import OPS, Frame
+from pytest_cutile.interpret.machine import Frame
 from pytest_cutile.interpret.memory import Memory
 from tests.interpret import faulty_kernels as kernels
 
 N = 16
-needs_atomics = pytest.mark.skipif("atomic_rmw_tko" not in OPS, reason="atomics are not interpreted yet")
 
 
 def launch(grid: int | tuple[int, ...], kernel: Any, *arguments: Any) -> None:
@@ -55,7 +54,7 @@ def test_a_fault_tells_kernel_block_argument_element_and_source_line() -> None:
     assert (fault.kind, fault.block) == ("out-of-bounds", (3, 0, 0))
     message, place, source, caret = str(fault).splitlines()
     assert message == (
-        "gather_unchecked: loads element 64 counted from the start of x, which is [64] in block (3, 0, 0)"
+        "gather_unchecked in block (3, 0, 0): loads element 64 counted from the start of x, which is [64]"
     )
     assert fault.location is not None
     assert place == f"  {kernels.__file__}:{fault.location.line}:{fault.location.column}"
@@ -115,6 +114,9 @@ def test_a_tile_wholly_outside_is_a_fault_and_one_that_sticks_out_is_not(kernel:
         assert (fault.kind, fault.block) == ("out-of-bounds", (block, 0, 0))
         name = "x" if kernel is kernels.load_tile else "y"
         assert f"tile [{tile}], of shape [16], which is wholly outside of {name}, which is [50]" in str(fault)
+    y = vector()
+    launch_clean(4, kernels.load_padded, vector(50), y, 2, N)
+    assert torch.equal(y, torch.cat([vector(50)[2 * N :], torch.zeros(4 * N - 18)]))
     with interpreting("sm_90", Options(check_tiles=False, check_races=False)):
         launch(4, kernel, vector(50), vector(50), 1, N)
 
@@ -129,8 +131,7 @@ def test_a_tile_that_may_not_stick_out_does_not() -> None:
 def test_a_slice_reaches_no_further_than_its_array() -> None:
     x, y = torch.zeros(8, 10), torch.zeros(4, 4)
     for axis, start, stop in ((0, 4, 8), (1, 6, 10), (1, 8, 10), (0, 7, 8), (0, 8, 8)):
-        if start < stop:
-            launch_clean(1, kernels.load_slice, x, y, axis, start, stop, 4, 4)
+        launch_clean(1, kernels.load_slice, x, y, axis, start, stop, 4, 4)
     for axis, start, stop, index in ((0, 6, 10, 8), (1, 8, 12, 10)):
         fault = fault_of(1, kernels.load_slice, x, y, axis, start, stop, 4, 4)
         assert fault.kind == "out-of-bounds"
@@ -258,14 +259,12 @@ def test_arguments_of_different_dtypes_may_share_a_storage() -> None:
 # -- atomics ------------------------------------------------------------------------------------------
 
 
-@needs_atomics
 def test_atomic_sums_of_many_blocks_are_no_race() -> None:
     total = torch.zeros(1)
     launch_clean(4, kernels.split_sum, vector(), total, N)
     assert float(total) == float(vector().sum())
 
 
-@needs_atomics
 def test_a_block_that_waited_for_the_others_may_read_what_they_wrote() -> None:
     with interpreting("sm_90"):
         total, partial = torch.empty(1), torch.empty(4)
@@ -274,15 +273,26 @@ def test_a_block_that_waited_for_the_others_may_read_what_they_wrote() -> None:
     assert float(total) == float(vector().sum())
 
 
-@needs_atomics
 def test_an_atomic_sum_into_what_nobody_wrote_is_a_fault() -> None:
     with interpreting("sm_90"), pytest.raises(KernelFault, match=r"total\[0\].*nothing has written"):
         launch(4, kernels.split_sum, vector(), torch.empty(1), N)
 
 
-@needs_atomics
 def test_an_atomic_sum_into_what_another_block_stores_is_a_race() -> None:
     assert fault_of(4, kernels.sum_into_stored, vector(), torch.zeros(1), N).kind == "race"
+
+
+def test_an_atomic_sum_stays_in_its_array() -> None:
+    launch_clean(4, kernels.add_unchecked, vector(), torch.zeros(2), 1)
+    fault = fault_of(4, kernels.add_unchecked, vector(), torch.zeros(2), 2)
+    assert "updates element 2 counted from the start of total, which is [2]" in fault.message
+
+
+def test_a_relaxed_atomic_orders_nothing() -> None:
+    ready = torch.zeros(1, dtype=torch.int32)
+    fault = fault_of(2, kernels.add_loaded, vector(), torch.zeros(2), torch.zeros(1), ready, N)
+    assert fault.kind == "race"
+    assert "reads partial[0], which block (0, 0, 0) of the same launch writes" in fault.message
 
 
 # -- what nothing has written -------------------------------------------------------------------------

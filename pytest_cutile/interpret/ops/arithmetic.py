@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from pytest_cutile.interpret.ir import Op, Tile
 from pytest_cutile.interpret.machine import Frame, Machine, operation
-from pytest_cutile.interpret.ops.rounding import flush, round_from_f64
+from pytest_cutile.interpret.ops.rounding import (
+    NEAREST,
+    flush,
+    round_result,
+    signed_zero,
+    to_odd,
+    two_product,
+    two_sum,
+)
 from pytest_cutile.interpret.values import moved
 
-_NEAREST = {"nearest_even", "approx", "full"}
 _BITS = {torch.bool: 1, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
 
 
@@ -24,19 +32,20 @@ def _arithmetic(frame: Frame, op: Op, compute: str) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
     lhs, rhs = flush(lhs, ftz=ftz), flush(rhs, ftz=ftz)
-    function = getattr(torch, compute)
-    if mode in _NEAREST:
-        return flush(function(lhs, rhs), ftz=ftz)
-    wide = function(lhs.double(), rhs.double())
-    error = None
-    if compute in {"add", "sub"}:  # what float64 itself lost (Knuth, two-sum)
-        a, b = lhs.double(), rhs.double() if compute == "add" else -rhs.double()
-        back = wide - a
-        error = (a - (wide - back)) + (b - back)
-    elif compute == "div":
-        error = lhs.double() - wide * rhs.double()
-        error = torch.where(rhs < 0, -error, error)
-    return flush(round_from_f64(wide, error, lhs.dtype, mode), ftz=ftz)
+    if mode in NEAREST:
+        return flush(getattr(torch, compute)(lhs, rhs), ftz=ftz)
+    a, b = lhs.double(), rhs.double()
+    if compute == "div":
+        wide = a / b
+        back, lost = two_product(wide, b)
+        error = (a - back - lost) * torch.copysign(torch.ones_like(b), b)
+    elif compute == "mul":
+        wide, error = two_product(a, b)
+    else:
+        b = b if compute == "add" else -b
+        wide, error = two_sum(a, b)
+        wide = signed_zero(wide, a, b, mode)
+    return flush(round_result(wide, error, lhs.dtype, mode), ftz=ftz)
 
 
 @operation("addf")
@@ -61,11 +70,22 @@ def _divf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
 
 @operation("fma")
 def _fma(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    ftz = op.attributes["ftz"]
+    ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
     lhs, rhs, acc = (flush(frame[op.operands[name]], ftz=ftz) for name in ("lhs", "rhs", "acc"))
-    # The product of two float32 is exact in float64, and their sum rounds once more at most.
-    wide = lhs.double() * rhs.double() + acc.double()
-    return flush(round_from_f64(wide, None, acc.dtype, op.attributes["rounding"]), ftz=ftz)
+    a, b, c = lhs.double(), rhs.double(), acc.double()
+    if acc.dtype == torch.float64:
+        # Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008.
+        product, low = two_product(a, b)
+        carried, rest = two_sum(c, low)
+        high, middle = two_sum(product, carried)
+        wide, error = two_sum(high, to_odd(*two_sum(rest, middle)))
+        plain = a * b + c
+        there = wide.isfinite() & plain.isfinite()
+        wide, error = torch.where(there, wide, plain), torch.where(there, error, torch.zeros_like(error))
+    else:
+        wide, error = two_sum(a * b, c)  # the product of two narrower floats is exact in float64
+    wide = torch.where(wide == 0, signed_zero(a * b + c, a * b, c, mode), wide)
+    return flush(round_result(wide, error, acc.dtype, mode), ftz=ftz)
 
 
 @operation("remf")
@@ -100,7 +120,7 @@ def _absf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
 
 
 _FUNCTIONS = {
-    **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt")},
+    **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "rsqrt")},
     **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil")},
 }
 
@@ -113,9 +133,23 @@ def _function(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return flush(_FUNCTIONS[op.name](wide).to(source.dtype), ftz=ftz)
 
 
+@operation("sqrt")
+def _sqrt(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
+    source = flush(frame[op.operands["source"]], ftz=ftz)
+    exact = source.double()
+    with np.errstate(invalid="ignore"):
+        wide = torch.from_numpy(np.sqrt(exact.numpy()))  # torch's is off by a unit in the last place at times
+    square, lost = two_product(wide, wide)
+    error = (exact - square - lost).nan_to_num(0.0, 0.0, 0.0)
+    return flush(round_result(wide, error, source.dtype, mode), ftz=ftz)
+
+
 @operation("atan2")
 def _atan2(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    return torch.atan2(*_two(frame, op))
+    lhs, rhs = _two(frame, op)
+    wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
+    return torch.atan2(lhs.to(wide), rhs.to(wide)).to(lhs.dtype)
 
 
 @operation("fpowf", "fpowi")

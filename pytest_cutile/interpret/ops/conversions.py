@@ -7,10 +7,11 @@ import torch
 from pytest_cutile.interpret.ir import Op, Tile
 from pytest_cutile.interpret.machine import Frame, Machine, operation
 from pytest_cutile.interpret.ops.arithmetic import bits_of, unsigned, wrap
-from pytest_cutile.interpret.ops.rounding import round_from_f64, round_to_tf32
-from pytest_cutile.interpret.values import dtype_of, moved
+from pytest_cutile.interpret.ops.rounding import FORMATS, NEAREST, round_to, round_to_tf32
+from pytest_cutile.interpret.values import DTYPES, dtype_of, moved
 
-_FINITE_ONLY = {torch.float8_e4m3fn, torch.float8_e5m2}
+_BYTE_FLOATS = {"f8E4M3FN", "f8E5M2"}
+_F64_EXACT_INTEGERS = 2**53
 
 
 def _target(op: Op) -> tuple[str, torch.dtype]:
@@ -19,31 +20,39 @@ def _target(op: Op) -> tuple[str, torch.dtype]:
     return str(kind.element), dtype_of(kind.element)
 
 
-def convert_float(source: torch.Tensor, name: str, dtype: torch.dtype, mode: str) -> torch.Tensor:
-    """Round to the element type `name`; what is too large for a one-byte float becomes its largest value."""
-    if name == "tf32":
-        return round_to_tf32(source.float())
-    if dtype in _FINITE_ONLY:
-        limit = torch.finfo(dtype).max
-        wide = source if source.dtype in {torch.float32, torch.float64} else source.float()
-        return wide.clamp(-limit, limit).float().to(dtype)
-    if mode != "nearest_even" and torch.finfo(dtype).bits < torch.finfo(source.dtype).bits:
-        return round_from_f64(source.double(), None, dtype, mode)
-    return source.to(dtype)
+def convert_float(source: torch.Tensor, name: str, mode: str) -> torch.Tensor:
+    """Round floats to the element type `name`; what is too large for a small one becomes its largest value."""
+    dtype = DTYPES[name]
+    if mode in NEAREST and source.dtype != torch.float64:
+        if name == "tf32":
+            return round_to_tf32(source.float())
+        if name in _BYTE_FLOATS:
+            limit = torch.finfo(dtype).max
+            return source.float().clamp(-limit, limit).to(dtype)
+        if name not in {"f4E2M1FN", "f8E8M0FNU"}:
+            return source.to(dtype)
+    wide = source.double()
+    if name == "f4E2M1FN":
+        # It has no NaN: PTX makes it the largest value.
+        wide = torch.where(wide.isnan(), torch.full_like(wide, FORMATS[name].largest), wide)
+    elif name == "f8E8M0FNU":
+        # It has neither zero nor sign: the least value stands for zero.
+        wide = wide.abs().clamp(min=2.0 ** FORMATS[name].least_exponent)
+    return round_to(wide, name, mode).to(dtype)
 
 
 @operation("ftof")
 def _ftof(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    return convert_float(frame[op.operands["source"]], *_target(op), op.attributes["rounding"])
+    return convert_float(frame[op.operands["source"]], _target(op)[0], op.attributes["rounding"])
 
 
 @operation("ftoi")
 def _ftoi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     source = frame[op.operands["source"]]
     _, dtype = _target(op)
-    whole = source.double().trunc()
     if dtype == torch.bool:
-        return whole != 0
+        return source.double() != 0  # cuda-tile's own tests expect that of a GPU
+    whole = source.double().trunc()
     bits = torch.iinfo(dtype).bits
     low, high = (
         (0.0, 2.0**bits)
@@ -68,20 +77,33 @@ def _ftoi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
 def _itof(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     source = frame[op.operands["source"]]
     name, dtype = _target(op)
-    if op.attributes["signed"] == "unsigned":
-        if bits_of(source) < 64:  # noqa: PLR2004
-            source = unsigned(source)
-        else:
-            # Halved with its last bit kept, a number beyond the signed range rounds as the whole would.
-            half = ((source >> 1) & (2**63 - 1)) | (source & 1)
-            wide = dtype if dtype in {torch.float32, torch.float64} else torch.float32
-            found = torch.where(source < 0, half.to(wide) * 2, source.to(wide))
-            return convert_float(found, name, dtype, "nearest_even")
+    mode = op.attributes["rounding"]
+    is_unsigned = op.attributes["signed"] == "unsigned"
+    if bits_of(source) == 64:  # noqa: PLR2004
+        if mode in NEAREST and dtype in {torch.float32, torch.float64} and name != "tf32" and not is_unsigned:
+            return source.to(dtype)
+        return _from_64_bits(source, name, mode, is_unsigned=is_unsigned)
+    if is_unsigned:
+        source = unsigned(source)
     elif source.dtype == torch.bool:
         source = -source.to(torch.int8)
-    if dtype in _FINITE_ONLY or name == "tf32":
-        return convert_float(source.double(), name, dtype, "nearest_even")
-    return source.to(dtype)
+    return convert_float(source.double(), name, mode)
+
+
+def _from_64_bits(source: torch.Tensor, name: str, mode: str, *, is_unsigned: bool) -> torch.Tensor:
+    upper = is_unsigned & (source < 0)
+    if name == "f64":
+        # Halved with its last bit kept, a number beyond the signed range rounds as the whole would.
+        half = ((source >> 1) & (2**63 - 1)) | (source & 1)
+        return torch.where(upper, half.double() * 2, source.double())
+    # What float64 does not hold is cut off with its last bit set (rounded to odd): no narrower format sees more.
+    bits = 12
+    kept = source >> bits
+    kept = torch.where(upper, kept & ((1 << 64 - bits) - 1), kept)
+    sticky = ((source & ((1 << bits) - 1)) != 0).to(torch.int64)
+    odd = (kept | sticky).double() * 2.0**bits
+    small = ~upper & (source.abs() < _F64_EXACT_INTEGERS) & (source != torch.iinfo(torch.int64).min)
+    return convert_float(torch.where(small, source.double(), odd), name, mode)
 
 
 @operation("exti")

@@ -18,6 +18,19 @@ def _mmaf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return result
 
 
+@operation("mmaf_scaled")
+def _mmaf_scaled(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs, acc, lhs_scale, rhs_scale = (
+        frame[op.operands[name]].double() for name in ("lhs", "rhs", "acc", "lhs_scale", "rhs_scale")
+    )
+    # Each scale is for a run of elements along the axis that is summed over.
+    run = lhs.shape[-1] // lhs_scale.shape[-1]
+    lhs = lhs * lhs_scale.repeat_interleave(run, dim=-1)
+    rhs = rhs * rhs_scale.repeat_interleave(run, dim=-2)
+    result: torch.Tensor = (torch.matmul(lhs, rhs) + acc).to(frame[op.operands["acc"]].dtype)
+    return result
+
+
 @operation("mmai")
 def _mmai(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     sides = []

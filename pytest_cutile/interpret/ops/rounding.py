@@ -1,12 +1,51 @@
-"""Rounding as Tile IR asks for it: modes, flushed denormals, saturation, formats that torch lacks."""
+"""Rounding as Tile IR asks for it: modes, flushed denormals, saturation, formats that torch lacks.
+
+What is rounded is float64. Where float64 cannot hold a result either, it holds the result *rounded to odd*: cut
+off, and the last bit set if anything was cut off. Rounding that to a format with two bits less is the same
+as rounding the result itself, in any mode (Boldo and Melquiond, "When double rounding is odd", 2005).
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 _F32_MIN_NORMAL = 2.0**-126
+_F64_BIAS = 1023
+_F64_FRACTION_BITS = 52
+_SPLITTER = 2.0**27 + 1
+NEAREST = frozenset({"nearest_even", "approx", "full"})
+"""Modes that round to the nearest value; "approx" and "full" promise less than that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A binary floating-point format."""
+
+    fraction_bits: int
+    least_exponent: int
+    """Of normal numbers."""
+    largest: float
+    saturates: bool = False
+    """Whether what is too large becomes the largest value: the format has no infinity, or none is made."""
+
+
+FORMATS = {
+    "f64": Format(fraction_bits=52, least_exponent=-1022, largest=torch.finfo(torch.float64).max),
+    "f32": Format(fraction_bits=23, least_exponent=-126, largest=torch.finfo(torch.float32).max),
+    "tf32": Format(fraction_bits=10, least_exponent=-126, largest=(2 - 2.0**-10) * 2.0**127),
+    "bf16": Format(fraction_bits=7, least_exponent=-126, largest=torch.finfo(torch.bfloat16).max),
+    "f16": Format(fraction_bits=10, least_exponent=-14, largest=65504.0),
+    "f8E5M2": Format(fraction_bits=2, least_exponent=-14, largest=57344.0, saturates=True),
+    "f8E4M3FN": Format(fraction_bits=3, least_exponent=-6, largest=448.0, saturates=True),
+    "f8E8M0FNU": Format(fraction_bits=0, least_exponent=-127, largest=2.0**127, saturates=True),
+    "f4E2M1FN": Format(fraction_bits=1, least_exponent=0, largest=6.0, saturates=True),
+}
+"""The formats that can be rounded to, by their names in Tile IR."""
+
+_NAMES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def flush(value: torch.Tensor, *, ftz: bool) -> torch.Tensor:
@@ -16,26 +55,85 @@ def flush(value: torch.Tensor, *, ftz: bool) -> torch.Tensor:
     return torch.where(value.abs() < _F32_MIN_NORMAL, value * 0.0, value)
 
 
-def round_from_f64(
-    value: torch.Tensor, error: torch.Tensor | None, dtype: torch.dtype, mode: str
-) -> torch.Tensor:
-    """Round float64 to `dtype` in a direction; `error`, if given, is what `value` itself lacks of the truth."""
-    nearest = value.to(dtype)
-    if mode in {"nearest_even", "approx", "full"} or dtype == torch.float64:
-        return nearest
-    difference = value - nearest.double()
-    if error is not None:
-        difference = torch.where(difference == 0, error, difference)
-    up = torch.full_like(nearest, math.inf)
-    above, below = torch.nextafter(nearest, up), torch.nextafter(nearest, -up)
-    if mode == "positive_inf":
-        return torch.where(difference > 0, above, nearest)
-    if mode == "negative_inf":
-        return torch.where(difference < 0, below, nearest)
-    assert mode == "zero", mode
-    smaller = torch.where(nearest > 0, below, above)
-    beyond = ((nearest > 0) & (difference < 0)) | ((nearest < 0) & (difference > 0))
-    return torch.where(beyond, smaller, nearest)
+def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:
+    """Round float64 to the format `name`, and return it as float64.
+
+    NaN stays NaN; of a format that has none, the caller says what it is.
+    """
+    shape = FORMATS[name]
+    if name == "f64":
+        return value
+    exponent = (torch.frexp(value)[1] - 1).clamp(min=shape.least_exponent) - shape.fraction_bits
+    quantum = (exponent.to(torch.int64) + _F64_BIAS << _F64_FRACTION_BITS).view(torch.float64)
+    scaled = value / quantum
+    if mode in NEAREST:
+        whole = torch.round(scaled)
+    elif mode == "nearest_away":
+        whole = torch.trunc(scaled + torch.copysign(torch.full_like(scaled, 0.5), scaled))
+    else:
+        whole = {"zero": torch.trunc, "negative_inf": torch.floor, "positive_inf": torch.ceil}[mode](scaled)
+    rounded = torch.where(value.isfinite(), torch.copysign(whole * quantum, value), value)
+    beyond = rounded.abs() > shape.largest
+    if not beyond.any():
+        return rounded
+    top = torch.copysign(torch.full_like(rounded, shape.largest), rounded)
+    if shape.saturates:
+        return torch.where(beyond, top, rounded)
+    # Rounded away from infinity, what is too large stays finite.
+    stays = {
+        "zero": torch.ones_like(beyond),
+        "negative_inf": rounded > 0,
+        "positive_inf": rounded < 0,
+    }.get(mode, torch.zeros_like(beyond))
+    infinite = torch.copysign(torch.full_like(rounded, math.inf), rounded)
+    return torch.where(beyond & value.isfinite(), torch.where(stays, top, infinite), rounded)
+
+
+def round_result(value: torch.Tensor, error: torch.Tensor, dtype: torch.dtype, mode: str) -> torch.Tensor:
+    """Round a result to `dtype`: float64 `value` is the nearest to it, and `error`, at least in sign, its rest."""
+    if dtype != torch.float64:
+        return round_to(to_odd(value, error), _NAMES[dtype], mode).to(dtype)
+    upwards, downwards = torch.full_like(value, math.inf), torch.full_like(value, -math.inf)
+    up = (error > 0) & ((mode == "positive_inf") | ((mode == "zero") & (value < 0)))
+    down = (error < 0) & ((mode == "negative_inf") | ((mode == "zero") & (value > 0)))
+    value = torch.where(up & value.isfinite(), torch.nextafter(value, upwards), value)
+    return torch.where(down & value.isfinite(), torch.nextafter(value, downwards), value)
+
+
+def signed_zero(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor, mode: str) -> torch.Tensor:
+    """Return `a + b`, given as `total`, with the sign that it has in this mode where it is zero."""
+    if mode != "negative_inf":
+        return total
+    return torch.where((total == 0) & (a.signbit() != b.signbit()), -torch.zeros_like(total), total)
+
+
+def to_odd(value: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """Return `value + error`, of which float64 `value` is the nearest, rounded to odd instead."""
+    even = (value.view(torch.int64) & 1) == 0
+    there = (error != 0) & value.isfinite() & error.isfinite()
+    towards = torch.copysign(torch.full_like(value, math.inf), error)
+    return torch.where(even & there, torch.nextafter(value, towards), value)
+
+
+def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the float64 nearest to `a + b`, and what it lacks (Knuth)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def two_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the float64 nearest to `a * b`, and what it lacks (Dekker), where neither over- nor underflows."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, error.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _halves(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scaled = value * _SPLITTER
+    high = scaled - (scaled - value)
+    return high, value - high
 
 
 def round_to_tf32(value: torch.Tensor) -> torch.Tensor:

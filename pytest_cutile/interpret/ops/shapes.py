@@ -7,7 +7,7 @@ import torch
 from pytest_cutile.interpret.assumptions import check_assumption
 from pytest_cutile.interpret.ir import Op, Tile
 from pytest_cutile.interpret.machine import Frame, Machine, operation
-from pytest_cutile.interpret.values import dtype_of, known, moved
+from pytest_cutile.interpret.values import DTYPES, dtype_of, known, moved
 
 
 def _tile(op: Op) -> Tile:
@@ -27,20 +27,67 @@ def _constant(machine: Machine, _frame: Frame, op: Op) -> torch.Tensor:
 def constant_tile(kind: Tile, data: bytes) -> torch.Tensor:
     """Return a constant from its bytes: of one element for all, or of each."""
     dtype = dtype_of(kind.element)
-    if str(kind.element) == "tf32":  # its 19 bits take three bytes
+    name = str(kind.element)
+    shape = (1, *kind.shape)
+    if name == "tf32":  # its 19 bits take three bytes
         words = [int.from_bytes(data[at : at + 3], "little") << 13 for at in range(0, len(data), 3)]
         data = b"".join(word.to_bytes(4, "little") for word in words)
     if dtype == torch.bool:
-        flat = torch.tensor([bool(byte & 1) for byte in data])
-        count = torch.Size(kind.shape).numel()
-        if len(data) < count and len(data) > 1:
-            flat = torch.tensor([bool(data[at // 8] >> at % 8 & 1) for at in range(count)])
+        # One for all is 0xff or 0; a list is packed, eight to a byte.
+        count = torch.Size(shape).numel()
+        flat = (
+            torch.tensor([True])
+            if data == b"\xff"
+            else torch.tensor([bool(data[at // 8] >> at % 8 & 1) for at in range(count)])
+            if any(data)
+            else torch.tensor([False])
+        )
+    elif name == "f4E2M1FN":
+        flat = four_bit_floats(torch.tensor(list(data)))
     else:
         flat = torch.frombuffer(bytearray(data), dtype=dtype)
-    shape = (1, *kind.shape)
     if flat.numel() == 1:
         return moved(lambda tensor: tensor.reshape([1] * len(shape)).expand(shape), flat)
-    return flat.reshape(shape)
+    return moved(lambda tensor: tensor.reshape(shape), flat)
+
+
+def four_bit_floats(codes: torch.Tensor) -> torch.Tensor:
+    """Return the values of f4E2M1FN with these codes, 0 to 15, whose highest bit is the sign."""
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    return torch.cat([values, -values])[codes.to(torch.int64)].to(DTYPES["f4E2M1FN"])
+
+
+def four_bit_codes(values: torch.Tensor) -> torch.Tensor:
+    """Return the codes of tiles of f4E2M1FN, 0 to 15, as uint8."""
+    wide = values.float()
+    steps = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    return (torch.bucketize(wide.abs(), steps) + 8 * wide.signbit()).to(torch.uint8)
+
+
+# -- bytes --------------------------------------------------------------------------------------------
+
+
+@operation("pack")
+def _pack(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    source = frame[op.operands["source"]]
+    if source.dtype == DTYPES["f4E2M1FN"]:  # of one byte each, elements need no packing
+        codes = four_bit_codes(source)
+        return (codes[:, 0::2] | codes[:, 1::2] << 4).view(torch.int8)
+    return source.contiguous().view(torch.int8)
+
+
+@operation("unpack")
+def _unpack(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    source = frame[op.operands["source"]]
+    element = _tile(op).element
+    if str(element) == "f4E2M1FN":
+        data = source.view(torch.uint8)
+        codes = torch.stack([data & 0xF, data >> 4], dim=-1).reshape(len(data), -1)
+        return four_bit_floats(codes)
+    return source.contiguous().view(dtype_of(element))
+
+
+# -- shapes -------------------------------------------------------------------------------------------
 
 
 @operation("iota")
