@@ -154,10 +154,10 @@ class Machine:
             if fault.block is not None and len(fault.block) == 1:
                 fault.block = self.block_of(*fault.block)
             raise
-        if len(op.results) == 1:
-            frame.values[op.results[0]] = found
-        elif op.results:
+        if isinstance(found, tuple):
             frame.values.update(zip(op.results, found, strict=True))
+        elif op.results:
+            frame.values[op.results[0]] = found
 
     def block_of(self, number: int) -> tuple[int, int, int]:
         """Return the indices (x, y, z) of a block by its number."""
