@@ -1,7 +1,7 @@
 """Interpreted and on a GPU: every public operation of cuTile and every case of kernels/, element by element.
 
     python -m benchmarks.interpreter_against_gpu --json FILE [--only TEXT] [--kernels-only | --operations-only]
-    python -m benchmarks.interpreter_against_gpu --self-test --only "add RZ"        # no GPU: both interpreted
+    python -m benchmarks.interpreter_against_gpu --self-test --only "add RZ"     # no GPU: both interpreted
 
 Runs each kernel with the same inputs on the current GPU and interpreted, and prints a line for each: how many
 elements are not bit-equal (a NaN equals any other), the largest distance in units in the last place, and the
@@ -216,26 +216,23 @@ def of_kernels(arch: str, only: str, *, self_test: bool) -> Iterator[Comparison]
         for case in spec.cases:
             if case.speed or only not in f"{spec.name} {case.name}":
                 continue
-            drawn: list[torch.Tensor] = []
 
-            def make(shape: Sequence[int], dtype: str = "float32", **_: Any) -> torch.Tensor:
-                tensor = torch.randn(tuple(shape), generator=generator).to(getattr(torch, dtype))
-                drawn.append(tensor)
-                return tensor
+            def run(spec: Any = spec, case: Any = case) -> list[torch.Tensor]:
+                generator = torch.Generator().manual_seed(1)
 
-            def run(device: str, spec: Any = spec, case: Any = case) -> list[torch.Tensor]:
-                generator.manual_seed(1)
-                inputs = spec.inputs(lambda *a, **k: make(*a, **k).to(device), **dict(case.params))
+                def make(shape: Sequence[int], dtype: str = "float32", **_: Any) -> torch.Tensor:
+                    drawn = torch.randn(tuple(shape), generator=generator)
+                    return drawn.to(getattr(torch, dtype)).to("cuda")
+
+                inputs = spec.inputs(make, **dict(case.params))
                 result = spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
-                results = result if isinstance(result, tuple) else (result,)
-                return [each.cpu() for each in results]
+                return [each.cpu() for each in (result if isinstance(result, tuple) else (result,))]
 
-            generator = torch.Generator()
             yield judge(
                 spec.name,
                 case.name,
-                _interpret(arch, lambda: run("cuda")) if self_test else lambda: run("cuda"),
-                _interpret(arch, lambda: run("cuda")),
+                _interpret(arch, run) if self_test else run,
+                _interpret(arch, run),
                 (),
             )
 

@@ -24,7 +24,7 @@ from pytest_cutile.interpret.ir import (
     Type,
 )
 from pytest_cutile.interpret.opcodes import FORMATS, UNREAD
-from pytest_cutile.interpret.reader import Reader, UnknownBytecode, pick
+from pytest_cutile.interpret.reader import Reader, UnknownBytecode, pick, pieces
 
 __all__ = ["SUPPORTED_VERSIONS", "UnknownBytecode", "read_module"]
 
@@ -347,9 +347,7 @@ class _Places:
         total = reader.varint()
         reader.align(8)
         numbers = [reader.word(8) for _ in range(total)]
-        self._by_function = [
-            numbers[start:end] for start, end in zip(starts, [*starts[1:], total], strict=True)
-        ]
+        self._by_function = [numbers[start:end] for start, end in pieces(starts, total)]
         self._raw = reader.table(4)
         self._strings = strings
         self._known: dict[int, Location | None] = {0: None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -77,15 +78,20 @@ class Reader:
         self.align(width)
         offsets = [self.word(width) for _ in range(count)]
         rest = self.take(self.end - self.position)
-        ends = [*offsets[1:], len(rest)]
-        if any(start > end for start, end in zip(offsets, ends, strict=True)):
-            raise UnknownBytecode("the entries of a table are not in order")
-        return [rest[start:end] for start, end in zip(offsets, ends, strict=True)]
+        return [rest[start:end] for start, end in pieces(offsets, len(rest))]
 
     def finish(self, what: str) -> None:
         """Check that everything was read: what is left over means that it was misread."""
         if not self.at_end:
             raise UnknownBytecode(f"{self.end - self.position} bytes too many in {what}")
+
+
+def pieces(starts: Sequence[int], end: int) -> list[tuple[int, int]]:
+    """Return where the pieces of a whole start and end; together they are all of it."""
+    bounds = [*starts, end]
+    if bounds[0] != 0 or any(start > stop for start, stop in itertools.pairwise(bounds)):
+        raise UnknownBytecode("the entries of a table are not in order")
+    return list(itertools.pairwise(bounds))
 
 
 def pick(items: Sequence[_Item], index: int, what: str) -> _Item:

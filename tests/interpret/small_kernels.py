@@ -1,6 +1,7 @@
 """Kernels as users write them, about control flow and arguments; a kernel's source must be in a file."""
 
 # mypy: allow-untyped-decorators
+# ruff: noqa: PT009, SIM108, T201 - branches, printing and asserting are what is tested
 
 from __future__ import annotations
 
@@ -164,3 +165,19 @@ def some_enter_kernel(x, out, limit: int, n: ct.Constant[int]):
     for k in range(limit - i):
         acc = ct.maximum(acc, ct.load(x, (k,), (n,)))
     ct.store(out, (i,), acc)
+
+
+@ct.kernel
+def printing_kernel(x, n: int):
+    tile = ct.load(x, (0,), (4,))
+    ct.printf("%d of %d\n", ct.sum(tile), n)
+    print(tile, "and", n)
+    ct.assert_(ct.sum(tile) < 1000, "too much")
+
+
+@ct.kernel
+def programmatic_kernel(x, n: ct.Constant[int]):
+    ct.grid_dependency_control_wait()
+    tile = ct.load(x, (0,), (n,))
+    ct.grid_dependency_control_launch_dependents()
+    ct.store(x, (0,), tile)
