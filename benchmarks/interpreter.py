@@ -2,11 +2,11 @@
 
     python -m benchmarks.interpreter [--cases] [--growth] [--repeat 3] [--threads 1] [--json FILE]
 
-Without --cases and --growth, both. Times are the least of some runs, in milliseconds of processor time of all
-threads, so that other work on the machine disturbs them little. "first" is a launch with nothing cached;
+Without --cases and --growth, both. Times are the least of some runs, in milliseconds of processor time of
+all threads, so that other work on the machine disturbs them little. "first" is a launch with nothing cached;
 "frontend" and "read" are its parts that a later launch with the same kernel and signature does not have:
-cuda-tile's frontend, and reading its bytecode; "again" is such a later launch. The exponent says how time grows:
-1 is in proportion. "peak" is the largest memory of the process, which never falls.
+cuda-tile's frontend, and reading its bytecode; "again" is such a later launch. The exponent says how time
+grows: 1 is in proportion. "peak" is the largest memory of the process, which never falls.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import cuda.tile as ct
 import torch
 
+from pytest_cutile.compile import export as exporting
 from pytest_cutile.interpret import Interpreter, interpreting
 from pytest_cutile.interpret import launch as launching
 
@@ -51,7 +52,7 @@ class Parts:
         self.frontend = 0.0
         self.read = 0.0
 
-    def __enter__(self) -> Parts:
+    def __enter__(self) -> Self:
         self._saved = launching.export, launching.read_module
         launching.export = self._timed("frontend", launching.export)
         launching.read_module = self._timed("read", launching.read_module)
@@ -117,7 +118,8 @@ def time_cases(repeat: int) -> list[dict[str, Any]]:
 
 
 def forget(interpreter: Interpreter) -> None:
-    """Empty what an interpreter remembers of launches."""
+    """Empty what an interpreter, and the process, remember of launches."""
+    exporting._exported.clear()  # noqa: SLF001 - what it is for
     for name, value in vars(interpreter).items():
         if name.startswith("_") and hasattr(value, "clear"):
             value.clear()

@@ -1,7 +1,7 @@
-"""Interpreted and on a GPU: every public operation of cuTile and every case of kernels/, element by element.
+"""Interpreted and on a GPU: every operation of cuTile and every case of kernels/, element by element.
 
-    python -m benchmarks.interpreter_against_gpu --json FILE [--only TEXT] [--kernels-only | --operations-only]
-    python -m benchmarks.interpreter_against_gpu --self-test --only "add RZ"     # no GPU: both interpreted
+    python -m benchmarks.interpreter_against_gpu --json FILE [--only TEXT] [--kernels-only]
+    python -m benchmarks.interpreter_against_gpu --self-test --only "add RZ"   # no GPU: both interpreted
 
 Runs each kernel with the same inputs on the current GPU and interpreted, and prints a line for each: how many
 elements are not bit-equal (a NaN equals any other), the largest distance in units in the last place, and the

@@ -6,6 +6,7 @@ import io
 import linecache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.signature import derive_signature
@@ -94,8 +95,15 @@ class CompileJob:
     """Line of the kernel's definition, counted from 1."""
 
 
+_exported: WeakKeyDictionary[Any, dict[tuple[str, str], CompileJob]] = WeakKeyDictionary()
+"""What each kernel was translated to, by signature (its symbol says all of it) and architecture."""
+
+
 def export(launch: Launch, arch: str) -> CompileJob:
     """Translate the kernel of `launch` to Tile IR, specialized for the launch's arguments.
+
+    As with launches on a GPU, that is done once for a kernel, signature and architecture: what a kernel reads
+    of its module is taken as it was the first time.
 
     Args:
         launch: what was recorded.
@@ -113,8 +121,12 @@ def export(launch: Launch, arch: str) -> CompileJob:
     function = cutile.kernel_function(launch.kernel)
     file, line = function.__code__.co_filename, _definition_line(function)
     output = io.BytesIO()
+    known = _exported.setdefault(launch.kernel, {})
     try:
         signature = derive_signature(launch.kernel, launch.args)
+        key = signature.symbol, arch
+        if key in known:
+            return known[key]
         export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
     except TileError as error:
         place = error.loc
@@ -139,7 +151,7 @@ def export(launch: Launch, arch: str) -> CompileJob:
             file=file,
             line=line,
         ) from error
-    return CompileJob(
+    job = known[key] = CompileJob(
         bytecode=output.getvalue(),
         arch=arch,
         opt_level=cutile.optimization_level(launch.kernel, arch),
@@ -148,6 +160,7 @@ def export(launch: Launch, arch: str) -> CompileJob:
         file=file,
         line=line,
     )
+    return job
 
 
 def _definition_line(function: FunctionType) -> int:
