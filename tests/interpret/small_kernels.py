@@ -181,3 +181,8 @@ def programmatic_kernel(x, n: ct.Constant[int]):
     tile = ct.load(x, (0,), (n,))
     ct.grid_dependency_control_launch_dependents()
     ct.store(x, (0,), tile)
+
+
+@ct.kernel
+def same_tile_kernel(x, out, n: ct.Constant[int]):
+    ct.store(out, (0,), ct.load(x, (0,), (n,), padding_mode=ct.PaddingMode.ZERO) + ct.bid(0))

@@ -1,4 +1,4 @@
-"""The comparison with a GPU: a part of `benchmarks/interpreter_against_gpu.py`, with both sides interpreted."""
+"""The comparison with a GPU, `benchmarks/interpreter_against_gpu.py`, with both sides interpreted."""
 
 import json
 

@@ -13,7 +13,7 @@ from pytest_cutile.interpret.ir import DYNAMIC, Op, Pointer, TensorView, Tile, T
 from pytest_cutile.interpret.machine import Frame, Machine, operation
 from pytest_cutile.interpret.memory import Allocation
 from pytest_cutile.interpret.ops.shapes import numbers
-from pytest_cutile.interpret.values import TOKEN, ArrayValue, ViewValue, dtype_of, moved
+from pytest_cutile.interpret.values import TOKEN, ArrayValue, ViewValue, dtype_of, moved, select_blocks
 
 _PADDING = {
     "zero": 0.0,
@@ -118,8 +118,11 @@ class _Target:
             address = address + positions * _spread(array.strides[axis], dims) * self.itemsize
         return address, inside
 
-    def tiles(self, machine: Machine) -> _WholeTiles | None:
-        """Return how to see the array as whole tiles, if all tiles that are meant are whole and in bounds."""
+    def tiles(self, machine: Machine) -> list[_Tiles] | None:
+        """Return how to see the array as tiles, by groups of blocks whose tiles end alike at its edges.
+
+        None: blocks are to go by addresses, because they have different arrays, list positions, or may stray.
+        """
         array, kind = self.view.array, self.view.type
         found = machine.memory.at(int(array.base)) if array.base.numel() == 1 else None
         if found is None or kind.kind == "gather_scatter" or not kind.tile_shape:
@@ -131,43 +134,88 @@ class _Target:
         allocation, start = found
         reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
         inside = allocation.start <= start and start + reach * self.itemsize <= allocation.end
-        if start % self.itemsize or not allocation.dense or not inside:
-            return None
-        counts, outer, inner, indices = [], [], [], []
-        for at, (length, axis) in enumerate(zip(kind.tile_shape, kind.axes, strict=True)):
-            step = _step(kind, at)
-            count = (shape[axis] - length) // step + 1
-            index = self._index[at].reshape(-1)
-            if count < 1 or int(index.min()) < 0 or int(index.max()) >= count:
-                return None
-            counts.append(count)
-            outer.append(step * strides[axis])
-            inner.append(strides[axis])
-            indices.append(index)
-        return _WholeTiles(
-            allocation=allocation,
-            first=start // self.itemsize,
-            sizes=(*counts, *kind.tile_shape),
-            strides=(*outer, *inner),
-            index=tuple(indices),
+        dense = allocation.dense or (
+            start == allocation.start
+            and tuple(shape) == tuple(allocation.tensor.shape)
+            and tuple(strides) == allocation.tensor.stride()
         )
+        if start % self.itemsize or not dense or not inside:
+            return None
+        indices, extents = [], []
+        for at, (length, axis) in enumerate(zip(kind.tile_shape, kind.axes, strict=True)):
+            index = self._index[at].reshape(-1)
+            if bool((index < 0).any()):
+                return None
+            indices.append(index)
+            extents.append((shape[axis] - index * _step(kind, at)).clamp(0, length))
+        groups = _groups_of(extents)
+        if groups is None:
+            return None
+        steps = [_step(kind, at) * strides[axis] for at, axis in enumerate(kind.axes)]
+        tiles = []
+        for blocks, ends in groups:
+            index = tuple(select_blocks(each, blocks) if blocks is not None else each for each in indices)
+            counts = [int(each.max()) + 1 for each in index]
+            tiles.append(
+                _Tiles(
+                    allocation=allocation,
+                    blocks=blocks,
+                    first=start // self.itemsize,
+                    sizes=(*counts, *ends),
+                    strides=(*steps, *(strides[axis] for axis in kind.axes)),
+                    index=index,
+                )
+            )
+        return tiles
+
+
+_MOST_GROUPS = 32
+
+
+def _groups_of(
+    extents: list[torch.Tensor],
+) -> list[tuple[torch.Tensor | None, tuple[int, ...]]] | None:
+    """Return which blocks (None: all) have which extents along all axes; None for too many groups."""
+    if all(each.numel() == 1 or bool((each == each[0]).all()) for each in extents):
+        return [(None, tuple(int(each[0]) for each in extents))]
+    together = torch.stack(torch.broadcast_tensors(*extents), dim=1)
+    ends, group = together.unique(dim=0, return_inverse=True)
+    if len(ends) > _MOST_GROUPS:
+        return None
+    return [((group == at).nonzero().reshape(-1), tuple(end)) for at, end in enumerate(ends.tolist())]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WholeTiles:
-    """An array seen as tiles, and which of them each block means."""
+class _Tiles:
+    """An array seen as tiles, or as what its edges leave of them, and which of them each block means."""
 
     allocation: Allocation
+    blocks: torch.Tensor | None
+    """Which blocks of the frame; None: all."""
     first: int
     """The array's first element in its storage."""
     sizes: tuple[int, ...]
-    """Number of tiles along each axis, then their lengths."""
+    """Number of tiles along each axis, then the lengths of what of them is in the array."""
     strides: tuple[int, ...]
     index: tuple[torch.Tensor, ...]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Lengths of what of the tiles is in the array."""
+        return self.sizes[len(self.index) :]
+
+    @property
+    def within(self) -> tuple[slice, ...]:
+        """What of a tile is in the array."""
+        return tuple(slice(extent) for extent in self.extents)
 
     def see(self, row: torch.Tensor) -> torch.Tensor:
         """Return a storage's elements as tiles of the array."""
         return row.as_strided(self.sizes, self.strides, self.first)
+
+    def frame(self, frame: Frame) -> Frame:
+        """Return the frame of these blocks alone."""
+        return frame if self.blocks is None else frame.inner(self.blocks)
 
 
 def _spread(value: int | torch.Tensor, dims: int) -> int | torch.Tensor:
@@ -178,18 +226,30 @@ def _spread(value: int | torch.Tensor, dims: int) -> int | torch.Tensor:
 def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any]:
     view: ViewValue = frame[op.operands["view"]]
     target = _Target(frame, view, op.operands["index"])
-    whole = target.tiles(machine)
-    if whole is not None:
-        shadow = whole.allocation.shadow
+    tiles = target.tiles(machine)
+    fill = _fill(target.dtype, view.type.padding)
+    if tiles is None:
+        addresses, inside = target.addresses()
+        return _load(machine, frame, addresses, target.dtype, inside, fill), TOKEN
+    for each in tiles:
+        shadow = each.allocation.shadow
         if shadow.unwritten or shadow.touched:
-            writers = whole.see(shadow.writers)[whole.index]
-            machine.memory.check_read(frame, whole.allocation, writers, None)
-        row = whole.allocation.flat(target.dtype)
-        return moved(lambda data: whole.see(data)[whole.index], row), TOKEN
-    addresses, inside = target.addresses()
-    return _load(
-        machine, frame, addresses, target.dtype, inside, _fill(target.dtype, view.type.padding)
-    ), TOKEN
+            writers = each.see(shadow.writers)[each.index]
+            machine.memory.check_read(each.frame(frame), each.allocation, writers, None)
+    shape = view.type.tile_shape
+    row = tiles[0].allocation.flat(target.dtype)
+    if len(tiles) == 1 and tiles[0].extents == shape:
+        return moved(lambda data: tiles[0].see(data)[tiles[0].index], row), TOKEN
+
+    def read(data: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        count = max(len(index) for index in tiles[0].index) if len(tiles) == 1 else frame.size
+        result = padding.expand(count, *shape).clone()
+        for each in tiles:
+            blocks = slice(None) if each.blocks is None else each.blocks
+            result[(blocks, *each.within)] = each.see(data)[each.index]
+        return result
+
+    return moved(read, row, fill), TOKEN
 
 
 def _load(
@@ -213,21 +273,27 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
     view: ViewValue = frame[op.operands["view"]]
     value: torch.Tensor = frame[op.operands["value"]]
     target = _Target(frame, view, op.operands["index"])
-    whole = target.tiles(machine)
-    if whole is not None:
-        dims = len(view.type.tile_shape)
-        index = tuple(each.expand(frame.size) for each in whole.index)
-        writers = frame.blocks.to(torch.int32).reshape(-1, *[1] * dims).expand(-1, *view.type.tile_shape)
-        machine.memory.claim(frame, whole.allocation, whole.see, index, writers)
+    tiles = target.tiles(machine)
+    if tiles is None:
+        addresses, inside = target.addresses()
+        machine.memory.store(frame, addresses, value, inside)
+        return TOKEN
+    for each in tiles:
+        if 0 in each.extents:
+            continue
+        inner = each.frame(frame)
+        index = tuple(positions.expand(inner.size) for positions in each.index)
+        writers = inner.blocks.to(torch.int32).reshape(-1, *[1] * len(each.extents))
+        machine.memory.claim(inner, each.allocation, each.see, index, writers.expand(-1, *each.extents))
 
-        def put(row: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-            whole.see(row)[index] = data
+        def put(
+            row: torch.Tensor, data: torch.Tensor, each: _Tiles = each, index: Any = index
+        ) -> torch.Tensor:
+            rows = data if each.blocks is None or len(data) == 1 else data[each.blocks]
+            each.see(row)[index] = rows[(slice(None), *each.within)]
             return row
 
-        moved(put, whole.allocation.flat(target.dtype), value)
-        return TOKEN
-    addresses, inside = target.addresses()
-    machine.memory.store(frame, addresses, value, inside)
+        moved(put, each.allocation.flat(target.dtype), value)
     return TOKEN
 
 
