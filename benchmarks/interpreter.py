@@ -23,7 +23,7 @@ from typing import Any, Self
 import cuda.tile as ct
 import torch
 
-from pytest_cutile.compile import export as exporting
+from pytest_cutile.compile.export import _exported
 from pytest_cutile.interpret import Interpreter, interpreting
 from pytest_cutile.interpret import launch as launching
 
@@ -119,7 +119,7 @@ def time_cases(repeat: int) -> list[dict[str, Any]]:
 
 def forget(interpreter: Interpreter) -> None:
     """Empty what an interpreter, and the process, remember of launches."""
-    exporting._exported.clear()  # noqa: SLF001 - what it is for
+    _exported.clear()
     for name, value in vars(interpreter).items():
         if name.startswith("_") and hasattr(value, "clear"):
             value.clear()
