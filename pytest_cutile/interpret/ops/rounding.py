@@ -6,14 +6,14 @@ import math
 
 import torch
 
-_F32_MIN_NORMAL = 2.0**-126
+_F32_LARGEST_DENORMAL = 2.0**-126 - 2.0**-149
 
 
 def flush(value: torch.Tensor, *, ftz: bool) -> torch.Tensor:
     """Replace denormal float32 by zero of the same sign if `ftz`."""
     if not ftz or value.dtype != torch.float32:
         return value
-    return torch.where(value.abs() < _F32_MIN_NORMAL, value * 0.0, value)
+    return torch.copysign(torch.nn.functional.hardshrink(value, _F32_LARGEST_DENORMAL), value)
 
 
 def round_from_f64(
