@@ -24,7 +24,7 @@ import cuda.tile as ct
 import torch
 
 from pytest_cutile.compile.export import _exported
-from pytest_cutile.interpret import Interpreter, interpreting
+from pytest_cutile.interpret import interpreting
 from pytest_cutile.interpret import launch as launching
 
 ARCH = "sm_90"
@@ -88,10 +88,10 @@ def time_cases(repeat: int) -> list[dict[str, Any]]:
             def launch(inputs: Any, spec: Any = spec) -> Any:
                 return spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
 
-            with interpreting(ARCH) as interpreter:
+            with interpreting(ARCH):
                 inputs = spec.inputs(make, **dict(case.params))
                 launch(inputs)  # what Python and torch do once
-                forget(interpreter)
+                forget()
                 with Parts() as parts:
                     first = cpu_ms(lambda: launch(inputs), 1)  # noqa: B023 - called here
                 again = cpu_ms(lambda: launch(inputs), repeat)  # noqa: B023 - called here
@@ -117,12 +117,10 @@ def time_cases(repeat: int) -> list[dict[str, Any]]:
     return rows
 
 
-def forget(interpreter: Interpreter) -> None:
-    """Empty what an interpreter, and the process, remember of launches."""
+def forget() -> None:
+    """Forget what the process remembers of launches."""
     _exported.clear()
-    for name, value in vars(interpreter).items():
-        if name.startswith("_") and hasattr(value, "clear"):
-            value.clear()
+    launching._read.cache_clear()  # noqa: SLF001 - what it is for
 
 
 @ct.kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -60,7 +61,6 @@ class Interpreter:
     def __init__(self, arch: str, options: Options | None = None) -> None:
         self.arch = arch
         self.options = options or Options()
-        self._modules: dict[bytes, tuple[Module, Entry]] = {}
 
     def poison(self, tensor: torch.Tensor) -> None:
         """Fill a tensor that is made uninitialized, and remember that it is."""
@@ -117,11 +117,9 @@ class Interpreter:
 
     def _read(self, launch: Launch) -> tuple[Module, Entry, str]:
         job = export(launch, self.arch)
-        if job.bytecode not in self._modules:
-            module = read_module(job.bytecode)
-            (entry,) = module.entries.values()
-            self._modules[job.bytecode] = module, entry
-        return *self._modules[job.bytecode], job.kernel
+        module = _read(job.bytecode)
+        (entry,) = module.entries.values()
+        return module, entry, job.kernel
 
     def _batches(self, machine: Machine, entry: Entry) -> Iterator[torch.Tensor]:
         x, y, z = machine.grid
@@ -133,6 +131,11 @@ class Interpreter:
             return
         batches = torch.arange(x * y * z).split(batch_size(entry))
         yield from reversed(batches) if self.options.reverse else batches
+
+
+@lru_cache(maxsize=256)
+def _read(bytecode: bytes) -> Module:
+    return read_module(bytecode)
 
 
 def _elements(tensor: torch.Tensor) -> int:

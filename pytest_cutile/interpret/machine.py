@@ -213,7 +213,7 @@ class Machine:
     def _iterate(
         self, op: Op, frame: Frame, carried: tuple[Any, ...], counter: _Counter | None
     ) -> list[Exit]:
-        """Run a loop's body until no block is left in it; those that leave it "yield" what they leave with."""
+        """Run a loop's body until no block is left in it; those that leave "yield" what they leave with."""
         (body,) = op.regions
         exits: list[Exit] = []
         around = frame

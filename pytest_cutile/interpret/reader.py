@@ -38,12 +38,19 @@ class Reader:
 
     def byte(self) -> int:
         """Read one byte."""
-        return self.take(1)[0]
+        at = self.position
+        if at >= self.end:
+            raise UnknownBytecode("the bytecode is cut short: 1 byte is missing")
+        self.position = at + 1
+        return self._data[at]
 
     def varint(self) -> int:
         """Read a number of any length, seven bits a byte, low ones first."""
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES, 7):
+        value = self.byte()
+        if value < _LAST_OF_VARINT:
+            return value
+        value &= 0x7F
+        for shift in range(7, 7 * _VARINT_BYTES, 7):
             byte = self.byte()
             value |= (byte & 0x7F) << shift
             if byte < _LAST_OF_VARINT:

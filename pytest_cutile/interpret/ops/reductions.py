@@ -11,7 +11,6 @@ from pytest_cutile.interpret.ir import Block, Op
 from pytest_cutile.interpret.machine import OPS, Frame, Machine, operation
 from pytest_cutile.interpret.values import moved
 
-
 # Operations on two tiles of any shape, element by element.
 _ELEMENTWISE = {
     *("addf", "mulf", "maxf", "minf", "addi", "muli", "maxi", "mini", "andi", "ori", "xori"),
