@@ -6,6 +6,7 @@ import io
 import linecache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.signature import derive_signature
@@ -94,8 +95,15 @@ class CompileJob:
     """Line of the kernel's definition, counted from 1."""
 
 
+_exported: WeakKeyDictionary[FunctionType, dict[tuple[Any, ...], CompileJob]] = WeakKeyDictionary()
+"""What each kernel's function was translated to, by all that decides it; a symbol says all of a signature."""
+
+
 def export(launch: Launch, arch: str) -> CompileJob:
     """Translate the kernel of `launch` to Tile IR, specialized for the launch's arguments.
+
+    As with launches on a GPU, that is done once for a function, its hints, signature and architecture: what a
+    kernel reads of its module is taken as it was the first time.
 
     Args:
         launch: what was recorded.
@@ -113,8 +121,15 @@ def export(launch: Launch, arch: str) -> CompileJob:
     function = cutile.kernel_function(launch.kernel)
     file, line = function.__code__.co_filename, _definition_line(function)
     output = io.BytesIO()
+    # Launchers may make a kernel anew for each launch, with hints of their own.
+    known = _exported.setdefault(function, {})
+    hints = cutile.compiler_hints(launch.kernel, arch)
+    opt_level = cutile.optimization_level(launch.kernel, arch)
     try:
         signature = derive_signature(launch.kernel, launch.args)
+        key = arch, signature.symbol, opt_level, tuple(hints.items())
+        if key in known:
+            return known[key]
         export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
     except TileError as error:
         place = error.loc
@@ -139,15 +154,16 @@ def export(launch: Launch, arch: str) -> CompileJob:
             file=file,
             line=line,
         ) from error
-    return CompileJob(
+    job = known[key] = CompileJob(
         bytecode=output.getvalue(),
         arch=arch,
-        opt_level=cutile.optimization_level(launch.kernel, arch),
+        opt_level=opt_level,
         kernel=function.__name__,
         symbol=signature.symbol,
         file=file,
         line=line,
     )
+    return job
 
 
 def _definition_line(function: FunctionType) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import TypeVar
 
+from pytest_cutile.interpret.attributes import tagged
+from pytest_cutile.interpret.fields import Draft, Version
 from pytest_cutile.interpret.ir import (
     Block,
     Entry,
@@ -20,268 +23,283 @@ from pytest_cutile.interpret.ir import (
     TiledView,
     Type,
 )
-from pytest_cutile.interpret.opcodes import ENUMS, FORMATS
+from pytest_cutile.interpret.opcodes import FORMATS, UNREAD
+from pytest_cutile.interpret.reader import Reader, UnknownBytecode, pick, pieces
+
+__all__ = ["SUPPORTED_VERSIONS", "UnknownBytecode", "read_module"]
 
 SUPPORTED_VERSIONS = ((13, 1), (13, 4))
 """The oldest and the newest version of the bytecode that is understood."""
 
 _MAGIC = b"\x7fTileIR\x00"
-_STRINGS, _FUNCTIONS, _DEBUG, _CONSTANTS, _TYPES, _GLOBALS = 1, 2, 3, 4, 5, 6
-_SCALARS = {
-    **dict(enumerate(("i1", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "tf32", "f64"))),
+_HEADER_BYTES = len(_MAGIC) + 4  # major, minor, and two bytes that a release leaves zero
+_STRINGS, _FUNCTIONS, _DEBUG, _CONSTANTS, _TYPES, _GLOBALS = range(1, 7)
+_ENTRY = 0x02
+_ENTRY_WITH_HINTS = 0x06
 
-        10: "f8E4M3FN",
-        11: "f8E5M2",
-        17: "token",
-        18: "f8E8M0FNU",
-        19: "f4E2M1FN",
-        22: "i4",
-        130: "f8E5M3FNU"
-    ,
-}
-_PADDINGS = ("zero", "neg_zero", "nan", "pos_inf", "neg_inf")
-_ENTRY = 2
-
-
-class UnknownBytecode(ValueError):  # noqa: N818 - reads as what happened
-    """Bytecode that this version cannot read; the message says what it was."""
-
-
-class _Reader:
-    """Walks over bytes."""
-
-    def __init__(self, data: bytes, position: int = 0) -> None:
-        self.data = data
-        self.position = position
-
-    def byte(self) -> int:
-        value = self.data[self.position]
-        self.position += 1
-        return value
-
-    def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004
-                return value
-            shift += 7
-
-    def signed_varint(self) -> int:
-        value = self.varint()
-        return ~(value >> 1) if value & 1 else value >> 1
-
-    def take(self, size: int) -> bytes:
-        self.position += size
-        return self.data[self.position - size : self.position]
-
-    def integers(self, width: int) -> tuple[int, ...]:
-        raw = self.take(self.varint() * width)
-        return tuple(
-            int.from_bytes(raw[at : at + width], "little", signed=True) for at in range(0, len(raw), width)
-        )
-
-    def align(self, size: int) -> None:
-        self.position += -self.position % size
-
-    def table(self, width: int) -> list[bytes]:
-        """Read a table of byte strings, whose offsets come first."""
-        count = self.varint()
-        self.align(width)
-        offsets = [int.from_bytes(self.take(width), "little") for _ in range(count)]
-        rest = self.data[self.position :]
-        ends = [*offsets[1:], len(rest)][:count]
-        return [rest[start:end] for start, end in zip(offsets, ends, strict=True)]
+_ANY = TypeVar("_ANY")
 
 
 def read_module(bytecode: bytes) -> Module:
     """Read a file of bytecode.
 
     Raises:
-        UnknownBytecode: it is none, of an unknown version, or holds an operation that is not known.
+        UnknownBytecode: it is none, of an unknown version, cut short, or holds what is not known.
     """
     if not bytecode.startswith(_MAGIC):
         raise UnknownBytecode("this is no Tile IR bytecode")
-    version = (bytecode[8], bytecode[9])
-    if not SUPPORTED_VERSIONS[0] <= version <= SUPPORTED_VERSIONS[1]:
-        oldest, newest = (".".join(map(str, each)) for each in SUPPORTED_VERSIONS)
+    reader = Reader(bytecode, len(_MAGIC))
+    version, tag = (reader.byte(), reader.byte()), reader.word(2)
+    oldest, newest = (".".join(map(str, each)) for each in SUPPORTED_VERSIONS)
+    if tag or not SUPPORTED_VERSIONS[0] <= version <= SUPPORTED_VERSIONS[1]:
+        found = ".".join(map(str, version)) + (f" (preview {tag})" if tag else "")
         raise UnknownBytecode(
-            f"Tile IR bytecode {version[0]}.{version[1]} is not supported: {oldest} to {newest} are"
+            f"Tile IR bytecode {found} is not supported: the releases {oldest} to {newest} are"
         )
-    return _ModuleReader(version, _sections(bytecode)).read()
+    try:
+        return _ModuleReader(version, _sections(reader)).read()
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise UnknownBytecode(f"this Tile IR bytecode is corrupt: {error}") from None
 
 
-def _sections(bytecode: bytes) -> dict[int, bytes]:
-    reader = _Reader(bytecode, 12)
-    sections = {}
+def _sections(reader: Reader) -> dict[int, bytes]:
+    sections: dict[int, bytes] = {}
     while kind := reader.byte():
         size = reader.varint()
         if kind & 0x80:
             reader.align(reader.varint())
-        sections[kind & 0x7F] = reader.take(size)
+        kind &= 0x7F
+        if not _STRINGS <= kind <= _GLOBALS or kind in sections:
+            raise UnknownBytecode(f"section {kind} is not known, or there twice")
+        sections[kind] = reader.take(size)
     return sections
 
 
 class _ModuleReader:
-    def __init__(self, version: tuple[int, int], sections: dict[int, bytes]) -> None:
+    """Reads what functions share, then each function."""
+
+    def __init__(self, version: Version, sections: dict[int, bytes]) -> None:
         self.version = version
         self._sections = sections
-        self.strings = [text.decode() for text in _Reader(sections[_STRINGS]).table(4)]
-        self.constants = []
-        for raw in _Reader(sections[_CONSTANTS]).table(8):
-            reader = _Reader(raw)
-            self.constants.append(reader.take(reader.varint()))
-        self._raw_types = _Reader(sections[_TYPES]).table(4)
+        self.strings: Sequence[str] = [text.decode() for text in self._section(_STRINGS).table(4)]
+        self.constants: Sequence[bytes] = [_sized(raw) for raw in self._section(_CONSTANTS).table(8)]
+        self._raw_types = self._section(_TYPES).table(4)
         self._types: dict[int, Type] = {}
-        self._debug = _DebugInfo(sections[_DEBUG], self.strings)
+        self._places = _Places(self._section(_DEBUG), self.strings)
+
+    def _section(self, kind: int) -> Reader:
+        if kind not in self._sections:
+            raise UnknownBytecode(f"there is no section {kind}")
+        return Reader(self._sections[kind])
 
     def read(self) -> Module:
-        reader = _Reader(self._sections[_FUNCTIONS])
-        entries = [self._function(reader) for _ in range(reader.varint())]
+        """Read the functions and the globals."""
+        reader = self._section(_FUNCTIONS)
+        entries = [self._entry(reader) for _ in range(reader.varint())]
+        reader.finish("the section of functions")
         return Module(
             version=self.version,
             entries={entry.name: entry for entry in entries},
             globals={each.name: each for each in self._globals()},
         )
 
-    def _function(self, reader: _Reader) -> Entry:
-        name = self.strings[reader.varint()]
-        signature = self.type(reader.varint())
-        assert isinstance(signature, Function)
+    def _entry(self, reader: Reader) -> Entry:
+        name = self._string(reader)
+        signature = self._typed(reader.varint(), Function)
         flags = reader.byte()
-        if not flags & _ENTRY:
-            raise UnknownBytecode(f"function {name} is no kernel")
-        locations = self._debug.locations(reader.varint() - 1)
-        if flags & ~_ENTRY:
-            self.tagged(reader)  # hints
+        if flags not in {_ENTRY, _ENTRY_WITH_HINTS}:
+            raise UnknownBytecode(f"function {name} is no kernel (flags {flags})")
+        first, *places = self._places.of_function(reader.varint())
+        if flags == _ENTRY_WITH_HINTS:
+            tagged(self, reader)
         size = reader.varint()
-        body = _Reader(reader.data[: reader.position + size], reader.position)
-        block = _BodyReader(self, body, locations[1:]).body(signature.parameters)
-        reader.position += size
-        return Entry(name=name, body=block, location=locations[0])
+        start = reader.position
+        reader.take(size)
+        body = Reader(self._sections[_FUNCTIONS], start, start + size)
+        block = _BodyReader(self, body, places).read(name, signature.parameters)
+        return Entry(name=name, body=block, location=first)
 
     def _globals(self) -> list[Global]:
         if _GLOBALS not in self._sections:
             return []
-        reader = _Reader(self._sections[_GLOBALS])
+        reader = self._section(_GLOBALS)
         found = []
         for _ in range(reader.varint()):
-            name, kind, data = self.strings[reader.varint()], self.type(reader.varint()), reader.varint()
+            name, kind = self._string(reader), self.type_at(reader.varint())
+            data = pick(self.constants, reader.varint(), "constant")
             reader.varint()  # alignment
             if self.version >= (13, 3):
                 reader.byte()  # visibility
                 reader.varint()  # whether it is constant
-            found.append(Global(name=name, type=kind, data=self.constants[data]))
+            found.append(Global(name=name, type=kind, data=data))
+        reader.finish("the section of globals")
         return found
 
-    def type(self, number: int) -> Type:
+    def _string(self, reader: Reader) -> str:
+        return pick(self.strings, reader.varint(), "string")
+
+    def type_at(self, number: int) -> Type:
         """Return the type with this number."""
         if number not in self._types:
-            self._types[number] = self._read_type(_Reader(self._raw_types[number]))
+            reader = Reader(pick(self._raw_types, number, "type"))
+            self._types[number] = self._read_type(reader)
+            reader.finish(f"type {number}")
         return self._types[number]
 
-    def _read_type(self, reader: _Reader) -> Type:
+    def _typed(self, number: int, kind: type[_ANY]) -> _ANY:
+        found = self.type_at(number)
+        if not isinstance(found, kind):
+            raise UnknownBytecode(f"type {number} is {found}, and should be a {kind.__name__}")
+        return found
+
+    def _read_type(self, reader: Reader) -> Type:
         tag = reader.varint()
         if tag in _SCALARS:
             return Scalar(_SCALARS[tag])
-        if tag == 12:  # noqa: PLR2004
-            self._flags(reader, since=(13, 4))
-            return Pointer(self._scalar(reader))
-        if tag == 13:  # noqa: PLR2004
-            element = self.type(reader.varint())
-            assert isinstance(element, Scalar | Pointer)
-            return Tile(element, reader.integers(8))
-        if tag == 14:  # noqa: PLR2004
-            self._flags(reader, since=(13, 4))
-            return TensorView(self._scalar(reader), reader.integers(8), reader.integers(8))
-        if tag in {15, 20, 21}:
-            return self._read_tiled_view(reader, tag)
-        if tag == 16:  # noqa: PLR2004
-            parameters = tuple(self.type(reader.varint()) for _ in range(reader.varint()))
-            return Function(parameters, tuple(self.type(reader.varint()) for _ in range(reader.varint())))
-        raise UnknownBytecode(f"type {tag} is not known")
+        if tag not in _COMPOSITES:
+            raise UnknownBytecode(f"type {tag} is not known")
+        return _COMPOSITES[tag](self, reader)
 
-    def _read_tiled_view(self, reader: _Reader, tag: int) -> TiledView:
-        padded = self._flags(reader, since=(13, 3)) & 1
+    def _pointer(self, reader: Reader) -> Pointer:
+        flags = self._flags(reader, since=(13, 4))
+        pointer = Pointer(self._typed(reader.varint(), Scalar))
+        _skip_space(reader, flags)
+        return pointer
+
+    def _tile(self, reader: Reader) -> Tile:
+        number = reader.varint()
+        element = self.type_at(number)
+        if not isinstance(element, Scalar | Pointer):
+            raise UnknownBytecode(f"type {number} is {element}, and no tile holds that")
+        return Tile(element, reader.integers(8))
+
+    def _tensor_view(self, reader: Reader) -> TensorView:
+        flags = self._flags(reader, since=(13, 4))
+        element = self._typed(reader.varint(), Scalar)
+        view = TensorView(element, shape=reader.integers(8), strides=reader.integers(8))
+        _skip_space(reader, flags)
+        return view
+
+    def _function(self, reader: Reader) -> Function:
+        parameters = tuple(self.type_at(reader.varint()) for _ in range(reader.varint()))
+        return Function(parameters, tuple(self.type_at(reader.varint()) for _ in range(reader.varint())))
+
+    def _partition_view(self, reader: Reader) -> TiledView:
+        return self._tiled_view(reader, "partition")
+
+    def _gather_scatter_view(self, reader: Reader) -> TiledView:
+        return self._tiled_view(reader, "gather_scatter")
+
+    def _strided_view(self, reader: Reader) -> TiledView:
+        return self._tiled_view(reader, "strided")
+
+    def _tiled_view(self, reader: Reader, kind: str) -> TiledView:
+        padded = self._flags(reader, since=(13, 3))
         tile_shape = reader.integers(4)
-        traversal = reader.integers(4) if tag == 21 else ()  # noqa: PLR2004
-        array = self.type(reader.varint())
-        assert isinstance(array, TensorView)
-        if tag == 20:  # noqa: PLR2004
+        traversal = reader.integers(4) if kind == "strided" else ()
+        array = self._typed(reader.varint(), TensorView)
+        if kind == "gather_scatter":
             axes, sparse_axis = tuple(range(len(tile_shape))), reader.varint()
         else:
             axes, sparse_axis = reader.integers(4), -1
         if self.version < (13, 3):
             padded = reader.varint()
         return TiledView(
-            kind={15: "partition", 20: "gather_scatter", 21: "strided"}[tag],
+            kind=kind,
             tile_shape=tile_shape,
             array=array,
             axes=axes,
-            padding=_PADDINGS[reader.byte()] if padded else None,
+            padding=pick(_PADDINGS, reader.byte(), "padding") if padded else None,
             traversal=traversal,
             sparse_axis=sparse_axis,
         )
 
-    def _flags(self, reader: _Reader, *, since: tuple[int, int]) -> int:
-        return reader.varint() if self.version >= since else 0
+    def _flags(self, reader: Reader, *, since: Version) -> int:
+        """Read whether the optional part of a type is there."""
+        flags = reader.varint() if self.version >= since else 0
+        return pick((0, 1), flags, "flag of a type")
 
-    def _scalar(self, reader: _Reader) -> Scalar:
-        element = self.type(reader.varint())
-        assert isinstance(element, Scalar)
-        return element
 
-    # -- attributes -----------------------------------------------------------------------------------
+def _sized(raw: bytes) -> bytes:
+    reader = Reader(raw)
+    data = reader.take(reader.varint())
+    reader.finish("a constant")
+    return data
 
-    def tagged(self, reader: _Reader) -> Any:
-        """Read an attribute that says what it is."""
-        tag = reader.byte()
-        if tag == 1:
-            kind, bits = self.type(reader.varint()), reader.varint()
-            return kind, bits
-        if tag == 2:  # noqa: PLR2004
-            kind = self.type(reader.varint())
-            one_byte = str(kind).startswith(("f8", "f4"))
-            return kind, reader.byte() if one_byte else reader.signed_varint()
-        if tag == 3:  # noqa: PLR2004
-            return bool(reader.byte())
-        if tag == 4:  # noqa: PLR2004
-            return self.type(reader.varint())
-        if tag == 5:  # noqa: PLR2004
-            return self.strings[reader.varint()]
-        if tag == 6:  # noqa: PLR2004
-            return [self.tagged(reader) for _ in range(reader.varint())]
-        if tag == 8:  # noqa: PLR2004
-            divisor, flags = reader.varint(), reader.byte()
-            every = reader.signed_varint() if flags & 1 else None
-            return "div_by", divisor, every, reader.signed_varint() if flags & 2 else None
-        if tag in {10, 11}:
-            return self.dictionary(reader)
-        if tag == 12:  # noqa: PLR2004
-            flags = reader.byte()
-            lower = reader.signed_varint() if flags & 1 else None
-            return "bounded", lower, reader.signed_varint() if flags & 2 else None
-        raise UnknownBytecode(f"attribute {tag} is not known")
 
-    def dictionary(self, reader: _Reader) -> dict[str, Any]:
-        """Read names and attributes."""
-        return {self.strings[reader.varint()]: self.tagged(reader) for _ in range(reader.varint())}
+def _skip_space(reader: Reader, flags: int) -> None:
+    """Read the attribute of a pointer, of which there is one, and which means nothing here."""
+    if flags:
+        pick(("default",), reader.byte(), "attribute of a pointer")
+
+
+_SCALARS = MappingProxyType(
+    {
+        **dict(enumerate(("i1", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "tf32", "f64"))),
+        10: "f8E4M3FN",
+        11: "f8E5M2",
+        17: "token",
+        18: "f8E8M0FNU",
+        19: "f4E2M1FN",
+        22: "i4",
+        130: "f8E5M3FNU",
+    }
+)
+_PADDINGS = ("zero", "neg_zero", "nan", "pos_inf", "neg_inf")
+_COMPOSITES: MappingProxyType[int, Callable[[_ModuleReader, Reader], Type]] = MappingProxyType(
+    {
+        12: _ModuleReader._pointer,  # noqa: SLF001
+        13: _ModuleReader._tile,  # noqa: SLF001
+        14: _ModuleReader._tensor_view,  # noqa: SLF001
+        15: _ModuleReader._partition_view,  # noqa: SLF001
+        16: _ModuleReader._function,  # noqa: SLF001
+        20: _ModuleReader._gather_scatter_view,  # noqa: SLF001
+        21: _ModuleReader._strided_view,  # noqa: SLF001
+    }
+)
 
 
 class _BodyReader:
     """Reads the operations of one function; numbers values as the writer did."""
 
-    def __init__(self, module: _ModuleReader, reader: _Reader, locations: list[Location | None]) -> None:
-        self._module = module
-        self._reader = reader
-        self._locations = iter(locations)
+    def __init__(
+        self, module: _ModuleReader, reader: Reader, places: Sequence[Location | None] | None
+    ) -> None:
+        self.reader = reader
+        self.version = module.version
+        self.strings: Sequence[str] = module.strings
+        self.constants: Sequence[bytes] = module.constants
+        self.type_at = module.type_at
+        self._places = places
+        self._ops = 0
         self._next_value = 0
 
-    def body(self, parameter_types: tuple[Type, ...]) -> Block:
+    def read(self, name: str, parameter_types: tuple[Type, ...]) -> Block:
+        """Read the whole body."""
         block = Block(parameters=self._new_values(len(parameter_types)), parameter_types=parameter_types)
-        while self._reader.position < len(self._reader.data):
+        while not self.reader.at_end:
             block.ops.append(self._op())
+        if self._places and len(self._places) != self._ops:
+            raise UnknownBytecode(f"{name} has {self._ops} operations, but {len(self._places)} places")
+        return block
+
+    def value(self) -> int:
+        """Read the number of a value that is defined here."""
+        number = self.reader.varint()
+        if number >= self._next_value:
+            raise UnknownBytecode(f"value {number} is not defined")
+        return number
+
+    def block(self) -> Block:
+        """Read a block of operations."""
+        reader = self.reader
+        if reader.byte() != 1:
+            raise UnknownBytecode("a region of several blocks is not known")
+        before = self._next_value
+        types = tuple(self.type_at(reader.varint()) for _ in range(reader.varint()))
+        block = Block(parameters=self._new_values(len(types)), parameter_types=types)
+        block.ops.extend([self._op() for _ in range(reader.varint())])
+        self._next_value = before
         return block
 
     def _new_values(self, count: int) -> tuple[int, ...]:
@@ -289,146 +307,83 @@ class _BodyReader:
         self._next_value += count
         return tuple(range(first, self._next_value))
 
-    def _block(self) -> Block:
-        reader = self._reader
-        if reader.byte() != 1:
-            raise UnknownBytecode("a region of several blocks is not known")
-        before = self._next_value
-        types = tuple(self._module.type(reader.varint()) for _ in range(reader.varint()))
-        block = Block(parameters=self._new_values(len(types)), parameter_types=types)
-        block.ops.extend([self._op() for _ in range(reader.varint())])
-        self._next_value = before
-        return block
-
     def _op(self) -> Op:
-        reader = self._reader
-        opcode = reader.varint()
+        opcode = self.reader.varint()
         if opcode not in FORMATS:
-            raise UnknownBytecode(f"operation {opcode} is not known")
-        name, fields = FORMATS[opcode]
-        location = next(self._locations)
-        types: list[Type] = []
-        operands: dict[str, Any] = {}
-        attributes: dict[str, Any] = {}
-        regions: tuple[Block, ...] = ()
-        flags: dict[str, bool] = {}
-        count = 0
-        skip = False
-        for part in fields:
-            if skip:
-                skip = False
-            elif part.startswith("@"):
-                skip = self._module.version < tuple(int(each) for each in part[1:].split("."))
-            elif part == "r":
-                types.append(self._module.type(reader.varint()))
-            elif part == "R":
-                types += [self._module.type(reader.varint()) for _ in range(reader.varint())]
-            elif part == "#":
-                count = reader.varint()
-            elif part.startswith("?"):
-                bits = reader.varint()
-                for index, flag in enumerate(part[1:].split(",")):
-                    (flags if flag.endswith("?") else attributes)[flag.rstrip("?")] = bool(bits >> index & 1)
-            elif part.startswith("~"):
-                operands[part[1:]] = reader.varint() if reader.varint() else None
-            elif part.startswith("%*"):
-                operands[part[2:]] = tuple(reader.varint() for _ in range(reader.varint()))
-            elif part.startswith("%+"):
-                rest = count - sum(isinstance(each, int) for each in operands.values())
-                operands[part[2:]] = tuple(reader.varint() for _ in range(rest))
-            elif part.startswith("%"):
-                key = part[1:].rstrip("?")
-                there = not part.endswith("?") or flags.get(key, False)
-                operands[key] = reader.varint() if there else None
-            elif part.startswith("{"):
-                blocks = reader.varint()
-                if blocks != int(part[1:-1]):
-                    raise UnknownBytecode(f"{name} with {blocks} blocks is not known")
-                regions = tuple(self._block() for _ in range(blocks))
-            elif part != "-":
-                key, kind = part.split(":")
-                if not key.endswith("?") or flags[key[:-1]]:
-                    attributes[key.rstrip("?")] = self._attribute(kind)
+            name, reason = UNREAD.get(opcode, (str(opcode), "it is not known"))
+            raise UnknownBytecode(f"operation {name} is not supported: {reason}")
+        place = pick(self._places, self._ops, "place") if self._places else None
+        self._ops += 1
+        draft = Draft()
+        written = FORMATS[opcode]
+        try:
+            for field in written.fields:
+                field.read(self, draft)
+        except UnknownBytecode as error:
+            if "(in operation " in str(error):
+                raise
+            raise UnknownBytecode(f"{error} (in operation {written.name})") from None
         return Op(
-            name=name,
-            operands=operands,
-            attributes=attributes,
-            results=self._new_values(len(types)),
-            result_types=tuple(types),
-            regions=regions,
-            location=location,
+            name=written.name,
+            operands=draft.operands,
+            attributes=draft.attributes,
+            results=self._new_values(len(draft.types)),
+            result_types=tuple(draft.types),
+            regions=draft.regions,
+            location=place,
         )
 
-    def _attribute(self, kind: str) -> Any:
-        reader, module = self._reader, self._module
-        if kind in ENUMS:
-            return ENUMS[kind][reader.byte()]
-        if kind == "int":
-            return reader.varint()
-        if kind == "bool":
-            return bool(reader.byte())
-        if kind == "bools":
-            return tuple(bool(each) for each in reader.integers(1))
-        if kind == "int32s":
-            return reader.integers(4)
-        if kind == "string":
-            return module.strings[reader.varint()]
-        if kind == "constant":
-            return module.constants[reader.varint()]
-        if kind == "hints":
-            return module.dictionary(reader)
-        if kind == "array":
-            return [module.tagged(reader) for _ in range(reader.varint())]
-        return module.tagged(reader)
+
+_LEXICAL_BLOCK, _PLACE, _SUBPROGRAM, _CALL_SITE = 3, 4, 5, 6
 
 
-class _DebugInfo:
+class _Places:
     """Which place in the source each operation comes from."""
 
-    def __init__(self, section: bytes, strings: list[str]) -> None:
-        reader = _Reader(section)
+    def __init__(self, reader: Reader, strings: Sequence[str]) -> None:
         functions = reader.varint()
         reader.align(4)
-        starts = [int.from_bytes(reader.take(4), "little") for _ in range(functions)]
+        starts = [reader.word(4) for _ in range(functions)]
         total = reader.varint()
         reader.align(8)
-        numbers = [number for (number,) in struct.iter_unpack("<Q", reader.take(8 * total))]
-        ends = [*starts[1:], total]
-        self._numbers = [numbers[start:end] for start, end in zip(starts, ends, strict=True)]
+        numbers = [reader.word(8) for _ in range(total)]
+        self._by_function = [numbers[start:end] for start, end in pieces(starts, total)]
         self._raw = reader.table(4)
         self._strings = strings
-        self._cache: dict[int, Location | None] = {0: None}
+        self._known: dict[int, Location | None] = {0: None}
 
-    def locations(self, function: int) -> list[Location | None]:
-        """Return the places of a function and of its operations, in the order they were written."""
-        return [self._location(number) for number in self._numbers[function]]
+    def of_function(self, number: int) -> list[Location | None]:
+        """Return the place of a function, counted from 1, then those of its operations in order."""
+        if number == 0:
+            return [None]
+        return [self._place(each) for each in pick(self._by_function, number - 1, "function")] or [None]
 
-    def _location(self, number: int) -> Location | None:
-        if number not in self._cache:
-            self._cache[number] = self._read(number)
-        return self._cache[number]
+    def _place(self, number: int) -> Location | None:
+        if number not in self._known:
+            self._known[number] = self._read(number)
+        return self._known[number]
 
     def _read(self, number: int) -> Location | None:
-        reader = _Reader(self._raw[number - 1])
+        reader = Reader(pick(self._raw, number - 1, "place"))
         tag = reader.byte()
-        if tag == 4:  # noqa: PLR2004
-            scope, file = reader.varint(), self._strings[reader.varint()]
+        if tag == _PLACE:
+            scope, file = reader.varint(), pick(self._strings, reader.varint(), "string")
             line, column = reader.varint(), reader.varint()
             return Location(file, line, column + 1, self._function(scope))
-        if tag == 6:  # noqa: PLR2004
-            callee, caller = self._location(reader.varint()), self._location(reader.varint())
+        if tag == _CALL_SITE:
+            callee, caller = self._place(reader.varint()), self._place(reader.varint())
             return callee and Location(callee.file, callee.line, callee.column, callee.function, caller)
         return None
 
     def _function(self, scope: int) -> str:
+        """Return the name of the function that a scope is in."""
         while scope:
-            reader = _Reader(self._raw[scope - 1])
-            tag = reader.byte()
-            if tag == 5:  # noqa: PLR2004
-                reader.varint()
-                reader.varint()
-                return self._strings[reader.varint()]
-            if tag != 3:  # noqa: PLR2004
+            reader = Reader(pick(self._raw, scope - 1, "scope"))
+            tag, around = reader.byte(), reader.varint()
+            if tag == _SUBPROGRAM:
+                reader.varint()  # line; `around` was the file
+                return pick(self._strings, reader.varint(), "string")
+            if tag != _LEXICAL_BLOCK or around >= scope:
                 break
-            scope = reader.varint()
+            scope = around
         return ""

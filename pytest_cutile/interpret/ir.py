@@ -11,7 +11,7 @@ DYNAMIC = -(2**63)
 
 @dataclass(frozen=True)
 class Scalar:
-    """An element type by its name in Tile IR: "i1" to "i64", "f16", "bf16", "tf32", "f8E4M3FN", "token" ..."""
+    """An element type by its name in Tile IR: "i1" to "i64", "f16", "tf32", "f8E4M3FN", "token" ..."""
 
     name: str
 
@@ -54,7 +54,7 @@ class TiledView:
     """What loads and stores of tiles go through: an array cut into tiles."""
 
     kind: str
-    """"partition": tile by tile; "strided": tiles that overlap or leave gaps; "gather_scatter": one axis listed."""
+    """"partition": tile by tile; "strided": with overlaps or gaps; "gather_scatter": one axis listed."""
     tile_shape: tuple[int, ...]
     array: TensorView
     axes: tuple[int, ...]

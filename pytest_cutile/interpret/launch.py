@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -85,7 +86,6 @@ class Interpreter:
         self.arch = arch
         self.options = options or Options()
         self._seen = seen
-        self._modules: dict[bytes, tuple[Module, Entry]] = {}
         self.debugging = Debugging(self.options)
         self.kernels: list[str] = []
         """Names of the kernels that were launched, in that order."""
@@ -198,11 +198,9 @@ class Interpreter:
         job = export(launch, self.arch)
         if self._seen is not None:
             self._seen(job)
-        if job.bytecode not in self._modules:
-            module = read_module(job.bytecode)
-            (entry,) = module.entries.values()
-            self._modules[job.bytecode] = module, entry
-        return *self._modules[job.bytecode], job.kernel
+        module = _read(job.bytecode)
+        (entry,) = module.entries.values()
+        return module, entry, job.kernel
 
     def _batches(self, machine: Machine, entry: Entry) -> Iterator[torch.Tensor]:
         x, y, z = machine.grid
@@ -218,6 +216,11 @@ class Interpreter:
             yield from (batch.flip(0) for batch in reversed(batches))
         else:
             yield from batches
+
+
+@lru_cache(maxsize=256)
+def _read(bytecode: bytes) -> Module:
+    return read_module(bytecode)
 
 
 def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:

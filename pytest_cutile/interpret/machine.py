@@ -51,11 +51,12 @@ def operation(*names: str) -> Callable[[Handler], Handler]:
 class Frame:
     """The values that a group of blocks sees; what it has not itself, it has from the frame around it."""
 
-    __slots__ = ("_blocks", "_index", "_parent", "size", "values")
+    __slots__ = ("_blocks", "_index", "_parent", "_repeats", "size", "values")
 
     def __init__(self, parent: Frame | None, index: torch.Tensor | None, size: int) -> None:
         self._parent = parent
         self._index = index
+        self._repeats = 1
         self._blocks: torch.Tensor | None = None
         self.size = size
         """Number of blocks."""
@@ -72,14 +73,26 @@ class Frame:
         """Make a frame inside of this one, for all of its blocks or those at `index`."""
         return Frame(self, index, self.size if index is None else len(index))
 
+    def repeated(self, times: int) -> Frame:
+        """Make a frame inside of this one in which each block stands `times` times in a row."""
+        frame = Frame(self, None, self.size * times)
+        frame._repeats = times
+        return frame
+
+    def _index_in_parent(self) -> torch.Tensor | None:
+        if self._index is None and self._repeats > 1:
+            self._index = torch.arange(self.size // self._repeats).repeat_interleave(self._repeats)
+        return self._index
+
     def __getitem__(self, value: int) -> Any:
         """Return a value by its number."""
         found = self.values.get(value)
         if found is None:
             assert self._parent is not None, f"value {value} is not defined"
             found = self._parent[value]
-            if self._index is not None:
-                found = self.values[value] = select_blocks(found, self._index)
+            index = self._index_in_parent()
+            if index is not None:
+                found = self.values[value] = select_blocks(found, index)
         return found
 
     @property
@@ -87,8 +100,8 @@ class Frame:
         """The numbers of the blocks, x fastest."""
         if self._blocks is None:
             assert self._parent is not None
-            blocks = self._parent.blocks
-            self._blocks = blocks if self._index is None else blocks[self._index]
+            blocks, index = self._parent.blocks, self._index_in_parent()
+            self._blocks = blocks if index is None else blocks[index]
         return self._blocks
 
 

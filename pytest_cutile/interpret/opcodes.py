@@ -1,174 +1,290 @@
 """How each operation of Tile IR is written in bytecode, by its opcode.
 
-A format lists the fields in the order they are written:
-
-- `r`: one result type; `R`: a number of result types, then the types. `-`: no result.
-- `?a,b`: a word of flags; `a?` marks a part that is there only if its bit is set, `a` a flag of its own.
-- `name:kind`: an attribute. `@13.4 name:kind`: since that version of the bytecode.
-- `%a`: an operand; `%a?`: one that a flag announces; `%*a`: a list with its length before it; `%+a`: the rest
-  of a list whose full length was written by `#`.
-- `{n}`: n blocks.
-
 Source: the bytecode that cuda-tile 1.7.0 writes (Apache-2.0, NVIDIA/cutile-python), and what tileirdisasm
 makes of it; https://docs.nvidia.com/cuda/tile-ir/ describes the operations.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import MappingProxyType
 
-_ARITHMETIC = "r ?ftz rounding:rounding %lhs %rhs"
-_UNARY = "r %source"
-_BINARY = "r %lhs %rhs"
-_OVERFLOWING = "r overflow:overflow %lhs %rhs"
-_EXTREME = "r ?propagate_nan,ftz %lhs %rhs"
-_SIGNED = "r signed:signedness %lhs %rhs"
-_RETURNING = "R # %+values"
+from pytest_cutile.interpret.attributes import (
+    array,
+    boolean,
+    booleans,
+    constant,
+    dictionary,
+    int32s,
+    integer,
+    one_of,
+    string,
+    tagged,
+)
+from pytest_cutile.interpret.fields import (
+    Announced,
+    Attribute,
+    Blocks,
+    Count,
+    Field,
+    Flags,
+    Listed,
+    Operand,
+    Optional,
+    Rest,
+    Result,
+    Results,
+    Since,
+)
 
-_FORMATS = {
-    "absf": (0, _UNARY),
-    "absi": (1, _UNARY),
-    "addf": (2, _ARITHMETIC),
-    "addi": (3, _OVERFLOWING),
-    "alloca": (113, "r ?global elements:int alignment:int"),
-    "andi": (4, _BINARY),
-    "assert": (5, "- message:string %condition"),
-    "assume": (6, "r predicate:tagged %value"),
-    "atan2": (110, _BINARY),
-    "atomic_cas_tko": (
-        7,
-        "r r ?mask?,token? ordering:ordering scope:scope %pointers %compare %value %mask? %token?",
-    ),
-    "atomic_rmw_tko": (
-        8,
-        "r r ?mask?,token? ordering:ordering scope:scope mode:rmw %pointers %value %mask? %token?",
-    ),
-    "atomic_red_view_tko": (
-        117,
-        "R ?token? ordering:ordering scope:scope mode:rmw @13.5 inbounds:bools %view %*index %value %token?",
-    ),
-    "bitcast": (9, _UNARY),
-    "break": (10, _RETURNING),
-    "broadcast": (11, _UNARY),
-    "cat": (12, "r axis:int %lhs %rhs"),
-    "ceil": (13, _UNARY),
-    "cmpf": (14, "r predicate:comparison ordered:ordered %lhs %rhs"),
-    "cmpi": (15, "r predicate:comparison signed:signedness %lhs %rhs"),
-    "constant": (16, "r value:constant"),
-    "continue": (17, _RETURNING),
-    "cosh": (19, _UNARY),
-    "cos": (18, _UNARY),
-    "divf": (20, _ARITHMETIC),
-    "divi": (21, "r signed:signedness rounding:rounding %lhs %rhs"),
-    "exp2": (24, "r ?ftz %source"),
-    "exp": (23, "r @13.3 rounding:rounding %source"),
-    "exti": (37, "r signed:signedness %source"),
-    "extract": (38, "R # %source %+indices"),
-    "fpowf": (84, "r %source %exponent"),
-    "fpowi": (121, "r %source %exponent"),
-    "ftof": (42, "r rounding:rounding %source"),
-    "ftoi": (43, "r @13.4 ?saturating signed:signedness rounding:rounding %source"),
-    "floor": (39, _UNARY),
-    "fma": (40, "r ?ftz rounding:rounding %lhs %rhs %acc"),
-    "for": (41, "R @13.2 ?unsigned # %lower %upper %step %+initial {1}"),
-    "gdc_launch_dependents_tko": (119, "r ~token"),
-    "gdc_wait_tko": (120, "r ~token"),
-    "get_global": (44, "r name:string"),
-    "get_index_space_shape": (45, "R %source"),
-    "get_num_tile_blocks": (46, "r r r"),
-    "get_tensor_shape": (47, "R %source"),
-    "get_tile_block_id": (48, "r r r"),
-    "itof": (59, "r signed:signedness rounding:rounding %source"),
-    "if": (50, "R %condition {2}"),
-    "insert": (118, "R # %source %destination %+indices"),
-    "int_to_ptr": (51, _UNARY),
-    "iota": (58, "r"),
-    "join_tokens": (60, "R # %+tokens"),
-    "load_ptr_tko": (
-        61,
-        "r r ?scope?,hints?,mask?,padding?,token? ordering:ordering scope?:scope hints?:hints"
-        " %source %mask? %padding? %token?",
-    ),
-    "load_view_tko": (
-        62,
-        "R ?scope?,hints?,token? ordering:ordering scope?:scope hints?:hints @13.4 inbounds:bools"
-        " %view %*index %token?",
-    ),
-    "log2": (64, _UNARY),
-    "log": (63, _UNARY),
-    "loop": (65, "R # %+initial {1}"),
-    "make_gather_scatter_view": (115, "r %array"),
-    "make_partition_view": (66, "r %array"),
-    "make_strided_view": (116, "r %array"),
-    "make_tensor_view": (67, "R %base %*shape %*strides"),
-    "make_token": (68, "r"),
-    "maxf": (69, _EXTREME),
-    "maxi": (70, _SIGNED),
-    "memory_fence_alias_tko": (122, "r %token"),
-    "minf": (71, _EXTREME),
-    "mini": (72, _SIGNED),
-    "mmaf": (73, "r @13.3 ?fast_acc %lhs %rhs %acc"),
-    "mmaf_scaled": (114, "r %lhs %rhs %acc %lhs_scale %rhs_scale"),
-    "mmai": (74, "r lhs_signed:signedness rhs_signed:signedness %lhs %rhs %acc"),
-    "mulf": (76, _ARITHMETIC),
-    "muli": (78, _OVERFLOWING),
-    "mulhii": (77, _BINARY),
-    "negf": (79, _UNARY),
-    "negi": (80, "r @13.2 overflow:overflow %source"),
-    "offset": (81, "r %pointer %offset"),
-    "ori": (82, _BINARY),
-    "pack": (111, _UNARY),
-    "permute": (83, "r permutation:int32s %source"),
-    "print_tko": (85, "R @13.2 ?token? text:string %*values %token?"),
-    "ptr_to_int": (86, _UNARY),
-    "ptr_to_ptr": (87, _UNARY),
-    "reduce": (88, "R axis:int identities:array # %+operands {1}"),
-    "remf": (89, _BINARY),
-    "remi": (90, _SIGNED),
-    "reshape": (91, _UNARY),
-    "return": (92, _RETURNING),
-    "rsqrt": (93, "r ?ftz %source"),
-    "scan": (94, "R axis:int reverse:bool identities:array # %+operands {1}"),
-    "select": (95, "r %condition %if_true %if_false"),
-    "shli": (96, _OVERFLOWING),
-    "shri": (97, _SIGNED),
-    "sinh": (99, _UNARY),
-    "sin": (98, _UNARY),
-    "sqrt": (100, "r ?ftz rounding:rounding %source"),
-    "store_ptr_tko": (
-        101,
-        "r ?scope?,hints?,mask?,token? ordering:ordering scope?:scope hints?:hints"
-        " %pointers %value %mask? %token?",
-    ),
-    "store_view_tko": (
-        102,
-        "R ?scope?,hints?,token? ordering:ordering scope?:scope hints?:hints @13.4 inbounds:bools"
-        " %value %view %*index %token?",
-    ),
-    "subf": (103, _ARITHMETIC),
-    "subi": (104, _OVERFLOWING),
-    "tanh": (106, "r @13.2 rounding:rounding %source"),
-    "tan": (105, _UNARY),
-    "trunci": (107, "r overflow:overflow %source"),
-    "unpack": (112, _UNARY),
-    "xori": (108, _BINARY),
-    "yield": (109, _RETURNING),
-}
 
-FORMATS = MappingProxyType({opcode: (name, text.split()) for name, (opcode, text) in _FORMATS.items()})
-"""Name and fields of each operation, by opcode."""
+@dataclass(frozen=True)
+class Format:
+    """How one operation is written."""
 
-ENUMS = MappingProxyType(
+    name: str
+    """As tileirdisasm prints it, without the dialect."""
+    fields: tuple[Field, ...]
+    """In the order they are written."""
+
+
+_ROUNDINGS = one_of(
+    "rounding",
+    *("nearest_even", "zero", "negative_inf", "positive_inf", "approx", "full"),
+    *("nearest_int_to_zero", "nearest_away"),
+)
+_ROUNDING = Attribute("rounding", _ROUNDINGS)
+_SIGNEDNESS = one_of("signedness", "unsigned", "signed")
+_SIGNED = Attribute("signed", _SIGNEDNESS)
+_OVERFLOW = Attribute("overflow", one_of("overflow", "none", "nsw", "nuw", "nw"), absent="none")
+_PREDICATE = Attribute(
+    "predicate",
+    one_of("predicate", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+)
+_ORDERING = Attribute("ordering", one_of("ordering", "weak", "relaxed", "acquire", "release", "acq_rel"))
+_SCOPES = one_of("scope", "block", "device", "system")
+_SCOPE = Attribute("scope", _SCOPES)
+_MODE = Attribute(
+    "mode",
+    one_of("mode", "and", "or", "xor", "add", "addf", "max", "min", "umax", "umin", "xchg"),
+)
+_IDENTITIES = Attribute("identities", array)
+_AXIS = Attribute("axis", integer)
+_FTZ = Flags("ftz")
+_INBOUNDS = Attribute("inbounds", booleans, absent=())
+
+_RESULT, _RESULTS, _COUNT = Result(), Results(), Count()
+_SOURCE, _LHS, _RHS, _ACC = Operand("source"), Operand("lhs"), Operand("rhs"), Operand("acc")
+_POINTERS, _VALUE, _VIEW, _INDEX = Operand("pointers"), Operand("value"), Operand("view"), Listed("index")
+_MASK, _TOKEN = Optional("mask"), Optional("token")
+
+_UNARY = (_RESULT, _SOURCE)
+_BINARY = (_RESULT, _LHS, _RHS)
+_FLOAT = (_RESULT, _FTZ, _ROUNDING, _LHS, _RHS)
+_EXTREME = (_RESULT, Flags("propagate_nan", "ftz"), _LHS, _RHS)
+_WRAPPING = (_RESULT, _OVERFLOW, _LHS, _RHS)
+_SIGNED_BINARY = (_RESULT, _SIGNED, _LHS, _RHS)
+_LEAVE = (_RESULTS, _COUNT, Rest("values"))
+_VIEW_OF = (_RESULT, Operand("array"))
+# The memory operations whose scope and hints are optional.
+_ACCESS = (
+    _ORDERING,
+    Attribute("scope", _SCOPES, optional=True),
+    Attribute("hints", dictionary, optional=True),
+)
+
+FORMATS = MappingProxyType(
     {
-        "rounding": ("nearest_even", "zero", "negative_inf", "positive_inf", "approx", "full")
-        + ("nearest_int_to_zero", "nearest_away"),
-        "overflow": ("none", "nsw", "nuw", "nw"),
-        "signedness": ("unsigned", "signed"),
-        "comparison": ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
-        "ordered": ("unordered", "ordered"),
-        "ordering": ("weak", "relaxed", "acquire", "release", "acq_rel"),
-        "scope": ("block", "device", "system"),
-        "rmw": ("and", "or", "xor", "add", "addf", "max", "min", "umax", "umin", "xchg"),
+        0: Format("absf", _UNARY),
+        1: Format("absi", _UNARY),
+        2: Format("addf", _FLOAT),
+        3: Format("addi", _WRAPPING),
+        4: Format("andi", _BINARY),
+        5: Format("assert", (Attribute("message", string), Operand("condition"))),
+        6: Format("assume", (_RESULT, Attribute("predicate", tagged), _VALUE)),
+        7: Format(
+            "atomic_cas_tko",
+            (
+                *(_RESULT, _RESULT, Announced("mask", "token"), _ORDERING, _SCOPE),
+                *(_POINTERS, Operand("compare"), _VALUE, _MASK, _TOKEN),
+            ),
+        ),
+        8: Format(
+            "atomic_rmw_tko",
+            (
+                *(_RESULT, _RESULT, Announced("mask", "token"), _ORDERING, _SCOPE, _MODE),
+                *(_POINTERS, _VALUE, _MASK, _TOKEN),
+            ),
+        ),
+        9: Format("bitcast", _UNARY),
+        10: Format("break", _LEAVE),
+        11: Format("broadcast", _UNARY),
+        12: Format("cat", (_RESULT, _AXIS, _LHS, _RHS)),
+        13: Format("ceil", _UNARY),
+        14: Format(
+            "cmpf",
+            (_RESULT, _PREDICATE, Attribute("ordered", one_of("order", "unordered", "ordered")), _LHS, _RHS),
+        ),
+        15: Format("cmpi", (_RESULT, _PREDICATE, _SIGNED, _LHS, _RHS)),
+        16: Format("constant", (_RESULT, Attribute("value", constant))),
+        17: Format("continue", _LEAVE),
+        18: Format("cos", _UNARY),
+        19: Format("cosh", _UNARY),
+        20: Format("divf", _FLOAT),
+        21: Format("divi", (_RESULT, _SIGNED, _ROUNDING, _LHS, _RHS)),
+        23: Format(
+            "exp", (_RESULT, Since((13, 3), Attribute("rounding", _ROUNDINGS, absent="full")), _SOURCE)
+        ),
+        24: Format("exp2", (_RESULT, _FTZ, _SOURCE)),
+        37: Format("exti", (_RESULT, _SIGNED, _SOURCE)),
+        38: Format("extract", (_RESULTS, _COUNT, _SOURCE, Rest("indices"))),
+        39: Format("floor", _UNARY),
+        40: Format("fma", (_RESULT, _FTZ, _ROUNDING, _LHS, _RHS, _ACC)),
+        41: Format(
+            "for",
+            (
+                *(_RESULTS, Since((13, 2), Flags("unsigned")), _COUNT),
+                *(Operand("lower"), Operand("upper"), Operand("step"), Rest("initial"), Blocks(1)),
+            ),
+        ),
+        42: Format("ftof", (_RESULT, _ROUNDING, _SOURCE)),
+        43: Format("ftoi", (_RESULT, Since((13, 4), Flags("saturating")), _SIGNED, _ROUNDING, _SOURCE)),
+        44: Format("get_global", (_RESULT, Attribute("name", string))),
+        45: Format("get_index_space_shape", (_RESULTS, _SOURCE)),
+        46: Format("get_num_tile_blocks", (_RESULT, _RESULT, _RESULT)),
+        47: Format("get_tensor_shape", (_RESULTS, _SOURCE)),
+        48: Format("get_tile_block_id", (_RESULT, _RESULT, _RESULT)),
+        50: Format("if", (_RESULTS, Operand("condition"), Blocks(2))),
+        51: Format("int_to_ptr", _UNARY),
+        58: Format("iota", (_RESULT,)),
+        59: Format("itof", (_RESULT, _SIGNED, _ROUNDING, _SOURCE)),
+        60: Format("join_tokens", (_RESULTS, _COUNT, Rest("tokens"))),
+        61: Format(
+            "load_ptr_tko",
+            (
+                *(_RESULT, _RESULT, Announced("scope", "hints", "mask", "padding", "token"), *_ACCESS),
+                *(_SOURCE, _MASK, Optional("padding"), _TOKEN),
+            ),
+        ),
+        62: Format(
+            "load_view_tko",
+            (
+                *(_RESULTS, Announced("scope", "hints", "token"), *_ACCESS, Since((13, 4), _INBOUNDS)),
+                *(_VIEW, _INDEX, _TOKEN),
+            ),
+        ),
+        63: Format("log", _UNARY),
+        64: Format("log2", _UNARY),
+        65: Format("loop", (_RESULTS, _COUNT, Rest("initial"), Blocks(1))),
+        66: Format("make_partition_view", _VIEW_OF),
+        67: Format("make_tensor_view", (_RESULTS, Operand("base"), Listed("shape"), Listed("strides"))),
+        68: Format("make_token", (_RESULT,)),
+        69: Format("maxf", _EXTREME),
+        70: Format("maxi", _SIGNED_BINARY),
+        71: Format("minf", _EXTREME),
+        72: Format("mini", _SIGNED_BINARY),
+        73: Format("mmaf", (_RESULT, Since((13, 3), Flags("fast_acc")), _LHS, _RHS, _ACC)),
+        74: Format(
+            "mmai",
+            (
+                *(_RESULT, Attribute("lhs_signed", _SIGNEDNESS), Attribute("rhs_signed", _SIGNEDNESS)),
+                *(_LHS, _RHS, _ACC),
+            ),
+        ),
+        76: Format("mulf", _FLOAT),
+        77: Format("mulhii", _BINARY),
+        78: Format("muli", _WRAPPING),
+        79: Format("negf", _UNARY),
+        80: Format("negi", (_RESULT, Since((13, 2), _OVERFLOW), _SOURCE)),
+        81: Format("offset", (_RESULT, Operand("pointer"), Operand("offset"))),
+        82: Format("ori", _BINARY),
+        83: Format("permute", (_RESULT, Attribute("permutation", int32s), _SOURCE)),
+        84: Format("fpowf", (_RESULT, _SOURCE, Operand("exponent"))),
+        85: Format(
+            "print_tko",
+            (
+                *(_RESULTS, Since((13, 2), Announced("token")), Attribute("text", string)),
+                *(Listed("values"), _TOKEN),
+            ),
+        ),
+        86: Format("ptr_to_int", _UNARY),
+        87: Format("ptr_to_ptr", _UNARY),
+        88: Format("reduce", (_RESULTS, _AXIS, _IDENTITIES, _COUNT, Rest("operands"), Blocks(1))),
+        89: Format("remf", _BINARY),
+        90: Format("remi", _SIGNED_BINARY),
+        91: Format("reshape", _UNARY),
+        92: Format("return", _LEAVE),
+        93: Format("rsqrt", (_RESULT, _FTZ, _SOURCE)),
+        94: Format(
+            "scan",
+            (
+                *(_RESULTS, _AXIS, Attribute("reverse", boolean), _IDENTITIES),
+                *(_COUNT, Rest("operands"), Blocks(1)),
+            ),
+        ),
+        95: Format("select", (_RESULT, Operand("condition"), Operand("if_true"), Operand("if_false"))),
+        96: Format("shli", _WRAPPING),
+        97: Format("shri", _SIGNED_BINARY),
+        98: Format("sin", _UNARY),
+        99: Format("sinh", _UNARY),
+        100: Format("sqrt", (_RESULT, _FTZ, _ROUNDING, _SOURCE)),
+        101: Format(
+            "store_ptr_tko",
+            (
+                *(_RESULT, Announced("scope", "hints", "mask", "token"), *_ACCESS),
+                *(_POINTERS, _VALUE, _MASK, _TOKEN),
+            ),
+        ),
+        102: Format(
+            "store_view_tko",
+            (
+                *(_RESULTS, Announced("scope", "hints", "token"), *_ACCESS, Since((13, 4), _INBOUNDS)),
+                *(_VALUE, _VIEW, _INDEX, _TOKEN),
+            ),
+        ),
+        103: Format("subf", _FLOAT),
+        104: Format("subi", _WRAPPING),
+        105: Format("tan", _UNARY),
+        106: Format(
+            "tanh", (_RESULT, Since((13, 2), Attribute("rounding", _ROUNDINGS, absent="full")), _SOURCE)
+        ),
+        107: Format("trunci", (_RESULT, _OVERFLOW, _SOURCE)),
+        108: Format("xori", _BINARY),
+        109: Format("yield", _LEAVE),
+        110: Format("atan2", _BINARY),
+        111: Format("pack", _UNARY),
+        112: Format("unpack", _UNARY),
+        113: Format(
+            "alloca",
+            (_RESULT, Flags("global"), Attribute("elements", integer), Attribute("alignment", integer)),
+        ),
+        114: Format("mmaf_scaled", (_RESULT, _LHS, _RHS, _ACC, Operand("lhs_scale"), Operand("rhs_scale"))),
+        115: Format("make_gather_scatter_view", _VIEW_OF),
+        116: Format("make_strided_view", _VIEW_OF),
+        117: Format(
+            "atomic_red_view_tko",
+            (_RESULTS, Announced("token"), _ORDERING, _SCOPE, _MODE, _VIEW, _INDEX, _VALUE, _TOKEN),
+        ),
+        118: Format("insert", (_RESULTS, _COUNT, _SOURCE, Operand("destination"), Rest("indices"))),
+        119: Format("gdc_launch_dependents_tko", (_RESULT, Announced("token"), _TOKEN)),
+        120: Format("gdc_wait_tko", (_RESULT, Announced("token"), _TOKEN)),
+        121: Format("fpowi", (_RESULT, _SOURCE, Operand("exponent"))),
+        122: Format("memory_fence_alias_tko", (_RESULT, Operand("token"))),
     }
 )
-"""Names of the values of an attribute, by its kind."""
+"""The operations that are read, by opcode."""
+
+_MULTIMEM = "several GPUs are not interpreted"
+_ELSEWHERE = "written in a section of its own, not as an operation"
+UNREAD = MappingProxyType(
+    {
+        22: ("entry", _ELSEWHERE),
+        49: ("global", _ELSEWHERE),
+        75: ("module", _ELSEWHERE),
+        123: ("multimem_load_reduce_view_tko", _MULTIMEM),
+        124: ("multimem_reduce_view_tko", _MULTIMEM),
+        125: ("multimem_store_view_tko", _MULTIMEM),
+        16386: ("preview_call", "part of a preview, which no release reads"),
+    }
+)
+"""The other operations that cuda-tile can write: name, and why they are not read."""

@@ -13,7 +13,15 @@ from pytest_cutile.interpret.ir import DYNAMIC, Op, Pointer, TensorView, Tile, T
 from pytest_cutile.interpret.machine import Frame, Machine, operation
 from pytest_cutile.interpret.memory import Allocation, first_block, nested
 from pytest_cutile.interpret.ops.shapes import numbers
-from pytest_cutile.interpret.values import TOKEN, ArrayValue, ViewValue, dtype_of, itemsize_of, moved
+from pytest_cutile.interpret.values import (
+    TOKEN,
+    ArrayValue,
+    ViewValue,
+    dtype_of,
+    itemsize_of,
+    moved,
+    select_blocks,
+)
 
 _PADDING = {
     "zero": 0.0,
@@ -194,8 +202,11 @@ class Target:
         whole = self.view.array.shape == allocation.shape
         return allocation.name if whole else f"a slice of {allocation.name}"
 
-    def tiles(self, machine: Machine) -> _WholeTiles | None:  # noqa: PLR0911 - reasons why not
-        """Return how to see the array as whole tiles, if all tiles that are meant are whole and in bounds."""
+    def tiles(self, machine: Machine, op: Op, verb: str) -> list[_Tiles] | None:  # noqa: PLR0911 - reasons
+        """Return how to see the array as tiles, by groups of blocks whose tiles end alike at its edges.
+
+        None: blocks are to go by addresses, because they have different arrays, list positions, or may stray.
+        """
         array, kind = self.view.array, self.view.type
         found = machine.memory.at(int(array.base)) if array.base.numel() == 1 else None
         if found is None or kind.kind == "gather_scatter" or not kind.tile_shape:
@@ -214,38 +225,69 @@ class Target:
             return None
         if not itself:
             origin = allocation.origin(torch.tensor([start]), strides)
-            ends = zip(origin or (), shape, allocation.shape, strict=False)
-            if any(int(first) + length > whole for first, length, whole in ends):
+            reaches = zip(origin or (), shape, allocation.shape, strict=False)
+            if any(int(at) + length > whole for at, length, whole in reaches):
                 return None  # it reaches beyond its array, maybe where nothing is accessed
-        counts, outer, inner, indices = [], [], [], []
+        indices, extents = [], []
+        denied = op.attributes.get("inbounds") or (False,) * len(kind.axes)
+        padded = verb == "loads" and kind.padding is not None
         for at, (length, axis) in enumerate(zip(kind.tile_shape, kind.axes, strict=True)):
-            step = _step(kind, at)
-            count = (shape[axis] - length) // step + 1
             index = self._index[at].reshape(-1)
-            if count < 1 or int(index.min()) < 0 or int(index.max()) >= count:
+            if bool((index < 0).any()):
                 return None
-            counts.append(count)
-            outer.append(step * strides[axis])
-            inner.append(strides[axis])
+            extent = (shape[axis] - index * _step(kind, at)).clamp(0, length)
+            if bool((extent < length).any()) and (denied[at] or not (padded or bool(extent.all()))):
+                return None  # a fault, unless there is nothing to reach
             indices.append(index)
-        return _WholeTiles(
-            allocation=allocation,
-            first=start // self.itemsize,
-            sizes=(*counts, *kind.tile_shape),
-            strides=(*outer, *inner),
-            index=tuple(indices),
-        )
+            extents.append(extent)
+        groups = _groups_of(extents)
+        if groups is None:
+            return None
+        steps = [_step(kind, at) * strides[axis] for at, axis in enumerate(kind.axes)]
+        tiles = []
+        for blocks, ends in groups:
+            index = tuple(select_blocks(each, blocks) if blocks is not None else each for each in indices)
+            counts = [int(each.max()) + 1 for each in index]
+            tiles.append(
+                _Tiles(
+                    allocation=allocation,
+                    blocks=blocks,
+                    first=start // self.itemsize,
+                    sizes=(*counts, *ends),
+                    strides=(*steps, *(strides[axis] for axis in kind.axes)),
+                    index=index,
+                )
+            )
+        return tiles
+
+
+_MOST_GROUPS = 32
+
+
+def _groups_of(
+    extents: list[torch.Tensor],
+) -> list[tuple[torch.Tensor | None, tuple[int, ...]]] | None:
+    """Return which blocks (None: all) have which extents along all axes; None for too many groups."""
+    if all(each.numel() == 1 or bool((each == each[0]).all()) for each in extents):
+        return [(None, tuple(int(each[0]) for each in extents))]
+    together = torch.stack(torch.broadcast_tensors(*extents), dim=1)
+    ends, group = together.unique(dim=0, return_inverse=True)
+    if len(ends) > _MOST_GROUPS:
+        return None
+    return [((group == at).nonzero().reshape(-1), tuple(end)) for at, end in enumerate(ends.tolist())]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WholeTiles:
-    """An array seen as tiles, and which of them each block means."""
+class _Tiles:
+    """An array seen as tiles, or as what its edges leave of them, and which of them each block means."""
 
     allocation: Allocation
+    blocks: torch.Tensor | None
+    """Which blocks of the frame; None: all."""
     first: int
     """The array's first element in its storage."""
     sizes: tuple[int, ...]
-    """Number of tiles along each axis, then their lengths."""
+    """Number of tiles along each axis, then the lengths of what of them is in the array."""
     strides: tuple[int, ...]
     index: tuple[torch.Tensor, ...]
 
@@ -258,9 +300,23 @@ class _WholeTiles:
             numbers = numbers * count + index
         return numbers.numel() == blocks and len(numbers.unique()) == blocks
 
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Lengths of what of the tiles is in the array."""
+        return self.sizes[len(self.index) :]
+
+    @property
+    def within(self) -> tuple[slice, ...]:
+        """What of a tile is in the array."""
+        return tuple(slice(extent) for extent in self.extents)
+
     def see(self, row: torch.Tensor) -> torch.Tensor:
         """Return a storage's elements as tiles of the array."""
         return row.as_strided(self.sizes, self.strides, self.first)
+
+    def frame(self, frame: Frame) -> Frame:
+        """Return the frame of these blocks alone."""
+        return frame if self.blocks is None else frame.inner(self.blocks)
 
 
 def _spread(value: int | torch.Tensor, dims: int) -> int | torch.Tensor:
@@ -271,20 +327,31 @@ def _spread(value: int | torch.Tensor, dims: int) -> int | torch.Tensor:
 def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any]:
     view: ViewValue = frame[op.operands["view"]]
     target = Target(frame, view, op.operands["index"])
-    whole = target.tiles(machine)
-    if whole is not None:
-        shadow = whole.allocation.shadow
+    tiles = target.tiles(machine, op, "loads")
+    fill = _fill(target.dtype, view.type.padding)
+    if tiles is None:
+        addresses, inside = target.addresses(machine, op, "loads")
+        return _load(machine, frame, addresses, target.dtype, inside, fill), TOKEN
+    for each in tiles:
+        shadow = each.allocation.shadow
         if shadow.unwritten or shadow.touched or shadow.track_reads:
-            distinct = shadow.track_reads and whole.distinct(frame.size)
-            machine.memory.check_read(
-                frame, whole.allocation, whole.see, whole.index, None, distinct=distinct
-            )
-        row = whole.allocation.flat(target.dtype)
-        return moved(lambda data: whole.see(data)[whole.index], row), TOKEN
-    addresses, inside = target.addresses(machine, op, "loads")
-    return _load(
-        machine, frame, addresses, target.dtype, inside, _fill(target.dtype, view.type.padding)
-    ), TOKEN
+            inner = each.frame(frame)
+            distinct = shadow.track_reads and each.distinct(inner.size)
+            machine.memory.check_read(inner, each.allocation, each.see, each.index, None, distinct=distinct)
+    shape = view.type.tile_shape
+    row = tiles[0].allocation.flat(target.dtype)
+    if len(tiles) == 1 and tiles[0].extents == shape:
+        return moved(lambda data: tiles[0].see(data)[tiles[0].index], row), TOKEN
+
+    def read(data: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        count = max(len(index) for index in tiles[0].index) if len(tiles) == 1 else frame.size
+        result = padding.expand(count, *shape).clone()
+        for each in tiles:
+            blocks = slice(None) if each.blocks is None else each.blocks
+            result[(blocks, *each.within)] = each.see(data)[each.index]
+        return result
+
+    return moved(read, row, fill), TOKEN
 
 
 def _load(
@@ -308,23 +375,32 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
     view: ViewValue = frame[op.operands["view"]]
     value: torch.Tensor = frame[op.operands["value"]]
     target = Target(frame, view, op.operands["index"])
-    whole = target.tiles(machine)
-    if whole is not None:
-        dims = len(view.type.tile_shape)
-        index = tuple(each.expand(frame.size) for each in whole.index)
-        writers = frame.blocks.to(torch.int32).reshape(-1, *[1] * dims).expand(-1, *view.type.tile_shape)
+    tiles = target.tiles(machine, op, "stores")
+    if tiles is None:
+        addresses, inside = target.addresses(machine, op, "stores")
+        machine.memory.store(frame, addresses, value, inside)
+        return TOKEN
+    for each in tiles:
+        inner = each.frame(frame)
+        index = tuple(positions.expand(inner.size) for positions in each.index)
+        writers = inner.blocks.to(torch.int32).reshape(-1, *[1] * len(each.extents))
         machine.memory.claim(
-            frame, whole.allocation, whole.see, index, writers, distinct=whole.distinct(frame.size)
+            inner,
+            each.allocation,
+            each.see,
+            index,
+            writers.expand(-1, *each.extents),
+            distinct=each.distinct(inner.size),
         )
 
-        def put(row: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-            whole.see(row)[index] = data
+        def put(
+            row: torch.Tensor, data: torch.Tensor, each: _Tiles = each, index: Any = index
+        ) -> torch.Tensor:
+            rows = data if each.blocks is None or len(data) == 1 else data[each.blocks]
+            each.see(row)[index] = rows[(slice(None), *each.within)]
             return row
 
-        moved(put, whole.allocation.flat(target.dtype), value)
-        return TOKEN
-    addresses, inside = target.addresses(machine, op, "stores")
-    machine.memory.store(frame, addresses, value, inside)
+        moved(put, each.allocation.flat(target.dtype), value)
     return TOKEN
 
 

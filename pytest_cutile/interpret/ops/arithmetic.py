@@ -102,8 +102,8 @@ def _extreme(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     else:
         found = (torch.fmax if largest else torch.fmin)(lhs, rhs)
     # Zeros are ordered by their sign.
-    zeros = (lhs == 0) & (rhs == 0)
-    if zeros.any():
+    if not found.all():
+        zeros = (lhs == 0) & (rhs == 0)
         signed = lhs + rhs if largest else -(-lhs + -rhs)
         found = torch.where(zeros, signed, found)
     return found

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pytest_cutile.interpret.ir import Block, Op
-from pytest_cutile.interpret.machine import Frame, Machine, operation
+from pytest_cutile.interpret.machine import OPS, Frame, Machine, operation
 from pytest_cutile.interpret.values import moved
+
+# Operations on two tiles of any shape, element by element.
+_ELEMENTWISE = {
+    *("addf", "mulf", "maxf", "minf", "addi", "muli", "maxi", "mini", "andi", "ori", "xori"),
+}
 
 
 class _Combine:
@@ -18,18 +24,40 @@ class _Combine:
         self._machine = machine
         self._frame = frame
         self._region = region
+        self._elementwise = self._without_frames()
+
+    def _without_frames(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+        """Return what combines whole tensors, if the region is one operation on its two parameters."""
+        op, *rest = self._region.ops
+        handler = OPS.get(op.name)
+        operands = tuple(op.operands.values())
+        if (
+            op.name not in _ELEMENTWISE
+            or handler is None
+            or len(rest) != 1
+            or rest[0].operands["values"] != op.results
+            or sorted(operands) != sorted(self._region.parameters)
+        ):
+            return None
+
+        def combine(lhs: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
+            inside = self._frame.inner()
+            inside.values.update(zip(self._region.parameters, (lhs, rhs), strict=True))
+            result: torch.Tensor = handler(self._machine, inside, op)
+            return result
+
+        return combine
 
     def __call__(
         self, lhs: tuple[torch.Tensor, ...], rhs: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...]:
         """Combine tensors of one shape, `[blocks, ...]`."""
+        if self._elementwise is not None:
+            return (self._elementwise(lhs[0], rhs[0]),)
         shape = lhs[0].shape
         # To the region every pair is a block of its own.
-        around = self._frame
-        index = None
-        if shape[0] == self._frame.size and shape[0] > 1:
-            index = torch.arange(shape[0]).repeat_interleave(shape[1:].numel())
-        inside = around.inner(index) if index is not None else around.inner()
+        repeats = shape[1:].numel() if shape[0] == self._frame.size and shape[0] > 1 else 1
+        inside = self._frame.repeated(repeats)
         inside.size = shape.numel()
         pairs = [each for pair in zip(lhs, rhs, strict=True) for each in pair]
         rows = (moved(lambda tensor: tensor.reshape(-1), each) for each in pairs)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-_F32_MIN_NORMAL = 2.0**-126
+_F32_LARGEST_DENORMAL = 2.0**-126 - 2.0**-149
 _F64_BIAS = 1023
 _F64_FRACTION_BITS = 52
 _SPLITTER = 2.0**27 + 1
@@ -52,7 +52,7 @@ def flush(value: torch.Tensor, *, ftz: bool) -> torch.Tensor:
     """Replace denormal float32 by zero of the same sign if `ftz`."""
     if not ftz or value.dtype != torch.float32:
         return value
-    return torch.where(value.abs() < _F32_MIN_NORMAL, value * 0.0, value)
+    return torch.copysign(torch.nn.functional.hardshrink(value, _F32_LARGEST_DENORMAL), value)
 
 
 def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:

@@ -1,0 +1,279 @@
+"""Interpreted and on a GPU: every operation of cuTile and every case of kernels/, element by element.
+
+    python -m benchmarks.interpreter_against_gpu --json FILE [--only TEXT] [--kernels-only]
+    python -m benchmarks.interpreter_against_gpu --self-test --only "add RZ"   # no GPU: both interpreted
+
+Runs each kernel with the same inputs on the current GPU and interpreted, and prints a line for each: how many
+elements are not bit-equal (a NaN equals any other), the largest distance in units in the last place, and the
+first elements that differ. Zeros of different sign differ. What one of the two cannot run is listed with its
+reason, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.operation_kernels import Example, all_examples
+from pytest_cutile.interpret import Options, interpreting
+
+_SHOWN = 5
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Run = Callable[[], list[torch.Tensor]]
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """What came of one kernel and its inputs."""
+
+    name: str
+    dtype: str
+    elements: int = 0
+    different: int = 0
+    """Elements that are not bit-equal, NaN aside."""
+    nan_here_only: int = 0
+    """Elements that are NaN on one side alone."""
+    largest_ulps: float = 0.0
+    """Of the elements that are NaN on neither side; for integers the distance."""
+    largest_relative_error: float = 0.0
+    """Of the interpreted result, with the GPU's as the truth; finite elements alone."""
+    examples: list[dict[str, str]] = field(default_factory=list)
+    """The first elements that differ: place, inputs if they have that place, both results."""
+    gpu_error: str = ""
+    interpreter_error: str = ""
+    gpu_s: float = 0.0
+    interpreter_s: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """What to say of it in one word or two."""
+        if self.gpu_error and self.interpreter_error:
+            return "both refuse"
+        if self.gpu_error or self.interpreter_error:
+            return "GPU REFUSES" if self.gpu_error else "NOT INTERPRETED"
+        return "equal" if not self.different else "differs"
+
+    def __str__(self) -> str:
+        text = f"{self.verdict:15}  {self.name:50} {self.dtype:28}"
+        if self.gpu_error or self.interpreter_error:
+            return f"{text} {(self.interpreter_error or self.gpu_error)[:150]}"
+        if not self.different:
+            return f"{text} {self.elements:8}"
+        nan = f", {self.nan_here_only} NaN on one side" if self.nan_here_only else ""
+        first = "; ".join(
+            f"{each['inputs']} -> {each['gpu']} GPU, {each['interpreted']} interpreted"
+            for each in self.examples[:2]
+        )
+        return (
+            f"{text} {self.elements:8}, {self.different} differ by at most {self.largest_ulps:g} ulp "
+            f"({self.largest_relative_error:.2g}){nan}: {first}"
+        )
+
+
+def compare(
+    found: Comparison, gpu: torch.Tensor, interpreted: torch.Tensor, inputs: Sequence[torch.Tensor]
+) -> None:
+    """Add a pair of results to what was found."""
+    gpu, interpreted = gpu.contiguous().reshape(-1), interpreted.contiguous().reshape(-1)
+    found.elements += gpu.numel()
+    if gpu.dtype == torch.bool:
+        gpu, interpreted = gpu.to(torch.int8), interpreted.to(torch.int8)
+    bits = _BITS[gpu.element_size()]
+    differs = gpu.view(bits) != interpreted.view(bits)
+    both = torch.ones_like(differs)
+    if gpu.dtype.is_floating_point:
+        nans = gpu.double().isnan(), interpreted.double().isnan()
+        differs &= ~(nans[0] & nans[1])
+        found.nan_here_only += int((nans[0] ^ nans[1]).sum())
+        both = ~(nans[0] | nans[1])
+    found.different += int(differs.sum())
+    here = differs & both
+    if here.any():
+        left, right = gpu[here], interpreted[here]
+        distances = [_distance(a, b) for a, b in _pairs_of_ranks(left, right)]
+        found.largest_ulps = max(found.largest_ulps, *distances)
+        truth, got = left.double(), right.double()
+        finite = truth.isfinite() & got.isfinite() & (truth != 0)
+        if finite.any():
+            error = ((got - truth) / truth).abs()[finite].max()
+            found.largest_relative_error = max(found.largest_relative_error, float(error))
+    for place in differs.nonzero().reshape(-1)[: _SHOWN - len(found.examples)].tolist():
+        matching = [each.reshape(-1) for each in inputs if each.numel() == gpu.numel()]
+        found.examples.append(
+            {
+                "place": str(place),
+                "inputs": ", ".join(str(_number(each[place])) for each in matching),
+                "gpu": str(_number(gpu[place])),
+                "interpreted": str(_number(interpreted[place])),
+            }
+        )
+
+
+def _number(element: torch.Tensor) -> Any:
+    return element.item() if element.dtype != torch.float8_e8m0fnu else element.float().item()
+
+
+def _pairs_of_ranks(left: torch.Tensor, right: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Yield where each element stands among all values of its dtype; only the first and farthest matter."""
+    return zip(_ranks(left), _ranks(right), strict=True)
+
+
+def _ranks(values: torch.Tensor) -> list[int]:
+    size = values.element_size()
+    numbers = values.view(_BITS[size]).to(torch.int64).tolist()
+    if not values.dtype.is_floating_point:
+        signed = str(values.dtype).startswith("torch.int")
+        return numbers if signed else [number % 256**size for number in numbers]
+    top = 2 ** (8 * size - 1)  # both zeros have rank 0 and -1
+    return [number if number >= 0 else -1 - (number + top) for number in numbers]
+
+
+def _distance(a: int, b: int) -> float:
+    return float(abs(a - b))
+
+
+def _once(run: Run) -> tuple[list[torch.Tensor] | None, str, float]:
+    start = time.perf_counter()
+    try:
+        results = run()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is recorded, and the rest goes on
+        text = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")
+        return None, text, time.perf_counter() - start
+    return results, "", time.perf_counter() - start
+
+
+def judge(name: str, dtype: str, gpu: Run, interpreted: Run, inputs: Sequence[torch.Tensor]) -> Comparison:
+    """Run both and compare."""
+    found = Comparison(name=name, dtype=dtype)
+    left, found.gpu_error, found.gpu_s = _once(gpu)
+    right, found.interpreter_error, found.interpreter_s = _once(interpreted)
+    if left is not None and right is not None:
+        for one, other in zip(left, right, strict=True):
+            compare(found, one, other, inputs)
+    return found
+
+
+def launch(example: Example, inputs: Sequence[torch.Tensor], device: str) -> list[torch.Tensor]:
+    """Launch an example with copies of `inputs` on a device; return what it wrote, on the CPU."""
+    import cuda.tile as ct
+
+    arguments = [each.clone().to(device) for each in inputs]
+    results = [
+        torch.zeros(shape, dtype=getattr(torch, dtype), device=device) for shape, dtype in example.outputs
+    ]
+    stream = torch.cuda.current_stream() if device == "cuda" else 0
+    ct.launch(stream, example.grid, example.kernel, (*arguments, *results, *example.constants))
+    return [each.cpu() for each in results]
+
+
+def _interpret(arch: str, run: Run) -> Run:
+    def interpreted() -> list[torch.Tensor]:
+        # Races are looked for by other means: an atomic operation may come in any order here.
+        with interpreting(arch, Options(check_races=False)):
+            return run()
+
+    return interpreted
+
+
+def of_operations(arch: str, only: str, *, self_test: bool) -> Iterator[Comparison]:
+    """Compare the operations whose line contains `only`."""
+    for example in all_examples():
+        if only not in f"{example.operation} {example.dtype}":
+            continue
+        inputs = list(example.inputs())
+
+        def interpreted(example: Example = example, inputs: Sequence[torch.Tensor] = inputs) -> Any:
+            return launch(example, inputs, "cpu")
+
+        def on_gpu(example: Example = example, inputs: Sequence[torch.Tensor] = inputs) -> Any:
+            return launch(example, inputs, "cuda")
+
+        yield judge(
+            example.operation,
+            example.dtype,
+            _interpret(arch, interpreted) if self_test else on_gpu,
+            _interpret(arch, interpreted),
+            inputs,
+        )
+
+
+def of_kernels(arch: str, only: str, *, self_test: bool) -> Iterator[Comparison]:
+    """Compare the correctness cases of kernels/ whose line contains `only`."""
+    from kernels import fmha, matmul, rms_norm, softmax
+
+    for spec in (module.SPEC for module in (rms_norm, softmax, matmul, fmha)):
+        for case in spec.cases:
+            if case.speed or only not in f"{spec.name} {case.name}":
+                continue
+
+            def run(spec: Any = spec, case: Any = case) -> list[torch.Tensor]:
+                generator = torch.Generator().manual_seed(1)
+
+                def make(shape: Sequence[int], dtype: str = "float32", **_: Any) -> torch.Tensor:
+                    drawn = torch.randn(tuple(shape), generator=generator)
+                    return drawn.to(getattr(torch, dtype)).to("cuda")
+
+                inputs = spec.inputs(make, **dict(case.params))
+                result = spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
+                return [each.cpu() for each in (result if isinstance(result, tuple) else (result,))]
+
+            yield judge(
+                spec.name,
+                case.name,
+                _interpret(arch, run) if self_test else run,
+                _interpret(arch, run),
+                (),
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
+    """Compare, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file to write everything to")
+    parser.add_argument("--only", default="", help="operations, dtypes and cases whose line contains this")
+    parser.add_argument("--operations-only", action="store_true")
+    parser.add_argument("--kernels-only", action="store_true")
+    parser.add_argument("--self-test", action="store_true", help="without a GPU: interpret both sides")
+    options = parser.parse_args(arguments)
+    if options.self_test:
+        device, arch = "interpreted twice", "sm_90"
+    elif torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        device, arch = torch.cuda.get_device_name(), f"sm_{major}{minor}"
+    else:
+        sys.exit("no GPU: try --self-test, or run this on a machine that has one")
+    print(f"{device}, {arch}, torch {torch.__version__}")
+    found = []
+    for chosen, of in ((options.kernels_only, of_operations), (options.operations_only, of_kernels)):
+        if not chosen:
+            for each in of(arch, options.only, self_test=options.self_test):
+                print(each, flush=True)
+                found.append(each)
+    counts = Counter(each.verdict for each in found)
+    print(f"{len(found)} compared: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    seconds = (sum(each.gpu_s for each in found), sum(each.interpreter_s for each in found))
+    print(f"GPU, with compilation {seconds[0]:.0f} s; interpreter {seconds[1]:.0f} s")
+    if options.json:
+        content = {
+            "device": device,
+            "arch": arch,
+            "torch": torch.__version__,
+            "comparisons": [{"verdict": each.verdict, **asdict(each)} for each in found],
+        }
+        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+if __name__ == "__main__":
+    main()
