@@ -122,9 +122,15 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
             raise Blocked(found, _NO_SPEED[found])
     except Blocked as blocked:
         if again is None:
-            detail = blocked.detail
+            note = "no speed was recorded: nothing was measured" if engine.settings.update_baselines else ""
             engine.results.append(
-                _result(case, verdict=Verdict.NOT_MEASURED, reason=blocked.reason, detail=detail)
+                _result(
+                    case,
+                    verdict=Verdict.NOT_MEASURED,
+                    reason=blocked.reason,
+                    detail=blocked.detail,
+                    recorded=note,
+                )
             )
         raise
     if again is not None:
