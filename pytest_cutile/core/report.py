@@ -65,11 +65,14 @@ def regression_message(
     """
     device = shown.device
     change = judgement.change or 0.0
-    now, before = shown.median_us, entry.median_us if entry is not None else 0.0
-    if entry is None:
+    if entry is not None:
+        now, before = shown.median_us, entry.median_us
+    else:
         # Where the one is fastest the other need not be: both times are of one place, whose ratio agrees.
         place = min(shown.blocks, key=lambda block: abs(block.log_ratio - math.log1p(change)))
         now, before = place.median_us, place.partner_median_us or math.nan
+    # Of stored runs the table says how the times compare, without what the control explains of them.
+    tabled = now / before - 1 if entry is not None else change
     against = revision if entry is None else "its baseline"
     if entry is None and baseline_file:
         against = "its baseline"
@@ -78,7 +81,7 @@ def regression_message(
     lines = [
         f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than {against}.",
         "",
-        *_comparison(shown, now, before, change, revision if entry is None else "baseline"),
+        *_comparison(shown, now, before, tabled, revision if entry is None else "baseline"),
         "",
     ]
     screened, *again = measurements

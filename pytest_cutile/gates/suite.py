@@ -140,7 +140,7 @@ class SpeedSuite:
         self._other_board: dict[str, bool] = defaultdict(bool)
         self._weather: dict[str, Weather] = {}
         self._compared = 0
-        self._confirmed_beside = 0
+        self._suspects = 0
         self.collected = 0
         """Tests of the run that measure speed: each of them may fail by chance."""
         self.open: list[OpenCase] = []
@@ -182,13 +182,13 @@ class SpeedSuite:
     def _family_of(self, comparison: Comparison) -> float:
         """Return how many cases could look slower by chance where this decides.
 
-        Two kernels that take turns are measured from nothing: what the screening found is not in it, so only
-        those that they decide about can be wrong, and this process's share of the run's chances is theirs.
-        A stored run is in the screening, too.
+        Two kernels that take turns in fresh processes are measured from nothing: what the screening found is
+        not in it, so only suspects can be wrong, and they have this process's share of the run's chances.
+        Stored runs are behind the screening, too.
         """
         if not isinstance(comparison, DuetComparison):
             return self.family
-        return self._confirmed_beside * self.family / max(self._compared, 1)
+        return self._suspects * self.family / max(self._compared, 1)
 
     def _weather_of(self, bound: str) -> Weather:
         """Return what the cases with this limit show together of the session."""
@@ -218,7 +218,7 @@ class SpeedSuite:
             else:
                 self._confirm_beside_what_was_recorded(each, environment)
                 live.append(each)
-        self._confirmed_beside = sum(isinstance(each.decides, DuetComparison) for each in live)
+        self._suspects = len(live)
         last = rule.runs_per_session - 1 if self._engine.settings.update_baselines else rule.looks[-1]
         for number in range(1, last + 1):
             if not live:

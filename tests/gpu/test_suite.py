@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.core.comparisons import StoredRuns
+from pytest_cutile.core.comparisons import DuetComparison, StoredRuns
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.verdicts import Judgement, Reason
 from pytest_cutile.gates.measuring import Unmeasured
@@ -171,3 +171,18 @@ def test_the_same_code_is_the_environments_fault_on_a_board_that_is_known():
     outcome, _ = settle(*[FIRST] * 12, identity="same")
     assert outcome.judgement.reason is Reason.ENVIRONMENT
     assert outcome.failure is None
+
+
+@pytest.mark.parametrize(("collected", "chances"), [(1, 1), (200, 200)])
+def test_only_suspects_count_where_two_kernels_take_turns(collected, chances):
+    """A worker that compared a few of many cases has as small a share of the chances."""
+    stored = StoredRuns({"k": stored_entry(DENSE)}, rule=RULE, platform=H200)
+    comparison = stored.compare(stored_entry(DENSE), HERE, MM)
+    suite = SpeedSuite(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    for key in ("suspect", "fine"):
+        case: Any = SimpleNamespace(key=key)
+        suite.add(case, comparison, UNCONFIRMED, FIRST, is_open=key == "suspect", records=False)
+    suite.collected = 2 * collected
+    suite._suspects = len(suite.open)
+    assert suite._family_of(DuetComparison(rule=RULE, revision="abc")) == chances
+    assert suite._family_of(comparison) == 2 * collected
