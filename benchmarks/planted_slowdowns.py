@@ -1,11 +1,13 @@
 """What the speed gate says of slowdowns that are planted in the code of `kernels/`. Needs a GPU.
 
-    python -m benchmarks.planted_slowdowns [--rows 20] [--steps 1] [--baseline baselines] [-k "not fmha"]
+    python -m benchmarks.planted_slowdowns [--rows 20] [--rms-rows 20] [--steps 1] [-k "not fmha"]
+    python -m benchmarks.planted_slowdowns --tables
 
-In a clone of HEAD, softmax and rms_norm normalise `--rows` rows of a thousand twice, and matmul takes
-`--steps` more steps along k, over padding; results stay right. The gate runs against the stored baselines,
-which gives its verdicts, and then beside HEAD, which shows by how much each case is really slower: in
-percent, the mean over processes and its standard error. That runs fail is what they are for: exit status 0.
+In a clone of HEAD, softmax and rms_norm normalise rows of a thousand twice, and matmul takes `--steps` more
+steps along k, over padding; results stay right. The gate runs against the stored baselines, which gives its
+verdicts, and then beside HEAD, which shows by how much each case is really slower: in percent, the mean over
+processes and its standard error. That runs fail is what they are for: exit status 0. `--tables` needs no GPU:
+it prints the tables of docs/measuring.md from what eight H200s did (benchmarks/data).
 """
 
 from __future__ import annotations
@@ -19,15 +21,25 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
+from benchmarks.speed_rule import wilson
+from pytest_cutile.core.speed_rule import duet_level
+
 ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "benchmarks" / "data" / "h200-2026-11-21-planted.json"
+UNTOUCHED = "softmax[bf16-2048x32768]"
+"""A case that runs another kernel than the one that is made slower."""
+BINS = (0.0, 1.25, 1.75, 2.25, 3.0, 4.0, 6.0, 8.0, 16.0)
+"""Percent."""
 
 
-def edits(rows: int, steps: int) -> dict[str, list[tuple[str, str]]]:
+def edits(rows: int, rms_rows: int, steps: int) -> dict[str, list[tuple[str, str]]]:
     """Return what is replaced by what, by file."""
-    more = f"* {1000 + rows} // 1000"
+    more, rms_more = (f"* {1000 + count} // 1000" for count in (rows, rms_rows))
     return {
         "kernels/matmul.py": [
             ("range(ct.cdiv(A.shape[1], TILE_K))", f"range(ct.cdiv(A.shape[1], TILE_K) + {steps})")
@@ -35,7 +47,7 @@ def edits(rows: int, steps: int) -> dict[str, list[tuple[str, str]]]:
         "kernels/rms_norm.py": [
             (
                 "range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0))",
-                f"range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M) {more}, ct.num_blocks(0))",
+                f"range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M) {rms_more}, ct.num_blocks(0))",
             ),
             ("normalise(X, W, Y, i,", "normalise(X, W, Y, i % ct.cdiv(X.shape[0], TILE_M),"),
         ],
@@ -47,9 +59,9 @@ def edits(rows: int, steps: int) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def plant(project: Path, rows: int, steps: int) -> None:
+def plant(project: Path, rows: int, rms_rows: int, steps: int) -> None:
     """Make the kernels of `project` slower."""
-    for name, pairs in edits(rows, steps).items():
+    for name, pairs in edits(rows, rms_rows, steps).items():
         file = project / name
         text = file.read_text(encoding="utf-8")
         for old, new in pairs:
@@ -60,7 +72,7 @@ def plant(project: Path, rows: int, steps: int) -> None:
 
 
 def run_gate(project: Path, *options: str) -> tuple[dict[str, str], dict[str, list[float]]]:
-    """Return what the gate said of each case, and the logarithms of its ratios to another revision."""
+    """Return what the gate said of each case, and its ratios to another revision as the gate takes them."""
     junit, dump = project / "junit.xml", project / "measured.jsonl"
     dump.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "--arch", "native", "-p", "benchmarks.dump_measurements"]
@@ -82,22 +94,94 @@ def run_gate(project: Path, *options: str) -> tuple[dict[str, str], dict[str, li
         found = json.loads(line)
         if not found["control"]:  # another revision took turns with it
             medians = [[statistics.median(samples) for samples in block] for block in found["blocks"]]
-            ratios[found["key"]].append(statistics.median([math.log(own / other) for own, other in medians]))
+            ratios[found["key"]].append(duet_level([math.log(own / other) for own, other in medians]))
     return verdicts, ratios
+
+
+def show_planted(data: dict[str, Any]) -> None:
+    """Print how many planted slowdowns were caught, by how large they are, with 95 % intervals."""
+    rows = [
+        (100 * math.expm1(statistics.mean(duet_level(each) for each in row["log_ratios_pct"]) / 100), row)
+        for row in data["planted"]
+        if row["case"] != UNTOUCHED
+    ]
+    print(f"{'really slower by':>16} {'cases x boards':>14} {'regression':>10} {'%':>20}   beside HEAD")
+    for low, high in pairwise(BINS):
+        here = [(by, row) for by, row in rows if low <= by < high]
+        if not here:
+            continue
+        hits = sum(row["verdict"] == "regression" for _, row in here)
+        beside = [row["duet_verdict"] == "regression" for _, row in here if "duet_verdict" in row]
+        of = f"{sum(beside)} of {len(beside)}" if beside else "not run"
+        span = f"{low:g} to {high:g} %"
+        print(f"{span:>16} {len(here):14d} {hits:10d} {wilson(hits, len(here)):>20}   {of}")
+    for by, row in sorted(rows, key=lambda pair: pair[0]):
+        if by >= BINS[2] and row["verdict"] != "regression":
+            said = f"{row['verdict']}, beside HEAD: {row.get('duet_verdict', 'not run')}"
+            print(f"missed: {row['case']} on {row['board']}, {by:.1f} % slower: {said}")
+
+
+def show_duets(data: dict[str, Any]) -> None:
+    """Print how far ratios of two kernels scatter: from process to process, and from place to place."""
+    found: dict[tuple[str, str], list[list[list[float]]]] = defaultdict(list)
+    for part in (data["clean_duets"], data["planted"]):
+        by_board: dict[tuple[str, str, str], list[list[float]]] = defaultdict(list)
+        for row in part:
+            by_board[row.get("plant", "unchanged"), row["case"], row["board"]] += row["log_ratios_pct"]
+        for (plant_, case, _), processes in by_board.items():
+            found[plant_, case].append(processes)
+    print(f"\n{'kernels':44} {'case':42} {'mean':>6} {'processes':>9} {'places':>6} {'ratio':>5} {'n':>3}")
+    for (name, case), boards in sorted(found.items()):
+        levels = [[duet_level(each) for each in processes] for processes in boards]
+        n = sum(map(len, levels))
+        mean = statistics.mean(level for each in levels for level in each)
+        places = math.sqrt(statistics.mean(statistics.variance(each) for board in boards for each in board))
+        squares = sum(statistics.variance(each) * (len(each) - 1) for each in levels if len(each) > 1)
+        text = f"{name:44} {case:42} {mean:6.2f}"
+        if n > len(levels):
+            scatter = math.sqrt(squares / (n - len(levels)))
+            text += f" {scatter:9.2f} {places:6.2f} {scatter / places * math.sqrt(8):5.1f} {n:3d}"
+        print(text)
+
+
+def show_workers(data: dict[str, Any]) -> None:
+    """Print times under `pytest -n 4` over those of a serial run on the same board."""
+    times: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in data["serial_and_n4"]:
+        times[row["case"], row["board"]][row["how"]].append(row["us"])
+    boards = sorted({board for _, board in times})
+    print(f"\n{'case':42} " + " ".join(f"{board:>8}" for board in boards))
+    for case in sorted({case for case, _ in times}):
+        cells = []
+        for board in boards:
+            here = times[case, board]
+            both = here["n4"] and here["serial"]
+            ratio = statistics.median(here["n4"]) / statistics.median(here["serial"]) if both else None
+            cells.append("" if ratio is None else f"{ratio:.3f}")
+        print((f"{case:42} " + " ".join(f"{cell:>8}" for cell in cells)).rstrip())
 
 
 def main() -> None:
     """Plant, run twice, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=20, help="thousandths of the rows that are done twice")
+    parser.add_argument("--rows", type=int, default=20, help="thousandths of softmax's rows done twice")
+    parser.add_argument("--rms-rows", type=int, help="likewise of rms_norm's rows; as many if not given")
     parser.add_argument("--steps", type=int, default=1, help="steps along k that matmul takes for nothing")
     parser.add_argument("--baseline", type=Path, default=ROOT / "baselines")
     parser.add_argument("-k", default="not fmha", dest="which", help="which cases, as pytest's -k")
+    parser.add_argument("--tables", action="store_true", help="print what was measured on H200s, and no more")
     options = parser.parse_args()
+    if options.tables:
+        data = json.loads(DATA.read_text(encoding="utf-8"))
+        show_planted(data)
+        show_duets(data)
+        show_workers(data)
+        return
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder) / "clone"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(project)], check=True)  # noqa: S607
-        plant(project, options.rows, options.steps)
+        rms_rows = options.rows if options.rms_rows is None else options.rms_rows
+        plant(project, options.rows, rms_rows, options.steps)
         verdicts, _ = run_gate(project, "-k", options.which, f"--perf-baseline={options.baseline.resolve()}")
         _, ratios = run_gate(project, "-k", options.which, "--perf-baseline=git:HEAD")
     print(f"{'case':45s} {'slower by, %':>14s} {'processes':>9s}  verdict")

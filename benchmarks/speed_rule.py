@@ -11,9 +11,10 @@ without any slowdown fails, how often a true slowdown of one case is caught, and
 
 The noise is that of H200s (docs/measuring.md). Per case: samples scatter by 0.5 to 1.5 %, the eight places
 of its buffers by 0.1 to 0.4 % (one kernel in ten: in two modes 3 to 8 % apart), processes by 0.1 to 0.5 %,
-sessions by 0.02 to 0.15 %, boards by 0.8 %, and two kernels on the same buffers by 0.15 %. Shared by all:
-0.25 % by session, 2 % by board (the clock), which the control shows, too. 1 % of all processes and places are
-slower by 1 to 5 %; in a tenth of the sessions the clock drifts by up to 3 %.
+sessions by 0.02 to 0.15 %, and boards by 0.8 %. Shared by all: 0.25 % by session, 2 % by board (the clock),
+which the control shows, too. 1 % of all processes and places are slower by 1 to 5 %; in a tenth of the
+sessions the clock drifts by up to 3 %. The ratio of two kernels on the same inputs scatters as that of one of
+the measured cases (`DUETS`): in a third of the cases as a matrix product's, else as a memory-bound kernel's.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from typing import Any
 import numpy as np
 
 from pytest_cutile.core.speed_rule import (
-    DUET_REFERENCE,
     STORED_NOISE,
     Decision,
     Estimate,
     Level,
     Reference,
     Rule,
+    duet_estimate,
     pooled_noise,
     reference_of,
     weather_of,
@@ -45,6 +46,18 @@ SAMPLES = 5
 """Kept samples of one placement."""
 SESSIONS, PROCESSES = 4, 3
 """Stored runs."""
+
+
+DUETS = {
+    "TFLOPS": ((-0.2, 0.99, 1.9), (-0.2, 1.01, 1.9), (-0.2, 0.44, 1.7), (-0.1, 0.59, 0.6)),
+    "GB/s": (
+        *((-0.3, 0.57, 0.7), (-0.5, 0.52, 0.7), (-0.4, 0.18, 0.5), (-0.3, 0.22, 0.4)),
+        *((0.0, 0.38, 0.7), (-0.3, 0.12, 0.4), (-0.3, 0.13, 0.5)),
+    ),
+}
+"""In percent, of cases of matmul, rms_norm and softmax in `kernels/`, by their limit: what the ratio of two
+equal kernels is in the mean, how far it scatters from process to process, and how far from place to place.
+`python -m benchmarks.planted_slowdowns --tables` prints what they are from."""
 
 
 @dataclass
@@ -63,6 +76,14 @@ class Suite:
         self.fast = draw(0.4, 0.8, n)
         self.process = draw(0.001, 0.005, n) * self.scale
         self.session = draw(0.0002, 0.0015, n) * self.scale
+        dense = self.rng.random(n) < 1 / 3
+        kinds = {
+            bound: np.array(kinds)[self.rng.integers(len(kinds), size=n)] for bound, kinds in DUETS.items()
+        }
+        duets = np.where(dense[:, None], kinds["TFLOPS"], kinds["GB/s"]) / 100 * self.scale
+        self.duet_bias, process, self.duet_place = duets.T
+        # What the places explain of the scatter between processes is not added twice.
+        self.duet_process = np.sqrt(np.maximum(process**2 - self.duet_place**2 / PLACEMENTS, 0))
 
     def board(self) -> tuple[Any, float]:
         """Return what a board adds to each case, and what it adds to all of them and to the control."""
@@ -91,10 +112,14 @@ class Suite:
         return times, control
 
     def duets(self, slower: Any) -> Any:
-        """Return each case's level beside the kernel that its baseline was recorded from."""
-        return (
-            slower + self.rng.normal(0, 0.0015 * self.scale, self.cases) + 0.3 * self._accidents(self.cases)
+        """Return ratios [case, place] beside the kernel of the baseline, as logarithms."""
+        n = self.cases
+        own = (
+            slower + self.duet_bias + self.rng.normal(0, 1, n) * self.duet_process + 0.3 * self._accidents(n)
         )
+        places = self.rng.normal(0, 1, (n, PLACEMENTS)) * self.duet_place[:, None]
+        either = self._accidents((n, PLACEMENTS)) - self._accidents((n, PLACEMENTS))
+        return own[:, None] + places + either
 
     def _accidents(self, shape: int | tuple[int, int]) -> Any:
         """Return what the host and its neighbours add now and then."""
@@ -136,19 +161,21 @@ def run_rule(
         and Estimate.of([float(first[case])], references[case], weather).is_suspect(rule)
     ]
     failed: set[int] = set()
-    seen: dict[int, list[float]] = {case: [] for case in live}
+    # As the gate: of kernels that take turns, those count that are confirmed; of stored runs, all.
+    family = len(live) if beside else suite.cases
+    seen: dict[int, list[Any]] = {case: [] for case in live}
     rounds = 0
     while live and rounds < rule.looks[-1]:
         rounds += 1
         now = suite.duets(slower) if beside else levels(*suite.process_samples(board, session, slower))
         still = []
         for case in live:
-            seen[case].append(float(now[case]))
+            seen[case].append(now[case].tolist())
             if beside:
-                estimate = Estimate.of(seen[case], DUET_REFERENCE)
+                estimate = duet_estimate(seen[case])
             else:
                 estimate = Estimate.of(seen[case], references[case], weather)
-            decision = estimate.decide(rule, suite.cases)
+            decision = estimate.decide(rule, family)
             if decision is Decision.SLOWER:
                 failed.add(case)
             elif decision is Decision.OPEN:

@@ -45,11 +45,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _read(path: Path) -> BaselineFile:
+    _refuse_folder(path)
     _refuse_static(path)
     file = read_baselines(path)
     if file is None:
         raise BaselineError(f"{path}: there is no such file")
     return file
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise BaselineError(f"{path} is a folder: give a file in it, <arch>-<gpu>.json")
 
 
 def _refuse_static(path: Path) -> None:
@@ -67,7 +73,10 @@ def _compare(options: argparse.Namespace) -> list[str]:
 
 def _merge(options: argparse.Namespace) -> list[str]:
     into: Path = options.into
+    _refuse_folder(into)
     _refuse_static(into)
+    if into.suffix != ".json":
+        raise BaselineError(f"--into {into}: baselines are read from files whose names end in .json")
     files = {path: _read(path) for path in options.files}
     existing = read_baselines(into)
     of_path, of = (into, existing) if existing is not None else next(iter(files.items()))

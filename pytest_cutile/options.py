@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
+from pytest_cutile.core.baseline_files import BaselineError
+from pytest_cutile.core.baselines import read_baselines
 from pytest_cutile.core.settings import CheckOn, Interpretation, Settings
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_baselines import is_static
@@ -260,6 +262,11 @@ def _baseline_path(config: pytest.Config) -> Path | None:
             f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline="
             f"{text} --update-baselines"
         )
+    if path.suffix == ".json":
+        try:
+            read_baselines(path)  # also where no GPU will ask for it
+        except BaselineError as error:
+            raise pytest.UsageError(f"--perf-baseline: {error}") from None
     return path
 
 

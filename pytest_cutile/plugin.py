@@ -279,7 +279,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Say what `--changed-only` left out."""
     engine = config.stash.get(ENGINE, None)
     settings = config.stash[SETTINGS]
-    if engine is None or settings.xdist_worker or not (settings.changed_only or settings.baseline_revision):
+    if engine is None or settings.xdist_worker or not engine.untouched_tests:
         return []
     than = f"as of {engine.duet}" if engine.duet is not None else "in the baselines"
     kind = "tests" if settings.changed_only else "speed tests"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -166,6 +167,10 @@ def _parse_run(raw: Mapping[str, Any]) -> Run:
     _check_numbers(run, ("spread", "control_us", "clock_mhz"), may_lack=True)
     if not all(isinstance(text, str) for text in (run.at, run.session, run.gpu_uuid)):
         raise ValueError("at, session and gpu_uuid must be texts")
+    try:
+        dt.datetime.fromisoformat(run.at)
+    except ValueError:
+        raise ValueError(f"at is {run.at!r}, no date and time of ISO 8601") from None
     return run
 
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from pytest_cutile.core.baselines import Entry
 from pytest_cutile.core.platforms import Platform
 from pytest_cutile.core.speed_rule import (
-    DUET_REFERENCE,
     STORED_NOISE,
     UNKNOWN_WEATHER,
     Decision,
@@ -20,11 +19,11 @@ from pytest_cutile.core.speed_rule import (
     Reference,
     Rule,
     Weather,
+    duet_estimate,
     pooled_noise,
     reference_of,
     slope_of,
 )
-from pytest_cutile.core.statistics import median
 from pytest_cutile.core.timing import Device, Measurement, bound_of
 
 SLOPES: Mapping[str, float] = MappingProxyType({"TFLOPS": 0.8, "GB/s": 0.6})
@@ -44,28 +43,24 @@ class Comparison(ABC):
     """Time per launch that is shown beside the measured one; None if it comes with the measurement."""
 
     @abstractmethod
-    def level(self, measurement: Measurement) -> float:
-        """Return what is compared of a measurement, as a logarithm."""
+    def estimate(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+        """Return the difference that these measurements, one per process, show."""
 
-    @abstractmethod
-    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
-        """Return the difference that these levels, one per process, show."""
-
-    def change(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> float:
+    def change(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> float:
         """Return the relative change of the time per launch: +0.05 is 5 % slower."""
-        return math.expm1(self.estimate(levels, weather).difference)
+        return math.expm1(self.estimate(measurements, weather).difference)
 
-    def is_suspect(self, level: float, weather: Weather = UNKNOWN_WEATHER) -> bool:
+    def is_suspect(self, measurement: Measurement, weather: Weather = UNKNOWN_WEATHER) -> bool:
         """Say whether a screened case could be slower by the margin."""
-        return self.estimate([level], weather).is_suspect(self.rule)
+        return self.estimate([measurement], weather).is_suspect(self.rule)
 
-    def is_faster(self, level: float) -> bool:
+    def is_faster(self, measurement: Measurement) -> bool:
         """Say whether a screened case is faster."""
-        return self.estimate([level]).is_faster(self.rule)
+        return self.estimate([measurement]).is_faster(self.rule)
 
-    def decide(self, levels: Sequence[float], weather: Weather, family: int) -> Decision:
-        """Decide about a suspect by its levels in fresh processes."""
-        return self.estimate(levels, weather).decide(self.rule, family)
+    def decide(self, measurements: Sequence[Measurement], weather: Weather, family: float) -> Decision:
+        """Decide about a suspect by its measurements in fresh processes."""
+        return self.estimate(measurements, weather).decide(self.rule, family)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +82,21 @@ class StoredComparison(Comparison):
 
     def level(self, measurement: Measurement) -> float:
         """Return the logarithm of the fastest time, less what the control explains of it."""
-        us, control_us = measurement.beside_control(self.slope)
+        return self._level(*measurement.beside_control(self.slope))
+
+    def _level(self, us: float, control_us: float | None) -> float:
         return math.log(us) - (self.slope * math.log(control_us) if control_us else 0.0)
 
-    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+    def estimate(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference from the stored runs."""
-        return Estimate.of(levels, self.reference, weather)
+        return Estimate.of([self.level(each) for each in measurements], self.reference, weather)
+
+    def estimate_of_times(
+        self, times_us: Sequence[float], screened: Measurement, weather: Weather = UNKNOWN_WEATHER
+    ) -> Estimate:
+        """Return the difference of times that no control took turns with: that of the screening stands in."""
+        _, control_us = screened.beside_control(self.slope)
+        return Estimate.of([self._level(us, control_us) for us in times_us], self.reference, weather)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +107,10 @@ class DuetComparison(Comparison):
     revision: str
     baseline_us: float | None = None
 
-    def level(self, measurement: Measurement) -> float:
-        """Return the logarithm of the ratio of the two, in the median of the placements."""
-        return median([block.log_ratio for block in measurement.blocks])
-
-    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+    def estimate(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference between the two; a session acts on both alike."""
         del weather
-        return Estimate.of(levels, DUET_REFERENCE)
+        return duet_estimate([[block.log_ratio for block in each.blocks] for each in measurements])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +127,10 @@ class PublishedComparison(Comparison):
         """The published time."""
         return self.entry.median_us
 
-    def level(self, measurement: Measurement) -> float:
-        """Return the logarithm of the fastest time."""
-        return math.log(measurement.median_us)
-
-    def estimate(self, levels: Sequence[float], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
+    def estimate(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference from the published figure; its error is what the margin stands for."""
         del weather
+        levels = [math.log(each.median_us) for each in measurements]
         return Estimate(
             difference=sum(levels) / len(levels) - math.log(self.entry.median_us),
             error=self.limit / self.rule.screen_z,
@@ -141,20 +138,20 @@ class PublishedComparison(Comparison):
             processes=len(levels),
         )
 
-    def is_suspect(self, level: float, weather: Weather = UNKNOWN_WEATHER) -> bool:
+    def is_suspect(self, measurement: Measurement, weather: Weather = UNKNOWN_WEATHER) -> bool:
         """Say whether it is slower by more than the margin."""
-        return self.estimate([level], weather).difference > self.limit
+        return self.estimate([measurement], weather).difference > self.limit
 
-    def is_faster(self, level: float) -> bool:
+    def is_faster(self, measurement: Measurement) -> bool:
         """Say whether it is faster by more than the margin."""
-        return self.estimate([level]).difference < -self.limit
+        return self.estimate([measurement]).difference < -self.limit
 
-    def decide(self, levels: Sequence[float], weather: Weather, family: int) -> Decision:
+    def decide(self, measurements: Sequence[Measurement], weather: Weather, family: float) -> Decision:
         """Decide after the first look: more processes would not tell more of a single figure."""
         del family
-        if self.estimate(levels, weather).difference <= self.limit:
+        if self.estimate(measurements, weather).difference <= self.limit:
             return Decision.CLEAR
-        return Decision.SLOWER if len(levels) >= self.rule.looks[0] else Decision.OPEN
+        return Decision.SLOWER if len(measurements) >= self.rule.looks[0] else Decision.OPEN
 
 
 class StoredRuns:

@@ -65,9 +65,14 @@ def regression_message(
     """
     device = shown.device
     change = judgement.change or 0.0
-    now = shown.median_us
-    # Where the one is fastest the other need not be: in a duet the ratio of the two is what was measured.
-    before = entry.median_us if entry is not None else now / (1 + change)
+    if entry is not None:
+        now, before = shown.median_us, entry.median_us
+    else:
+        # Where the one is fastest the other need not be: both times are of one place, whose ratio agrees.
+        place = min(shown.blocks, key=lambda block: abs(block.log_ratio - math.log1p(change)))
+        now, before = place.median_us, place.partner_median_us or math.nan
+    # Of stored runs the table says how the times compare, without what the control explains of them.
+    tabled = now / before - 1 if entry is not None else change
     against = revision if entry is None else "its baseline"
     if entry is None and baseline_file:
         against = "its baseline"
@@ -76,7 +81,7 @@ def regression_message(
     lines = [
         f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than {against}.",
         "",
-        *align(_comparison_rows(shown, now, before, revision if entry is None else "baseline"), indent="  "),
+        *_comparison(shown, now, before, tabled, revision if entry is None else "baseline"),
         "",
     ]
     screened, *again = measurements
@@ -84,6 +89,10 @@ def regression_message(
     lines.append(f"  measured    {screened.median_us:.4g} us, then in fresh processes {times} us")
     places = f"{len(shown.blocks)} places of its buffers, the slowest +{shown.placement_spread:.1%}"
     lines.append(f"              each the fastest of {places}")
+    if entry is None:
+        lines.append(
+            "              the table: the place whose ratio is nearest to the change of all processes"
+        )
     if entry is not None:
         lines += _baseline_lines(entry, shown, environment, baseline_file)
     if judgement.reason == Reason.SUITE_SLOWER:
@@ -106,16 +115,16 @@ def regression_message(
     return "\n".join(lines)
 
 
-def _comparison_rows(shown: Measurement, now: float, before: float, baseline: str) -> list[tuple[str, ...]]:
+def _comparison(shown: Measurement, now: float, before: float, change: float, baseline: str) -> list[str]:
     rows: list[tuple[str, ...]] = [("", "now", baseline, "change")]
-    rows.append(("time per launch", format_time(now), format_time(before), format_change(now / before - 1)))
+    rows.append(("time per launch", format_time(now), format_time(before), format_change(change)))
     if shown.rate is not None:
-        then = shown.rate * now / before
-        rows.append((shown.bound, f"{shown.rate:.4g}", f"{then:.4g}", format_change(before / now - 1)))
+        rates = [shown.rate * shown.median_us / us for us in (now, before)]
+        rows.append((shown.bound, *(f"{rate:.4g}" for rate in rates), format_change(1 / (1 + change) - 1)))
         if shown.share_of_limit is not None:
-            share = shown.share_of_limit
-            rows.append(("share of limit", format_share(share), format_share(share * now / before), ""))
-    return rows
+            shares = [shown.share_of_limit * shown.median_us / us for us in (now, before)]
+            rows.append(("share of limit", *map(format_share, shares), ""))
+    return align(rows, indent="  ", right={*FIGURES, baseline})
 
 
 def _baseline_lines(

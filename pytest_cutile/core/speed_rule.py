@@ -30,8 +30,8 @@ class Rule:
     """Numbers of fresh processes after which a suspect may be called slower; the last one is the most."""
     screen_z: float = 2.6
     """Standard errors that the screening leaves room for: it misses `margin` 5 times in 1000."""
-    clear_z: float = 2.8
-    """Standard errors by which a suspect must stay below the margin to be cleared."""
+    missed: float = 0.0025
+    """How often fresh processes may clear, at each number of them, a suspect that is slower by the margin."""
     runs_per_session: int = 3
     """Processes that `--update-baselines` measures each case in."""
 
@@ -80,8 +80,12 @@ class Noise:
 
 STORED_NOISE = Noise(process=0.0035, session=0.001, board=0.008, shared=0.001, shared_board=0.008)
 """Against stored runs, of H200s (docs/measuring.md): what is assumed until the stored runs say more."""
-DUET_NOISE = Noise(process=0.0015, session=0.0, board=0.0, shared=0.001, shared_board=0.0)
-"""Of two kernels interleaved on the same buffers: session and board act on both alike."""
+DUET_PROCESS = 0.0015
+"""Standard deviation between processes of the ratio of two kernels that take turns on the same inputs, beside
+what its places tell. Session and board act on both alike."""
+DUET_PLACES = 1.5
+"""By how much more that ratio scatters from process to process than it would if the places of a process were
+drawn at random from all that there are: 0.3 to 2.8 times, 1.4 in the middle of ten cases on H200s."""
 ASSUMED_DOF = 20.0
 """How many degrees of freedom an assumed standard deviation counts."""
 SLOPE_WEIGHT = 3e-4
@@ -208,12 +212,6 @@ def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Referenc
     )
 
 
-DUET_REFERENCE = Reference(
-    value=0.0, variance=0.0, between=0.0, squares=CASE_DOF * DUET_NOISE.process**2, dof=CASE_DOF
-)
-"""Two revisions of a kernel that are as fast as each other."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Weather:
     """What a session does to the cases of a class, as they show together."""
@@ -327,19 +325,19 @@ class Estimate:
         """Say whether the case is faster by more than the margin and what may be noise."""
         return self.difference < -max(rule.limit, rule.screen_z * self.error)
 
-    def is_beyond_chance(self, rule: Rule, family: int) -> bool:
+    def is_beyond_chance(self, rule: Rule, family: float) -> bool:
         """Say whether it is slower by the margin, and by more than chance explains in such a suite."""
         return self.difference > max(rule.limit, self._quantile(rule, family) * self.error)
 
-    def decide(self, rule: Rule, family: int) -> Decision:
+    def decide(self, rule: Rule, family: float) -> Decision:
         """Decide about a suspect.
 
         Args:
             rule: The thresholds.
-            family: Cases of the run that could have become slower: the more there are, the likelier one of
-                them looks slower by chance, so the more evidence each one needs.
+            family: Cases that could look slower by chance: the more there are, the likelier one of them
+                does, so the more evidence each one needs.
         """
-        if self.difference + rule.clear_z * self.error < rule.limit:
+        if self.difference + self._clearance(rule) < rule.limit:
             return Decision.CLEAR
         last = rule.looks[-1]
         if self.processes in rule.looks or self.processes > last:
@@ -348,19 +346,60 @@ class Estimate:
                 return Decision.SLOWER
         return Decision.UNDECIDED if self.processes >= last else Decision.OPEN
 
-    def smallest_visible(self, rule: Rule, family: int) -> float:
+    def smallest_visible(self, rule: Rule, family: float) -> float:
         """Return the smallest slowdown, as a fraction, that 19 of 20 such measurements would have caught."""
         # What is called slower: beyond chance, not too small to matter, and not cleared.
         needed = max(
-            self._quantile(rule, family) * self.error, rule.least, rule.limit - rule.clear_z * self.error
+            self._quantile(rule, family) * self.error, rule.least, rule.limit - self._clearance(rule)
         )
         return math.expm1(needed + t_quantile(0.95, self.dof) * self.error)
 
-    def _quantile(self, rule: Rule, family: int) -> float:
+    def _clearance(self, rule: Rule) -> float:
+        """Return by how much a suspect has to stay below the margin to be cleared."""
+        return _quantile(1 - rule.missed, self._shared_dof) * self.error
+
+    def _quantile(self, rule: Rule, family: float) -> float:
+        return _quantile(1 - rule.alpha / (len(rule.looks) * max(family, 1)), self._shared_dof)
+
+    @property
+    def _shared_dof(self) -> float:
         # Three digits of the degrees of freedom are plenty, and let most cases share a quantile.
-        return _quantile(1 - rule.alpha / (len(rule.looks) * max(family, 1)), float(f"{self.dof:.3g}"))
+        return float(f"{self.dof:.3g}")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _quantile(probability: float, dof: float) -> float:
     return t_quantile(probability, dof)
+
+
+def duet_level(ratios: Sequence[float]) -> float:
+    """Return what is compared of a process in which two revisions of a kernel took turns.
+
+    Args:
+        ratios: logarithms of their ratios, one for each place of the buffers.
+    """
+    # Without the highest and the lowest, which may be accidents. Where a kernel has two modes, the median
+    # would jump between them.
+    return _mean(sorted(ratios)[1:-1] or ratios)
+
+
+def duet_estimate(processes: Sequence[Sequence[float]]) -> Estimate:
+    """Return by how much a kernel differs from another revision of it.
+
+    Args:
+        processes: of each one, the logarithms of the ratios of the two, one for each place of the buffers.
+    """
+    # How far places scatter tells how far processes will, before there are several of them to show it.
+    of_places = _mean([sum_of_squares(each) / max(len(each) - 1, 1) / len(each) for each in processes])
+    reference = Reference(
+        value=0.0,
+        variance=0.0,
+        between=0.0,
+        squares=CASE_DOF * (DUET_PROCESS**2 + DUET_PLACES**2 * of_places),
+        dof=CASE_DOF,
+    )
+    return Estimate.of([duet_level(each) for each in processes], reference)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

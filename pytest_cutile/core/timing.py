@@ -175,6 +175,12 @@ class Measurement:
         return self.best.median_us
 
     @property
+    def partner_median_us(self) -> float | None:
+        """The median of the fastest block of what took turns with it; None if nothing did."""
+        times = [us for block in self.blocks if (us := block.partner_median_us) is not None]
+        return min(times, default=None)
+
+    @property
     def relative_spread(self) -> float:
         """Half interquartile range of the fastest block's samples over their median."""
         return relative_spread(self.best.samples_us)

@@ -126,9 +126,15 @@ def gate_speed(engine: Engine, case: SpeedCase) -> SpeedOutcome:
             raise Blocked(found, _NO_SPEED[found])
     except Blocked as blocked:
         if again is None:
-            detail = blocked.detail
+            note = "no speed was recorded: nothing was measured" if engine.settings.update_baselines else ""
             engine.results.append(
-                _result(case, verdict=Verdict.NOT_MEASURED, reason=blocked.reason, detail=detail)
+                _result(
+                    case,
+                    verdict=Verdict.NOT_MEASURED,
+                    reason=blocked.reason,
+                    detail=blocked.detail,
+                    recorded=note,
+                )
             )
         raise
     if again is not None:
@@ -188,13 +194,12 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     records = engine.settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
     is_open = records
     if comparison is not None:
-        level = comparison.level(measurement)
-        change = comparison.change([level])
+        change = comparison.change([measurement])
         judgement = Judgement(reason=Reason.WITHIN_MARGIN, change=change)
-        if comparison.is_faster(level):
+        if comparison.is_faster(measurement):
             detail = _beaten(case.key, comparison)
             judgement = Judgement(reason=Reason.FASTER, change=change, detail=detail)
-        elif comparison.is_suspect(level):
+        elif comparison.is_suspect(measurement):
             judgement = Judgement(
                 reason=Reason.UNCONFIRMED,
                 change=change,

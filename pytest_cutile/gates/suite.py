@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +87,11 @@ class OpenCase:
     @property
     def shown(self) -> Measurement:
         """The measurement that the verdict shows: the one in the middle."""
-        ordered = sorted(self.again or [self.first], key=lambda each: each.median_us)
+        measured, beside = self.again or [self.first], self.decides
+        if isinstance(beside, DuetComparison):  # in the middle by what is compared
+            ordered = sorted(measured, key=lambda each: beside.change([each]))
+        else:
+            ordered = sorted(measured, key=lambda each: each.median_us)
         return ordered[(len(ordered) - 1) // 2]
 
     @property
@@ -98,12 +103,6 @@ class OpenCase:
     def result(self) -> GateResult:
         """What the report of its test carries."""
         return self.decided.result(self.case)
-
-    def levels(self, measurements: Sequence[Measurement]) -> list[float]:
-        """Return what is compared of these measurements."""
-        if self.decides is None:
-            return []
-        return [self.decides.level(each) for each in measurements]
 
     def close(self, judgement: Judgement, *, failure: str | None = None) -> None:
         """Set the judgement, and the outcome that goes with it."""
@@ -141,6 +140,7 @@ class SpeedSuite:
         self._other_board: dict[str, bool] = defaultdict(bool)
         self._weather: dict[str, Weather] = {}
         self._compared = 0
+        self._suspects = 0
         self.collected = 0
         """Tests of the run that measure speed: each of them may fail by chance."""
         self.open: list[OpenCase] = []
@@ -179,6 +179,17 @@ class SpeedSuite:
         """How many cases could have looked slower by chance."""
         return max(self._compared, self.collected)
 
+    def _family_of(self, comparison: Comparison) -> float:
+        """Return how many cases could look slower by chance where this decides.
+
+        Two kernels that take turns in fresh processes are measured from nothing: what the screening found is
+        not in it, so only suspects can be wrong, and they have this process's share of the run's chances.
+        Stored runs are behind the screening, too.
+        """
+        if not isinstance(comparison, DuetComparison):
+            return self.family
+        return self._suspects * self.family / max(self._compared, 1)
+
     def _weather_of(self, bound: str) -> Weather:
         """Return what the cases with this limit show together of the session."""
         noise = self._engine.stored_runs.noise(bound)
@@ -202,13 +213,12 @@ class SpeedSuite:
             comparison = each.comparison
             if each.records:
                 live.append(each)
-            elif comparison is None or not comparison.is_suspect(
-                comparison.level(each.first), self._today(each)
-            ):
+            elif comparison is None or not comparison.is_suspect(each.first, self._today(each)):
                 self._finish(each, Reason.WITHIN_MARGIN)  # slow as all others are today
             else:
                 self._confirm_beside_what_was_recorded(each, environment)
                 live.append(each)
+        self._suspects = len(live)
         last = rule.runs_per_session - 1 if self._engine.settings.update_baselines else rule.looks[-1]
         for number in range(1, last + 1):
             if not live:
@@ -274,7 +284,7 @@ class SpeedSuite:
         each.again.append(found)
         if each.records or each.decides is None:
             return True
-        decision = each.decides.decide(each.levels(each.again), self._today(each), self.family)
+        decision = each.decides.decide(each.again, self._today(each), self._family_of(each.decides))
         if decision is Decision.CLEAR:
             self._clear(each)
         elif decision is Decision.SLOWER:
@@ -286,27 +296,36 @@ class SpeedSuite:
         if not each.again:
             change = each.judgement.change
         elif each.decides is not None:
-            change = each.decides.change(each.levels(each.again), self._today(each))
+            change = each.decides.change(each.again, self._today(each))
         each.close(Judgement(reason=reason, change=change, detail=detail))
 
     def _clear(self, each: OpenCase) -> None:
         """Say that a case is not slower, unless both it and the kernel of then are slower than recorded."""
-        if each.beside is None or each.comparison is None:
+        change = self._both_slower(each)
+        if change is None:
             self._finish(each, Reason.WITHIN_MARGIN)
             return
-        level, today = each.comparison.level(each.first), self._today(each)
-        if not each.comparison.estimate([level], today).is_beyond_chance(
-            self._engine.settings.rule, self.family
-        ):
-            self._finish(each, Reason.WITHIN_MARGIN)
-            return
-        change = each.comparison.change([level], today)
         detail = (
             f"{each.case.key} is {format_change(change)} against its baseline, and so is the kernel of "
             f"{each.revision} that it was recorded from: something that both share (a file that git does not "
             "track, the GPU)"
         )
         each.close(Judgement(reason=Reason.ENVIRONMENT, change=change, detail=detail))
+
+    def _both_slower(self, each: OpenCase) -> float | None:
+        """Return the change against the stored runs if it, and that of the kernel of then, are beyond chance.
+
+        By the fresh processes alone: the screening was chosen because it looked slow.
+        """
+        if each.beside is None or not isinstance(each.comparison, StoredComparison):
+            return None
+        comparison, today, rule = each.comparison, self._today(each), self._engine.settings.rule
+        now = [found.median_us for found in each.again]
+        then = [found.partner_median_us or math.nan for found in each.again]
+        estimates = [comparison.estimate_of_times(times, each.first, today) for times in (now, then)]
+        if not all(estimate.is_beyond_chance(rule, self.family) for estimate in estimates):
+            return None
+        return math.expm1(estimates[0].difference)
 
     def _slower(self, each: OpenCase) -> None:
         """Say that a case is slower, and what of."""
@@ -343,11 +362,11 @@ class SpeedSuite:
         comparison, today = each.decides, self._today(each)
         if comparison is None:
             return
-        estimate = comparison.estimate(each.levels(each.again), today)
-        visible = estimate.smallest_visible(self._engine.settings.rule, self.family)
+        estimate = comparison.estimate(each.again, today)
+        visible = estimate.smallest_visible(self._engine.settings.rule, self._family_of(comparison))
         detail = (
             f"{each.case.key}: {estimate.processes} fresh processes put it at "
-            f"{format_change(comparison.change(each.levels(each.again), today))}; only a slowdown of "
+            f"{format_change(comparison.change(each.again, today))}; only a slowdown of "
             f"{visible:.1%} could have been seen for certain"
         )
         if isinstance(comparison, StoredComparison) and comparison.entry.sessions < 4:  # noqa: PLR2004
@@ -365,11 +384,12 @@ class SpeedSuite:
         if comparison is None:
             each.close(each.judgement)
             return
-        levels = each.levels(each.measurements)
-        decision = comparison.decide(levels, today, self.family)
+        decision = comparison.decide(each.measurements, today, self.family)
         if decision is Decision.SLOWER:
             self._slower(each)
-        elif decision is Decision.CLEAR and comparison.estimate(levels, today).is_faster(comparison.rule):
+        elif decision is Decision.CLEAR and comparison.estimate(each.measurements, today).is_faster(
+            comparison.rule
+        ):
             self._finish(each, Reason.FASTER)
         elif decision is Decision.CLEAR:
             self._finish(each, Reason.WITHIN_MARGIN)

@@ -178,6 +178,7 @@ ENTRY = r"bad entry at key 'entries / k\[c\]'"
     [
         (CONFLICT, r"x.json:3: merge conflict"),
         ("{", r"x.json:1: not valid JSON"),
+        (GOOD.replace("2026-11-21T", "yesterday, "), ENTRY + ": at is 'yesterday, .*', no date and time"),
         ('{\n "schema": 2,\n "arch": }', r"x.json:3: not valid JSON"),
         ("[]", r'"schema" is missing'),
         ("", r"x.json:1: not valid JSON"),

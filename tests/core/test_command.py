@@ -243,7 +243,19 @@ def test_static_baselines(tmp_path, capsys, published):
 
 
 def test_a_folder(tmp_path, capsys):
-    assert "cannot be read" in failure(capsys, "compare", str(tmp_path), str(tmp_path))
+    there, folder = write(tmp_path / "one.json", file(a=entry())), str(tmp_path)
+    for words in (
+        ("compare", folder, there),
+        ("merge", folder, "--into", there),
+        ("merge", there, "--into", folder),
+    ):
+        assert f"{folder} is a folder: give a file in it" in failure(capsys, *words)
+
+
+def test_a_file_that_no_run_would_read_is_not_written(tmp_path, capsys):
+    there, into = write(tmp_path / "one.json", file(a=entry())), tmp_path / "baselines.txt"
+    assert "end in .json" in failure(capsys, "merge", there, "--into", str(into))
+    assert not into.exists()
 
 
 def test_the_module_is_a_command_and_imports_nothing_heavy(published):

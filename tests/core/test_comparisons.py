@@ -40,6 +40,9 @@ def measured(*blocks, control=MM, work=THIN):
     )
 
 
+FIRST = measured((40.0, 100.0))
+
+
 def stored(entry_, *, device=HERE, control=MM):
     comparison = StoredRuns({"k": entry_}, rule=RULE, platform=H200).compare(entry_, device, control)
     assert isinstance(comparison, StoredComparison)
@@ -51,8 +54,7 @@ def stored(entry_, *, device=HERE, control=MM):
 
 def test_stored_runs_are_compared_with_the_fastest_place():
     comparison = stored(stored_entry())
-    level = comparison.level(measured((42.0, 100.0), (41.0, 100.0)))
-    assert comparison.change([level]) == pytest.approx(0.025)
+    assert comparison.change([measured((42.0, 100.0), (41.0, 100.0))]) == pytest.approx(0.025)
     assert comparison.baseline_us == 40.0
 
 
@@ -60,13 +62,13 @@ def test_a_compute_bound_case_follows_its_control():
     comparison = stored(stored_entry(DENSE))
     slow_day = measured((44.0, 110.0), (45.0, 110.0), work=DENSE)
     assert comparison.slope == pytest.approx(SLOPES["TFLOPS"])
-    assert comparison.change([comparison.level(slow_day)]) == pytest.approx(1.1**0.2 - 1)
+    assert comparison.change([slow_day]) == pytest.approx(1.1**0.2 - 1)
 
 
 def test_a_memory_bound_case_follows_less():
     comparison = stored(stored_entry(THIN))
     assert comparison.slope == pytest.approx(SLOPES["GB/s"])
-    assert comparison.change([comparison.level(measured((44.0, 110.0)))]) == pytest.approx(1.1**0.4 - 1)
+    assert comparison.change([measured((44.0, 110.0))]) == pytest.approx(1.1**0.4 - 1)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.4, 1.0])
@@ -79,7 +81,7 @@ def test_runs_of_several_boards_tell_how_much_a_case_follows(slope):
     comparison = stored(replace(stored_entry(DENSE), runs=runs))
     assert comparison.slope == pytest.approx(slope, abs=0.05)
     elsewhere = measured((40.0 * 1.04**slope, 104.0), work=DENSE)
-    assert comparison.change([comparison.level(elsewhere)]) == pytest.approx(0.0, abs=0.002)
+    assert comparison.change([elsewhere]) == pytest.approx(0.0, abs=0.002)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +91,7 @@ def test_runs_of_several_boards_tell_how_much_a_case_follows(slope):
 def test_another_control_is_not_followed(then, now):
     comparison = stored(stored_entry(DENSE, control=then), control=now)
     assert comparison.slope == 0
-    level = comparison.level(measured((44.0, 50.0), work=DENSE, control=now))
-    assert comparison.change([level]) == pytest.approx(0.1)
+    assert comparison.change([measured((44.0, 50.0), work=DENSE, control=now)]) == pytest.approx(0.1)
 
 
 def test_a_control_that_some_runs_lack_is_not_followed():
@@ -98,7 +99,7 @@ def test_a_control_that_some_runs_lack_is_not_followed():
     partial = replace(whole, runs=(*whole.runs, run(40.0, session="no memory for the control")))
     comparison = stored(partial)
     assert comparison.slope == 0
-    assert comparison.change([math.log(40.0)]) == pytest.approx(0.0, abs=1e-9)
+    assert comparison.change([measured((40.0, 50.0), work=DENSE)]) == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(("device", "other"), [(HERE, False), (THERE, True)])
@@ -106,7 +107,7 @@ def test_another_board_is_noticed(device, other):
     comparison = stored(stored_entry(), device=device)
     assert comparison.other_board is other
     same = stored(stored_entry())
-    assert (comparison.estimate([3.7]).error > same.estimate([3.7]).error) is other
+    assert (comparison.estimate([FIRST]).error > same.estimate([FIRST]).error) is other
 
 
 def test_noise_is_learnt_from_the_cases_of_the_same_limit():
@@ -126,11 +127,11 @@ def test_a_published_figure_says_nothing_of_the_noise():
 
 def test_the_weather_is_taken_off():
     comparison = stored(stored_entry())
-    levels = [comparison.level(measured((42.0, 100.0)))] * 3
-    assert comparison.decide(levels, UNKNOWN_WEATHER, 20) is Decision.SLOWER
-    assert comparison.decide(levels, Weather(shift=0.05), 20) is Decision.CLEAR
-    assert not comparison.is_suspect(levels[0], Weather(shift=0.05))
-    assert comparison.change(levels, Weather(shift=math.log(1.05))) == pytest.approx(0.0, abs=1e-9)
+    found = [measured((42.0, 100.0))] * 3
+    assert comparison.decide(found, UNKNOWN_WEATHER, 20) is Decision.SLOWER
+    assert comparison.decide(found, Weather(shift=0.05), 20) is Decision.CLEAR
+    assert not comparison.is_suspect(found[0], Weather(shift=0.05))
+    assert comparison.change(found, Weather(shift=math.log(1.05))) == pytest.approx(0.0, abs=1e-9)
 
 
 # -- another revision ---------------------------------------------------------------------------------
@@ -138,29 +139,47 @@ def test_the_weather_is_taken_off():
 DUET = DuetComparison(rule=RULE, revision="git:main")
 
 
-def test_a_duet_is_the_ratio_of_the_two_in_the_median_place():
-    blocks = [(40.0, 40.0), (60.0, 50.0), (44.0, 40.0)]  # 1.0, 1.2, 1.1
-    assert DUET.change([DUET.level(measured(*blocks, control=""))]) == pytest.approx(0.1)
+def duet(*ratios):
+    """A measurement in which the other revision took 40 us, with these ratios at the places."""
+    return measured(*((40.0 * ratio, 40.0) for ratio in ratios), control="")
+
+
+def scattered(ratio, by):
+    return duet(*(ratio + by * step for step in (-1.5, -1.0, -0.5, -0.2, 0.2, 0.5, 1.0, 1.5)))
+
+
+def test_a_duet_is_the_ratio_of_the_two_less_the_highest_and_the_lowest_place():
+    found = measured((40.0, 50.0), (40.0, 40.0), (44.0, 40.0), (60.0, 40.0), control="")
+    assert DUET.change([found]) == pytest.approx(1.1**0.5 - 1)
+    assert DUET.change([duet(1.0, 1.2, 1.1)]) == pytest.approx(0.1)
+    assert DUET.change([duet(1.02, 1.04)]) == pytest.approx(0.03, abs=1e-4)
+    assert DUET.change([duet(1.05)]) == pytest.approx(0.05)
     assert DUET.baseline_us is None
 
 
 def test_a_duet_does_not_mind_a_slow_day():
-    level = DUET.level(measured((80.0, 80.0), control=""))
-    assert level == 0.0
-    assert DUET.estimate([0.02], Weather(shift=0.02, between=50.0)) == DUET.estimate([0.02])
+    assert DUET.change([measured((80.0, 80.0), control="")]) == 0.0
+    found = [scattered(1.02, 0.001)]
+    assert DUET.estimate(found, Weather(shift=0.02, between=50.0)) == DUET.estimate(found)
 
 
 @pytest.mark.parametrize(
-    ("levels", "decision"),
+    ("ratios", "by", "decision"),
     [
-        ([0.02, 0.021, 0.019], Decision.SLOWER),
-        ([0.02, 0.021], Decision.OPEN),
-        ([0.0, 0.001, -0.001], Decision.CLEAR),
-        ([-0.05], Decision.CLEAR),
+        ([1.02, 1.021, 1.019], 0.002, Decision.SLOWER),
+        ([1.02, 1.021], 0.002, Decision.OPEN),
+        ([1.0, 1.001, 0.999], 0.002, Decision.CLEAR),
+        ([0.95], 0.002, Decision.CLEAR),
+        ([1.0], 0.002, Decision.CLEAR),
+        ([1.0], 0.02, Decision.OPEN),  # its places scatter: one process tells nothing
+        ([0.99, 1.0, 1.01], 0.02, Decision.OPEN),
+        ([1.02, 1.02, 1.02], 0.04, Decision.OPEN),
+        ([1.1, 1.11, 1.09], 0.02, Decision.SLOWER),
     ],
 )
-def test_a_duet_is_decided_by_the_rule(levels, decision):
-    assert DUET.decide(levels, UNKNOWN_WEATHER, 20) is decision
+def test_a_duet_is_decided_by_the_rule(ratios, by, decision):
+    found = [scattered(ratio, by) for ratio in ratios]
+    assert DUET.decide(found, UNKNOWN_WEATHER, 20) is decision
 
 
 # -- a published figure -------------------------------------------------------------------------------
@@ -176,8 +195,7 @@ def published(margin=0.1):
 def test_a_published_figure_is_a_time_and_follows_no_control():
     comparison = published()
     assert comparison.baseline_us == 100.0
-    level = comparison.level(measured((115.0, 50.0), (105.0, 200.0), work=DENSE))
-    assert comparison.change([level]) == pytest.approx(0.05)
+    assert comparison.change([measured((115.0, 50.0), (105.0, 200.0), work=DENSE)]) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +204,9 @@ def test_a_published_figure_is_a_time_and_follows_no_control():
 )
 def test_a_published_figure_has_its_own_margin(margin, us, suspect):
     comparison = published(margin)
-    level = math.log(us)
-    assert comparison.is_suspect(level, Weather(shift=0.5)) is suspect
-    decision = comparison.decide([level] * 3, Weather(shift=0.5), 1000)
+    found = measured((us, 50.0), work=DENSE)
+    assert comparison.is_suspect(found, Weather(shift=0.5)) is suspect
+    decision = comparison.decide([found] * 3, Weather(shift=0.5), 1000)
     assert decision is (Decision.SLOWER if suspect else Decision.CLEAR)
 
 
@@ -203,15 +221,15 @@ def test_a_published_figure_has_its_own_margin(margin, us, suspect):
     ],
 )
 def test_below_a_published_figure_is_confirmed_by_three_processes(times, decision):
-    levels = [math.log(us) for us in times]
-    assert published().decide(levels, UNKNOWN_WEATHER, 20) is decision
+    found = [measured((us, 50.0), work=DENSE) for us in times]
+    assert published().decide(found, UNKNOWN_WEATHER, 20) is decision
 
 
 @pytest.mark.parametrize(("us", "faster"), [(91.0, False), (90.0, True), (110.0, False)])
 def test_faster_than_published_is_beyond_the_margin(us, faster):
-    assert published().is_faster(math.log(us)) is faster
+    assert published().is_faster(measured((us, 50.0), work=DENSE)) is faster
 
 
 def test_what_a_published_figure_could_show_is_at_least_its_margin():
-    visible = published().estimate([math.log(100.0)] * 3).smallest_visible(RULE, 100)
+    visible = published().estimate([measured((100.0, 50.0), work=DENSE)] * 3).smallest_visible(RULE, 100)
     assert 0.1 < visible < 1.0

@@ -1,4 +1,3 @@
-import math
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from pytest_cutile.core.published import (
     nvidia_flops,
 )
 from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Rule
-from pytest_cutile.core.timing import Device
+from pytest_cutile.core.timing import Block, Device, Measurement
 
 ROOT = Path(__file__).parents[2]
 FILES = {file.gpu: file for file in published_files()}
@@ -106,11 +105,12 @@ def test_the_first_run_on_a_new_gpu_is_held_against_them(slowdown, decision):
         file, rule = committed(gpu), Rule()
         stored = StoredRuns(file.entries, rule=rule, platform=find_platform(gpu))
         entry = FILES[gpu].entries[figures[0].key]
-        comparison = stored.compare(entry, Device(arch=file.arch, name=gpu, uuid="GPU-new"), "a control")
-        level = math.log(entry.median_us * slowdown)
-        assert comparison.is_suspect(level) == (decision is Decision.SLOWER)
-        levels = [level] * rule.looks[0]
-        assert comparison.decide(levels, UNKNOWN_WEATHER, len(file.entries)) is decision
+        device = Device(arch=file.arch, name=gpu, uuid="GPU-new")
+        comparison = stored.compare(entry, device, "a control")
+        blocks = (Block(samples_us=(entry.median_us * slowdown,)),)
+        found = Measurement(device=device, blocks=blocks, work=entry.work)
+        assert comparison.is_suspect(found) == (decision is Decision.SLOWER)
+        assert comparison.decide([found] * rule.looks[0], UNKNOWN_WEATHER, len(file.entries)) is decision
 
 
 def test_platforms_are_in_the_table_of_limits():

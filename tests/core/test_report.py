@@ -100,16 +100,21 @@ def test_a_duet_names_the_revision_and_asks_for_no_baseline():
     assert "None" not in text
 
 
-def test_a_duet_shows_the_change_that_was_judged_and_not_that_of_one_lucky_place():
+def test_a_duet_shows_the_judged_change_and_two_times_of_one_place_that_agree_with_it():
     lucky = Block(samples_us=(41.0,) * 5, partner_us=(40.6,) * 5)
     usual = Block(samples_us=(42.4,) * 5, partner_us=(40.0,) * 5)
     text = message(
-        measurement(41.0, Work(), blocks=(lucky, usual, usual)),
-        judgement=Judgement(reason=Reason.SLOWER, change=0.06),
+        measurement(41.0, Work(bytes=1.34e8), blocks=(lucky, usual, usual)),
+        judgement=Judgement(reason=Reason.SLOWER, change=0.062),
         entry=None,
         revision="HEAD",
+        baseline_file="",
     )
-    assert re.search(r"time per launch +41 us +38.68 us +\+6\.0 %", text)
+    assert "is 6.2% slower than HEAD" in text
+    assert re.search(r"time per launch +42.4 us +40 us +\+6\.2 %", text)
+    assert re.search(r"GB/s +3160 +3350 +-5\.8 %", text)
+    assert re.search(r"share of limit +66 % +70 %", text)
+    assert "the table: the place whose ratio is nearest" in text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.core.comparisons import StoredRuns
+from pytest_cutile.core.comparisons import DuetComparison, StoredRuns
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.verdicts import Judgement, Reason
 from pytest_cutile.gates.measuring import Unmeasured
@@ -103,15 +103,15 @@ def duet(own, base):
 
 
 @pytest.mark.parametrize(
-    ("base", "reason"), [(44.0, Reason.WITHIN_MARGIN), (43.8, Reason.WITHIN_MARGIN), (42.7, Reason.SLOWER)]
+    ("base", "reason"), [(40.7, Reason.WITHIN_MARGIN), (40.5, Reason.WITHIN_MARGIN), (39.5, Reason.SLOWER)]
 )
 @pytest.mark.parametrize("device", [HERE, THERE], ids=["here", "there"])
 def test_what_the_baseline_was_recorded_from_decides(base, reason, device):
     first = measured((40.7, 100.0), work=DENSE)
-    outcome, _ = settle(*[duet(44.0, base)] * 12, first=first, device=device, revision="abc", commit="abc")
+    outcome, _ = settle(*[duet(40.7, base)] * 12, first=first, device=device, revision="abc", commit="abc")
     assert outcome.judgement.reason is reason
     if reason is Reason.SLOWER:
-        assert outcome.judgement.change == pytest.approx(44.0 / 42.7 - 1)
+        assert outcome.judgement.change == pytest.approx(40.7 / 39.5 - 1)
         assert "abc, which took turns with it" in outcome.failure
         assert "and which baselines/x.json was recorded from" in outcome.failure
         assert "--update-baselines --reason" in outcome.failure
@@ -141,13 +141,48 @@ def test_the_same_code_that_is_slower_beside_the_kernel_of_then_is_a_regression(
     assert outcome.judgement.reason is Reason.SLOWER
 
 
-def test_both_kernels_being_slower_than_what_was_recorded_is_no_pass():
-    outcome, _ = settle(*[duet(44.0, 44.0)] * 12, commit="abc", revision="abc")
+@pytest.mark.parametrize("device", [HERE, THERE], ids=["here", "there"])
+def test_both_kernels_being_slower_than_what_was_recorded_is_no_pass(device):
+    outcome, _ = settle(*[duet(46.0, 46.0)] * 12, device=device, commit="abc", revision="abc")
     assert outcome.judgement.reason is Reason.ENVIRONMENT
+    assert outcome.judgement.change == pytest.approx(0.15)
     assert "so is the kernel of abc" in outcome.judgement.detail
+
+
+@pytest.mark.parametrize(
+    ("now", "then"),
+    [(40.0, 40.0), (40.1, 40.0), (40.0, 46.0), (40.3, 40.3)],
+    ids=["neither", "hardly", "only the kernel of then", "both within the margin"],
+)
+def test_a_slow_screening_alone_says_nothing(now, then):
+    outcome, _ = settle(*[duet(now, then)] * 12, commit="abc", revision="abc")
+    assert outcome.judgement.reason is Reason.WITHIN_MARGIN
+    assert outcome.failure is None
+
+
+def test_a_board_that_is_slower_as_its_control_is_makes_no_doubt():
+    """In a duet no control is measured: that of the screening tells of the board."""
+    first = measured((44.0, 112.0), work=DENSE)
+    outcome, _ = settle(*[duet(44.0, 44.0)] * 12, first=first, device=THERE, commit="abc", revision="abc")
+    assert outcome.judgement.reason is Reason.WITHIN_MARGIN
 
 
 def test_the_same_code_is_the_environments_fault_on_a_board_that_is_known():
     outcome, _ = settle(*[FIRST] * 12, identity="same")
     assert outcome.judgement.reason is Reason.ENVIRONMENT
     assert outcome.failure is None
+
+
+@pytest.mark.parametrize(("collected", "chances"), [(1, 1), (200, 200)])
+def test_only_suspects_count_where_two_kernels_take_turns(collected, chances):
+    """A worker that compared a few of many cases has as small a share of the chances."""
+    stored = StoredRuns({"k": stored_entry(DENSE)}, rule=RULE, platform=H200)
+    comparison = stored.compare(stored_entry(DENSE), HERE, MM)
+    suite = SpeedSuite(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    for key in ("suspect", "fine"):
+        case: Any = SimpleNamespace(key=key)
+        suite.add(case, comparison, UNCONFIRMED, FIRST, is_open=key == "suspect", records=False)
+    suite.collected = 2 * collected
+    suite._suspects = len(suite.open)
+    assert suite._family_of(DuetComparison(rule=RULE, revision="abc")) == chances
+    assert suite._family_of(comparison) == 2 * collected

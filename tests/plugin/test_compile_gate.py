@@ -65,6 +65,19 @@ def test_the_main_job_without_a_gpu(no_gpu):
     )
 
 
+def test_without_a_gpu_update_baselines_says_that_it_recorded_no_speed(no_gpu):
+    result = no_gpu.run("--arch", "sm_121", "--update-baselines", gates="")
+    result.stdout.fnmatch_lines(["no speed was recorded: nothing was measured"])
+    assert not list((no_gpu.path / "baselines").glob("*-nvidia-*"))
+
+
+def test_without_a_gpu_a_broken_file_is_a_usage_error(no_gpu):
+    (no_gpu.path / "mine.json").write_text("{")
+    result = no_gpu.run("--arch", "sm_121", "--perf-baseline=mine.json", gates="")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-baseline: *mine.json:1: not valid JSON*"])
+
+
 def test_all_architectures(no_gpu):
     result = no_gpu.run("--arch", "all", "-m", "cutile_compile", gates="")
     result.assert_outcomes(

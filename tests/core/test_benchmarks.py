@@ -1,0 +1,39 @@
+"""Benchmarks run by hand, on machines that few have: that they can be imported is seen here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from pytest_cutile.core.speed_rule import duet_level
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module("benchmarks." + name)
+"""
+
+
+def test_every_benchmark_can_be_imported():
+    """In a process of their own: some are plugins, which change what they import."""
+    names = sorted(file.stem for file in (ROOT / "benchmarks").glob("*.py"))
+    assert "planted_slowdowns" in names
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *names], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tables_of_planted_slowdowns_are_printed_from_the_data(capsys):
+    from benchmarks import planted_slowdowns
+
+    data = json.loads(planted_slowdowns.DATA.read_text())
+    planted_slowdowns.show_planted(data)
+    planted_slowdowns.show_duets(data)
+    planted_slowdowns.show_workers(data)
+    text = capsys.readouterr().out
+    assert "8 to 16 %" in text
+    assert "missed: matmul[fp16-4096x4096x4096]" in text
+    unchanged = [duet_level(each) for row in data["clean_duets"] for each in row["log_ratios_pct"]]
+    assert max(unchanged) < 1.0  # percent: nothing that did not change looks slower by half of the margin
