@@ -40,17 +40,16 @@ def test_padding(name):
     assert torch.equal(out, padded(x, 48, 64, -torch.inf))
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("name", [name for name in ARRAYS if name != "repeated rows"])
 def test_only_what_is_in_the_array_is_written(name):
-    if name == "repeated rows":
-        pytest.skip("its elements share memory")
     around = torch.full((60, 60), -5.0)
     shape = ARRAYS[name].shape
     out = around[3 : 3 + shape[0], 4 : 4 + shape[1]]
     expected = around.clone()
-    expected[3 : 3 + shape[0], 4 : 4 + shape[1]] = padded(ARRAYS[name], *shape, 0)
+    expected[3 : 3 + shape[0], 4 : 4 + shape[1]] = padded(ARRAYS[name], shape[0], shape[1], 0)
+    grid = tuple(-(-length // 16) for length in shape)
     with interpreting("sm_90"):
-        ct.launch(0, (3, 4), load_padded(ct.PaddingMode.ZERO), (ARRAYS[name], out, 16, 16))
+        ct.launch(0, grid, load_padded(ct.PaddingMode.ZERO), (ARRAYS[name], out, 16, 16))
     assert torch.equal(around, expected)
 
 
@@ -74,7 +73,7 @@ def test_tiles_that_overlap():
 
 def test_two_blocks_that_write_the_same_edge_are_a_race():
     x = torch.arange(10, dtype=torch.int32)
-    with interpreting("sm_90"), pytest.raises(KernelFault, match="writes an element of out"):
+    with interpreting("sm_90"), pytest.raises(KernelFault, match=r"writes out\[0\], which block \(1, 0, 0\)"):
         ct.launch(0, (2,), kernels.same_tile_kernel, (x, x.clone(), 16))
 
 
@@ -83,5 +82,5 @@ def test_reading_an_edge_that_nothing_has_written():
         x = torch.empty(10, dtype=torch.int32, device="cuda")
         x[:9] = 1
         fresh = torch.empty(10, dtype=torch.int32, device="cuda")
-        with pytest.raises(KernelFault, match="reads 10 elements of x that nothing has written"):
+        with pytest.raises(KernelFault, match=r"reads x\[0\] of \[10\], which nothing has written"):
             ct.launch(0, (1,), kernels.same_tile_kernel, (fresh, x, 16))
