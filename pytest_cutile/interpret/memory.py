@@ -209,7 +209,7 @@ class Memory:
         if written is not None:
             found = [entry[0] for entry in map(self.at, written) if entry is not None]
         for allocation in found:
-            allocation.shadow.track_reads = self.check_races
+            allocation.shadow.track_reads = self.check_races and allocation.shadow.followed
 
     def end_launch(self) -> None:
         """Note that what was written is there for the next launch."""
@@ -449,7 +449,7 @@ class Memory:
             self._check_unwritten(frame, allocation, _itself, units, chosen)
         if self.check_races and shadow.touched:
             self._check_writers(frame, allocation, _itself, units, chosen, "updates")
-        if self.check_races or shadow.unwritten:
+        if shadow.unwritten or (self.check_races and shadow.followed):
             shadow.writers[units if chosen is None else units[chosen.expand(units.shape)]] = WRITTEN
 
     def check_read(
@@ -570,7 +570,7 @@ class Memory:
         """
         shadow = allocation.shadow
         self.changes += 1
-        if not self.check_races and not shadow.unwritten:
+        if not shadow.unwritten and not (self.check_races and shadow.followed):
             return
         judged = self.check_races and not self._ordered()
         writers = see(shadow.writers)

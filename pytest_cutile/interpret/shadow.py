@@ -25,6 +25,9 @@ NOBODY = -1
 SEVERAL = -2
 """More than one block of this launch has read this."""
 
+MAX_UNITS = 1 << 28
+"""Units of the largest storage that is followed: its shadow takes 1 GiB."""
+
 _ATTRIBUTE = "_pytest_cutile_shadow"
 _PATTERNS = MappingProxyType(
     {
@@ -53,6 +56,8 @@ class Shadow:
         """The operations of this launch that wrote any, by their identity."""
         self.track_reads = False
         """Whether this launch may write what it reads here, so that reads have to be known as well."""
+        self.followed = storage_bytes // unit <= MAX_UNITS
+        """Whether it is small enough to know who wrote what."""
         self._initialized = initialized
         self._writers: torch.Tensor | None = None
         self._readers: torch.Tensor | None = None
@@ -149,7 +154,7 @@ def poison(tensor: torch.Tensor, *, remember: bool = True) -> None:
         data.view(pattern[0]).fill_(pattern[1])
     else:
         data.zero_()
-    if remember and data.numel():
+    if remember and 0 < data.numel() <= MAX_UNITS:
         shadow = Shadow(data.untyped_storage().nbytes(), data.element_size(), initialized=False)
         shadow._pattern = pattern  # noqa: SLF001
         shadow._version = _version_of(tensor) or 0  # noqa: SLF001

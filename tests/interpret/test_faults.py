@@ -421,3 +421,10 @@ def test_a_result_that_does_not_depend_on_the_order() -> None:
     result, three = check_order(add, "sm_90")
     assert three == 3
     assert result.shape == (4 * N,)
+
+
+def test_storages_that_are_too_large_to_follow_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cutile.interpret.shadow.MAX_UNITS", N)
+    launch_clean(4, kernels.store_together, vector(), vector(), 2, N)
+    with interpreting("sm_90"):
+        launch(4, kernels.add_into, vector(), torch.empty(4 * N), N)
