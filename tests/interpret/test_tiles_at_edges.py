@@ -15,7 +15,7 @@ ARRAYS = {
     "part of a wider one": torch.arange(50 * 60, dtype=torch.float32).reshape(50, 60)[5:42, 7:52],
     "every other column": torch.arange(37 * 90, dtype=torch.float32).reshape(37, 90)[:, ::2],
     "repeated rows": torch.arange(45, dtype=torch.float32).expand(37, 45),
-    "one element": torch.ones(1, 1),
+    "just over two tiles": torch.ones(33, 33),
 }
 
 
@@ -34,10 +34,10 @@ def padded(x: torch.Tensor, rows: int, columns: int, fill: float) -> torch.Tenso
 @pytest.mark.parametrize("name", ARRAYS)
 def test_padding(name):
     x = ARRAYS[name]
-    out = torch.empty(48, 64)
+    out = torch.empty(48, 48)
     with interpreting("sm_90"):
-        ct.launch(0, (3, 4), load_padded(ct.PaddingMode.NEG_INF), (x, out, 16, 16))
-    assert torch.equal(out, padded(x, 48, 64, -torch.inf))
+        ct.launch(0, (3, 3), load_padded(ct.PaddingMode.NEG_INF), (x, out, 16, 16))
+    assert torch.equal(out, padded(x, 48, 48, -torch.inf))
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -50,17 +50,17 @@ def test_only_what_is_in_the_array_is_written(name):
     expected = around.clone()
     expected[3 : 3 + shape[0], 4 : 4 + shape[1]] = padded(ARRAYS[name], *shape, 0)
     with interpreting("sm_90"):
-        ct.launch(0, (3, 4), load_padded(ct.PaddingMode.ZERO), (ARRAYS[name], out, 16, 16))
+        ct.launch(0, (3, 3), load_padded(ct.PaddingMode.ZERO), (ARRAYS[name], out, 16, 16))
     assert torch.equal(around, expected)
 
 
 def test_tiles_whose_axes_are_swapped():
     x = ARRAYS["contiguous"]
-    out = torch.empty(64, 48)
+    out = torch.empty(48, 48)
     with interpreting("sm_90"):
-        ct.launch(0, (3, 4), transposed_load_kernel, (x, out, 16, 16))
+        ct.launch(0, (3, 3), transposed_load_kernel, (x, out, 16, 16))
     # Tile (j, i) of the transposed array, [45, 37].
-    assert torch.equal(out, padded(x.t(), 64, 48, 0))
+    assert torch.equal(out, padded(x.t(), 48, 48, 0))
 
 
 def test_tiles_that_overlap():
