@@ -48,7 +48,7 @@ def test_only_what_is_in_the_array_is_written(name):
     shape = ARRAYS[name].shape
     out = around[3 : 3 + shape[0], 4 : 4 + shape[1]]
     expected = around.clone()
-    expected[3 : 3 + shape[0], 4 : 4 + shape[1]] = padded(ARRAYS[name], *shape, 0)
+    expected[3 : 3 + shape[0], 4 : 4 + shape[1]] = padded(ARRAYS[name], shape[0], shape[1], 0)
     with interpreting("sm_90"):
         ct.launch(0, (3, 3), load_padded(ct.PaddingMode.ZERO), (ARRAYS[name], out, 16, 16))
     assert torch.equal(around, expected)
