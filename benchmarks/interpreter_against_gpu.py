@@ -28,6 +28,7 @@ from benchmarks.operation_kernels import Example, all_examples
 from pytest_cutile.interpret import Options, interpreting
 
 _SHOWN = 5
+_WRITTEN_EVERY = 25
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Run = Callable[[], list[torch.Tensor]]
@@ -237,6 +238,15 @@ def of_kernels(arch: str, only: str, *, self_test: bool) -> Iterator[Comparison]
             )
 
 
+def _gpu_is_lost() -> bool:
+    """Return whether an error has left this process without its GPU, as an illegal address does."""
+    try:
+        torch.zeros(1, device="cuda").cpu()
+    except RuntimeError:
+        return True
+    return False
+
+
 def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
     """Compare, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -254,24 +264,35 @@ def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
     else:
         sys.exit("no GPU: try --self-test, or run this on a machine that has one")
     print(f"{device}, {arch}, torch {torch.__version__}")
-    found = []
-    for chosen, of in ((options.kernels_only, of_operations), (options.operations_only, of_kernels)):
-        if not chosen:
-            for each in of(arch, options.only, self_test=options.self_test):
-                print(each, flush=True)
-                found.append(each)
+    found: list[Comparison] = []
+
+    def write() -> None:
+        if options.json:
+            content = {
+                "device": device,
+                "arch": arch,
+                "torch": torch.__version__,
+                "comparisons": [{"verdict": each.verdict, **asdict(each)} for each in found],
+            }
+            options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    for left_out, of in ((options.kernels_only, of_operations), (options.operations_only, of_kernels)):
+        if left_out:
+            continue
+        for each in of(arch, options.only, self_test=options.self_test):
+            print(each, flush=True)
+            found.append(each)
+            if len(found) % _WRITTEN_EVERY == 0:
+                write()
+            if each.gpu_error and not options.self_test and _gpu_is_lost():
+                print("the GPU answers no more: leave this one out, and run the rest")
+                write()
+                return found
+    write()
     counts = Counter(each.verdict for each in found)
     print(f"{len(found)} compared: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     seconds = (sum(each.gpu_s for each in found), sum(each.interpreter_s for each in found))
     print(f"GPU, with compilation {seconds[0]:.0f} s; interpreter {seconds[1]:.0f} s")
-    if options.json:
-        content = {
-            "device": device,
-            "arch": arch,
-            "torch": torch.__version__,
-            "comparisons": [{"verdict": each.verdict, **asdict(each)} for each in found],
-        }
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return found
 
 

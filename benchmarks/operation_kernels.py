@@ -737,7 +737,7 @@ def strided_view_kernel(x, out, n: ct.Constant[int]):
 def advanced_indexing_kernel(x, out, n: ct.Constant[int]):
     i = ct.bid(0)
     rows = ct.arange(n, dtype=ct.int32) * 2 + i
-    tile = ct.load_advanced_indexing(x, (rows, ct.Slice(i * 8, 8)), padding_mode=ct.PaddingMode.ZERO)
+    tile = ct.load_advanced_indexing(x, (rows, ct.Slice(i * 5, 8)), padding_mode=ct.PaddingMode.ZERO)
     ct.store(out, (i, 0), tile)
 
 
@@ -803,8 +803,8 @@ def _memory() -> Iterator[Example]:
                 dtype=dtype,
                 kernel=load_padded(getattr(ct.PaddingMode, mode)),
                 inputs=lambda dtype=dtype: [values(dtype)[: 37 * 45].reshape(37, 45)],  # type: ignore[misc]
-                outputs=[((48, 64), dtype)],
-                grid=(3, 4),
+                outputs=[((48, 48), dtype)],
+                grid=(3, 3),
                 constants=(16, 16),
             )
     shuffled = torch.randperm(n * blocks, generator=torch.Generator().manual_seed(1)).to(torch.int32)
@@ -838,8 +838,8 @@ def _memory() -> Iterator[Example]:
             dtype=dtype,
             kernel=transposed_load_kernel,
             inputs=lambda dtype=dtype: [values(dtype)[: 37 * 45].reshape(37, 45)],  # type: ignore[misc]
-            outputs=[((64, 48), dtype)],
-            grid=(3, 4),
+            outputs=[((48, 48), dtype)],
+            grid=(3, 3),
             constants=(16, 16),
         )
         yield example("gather", gather_kernel, lambda row=row: [row(), beyond])  # type: ignore[misc]

@@ -177,7 +177,11 @@ class Machine:
             if flow is None:
                 self._run_op(op, frame)
                 continue
-            found = flow(self, op, frame)
+            try:
+                found = flow(self, op, frame)
+            except KernelFault as fault:
+                self._place(fault, op)
+                raise
             exits += [
                 Exit(each.kind, _compose(position, each.index), each.values)
                 for each in found
@@ -201,11 +205,7 @@ class Machine:
                 raise NotInterpreted(f"the interpreter does not know the operation {op.name}")
             found = handler(self, frame, op)
         except KernelFault as fault:
-            fault.kernel = fault.kernel or self.kernel
-            if fault.location is None:
-                fault.location = user_location(op.location)
-            if fault.block is not None and len(fault.block) == 1:
-                fault.block = self.block_of(*fault.block)
+            self._place(fault, op)
             raise
         if len(op.results) == 1:
             frame.values[op.results[0]] = found[0] if isinstance(found, tuple) else found
@@ -215,6 +215,14 @@ class Machine:
             self.memory.synchronize(frame.blocks, op.attributes["ordering"])
         for observer in self.observers:
             observer.ran(self, frame, op)
+
+    def _place(self, fault: KernelFault, op: Op) -> None:
+        """Say where a fault was, if an operation inside of this one has not said so."""
+        fault.kernel = fault.kernel or self.kernel
+        if fault.location is None:
+            fault.location = user_location(op.location)
+        if fault.block is not None and len(fault.block) == 1:
+            fault.block = self.block_of(*fault.block)
 
     def block_of(self, number: int) -> tuple[int, int, int]:
         """Return the indices (x, y, z) of a block by its number."""
@@ -245,6 +253,13 @@ class Machine:
     def _for(self, op: Op, frame: Frame) -> list[Exit]:
         carried = tuple(frame[value] for value in op.operands["initial"])
         lower, upper, step = (frame[op.operands[name]].reshape(-1) for name in ("lower", "upper", "step"))
+        if (step <= 0).any():
+            blocks = frame.blocks.expand(frame.size)[(step <= 0).expand(frame.size)]
+            raise KernelFault(
+                "endless-loop",
+                f"steps by {int(step.min())}: a loop over a range goes up, by 1 or more",
+                block=(int(blocks[0]),),
+            )
         if op.attributes.get("unsigned") and bool((lower < 0).any() | (upper < 0).any()):
             raise NotInterpreted("a loop over unsigned numbers beyond the signed range is not interpreted")
         if lower.numel() == upper.numel() == step.numel() == 1:

@@ -186,3 +186,12 @@ def programmatic_kernel(x, n: ct.Constant[int]):
 @ct.kernel
 def same_tile_kernel(x, out, n: ct.Constant[int]):
     ct.store(out, (0,), ct.load(x, (0,), (n,), padding_mode=ct.PaddingMode.ZERO) + ct.bid(0))
+
+
+@ct.kernel
+def stepping_kernel(out, step: int):
+    i = ct.bid(0)
+    total = 0
+    for k in range(0, 10 + i, step):
+        total += k
+    ct.store(out, (i,), ct.full((1,), total, dtype=ct.int32))

@@ -8,7 +8,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.interpret import Options, interpreting, machine
+from pytest_cutile.interpret import KernelFault, Options, interpreting, machine
 from tests.interpret import small_kernels as kernels
 
 N = 8
@@ -186,6 +186,22 @@ def test_a_loop_that_some_blocks_never_enter(launch, limit):
     launch((blocks,), kernels.some_enter_kernel, x, out, limit, N)
     table = torch.cat([torch.full((1, N), -1, dtype=torch.int32), x.reshape(-1, N)])
     expect(out, [table[: max(0, limit - i) + 1].max(dim=0).values.tolist() for i in range(blocks)])
+
+
+@pytest.mark.parametrize("step", [0, -1, 1, 3])
+def test_steps_that_are_known_when_it_runs(launch, step):
+    blocks = 5
+    out = torch.zeros(blocks, dtype=torch.int32)
+    if step > 0:
+        launch((blocks,), kernels.stepping_kernel, out, step)
+        assert out.tolist() == [sum(range(0, 10 + i, step)) for i in range(blocks)]
+        return
+    with pytest.raises(
+        KernelFault, match=f"stepping_kernel: steps by {step}: .*\n.*small_kernels.py:"
+    ) as found:
+        launch((blocks,), kernels.stepping_kernel, out, step)
+    assert found.value.location is not None
+    assert found.value.block is not None
 
 
 def test_an_empty_grid_runs_nothing(launch):
