@@ -197,7 +197,7 @@ def test_steps_that_are_known_when_it_runs(launch, step):
         assert out.tolist() == [sum(range(0, 10 + i, step)) for i in range(blocks)]
         return
     with pytest.raises(
-        KernelFault, match=f"stepping_kernel: steps by {step}: .*\n.*small_kernels.py:"
+        KernelFault, match=rf"stepping_kernel in block \(.*\): steps by {step}: .*\n.*small_kernels.py:"
     ) as found:
         launch((blocks,), kernels.stepping_kernel, out, step)
     assert found.value.location is not None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from collections.abc import Callable
-
 import torch
 
 from pytest_cutile.interpret.ir import Op, Tile
@@ -210,8 +208,9 @@ def _wrapping(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     if lhs.dtype == torch.bool:
         return torch.logical_and(lhs, rhs) if op.name == "muli" else torch.logical_xor(lhs, rhs)
-    compute: Callable[..., torch.Tensor] = {"addi": torch.add, "subi": torch.sub, "muli": torch.mul}[op.name]
-    return compute(lhs, rhs)
+    if op.name == "addi":
+        return lhs + rhs
+    return lhs - rhs if op.name == "subi" else lhs * rhs
 
 
 @operation("negi")
