@@ -47,6 +47,29 @@ def ternary(function: Callable[..., Any]) -> Any:
     return kernel
 
 
+def cast(dtype: Any, mode: ct.RoundingMode | None = None) -> Any:
+    """Return a kernel that converts to `dtype`, and from there to what `out` has, if that is another."""
+
+    @ct.kernel
+    def kernel(x, out, TILE: ct.Constant[int]):
+        block = ct.bid(0)
+        there = ct.astype(ct.load(x, (block,), (TILE,)), dtype, rounding_mode=mode)
+        ct.store(out, (block,), ct.astype(there, out.dtype))
+
+    return kernel
+
+
+def bitcast(dtype: Any) -> Any:
+    """Return a kernel that reads the bits of `x` as `dtype`."""
+
+    @ct.kernel
+    def kernel(x, out, TILE: ct.Constant[int]):
+        block = ct.bid(0)
+        ct.store(out, (block,), ct.bitcast(ct.load(x, (block,), (TILE,)), dtype))
+
+    return kernel
+
+
 def in_mode(function: Callable[..., Any], mode: ct.RoundingMode, operands: int) -> Any:
     """Return `function` of one to three operands with a rounding mode."""
 
