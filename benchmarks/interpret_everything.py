@@ -29,6 +29,7 @@ import pytest
 
 _ARCH = "PYTEST_CUTILE_INTERPRET_ARCH"
 _RELAXED = "PYTEST_CUTILE_INTERPRET_RELAXED"
+_POISON = "PYTEST_CUTILE_INTERPRET_POISON"
 _STARTUP = "import benchmarks.interpret_everything as i\ni.interpret_program()\n"
 
 _STATIC_SHAPES_SINCE = 2
@@ -46,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="do not check for races and uninitialized reads, which a GPU does not either",
     )
+    group.addoption(
+        "--interpret-poison",
+        action="store_true",
+        help="fill undetermined padding with NaN (cuTile's own attention kernel relies on its being a number)",
+    )
     group.addoption("--interpret-timeout", type=int, default=120, help="seconds that a test may take (120)")
 
 
@@ -55,6 +61,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     options = early_config.known_args_namespace
     os.environ[_ARCH] = options.interpret_arch
     os.environ[_RELAXED] = "1" if options.interpret_relaxed else ""
+    os.environ[_POISON] = "1" if options.interpret_poison else ""
     _for_programs()
     interpret_all()
 
@@ -100,7 +107,15 @@ def interpret_all() -> None:
             setattr(owner, name, value)
     # Nothing will be restored, so modules may keep what they get, and make tensors as they are imported.
     Replacements.paused = lambda _: contextlib.nullcontext()  # type: ignore
-    _active.enter_context(interpreting(arch, Options(check_races=strict, check_uninitialized=strict)))
+    checks = Options(check_races=strict, check_uninitialized=strict, poison_padding=bool(os.environ[_POISON]))
+    _active.enter_context(interpreting(arch, checks))
+    mm = torch.mm
+
+    def mm_like_cuda(lhs: Any, rhs: Any, *, out_dtype: Any = None, **kwargs: Any) -> Any:
+        """Multiply; torch knows `out_dtype` on CUDA only."""
+        return mm(lhs, rhs, **kwargs) if out_dtype is None else mm(lhs.to(out_dtype), rhs.to(out_dtype))
+
+    torch.mm = mm_like_cuda
     launch = ct.launch
 
     def launch_like_cutile(*args: Any, **kwargs: Any) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from pytest_cutile.compile import cutile
-from pytest_cutile.compile.export import export
+from pytest_cutile.compile.export import CompileJob, export
+from pytest_cutile.compile.signature import derive_signature
 from pytest_cutile.compile.trace import Launch, pretend_gpu
 from pytest_cutile.interpret import ops  # noqa: F401 - registers the operations
 from pytest_cutile.interpret.bytecode import read_module
@@ -30,6 +31,9 @@ class Options:
     """Whether two blocks that touch one element without atomics, one of them writing, are a fault."""
     check_uninitialized: bool = True
     """Whether reading what nothing has written is a fault."""
+    poison_padding: bool = True
+    """Whether what a load finds beyond an array, where padding is undetermined, is NaN or a number that nobody
+    expects; else it is zero, as it happens to be on many GPUs."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
     only_block: tuple[int, int, int] | None = None
@@ -61,6 +65,7 @@ class Interpreter:
         self.arch = arch
         self.options = options or Options()
         self._modules: dict[bytes, tuple[Module, Entry]] = {}
+        self._exported: dict[Any, CompileJob] = {}
 
     def poison(self, tensor: torch.Tensor) -> None:
         """Fill a tensor that is made uninitialized, and remember that it is."""
@@ -87,6 +92,7 @@ class Interpreter:
             memory = Memory(check_races=self.options.check_races and not synchronizes(entry))
             machine = Machine(module, memory, launch.grid)
             machine.kernel = kernel
+            machine.poison_padding = self.options.poison_padding
             parameters = [
                 torch.tensor([value], dtype=dtype)
                 for value, dtype in _flatten(memory, arguments, launch.kernel)
@@ -116,7 +122,12 @@ class Interpreter:
                     )
 
     def _read(self, launch: Launch) -> tuple[Module, Entry, str]:
-        job = export(launch, self.arch)
+        key = _launch_key(launch)
+        job = self._exported.get(key) if key is not None else None
+        if job is None:
+            job = export(launch, self.arch)
+            if key is not None:
+                self._exported[key] = job
         if job.bytecode not in self._modules:
             module = read_module(job.bytecode)
             (entry,) = module.entries.values()
@@ -133,6 +144,16 @@ class Interpreter:
             return
         batches = torch.arange(x * y * z).split(batch_size(entry))
         yield from reversed(batches) if self.options.reverse else batches
+
+
+def _launch_key(launch: Launch) -> Any | None:
+    """Return what a launch on a GPU keeps a compiled kernel by; None: its arguments are no good."""
+    try:
+        signature = derive_signature(launch.kernel, launch.args)
+    except (TypeError, ValueError, OverflowError):
+        return None  # exporting it says what is wrong
+    # As text, because 1, 1.0 and True are other constants, and equal.
+    return launch.kernel, signature.symbol, repr(signature.parameters)
 
 
 def _elements(tensor: torch.Tensor) -> int:

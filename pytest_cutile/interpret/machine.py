@@ -105,8 +105,10 @@ class Machine:
     def __init__(self, module: Module, memory: Memory, grid: Sequence[int]) -> None:
         self.module = module
         self.memory = memory
-        self.grid = (*grid, 1, 1)[:3]
+        self.grid = (*grid, 1, 1, 1)[:3]
         self.kernel = ""
+        self.poison_padding = True
+        """Whether undetermined padding is something that nobody expects, or zero."""
         self.constants: dict[int, Any] = {}
         """Values of constants, by the identity of their operation."""
         self.globals: dict[str, torch.Tensor] = {}
@@ -175,7 +177,7 @@ class Machine:
                 fault.block = self.block_of(*fault.block)
             raise
         if len(op.results) == 1:
-            frame.values[op.results[0]] = found
+            frame.values[op.results[0]] = found[0] if isinstance(found, tuple) else found
         elif op.results:
             frame.values.update(zip(op.results, found, strict=True))
 
