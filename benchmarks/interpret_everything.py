@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--interpret-poison",
         action="store_true",
-        help="fill undetermined padding with NaN (cuTile's own attention kernel relies on its being a number)",
+        help="fill undetermined padding with NaN (cuTile's own attention kernel needs it to be a number)",
     )
     group.addoption("--interpret-timeout", type=int, default=120, help="seconds that a test may take (120)")
 
@@ -106,7 +106,7 @@ def interpret_all() -> None:
         if owner is torch.cuda:  # test modules ask while they are imported, too
             setattr(owner, name, value)
     # Nothing will be restored, so modules may keep what they get, and make tensors as they are imported.
-    Replacements.paused = lambda _: contextlib.nullcontext()  # type: ignore
+    Replacements.paused = _unpaused  # type: ignore[method-assign]
     checks = Options(check_races=strict, check_uninitialized=strict, poison_padding=bool(os.environ[_POISON]))
     _active.enter_context(interpreting(arch, checks))
     mm = torch.mm
@@ -162,6 +162,11 @@ def _without_static_shape(parameter: Any) -> Any:
     if hasattr(parameter, "element"):
         return dataclasses.replace(parameter, element=_without_static_shape(parameter.element))
     return parameter
+
+
+@contextlib.contextmanager
+def _unpaused(_: Any) -> Iterator[None]:
+    yield
 
 
 @contextlib.contextmanager

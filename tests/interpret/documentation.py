@@ -88,11 +88,11 @@ def _directives(text: str) -> Iterator[tuple[str, str | None]]:
         options = [each for each in inside if _OPTION.match(each)]
         body = textwrap.dedent("\n".join(each for each in inside if not _OPTION.match(each))).strip("\n")
         blocks.append((match["name"], body, " ".join(options)))
-    for at, (name, body, options) in enumerate(blocks):
+    for at, (name, body, given) in enumerate(blocks):
         if name != "testcode":
             continue
         output = blocks[at + 1][1] if at + 1 < len(blocks) and blocks[at + 1][0] == "testoutput" else None
-        if "kernel_wrapper" in options:
+        if "kernel_wrapper" in given:
             code = _IN_A_KERNEL.format(body=textwrap.indent(body, "    "))
         else:
             code = _ALONE.format(body=body)

@@ -1,4 +1,4 @@
-"""Rounding from first principles, in Python's integers: what the interpreter's arithmetic is compared with."""
+"""Rounding from first principles, in Python's integers: what the interpreter is compared with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: bits of fraction, exponent of the least normal number, and the largest number."""
+    """A format: bits of fraction, exponent of the least normal number, and the largest number."""
 
     fraction_bits: int
     least_exponent: int
@@ -30,7 +30,7 @@ E5M2 = Format(2, -14, Fraction(57344), saturates=True)
 
 
 def rounded(value: Fraction, to: Format, mode: str) -> float:
-    """Round an exact number that is not zero: mode is "RN", "RZ", "RM", "RP" or "RA" (ties away from zero)."""
+    """Round a number that is not zero in the mode "RN", "RZ", "RM", "RP" or "RA" (ties away from zero)."""
     sign, size = (-1 if value < 0 else 1), abs(value)
     exponent = max(_exponent(size), to.least_exponent) - to.fraction_bits
     quantum = Fraction(2) ** exponent

@@ -41,7 +41,11 @@ def ternary(function: Callable[..., Any]) -> Any:
     @ct.kernel
     def kernel(x, y, z, out, TILE: ct.Constant[int]):
         block = ct.bid(0)
-        a, b, c = (ct.load(x, (block,), (TILE,)), ct.load(y, (block,), (TILE,)), ct.load(z, (block,), (TILE,)))
+        a, b, c = (
+            ct.load(x, (block,), (TILE,)),
+            ct.load(y, (block,), (TILE,)),
+            ct.load(z, (block,), (TILE,)),
+        )
         ct.store(out, (block,), function(a, b, c))
 
     return kernel
@@ -73,13 +77,13 @@ def bitcast(dtype: Any) -> Any:
 def in_mode(function: Callable[..., Any], mode: ct.RoundingMode, operands: int) -> Any:
     """Return `function` of one to three operands with a rounding mode."""
 
-    def one(a):  # type: ignore[no-untyped-def]
+    def one(a):
         return function(a, rounding_mode=mode)
 
-    def two(a, b):  # type: ignore[no-untyped-def]
+    def two(a, b):
         return function(a, b, rounding_mode=mode)
 
-    def three(a, b, c):  # type: ignore[no-untyped-def]
+    def three(a, b, c):
         return function(a, b, c, rounding_mode=mode)
 
     return (one, two, three)[operands - 1]

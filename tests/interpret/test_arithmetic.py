@@ -123,7 +123,7 @@ FMA_TRAPS = [
 ]
 
 
-def multiply_add(a, b, c):  # type: ignore[no-untyped-def]
+def multiply_add(a, b, c):
     return a * b + c  # cuda-tile makes one operation of it
 
 
@@ -136,7 +136,9 @@ def test_a_product_and_a_sum_are_fused_and_rounded_once(dtype: torch.dtype) -> N
     expected = []
     for a, b, c in rows:
         total = Fraction(a) * Fraction(b) + Fraction(c)
-        expected.append(exact.rounded(total, FORMATS[dtype], "RN") if total else sum_of(a * b, c, exact.F64, "RN"))
+        expected.append(
+            exact.rounded(total, FORMATS[dtype], "RN") if total else sum_of(a * b, c, exact.F64, "RN")
+        )
     with interpreting("sm_90"):
         found = run(ternary(multiply_add), columns(rows, dtype))
     assert_same_floats(found, expected, rows)
@@ -146,7 +148,7 @@ def test_denormals_are_flushed_where_asked_for() -> None:
     least, normal = 2.0**-149, 2.0**-126
     rows = [(least, least), (-least, 0.0), (normal, -normal / 2), (normal, normal), (normal, -normal * 1.5)]
 
-    def add(a, b):  # type: ignore[no-untyped-def]
+    def add(a, b):
         return ct.add(a, b, flush_to_zero=True)
 
     with interpreting("sm_90"):
@@ -161,7 +163,9 @@ SPECIALS = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0**-149]
 
 @pytest.mark.parametrize("propagate", [False, True])
 @pytest.mark.parametrize(("function", "choose"), [(ct.maximum, max), (ct.minimum, min)], ids=["max", "min"])
-def test_extremes_of_nan_and_signed_zeros(function: Any, choose: Callable[..., float], propagate: bool) -> None:
+def test_extremes_of_nan_and_signed_zeros(
+    function: Any, choose: Callable[..., float], propagate: bool
+) -> None:
     def key(x: float) -> tuple[float, float]:
         return x, math.copysign(1, x)  # -0 is less than 0
 
@@ -172,7 +176,7 @@ def test_extremes_of_nan_and_signed_zeros(function: Any, choose: Callable[..., f
         lost = not numbers or (propagate and len(numbers) < 2)
         expected.append(math.nan if lost else choose(numbers, key=key))
 
-    def extreme(a, b):  # type: ignore[no-untyped-def]
+    def extreme(a, b):
         return function(a, b, propagate_nan=propagate)
 
     with interpreting("sm_90"):
@@ -180,7 +184,9 @@ def test_extremes_of_nan_and_signed_zeros(function: Any, choose: Callable[..., f
     assert_same_floats(found, expected, rows)
 
 
-@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne])
+@pytest.mark.parametrize(
+    "compare", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+)
 def test_comparisons_with_nan(compare: Callable[[Any, Any], Any]) -> None:
     rows = list(itertools.product(SPECIALS, repeat=2))
     with interpreting("sm_90"):
@@ -213,13 +219,26 @@ def test_functions_at_their_edges(name: str) -> None:
 
 def edges_of(dtype: torch.dtype) -> list[int]:
     info = torch.iinfo(dtype)
-    numbers = {0, 1, 2, 3, 7, 100, info.max, info.max - 1, info.max // 2, info.max // 3, info.min, info.min + 1}
+    numbers = {
+        0,
+        1,
+        2,
+        3,
+        7,
+        100,
+        info.max,
+        info.max - 1,
+        info.max // 2,
+        info.max // 3,
+        info.min,
+        info.min + 1,
+    }
     return sorted(numbers | ({-1, -2, -7, info.min // 2} if dtype.is_signed else set()))
 
 
 def wrapped(number: int, dtype: torch.dtype) -> int:
-    bits = torch.iinfo(dtype).bits
-    low = number % 2**bits
+    bits: int = torch.iinfo(dtype).bits
+    low: int = number % 2**bits
     return low - 2**bits if dtype.is_signed and low >= 2 ** (bits - 1) else low
 
 

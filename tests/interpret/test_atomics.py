@@ -121,7 +121,9 @@ def test_a_swap_needs_the_bits_that_are_expected() -> None:
     values = torch.arange(1.0, TILE + 1)
     with interpreting("sm_90"):
         x, saw = start.cuda(), torch.empty(TILE, device="cuda")
-        ct.launch(stream(), (1,), kernels.cas_kernel, (x, where.cuda(), expected.cuda(), values.cuda(), saw, TILE))
+        ct.launch(
+            stream(), (1,), kernels.cas_kernel, (x, where.cuda(), expected.cuda(), values.cuda(), saw, TILE)
+        )
     assert x.tolist() == [1.0, 0.0, 0.0, 0.0]
     assert saw.tolist()[:4] == [0.0, 1.0, 0.0, 0.0]
 

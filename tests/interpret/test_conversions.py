@@ -40,12 +40,27 @@ CASES = [
 
 def numbers_for(to: exact.Format) -> list[float]:
     """Return numbers around the representable ones: them, halfway between them, and just beside that."""
-    found = [5e-324, 1e308, 3.5e38, 1e5, 448.0, 464.0, 464.1, 480.0, 57344.0, 61439.0, 61440.0, 7e4, 65519.9, 65520.0]
+    found = [
+        5e-324,
+        1e308,
+        3.5e38,
+        1e5,
+        448.0,
+        464.0,
+        464.1,
+        480.0,
+        57344.0,
+        61439.0,
+        61440.0,
+        7e4,
+        65519.9,
+        65520.0,
+    ]
     for exponent in (to.least_exponent - to.fraction_bits, to.least_exponent - 1, to.least_exponent, 0, 1, 5):
         quantum = 2.0 ** (max(exponent, to.least_exponent) - to.fraction_bits)
         for steps in (1, 2, 3, 5):
-            for part in (0, 0.25, 0.5, 0.5 + 2.0**-20, 0.75):
-                found.append(2.0**exponent + (steps + part) * quantum)
+            parts = (0, 0.25, 0.5, 0.5 + 2.0**-20, 0.75)
+            found += [2.0**exponent + (steps + part) * quantum for part in parts]
         found += [quantum / 2, quantum * 0.5000001, quantum / 4]
     return [*found, *(-x for x in found)]
 
@@ -72,7 +87,9 @@ def test_specials_stay_what_they_are(name: str) -> None:
     assert found.signbit().tolist()[3:] == [False, True]
 
 
-@pytest.mark.parametrize(("dtype", "largest"), [(torch.float8_e4m3fn, 448.0), (torch.float8_e5m2, 57344.0)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [(torch.float8_e4m3fn, 448.0), (torch.float8_e5m2, 57344.0)], ids=str
+)
 def test_one_byte_floats_saturate_and_keep_nan(dtype: torch.dtype, largest: float) -> None:
     x = torch.tensor([math.inf, -math.inf, 1e9, -1e9, math.nan, -0.0])
     with interpreting("sm_100"):
@@ -121,7 +138,19 @@ def name_of(dtype: torch.dtype) -> str:
 @pytest.mark.parametrize("target", INTEGERS, ids=name_of)
 def test_floats_are_cut_off_to_integers(source: torch.dtype, target: torch.dtype) -> None:
     info = torch.iinfo(target)
-    candidates = [0.0, -0.0, 0.99, -0.99, 1.5, -1.5, 2.5, 100.7, -100.7, float(info.max // 3), float(info.min // 3)]
+    candidates = [
+        0.0,
+        -0.0,
+        0.99,
+        -0.99,
+        1.5,
+        -1.5,
+        2.5,
+        100.7,
+        -100.7,
+        float(info.max // 3),
+        float(info.min // 3),
+    ]
     x = torch.tensor(candidates, dtype=torch.float64).to(source)
     x = x[(x.double() > max(info.min, -(2.0**62)) - 1) & (x.double() < min(info.max, 2.0**63))]
     with interpreting("sm_90"):
@@ -143,7 +172,7 @@ def test_floats_beyond_an_integer_type_become_its_ends(target: torch.dtype) -> N
 def test_nan_becomes_what_ptx_says(source: torch.dtype, target: torch.dtype) -> None:
     # PTX, `cvt`: zero, but 1 << (bits - 1) if either type is of 64 bits.
     bits = torch.iinfo(target).bits
-    expected = 0 if source == torch.float32 and bits == 32 else 1 << (bits - 1)  # noqa: PLR2004
+    expected = 0 if source == torch.float32 and bits == 32 else 1 << (bits - 1)
     with interpreting("sm_90"):
         found = run(cast(getattr(ct, name_of(target))), [torch.tensor([math.nan], dtype=source)], target)
     assert found.item() % 2**bits == expected
@@ -205,10 +234,10 @@ def test_bytes_hold_two_four_bit_floats_each_the_lower_first() -> None:
     codes = {0.0: 0, 0.5: 1, 1.0: 2, 1.5: 3, 2.0: 4, 3.0: 5, 4.0: 6, 6.0: 7}
     data = torch.arange(256, dtype=torch.int16).to(torch.uint8)
 
-    def unpacked(x):  # type: ignore[no-untyped-def]
+    def unpacked(x):
         return ct.astype(ct.unpack_from_bytes(x, ct.float4_e2m1fn), ct.float32)
 
-    def both(x):  # type: ignore[no-untyped-def]
+    def both(x):
         return ct.pack_to_bytes(ct.unpack_from_bytes(x, ct.float4_e2m1fn))
 
     @ct.kernel

@@ -49,7 +49,9 @@ def test_sums_and_products_of_integers_wrap(axis: int) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize(("function", "choose"), [(ct.argmax, max), (ct.argmin, min)], ids=["argmax", "argmin"])
+@pytest.mark.parametrize(
+    ("function", "choose"), [(ct.argmax, max), (ct.argmin, min)], ids=["argmax", "argmin"]
+)
 def test_the_first_of_equals_is_chosen(function: Any, choose: Any, axis: int) -> None:
     x = integers()
     with interpreting("sm_90"):
@@ -71,7 +73,7 @@ def test_extremes_pass_over_nan(function: Any, choose: Any) -> None:
 def test_extremes_propagate_nan_where_asked_to(function: Any) -> None:
     x = with_nan()
 
-    def extreme(tile, axis):  # type: ignore[no-untyped-def]
+    def extreme(tile, axis):
         return function(tile, axis, propagate_nan=True)
 
     with interpreting("sm_90"):
@@ -83,7 +85,7 @@ def test_extremes_propagate_nan_where_asked_to(function: Any) -> None:
 def test_the_place_of_an_extreme_is_that_of_the_first_nan_where_asked_to(function: Any) -> None:
     x = with_nan()
 
-    def place(tile, axis):  # type: ignore[no-untyped-def]
+    def place(tile, axis):
         return function(tile, axis, propagate_nan=True)
 
     with interpreting("sm_90"):
@@ -108,17 +110,17 @@ def test_a_reduction_that_does_not_commute_keeps_the_order() -> None:
     """Composition of x -> a x + b, as one number each: 100 a + b modulo 7."""
     x = integers(most=7) * 100 + integers(most=3)
 
-    def compose(left, right):  # type: ignore[no-untyped-def]
+    def compose(left, right):
         factor, summand = left // 100, left % 100
         return (factor * (right // 100)) % 7 * 100 + (summand * (right // 100) + right % 100) % 7
 
-    def composed(tile, axis):  # type: ignore[no-untyped-def]
+    def composed(tile, axis):
         return ct.reduce(tile, axis, compose, 100)
 
     def reference(line: list[int]) -> int:
         total = line[0]
         for value in line[1:]:
-            total = compose(total, value)  # type: ignore[no-untyped-call]
+            total = compose(total, value)
         return total
 
     with interpreting("sm_90"):
@@ -132,7 +134,7 @@ def test_a_reduction_that_does_not_commute_keeps_the_order() -> None:
 def test_scans_run_both_ways(function: Any, axis: int, reverse: bool) -> None:
     x = integers()
 
-    def scanned(tile, axis):  # type: ignore[no-untyped-def]
+    def scanned(tile, axis):
         return function(tile, axis, reverse=reverse)
 
     with interpreting("sm_90"):
@@ -148,7 +150,7 @@ def test_scans_run_both_ways(function: Any, axis: int, reverse: bool) -> None:
 def test_nan_stays_in_a_sum_once_it_is_there(reverse: bool) -> None:
     x = with_nan()
 
-    def scanned(tile, axis):  # type: ignore[no-untyped-def]
+    def scanned(tile, axis):
         return ct.cumsum(tile, axis, reverse=reverse)
 
     with interpreting("sm_90"):
@@ -161,7 +163,7 @@ def test_nan_stays_in_a_sum_once_it_is_there(reverse: bool) -> None:
 def test_a_reduction_to_bool() -> None:
     x = integers(most=2)
 
-    def any_four(tile, axis):  # type: ignore[no-untyped-def]
+    def any_four(tile, axis):
         return ct.max(ct.astype(tile * 4 >= 4, ct.int32), axis)
 
     with interpreting("sm_90"):

@@ -241,7 +241,9 @@ def _wrapping(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     if lhs.dtype == torch.bool:
         return torch.logical_and(lhs, rhs) if op.name == "muli" else torch.logical_xor(lhs, rhs)
-    return {"addi": torch.add, "subi": torch.sub, "muli": torch.mul}[op.name](lhs, rhs)
+    if op.name == "muli":
+        return lhs * rhs
+    return lhs + rhs if op.name == "addi" else lhs - rhs
 
 
 @operation("negi")

@@ -21,7 +21,7 @@ def _target(op: Op) -> tuple[str, torch.dtype]:
 
 
 def convert_float(source: torch.Tensor, name: str, mode: str) -> torch.Tensor:
-    """Round floats to the element type `name`; what is too large for a small one becomes its largest value."""
+    """Round floats to the element type `name`; what is too large for a small one becomes its largest."""
     dtype = DTYPES[name]
     if mode in NEAREST and source.dtype != torch.float64:
         if name == "tf32":
@@ -94,7 +94,7 @@ def _from_64_bits(source: torch.Tensor, name: str, mode: str, *, is_unsigned: bo
         # Halved with its last bit kept, a number beyond the signed range rounds as the whole would.
         half = ((source >> 1) & (2**63 - 1)) | (source & 1)
         return torch.where(upper, half.double() * 2, source.double())
-    # What float64 does not hold is cut off with its last bit set (rounded to odd): no narrower format sees more.
+    # What float64 does not hold is cut off, and the last bit set: rounded to odd, as narrower formats need.
     bits = 12
     kept = source >> bits
     kept = torch.where(upper, kept & ((1 << 64 - bits) - 1), kept)
