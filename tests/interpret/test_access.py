@@ -8,7 +8,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.interpret import KernelFault, interpreting
+from pytest_cutile.interpret import KernelFault, Options, interpreting
 from tests.interpret import kernels_access as kernels
 
 ROWS, COLUMNS = 4, 8
@@ -53,6 +53,14 @@ def test_undetermined_padding_is_nothing_to_rely_on() -> None:
     assert torch.equal(out[:10, :13].cpu(), matrix())
     assert out[10:].isnan().all()
     assert out[:, 13:].isnan().all()
+
+
+def test_undetermined_padding_may_be_zero_as_it_often_is() -> None:
+    with interpreting("sm_90", Options(poison_padding=False)):
+        out = torch.ones(12, 16, device="cuda")
+        kernel = kernels.load_padded(ct.PaddingMode.UNDETERMINED)
+        ct.launch(stream(), (3, 2), kernel, (matrix().cuda(), out, ROWS, COLUMNS))
+    assert out.sum().item() == matrix().sum().item()
 
 
 def test_a_partial_tile_is_stored_up_to_the_end_of_the_array() -> None:

@@ -67,13 +67,13 @@ def _settle_extremes(
     lhs, rhs = lhs.expand(wide.shape), rhs.expand(wide.shape)
     sizes = [each.abs() for each in (lhs, rhs, wide)]
     extreme = torch.stack([(size < least) | (size > largest) for size in sizes]).any(dim=0)
-    zero = (rhs == 0) if name == "divf" else torch.zeros_like(extreme)
-    lanes = (extreme & lhs.isfinite() & rhs.isfinite() & ~zero).nonzero()
+    exact = (lhs == 0) | (rhs == 0)
+    lanes = (extreme & lhs.isfinite() & rhs.isfinite() & ~exact).nonzero()
     for lane in map(tuple, lanes.tolist()):
-        exact = _EXACTLY[name](Fraction(lhs[lane].item()), Fraction(rhs[lane].item()))
+        truth = _EXACTLY[name](Fraction(lhs[lane].item()), Fraction(rhs[lane].item()))
         if wide[lane].isinf():  # of what is finite: beyond the largest number
             wide[lane] = math.copysign(torch.finfo(torch.float64).max, wide[lane])
-        rest = exact - Fraction(wide[lane].item())
+        rest = truth - Fraction(wide[lane].item())
         error[lane] = (rest > 0) - (rest < 0)
 
 
