@@ -29,6 +29,7 @@ import pytest
 
 _ARCH = "PYTEST_CUTILE_INTERPRET_ARCH"
 _RELAXED = "PYTEST_CUTILE_INTERPRET_RELAXED"
+_POISON = "PYTEST_CUTILE_INTERPRET_POISON"
 _STARTUP = "import benchmarks.interpret_everything as i\ni.interpret_program()\n"
 
 _STATIC_SHAPES_SINCE = 2
@@ -46,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="do not check for races and uninitialized reads, which a GPU does not either",
     )
+    group.addoption(
+        "--interpret-poison",
+        action="store_true",
+        help="fill undetermined padding with NaN (cuTile's own attention kernel needs it to be a number)",
+    )
     group.addoption("--interpret-timeout", type=int, default=120, help="seconds that a test may take (120)")
 
 
@@ -55,6 +61,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     options = early_config.known_args_namespace
     os.environ[_ARCH] = options.interpret_arch
     os.environ[_RELAXED] = "1" if options.interpret_relaxed else ""
+    os.environ[_POISON] = "1" if options.interpret_poison else ""
     _for_programs()
     interpret_all()
 
@@ -99,8 +106,10 @@ def interpret_all() -> None:
         if owner is torch.cuda:  # test modules ask while they are imported, too
             setattr(owner, name, value)
     # Nothing will be restored, so modules may keep what they get, and make tensors as they are imported.
-    Replacements.paused = lambda _: contextlib.nullcontext()  # type: ignore
-    _active.enter_context(interpreting(arch, Options(check_races=strict, check_uninitialized=strict)))
+    Replacements.paused = _unpaused  # type: ignore[method-assign]
+    checks = Options(check_races=strict, check_uninitialized=strict, poison_padding=bool(os.environ[_POISON]))
+    _active.enter_context(interpreting(arch, checks))
+    _fill_gaps_of_cpu()
     launch = ct.launch
 
     def launch_like_cutile(*args: Any, **kwargs: Any) -> None:
@@ -109,6 +118,25 @@ def interpret_all() -> None:
 
     ct.launch = launch_like_cutile
     atexit.register(_active.close)
+
+
+def _fill_gaps_of_cpu() -> None:
+    """Have torch do on the CPU what tests take for granted on CUDA."""
+    import torch
+
+    mm, sqrt = torch.mm, torch.sqrt
+
+    def exact_mm(lhs: Any, rhs: Any, *, out_dtype: Any = None, **kwargs: Any) -> Any:
+        """Multiply; the CPU knows no `out_dtype`."""
+        return mm(lhs, rhs, **kwargs) if out_dtype is None else mm(lhs.to(out_dtype), rhs.to(out_dtype))
+
+    def exact_sqrt(x: Any, **kwargs: Any) -> Any:
+        """Take the root; the CPU's is off by a unit in the last place at times."""
+        if kwargs or x.dtype == torch.float64:
+            return sqrt(x, **kwargs)
+        return sqrt(x.double()).to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
+
+    torch.mm, torch.sqrt = exact_mm, exact_sqrt
 
 
 def _answer_for_driver(arch: str) -> None:
@@ -147,6 +175,11 @@ def _without_static_shape(parameter: Any) -> Any:
     if hasattr(parameter, "element"):
         return dataclasses.replace(parameter, element=_without_static_shape(parameter.element))
     return parameter
+
+
+@contextlib.contextmanager
+def _unpaused(_: Any) -> Iterator[None]:
+    yield
 
 
 @contextlib.contextmanager

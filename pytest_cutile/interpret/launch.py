@@ -38,6 +38,9 @@ class Options:
     """Whether a tile that is wholly outside of its array is a fault: cuTile leaves undefined what it does.
 
     A load with a padding_mode is none: there, all of the tile is padding."""
+    poison_padding: bool = True
+    """Whether what a load finds beyond an array, where padding is undetermined, is NaN, or a number that
+    nobody expects; else it is zero, as it happens to be on many GPUs."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
     only_block: tuple[int, int, int] | None = None
@@ -113,6 +116,7 @@ class Interpreter:
             machine = Machine(module, memory, launch.grid)
             machine.kernel = kernel
             self.kernels.append(kernel)
+            machine.poison_padding = self.options.poison_padding
             parameters = [
                 torch.tensor([value], dtype=dtype)
                 for value, dtype in _flatten(memory, arguments, launch.kernel)

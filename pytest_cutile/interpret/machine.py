@@ -127,8 +127,10 @@ class Machine:
     def __init__(self, module: Module, memory: Memory, grid: Sequence[int]) -> None:
         self.module = module
         self.memory = memory
-        self.grid = (*grid, 1, 1)[:3]
+        self.grid = (*grid, 1, 1, 1)[:3]
         self.kernel = ""
+        self.poison_padding = True
+        """Whether undetermined padding is something that nobody expects, or zero."""
         self.constants: dict[int, Any] = {}
         """Values of constants, by the identity of their operation."""
         self.definitions = NOTHING_DEFINED

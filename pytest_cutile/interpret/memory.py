@@ -286,7 +286,7 @@ class Memory:
             addresses: `[blocks, ...]`.
             operands: each `[blocks, ...]`.
             mask: which lanes act; None: all.
-            act: Called as `act(row, elements, *operands)` with a storage as one row and, for each lane that
+            act: Called as `act(row, elements, *operands)` with a storage as one row and, of each lane that
                 acts, in the order of blocks, its element and operands; returns what the lanes saw.
             reads: whether what is left depends on what was there.
 

@@ -2,8 +2,8 @@
 
 A tile is a torch tensor on the CPU whose first axis counts blocks; where it has length 1, all blocks have the
 same value. Integers are signed tensors of their width whatever their sign (an operation says how it reads
-them), pointers are int64 addresses (`memory`), tf32 is float32 with the low bits zero, and four-bit floats are
-the one-byte floats of the same value: they are in tiles only, never in memory.
+them), pointers are int64 addresses (`memory`), tf32 is float32 with the low bits zero, and four-bit floats
+are the one-byte floats of the same value: they are in tiles only, never in memory.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ _PADDING = {
 }
 
 
-def _fill(dtype: torch.dtype, padding: str | None) -> torch.Tensor:
+def _fill(machine: Machine, dtype: torch.dtype, padding: str | None) -> torch.Tensor:
+    if padding is None and not machine.poison_padding:
+        padding = "zero"
     if dtype.is_floating_point:
         return torch.tensor(_PADDING[padding]).to(dtype)
     if padding is None and dtype != torch.bool:
@@ -328,7 +330,7 @@ def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, An
     view: ViewValue = frame[op.operands["view"]]
     target = Target(frame, view, op.operands["index"])
     tiles = target.tiles(machine, op, "loads")
-    fill = _fill(target.dtype, view.type.padding)
+    fill = _fill(machine, target.dtype, view.type.padding)
     if tiles is None:
         addresses, inside = target.addresses(machine, op, "loads")
         return _load(machine, frame, addresses, target.dtype, inside, fill), TOKEN
@@ -424,7 +426,7 @@ def _load_ptr(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any
     assert isinstance(kind, Tile)
     dtype = dtype_of(kind.element)
     mask, padding = op.operands["mask"], op.operands["padding"]
-    fill = _fill(dtype, None) if padding is None else frame[padding]
+    fill = _fill(machine, dtype, None) if padding is None else frame[padding]
     return (
         _load(
             machine, frame, frame[op.operands["source"]], dtype, None if mask is None else frame[mask], fill

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from fractions import Fraction
+
 import numpy as np
 import torch
 
@@ -42,10 +46,35 @@ def _arithmetic(frame: Frame, op: Op, compute: str) -> torch.Tensor:
     elif compute == "mul":
         wide, error = two_product(a, b)
     else:
-        b = b if compute == "add" else -b
-        wide, error = two_sum(a, b)
-        wide = signed_zero(wide, a, b, mode)
+        term = b if compute == "add" else -b
+        wide, error = two_sum(a, term)
+        wide = signed_zero(wide, a, term, mode)
+    if lhs.dtype == torch.float64:
+        _settle_extremes(op.name, a, b, wide, error)
     return flush(round_result(wide, error, lhs.dtype, mode), ftz=ftz)
+
+
+_EXACTLY = {"addf": operator.add, "subf": operator.sub, "mulf": operator.mul, "divf": operator.truediv}
+_ORDINARY = (2.0**-900, 2.0**900)
+"""Between these, what a float64 product or quotient lacks is a float64 itself."""
+
+
+def _settle_extremes(
+    name: str, lhs: torch.Tensor, rhs: torch.Tensor, wide: torch.Tensor, error: torch.Tensor
+) -> None:
+    """Set right, in place, what results of float64 lack where they nearly over- or underflow."""
+    least, largest = _ORDINARY
+    lhs, rhs = lhs.expand(wide.shape), rhs.expand(wide.shape)
+    sizes = [each.abs() for each in (lhs, rhs, wide)]
+    extreme = torch.stack([(size < least) | (size > largest) for size in sizes]).any(dim=0)
+    exact = (lhs == 0) | (rhs == 0)
+    lanes = (extreme & lhs.isfinite() & rhs.isfinite() & ~exact).nonzero()
+    for lane in map(tuple, lanes.tolist()):
+        truth = _EXACTLY[name](Fraction(lhs[lane].item()), Fraction(rhs[lane].item()))
+        if wide[lane].isinf():  # of what is finite: beyond the largest number
+            wide[lane] = math.copysign(torch.finfo(torch.float64).max, wide[lane])
+        rest = truth - Fraction(wide[lane].item())
+        error[lane] = (rest > 0) - (rest < 0)
 
 
 @operation("addf")
@@ -138,10 +167,14 @@ def _sqrt(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
     source = flush(frame[op.operands["source"]], ftz=ftz)
     exact = source.double()
+    # So that the square of the root does not underflow; the root is then shifted back.
+    small = exact < _ORDINARY[0]
+    exact = torch.where(small, exact * 2.0**200, exact)
     with np.errstate(invalid="ignore"):
         wide = torch.from_numpy(np.sqrt(exact.numpy()))  # torch's is off by a unit in the last place at times
     square, lost = two_product(wide, wide)
     error = (exact - square - lost).nan_to_num(0.0, 0.0, 0.0)
+    wide = torch.where(small, wide * 2.0**-100, wide)
     return flush(round_result(wide, error, source.dtype, mode), ftz=ftz)
 
 
@@ -208,9 +241,9 @@ def _wrapping(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     if lhs.dtype == torch.bool:
         return torch.logical_and(lhs, rhs) if op.name == "muli" else torch.logical_xor(lhs, rhs)
-    if op.name == "addi":
-        return lhs + rhs
-    return lhs - rhs if op.name == "subi" else lhs * rhs
+    if op.name == "muli":
+        return lhs * rhs
+    return lhs + rhs if op.name == "addi" else lhs - rhs
 
 
 @operation("negi")

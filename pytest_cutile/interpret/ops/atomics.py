@@ -1,4 +1,4 @@
-"""Atomic operations: lanes that mean one address act one after another, in the order of blocks and of lanes."""
+"""Atomic operations: lanes that mean one address act one after another, by block and by lane."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _in_turn(
     lanes: _Lanes,
     act: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Let lanes act on the elements of `row`: `act(old, which)` is what lanes `which` leave; return what they saw."""
+    """Let lanes act in turn: `act(old, which)` is what lanes `which` leave; return what they saw."""
     seen = torch.empty(len(lanes.elements), dtype=row.dtype)
     by_turn = lanes.turn.argsort(stable=True)
     for which in by_turn.split(torch.bincount(lanes.turn).tolist()):

@@ -21,7 +21,7 @@ def _target(op: Op) -> tuple[str, torch.dtype]:
 
 
 def convert_float(source: torch.Tensor, name: str, mode: str) -> torch.Tensor:
-    """Round floats to the element type `name`; what is too large for a small one becomes its largest value."""
+    """Round floats to the element type `name`; what is too large for a small one becomes its largest."""
     dtype = DTYPES[name]
     if mode in NEAREST and source.dtype != torch.float64:
         if name == "tf32":
@@ -52,25 +52,23 @@ def _ftoi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     _, dtype = _target(op)
     if dtype == torch.bool:
         return source.double() != 0  # cuda-tile's own tests expect that of a GPU
-    whole = source.double().trunc()
     bits = torch.iinfo(dtype).bits
-    low, high = (
-        (0.0, 2.0**bits)
-        if op.attributes["signed"] == "unsigned"
-        else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
-    )
-    whole = whole.nan_to_num(0.0, high, low)
-    top = int(high) - 1
-    inside = whole.clamp(low, high)
-    beyond = inside >= high
-    inside = torch.where(beyond, torch.zeros_like(inside), inside)
-    if high > 2.0**63:  # uint64: the upper half of its range is negative here
-        upper = inside >= 2.0**63
-        number = torch.where(upper, inside - 2.0**64, inside).to(torch.int64)
-    else:
-        number = inside.to(torch.int64)
-    top = top - 2**bits if top > torch.iinfo(torch.int64).max else top
-    return wrap(torch.where(beyond, torch.full_like(number, top), number), dtype)
+    is_unsigned = op.attributes["signed"] == "unsigned"
+    low, high = (0.0, 2.0**bits) if is_unsigned else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
+    whole = source.double().trunc()
+    inside = (whole >= low) & (whole < high)
+    number = torch.where(inside, whole, torch.zeros_like(whole))
+    if high > 2.0**63:  # the upper half of their range is negative here
+        number = torch.where(number >= 2.0**63, number - 2.0**64, number)
+    result = wrap(number.to(torch.int64), dtype)
+    info = torch.iinfo(dtype)
+    least, largest = (0, -1) if is_unsigned else (info.min, info.max)
+    result = torch.where(whole < low, torch.full_like(result, least), result)
+    result = torch.where(whole >= high, torch.full_like(result, largest), result)
+    if not op.attributes.get("saturating", False) and 64 in {bits, source.dtype.itemsize * 8}:  # noqa: PLR2004
+        # PTX, `cvt`: of 64 bits on either side, NaN becomes the number with the highest bit alone; else 0.
+        result = torch.where(source.isnan(), torch.full_like(result, info.min), result)
+    return result
 
 
 @operation("itof")
@@ -96,7 +94,7 @@ def _from_64_bits(source: torch.Tensor, name: str, mode: str, *, is_unsigned: bo
         # Halved with its last bit kept, a number beyond the signed range rounds as the whole would.
         half = ((source >> 1) & (2**63 - 1)) | (source & 1)
         return torch.where(upper, half.double() * 2, source.double())
-    # What float64 does not hold is cut off with its last bit set (rounded to odd): no narrower format sees more.
+    # What float64 does not hold is cut off, and the last bit set: rounded to odd, as narrower formats need.
     bits = 12
     kept = source >> bits
     kept = torch.where(upper, kept & ((1 << 64 - bits) - 1), kept)

@@ -1,8 +1,8 @@
 """Rounding as Tile IR asks for it: modes, flushed denormals, saturation, formats that torch lacks.
 
-What is rounded is float64. Where float64 cannot hold a result either, it holds the result *rounded to odd*: cut
-off, and the last bit set if anything was cut off. Rounding that to a format with two bits less is the same
-as rounding the result itself, in any mode (Boldo and Melquiond, "When double rounding is odd", 2005).
+What is rounded is float64. Where float64 cannot hold a result either, it holds the result *rounded to odd*:
+cut off, and the last bit set if anything was cut off. Rounding that to a format with two bits less is the
+same as rounding the result itself, in any mode (Boldo and Melquiond, "When double rounding is odd", 2005).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:
 
 
 def round_result(value: torch.Tensor, error: torch.Tensor, dtype: torch.dtype, mode: str) -> torch.Tensor:
-    """Round a result to `dtype`: float64 `value` is the nearest to it, and `error`, at least in sign, its rest."""
+    """Round a result to `dtype`; float64 `value` is the nearest to it, `error` has the sign of its rest."""
     if dtype != torch.float64:
         return round_to(to_odd(value, error), _NAMES[dtype], mode).to(dtype)
     upwards, downwards = torch.full_like(value, math.inf), torch.full_like(value, -math.inf)
@@ -123,7 +123,7 @@ def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 
 
 def two_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the float64 nearest to `a * b`, and what it lacks (Dekker), where neither over- nor underflows."""
+    """Return the float64 nearest to `a * b`, and what it lacks (Dekker), if nothing over- or underflows."""
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low

@@ -43,7 +43,7 @@ def _nested(tile: torch.Tensor, conversion: re.Match[str]) -> str:
     if tile.dim():
         return "[" + ", ".join(_nested(part, conversion) for part in tile) + "]"
     number = tile.item()
-    flags, width, precision, length, letter = conversion.groups()
+    flags, width, precision, _, letter = conversion.groups()
     if letter in "diuoxX":
         return _format_integer(int(number), tile.dtype, conversion)
     if letter in "aA":

@@ -1,0 +1,171 @@
+"""Reductions and scans, with ties and NaN, against plain loops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cuda.tile as ct
+import pytest
+import torch
+
+from pytest_cutile.interpret import interpreting
+from tests.interpret.kernels_reductions import COLUMNS, ROWS, reduction, run_reduction, run_scan, scan
+
+BLOCKS = 3
+
+
+def integers(dtype: torch.dtype = torch.int32, *, most: int = 5) -> torch.Tensor:
+    """Return small numbers, so that there are ties."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, most, (BLOCKS * ROWS, COLUMNS), generator=generator).to(dtype)
+
+
+def with_nan() -> torch.Tensor:
+    x = integers(torch.float32, most=1000)
+    x[1, 5] = x[1, 9] = x[3, 0] = x[ROWS + 2, COLUMNS - 1] = math.nan
+    x[4] = math.nan
+    return x
+
+
+def lines(x: torch.Tensor, axis: int) -> list[list[list[Any]]]:
+    """Return, by block, the lines along an axis."""
+    tiles = x.reshape(BLOCKS, ROWS, COLUMNS)
+    return (tiles.transpose(1, 2) if axis == 0 else tiles).tolist()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_and_products_of_integers_wrap(axis: int) -> None:
+    x = integers() * 0x1234567 + 1
+    with interpreting("sm_90"):
+        sums = run_reduction(reduction(ct.sum, axis), x, axis)
+        products = run_reduction(reduction(ct.prod, axis), x, axis)
+
+    def wrapped(number: int) -> int:
+        return (number + 2**31) % 2**32 - 2**31
+
+    assert sums.tolist() == [[wrapped(sum(line)) for line in block] for block in lines(x, axis)]
+    assert products.tolist() == [[wrapped(math.prod(line)) for line in block] for block in lines(x, axis)]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("function", "choose"), [(ct.argmax, max), (ct.argmin, min)], ids=["argmax", "argmin"]
+)
+def test_the_first_of_equals_is_chosen(function: Any, choose: Any, axis: int) -> None:
+    x = integers()
+    with interpreting("sm_90"):
+        found = run_reduction(reduction(function, axis), x, axis)
+    assert found.tolist() == [[line.index(choose(line)) for line in block] for block in lines(x, axis)]
+
+
+@pytest.mark.parametrize(("function", "choose"), [(ct.max, max), (ct.min, min)], ids=["max", "min"])
+def test_extremes_pass_over_nan(function: Any, choose: Any) -> None:
+    x = with_nan()
+    with interpreting("sm_90"):
+        found = run_reduction(reduction(function, 1), x, 1)
+    for got, line in zip(found.reshape(-1).tolist(), x.tolist(), strict=True):
+        numbers = [value for value in line if not math.isnan(value)]
+        assert (math.isnan(got) and not numbers) or got == choose(numbers)
+
+
+@pytest.mark.parametrize("function", [ct.max, ct.min], ids=["max", "min"])
+def test_extremes_propagate_nan_where_asked_to(function: Any) -> None:
+    x = with_nan()
+
+    def extreme(tile, axis):
+        return function(tile, axis, propagate_nan=True)
+
+    with interpreting("sm_90"):
+        found = run_reduction(reduction(extreme, 1), x, 1)
+    assert found.reshape(-1).isnan().tolist() == [any(map(math.isnan, line)) for line in x.tolist()]
+
+
+@pytest.mark.parametrize("function", [ct.argmax, ct.argmin], ids=["argmax", "argmin"])
+def test_the_place_of_an_extreme_is_that_of_the_first_nan_where_asked_to(function: Any) -> None:
+    x = with_nan()
+
+    def place(tile, axis):
+        return function(tile, axis, propagate_nan=True)
+
+    with interpreting("sm_90"):
+        found = run_reduction(reduction(place, 1), x, 1, torch.int32).reshape(-1)
+    for got, line in zip(found.tolist(), x.tolist(), strict=True):
+        first = next((at for at, value in enumerate(line) if math.isnan(value)), None)
+        if first is not None:
+            assert got == first
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_sums_of_floats_are_near_the_true_sum(dtype: torch.dtype) -> None:
+    x = (integers(torch.float32, most=100) / 7).to(dtype)
+    with interpreting("sm_90"):
+        found = run_reduction(reduction(ct.sum, 1), x, 1)
+    true = x.double().sum(dim=1).reshape(BLOCKS, ROWS)
+    # Summed in pairs, a sum of 64 is rounded six times.
+    assert ((found.double() - true).abs() <= 6 * torch.finfo(dtype).eps * true).all()
+
+
+def test_a_reduction_that_does_not_commute_keeps_the_order() -> None:
+    """Composition of x -> a x + b, as one number each: 100 a + b modulo 7."""
+    x = integers(most=7) * 100 + integers(most=3)
+
+    def compose(left, right):
+        factor, summand = left // 100, left % 100
+        return (factor * (right // 100)) % 7 * 100 + (summand * (right // 100) + right % 100) % 7
+
+    def composed(tile, axis):
+        return ct.reduce(tile, axis, compose, 100)
+
+    def reference(line: list[int]) -> int:
+        total = line[0]
+        for value in line[1:]:
+            total = compose(total, value)
+        return total
+
+    with interpreting("sm_90"):
+        found = run_reduction(reduction(composed, 1), x, 1)
+    assert found.reshape(-1).tolist() == [reference(line) for line in x.tolist()]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("function", [ct.cumsum, ct.cumprod], ids=["cumsum", "cumprod"])
+def test_scans_run_both_ways(function: Any, axis: int, reverse: bool) -> None:
+    x = integers()
+
+    def scanned(tile, axis):
+        return function(tile, axis, reverse=reverse)
+
+    with interpreting("sm_90"):
+        found = run_scan(scan(scanned, axis), x)
+    tiles = x.reshape(BLOCKS, ROWS, COLUMNS)
+    turned = tiles.flip(axis + 1) if reverse else tiles
+    whole = (turned.cumsum if function is ct.cumsum else turned.cumprod)(dim=axis + 1).to(torch.int32)
+    expected = whole.flip(axis + 1) if reverse else whole
+    assert found.tolist() == expected.reshape(x.shape).tolist()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_nan_stays_in_a_sum_once_it_is_there(reverse: bool) -> None:
+    x = with_nan()
+
+    def scanned(tile, axis):
+        return ct.cumsum(tile, axis, reverse=reverse)
+
+    with interpreting("sm_90"):
+        found = run_scan(scan(scanned, 1), x)
+    for got, line in zip(found.isnan().tolist(), x.isnan().tolist(), strict=True):
+        part = [any(line[at:]) if reverse else any(line[: at + 1]) for at in range(COLUMNS)]
+        assert got == part
+
+
+def test_a_reduction_to_bool() -> None:
+    x = integers(most=2)
+
+    def any_four(tile, axis):
+        return ct.max(ct.astype(tile * 4 >= 4, ct.int32), axis)
+
+    with interpreting("sm_90"):
+        found = run_reduction(reduction(any_four, 0), x, 0)
+    assert found.tolist() == [[max(line) for line in block] for block in lines(x, 0)]
