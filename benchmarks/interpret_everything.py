@@ -5,7 +5,7 @@ cuTile's own tests and samples are run with it, unmodified, on a machine with no
     git clone https://github.com/NVIDIA/cutile-python && cd cutile-python && git checkout 9c3ee3c
     pip install pytest-xdist pytest-benchmark scipy
     export PYTHONPATH=/path/to/pytest-cutile
-    pytest -p benchmarks.interpret_everything -p no:cutile --benchmark-disable -k "not int64_index" test samples
+    pytest -p benchmarks.interpret_everything -p no:cutile --benchmark-disable -k "not int64_index" test
 
 `--interpret-arch sm_90` pretends another GPU than sm_100, `--interpret-relaxed` turns the checks off that a
 GPU does not make. Python programs that the tests start are interpreted as well. docs/interpreter-suite.md has

@@ -294,7 +294,7 @@ def test_shifts_beyond_the_width_leave_the_sign_at_most(name: str, dtype: torch.
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize(
-    "compare", [operator.lt, operator.ge, ct.maximum, ct.minimum], ids=lambda each: each.__name__
+    "compare", [operator.lt, operator.ge, ct.maximum, ct.minimum], ids=lambda f: f.__name__
 )
 def test_order_is_that_of_the_type(compare: Any, dtype: torch.dtype) -> None:
     rows = list(itertools.product(edges_of(dtype), repeat=2))
