@@ -48,3 +48,25 @@ def run_scan(kernel: Any, x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x, device="cuda")
     ct.launch(torch.cuda.current_stream(), (len(x) // ROWS,), kernel, (x.cuda(), out, ROWS, COLUMNS))
     return out.cpu()
+
+
+@ct.kernel
+def combine_with_block(out, reverse: ct.Constant[bool], scanned: ct.Constant[bool]):
+    """Combine a tile that all blocks have with what each block adds on its own."""
+    block = ct.bid(0)
+    rows = ct.broadcast_to(ct.reshape(ct.arange(4, dtype=ct.int32), (4, 1)), (4, 2))
+
+    def add(x, y):
+        return x + y + block * 100
+
+    if scanned:
+        ct.store(out, (block, 0), ct.scan(rows, 0, add, 0, reverse=reverse))
+    else:
+        ct.store(out, (block, 0), ct.reshape(ct.reduce(rows, 0, add, 0), (1, 2)))
+
+
+@ct.kernel
+def combine_with_constant(out):
+    """Combine a tile that all blocks have with a region that is the same in all blocks."""
+    total = ct.reduce(ct.arange(4, dtype=ct.int32), 0, lambda x, y: x + y + 1, 0)
+    ct.store(out, (ct.bid(0),), ct.reshape(total, (1,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,7 +11,16 @@ import pytest
 import torch
 
 from pytest_cutile.interpret import interpreting
-from tests.interpret.kernels_reductions import COLUMNS, ROWS, reduction, run_reduction, run_scan, scan
+from tests.interpret.kernels_reductions import (
+    COLUMNS,
+    ROWS,
+    combine_with_block,
+    combine_with_constant,
+    reduction,
+    run_reduction,
+    run_scan,
+    scan,
+)
 
 BLOCKS = 3
 
@@ -169,3 +179,29 @@ def test_a_reduction_to_bool() -> None:
     with interpreting("sm_90"):
         found = run_reduction(reduction(any_four, 0), x, 0)
     assert found.tolist() == [[max(line) for line in block] for block in lines(x, 0)]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 8, 12])
+def test_what_is_combined_may_differ_by_block_where_the_tile_does_not(blocks: int) -> None:
+    total = torch.zeros(blocks, 2, dtype=torch.int32)
+    with interpreting("sm_90"):
+        ct.launch(None, (blocks,), combine_with_block, (total, False, False))
+    assert total.tolist() == [[6 + 300 * block] * 2 for block in range(blocks)]
+    for reverse in (False, True):
+        sums = torch.zeros(4 * blocks, 2, dtype=torch.int32)
+        with interpreting("sm_90"):
+            ct.launch(None, (blocks,), combine_with_block, (sums, reverse, True))
+        expected = []
+        for block in range(blocks):
+            numbers = list(itertools.accumulate([3, 2, 1, 0] if reverse else [0, 1, 2, 3]))
+            steps = [number + 100 * block * at for at, number in enumerate(numbers)]
+            expected += [[step] * 2 for step in (reversed(steps) if reverse else steps)]
+        assert sums.tolist() == expected
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 4])
+def test_what_is_combined_may_be_the_same_in_all_blocks(blocks: int) -> None:
+    total = torch.zeros(blocks, dtype=torch.int32)
+    with interpreting("sm_90"):
+        ct.launch(None, (blocks,), combine_with_constant, (total,))
+    assert total.tolist() == [9] * blocks

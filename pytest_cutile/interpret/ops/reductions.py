@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pytest_cutile.interpret.analysis import operands_of
 from pytest_cutile.interpret.ir import Block, Op
 from pytest_cutile.interpret.machine import OPS, Frame, Machine, operation
 from pytest_cutile.interpret.values import moved
@@ -15,6 +16,8 @@ from pytest_cutile.interpret.values import moved
 _ELEMENTWISE = {
     *("addf", "mulf", "maxf", "minf", "addi", "muli", "maxi", "mini", "andi", "ori", "xori"),
 }
+# What depends on the block, or names it, whatever its operands are.
+_OF_BLOCKS = {"get_tile_block_id", "assert", "assume", "print_tko"}
 
 
 class _Combine:
@@ -25,6 +28,25 @@ class _Combine:
         self._frame = frame
         self._region = region
         self._elementwise = self._without_frames()
+        self.differs = self._elementwise is None and self._differs_by_block()
+        """Whether it may do something else in every block, with the same elements."""
+
+    def _differs_by_block(self) -> bool:
+        captured: set[int] = set()
+
+        def walk(block: Block, around: frozenset[int]) -> bool:
+            inside = set(around).union(block.parameters)
+            for op in block.ops:
+                captured.update(value for value in operands_of(op) if value not in inside)
+                if op.name in _OF_BLOCKS or any(walk(region, frozenset(inside)) for region in op.regions):
+                    return True
+                inside.update(op.results)
+            return False
+
+        if walk(self._region, frozenset()):
+            return True
+        values = (self._frame[value] for value in captured)
+        return any(not isinstance(value, torch.Tensor) or value.shape[0] > 1 for value in values)
 
     def _without_frames(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
         """Return what combines whole tensors, if the region is one operation on its two parameters."""
@@ -56,7 +78,7 @@ class _Combine:
             return (self._elementwise(lhs[0], rhs[0]),)
         shape = lhs[0].shape
         # To the region every pair is a block of its own.
-        repeats = shape[1:].numel() if shape[0] == self._frame.size and shape[0] > 1 else 1
+        repeats = shape[1:].numel() if shape[0] == self._frame.size else 1
         inside = self._frame.repeated(repeats)
         inside.size = shape.numel()
         pairs = [each for pair in zip(lhs, rhs, strict=True) for each in pair]
@@ -68,9 +90,9 @@ class _Combine:
         )
 
 
-def _operands(frame: Frame, op: Op) -> tuple[tuple[torch.Tensor, ...], int]:
+def _operands(frame: Frame, op: Op, combine: _Combine) -> tuple[tuple[torch.Tensor, ...], int]:
     values = tuple(frame[value] for value in op.operands["operands"])
-    blocks = max(value.shape[0] for value in values)
+    blocks = frame.size if combine.differs else max(value.shape[0] for value in values)
     axis = op.attributes["axis"] + 1
     return tuple(
         moved(lambda tensor: tensor.expand(blocks, *tensor.shape[1:]).movedim(axis, -1), value)
@@ -80,8 +102,8 @@ def _operands(frame: Frame, op: Op) -> tuple[tuple[torch.Tensor, ...], int]:
 
 @operation("reduce")
 def _reduce(machine: Machine, frame: Frame, op: Op) -> Any:
-    values, _ = _operands(frame, op)
     combine = _Combine(machine, frame, op.regions[0])
+    values, _ = _operands(frame, op, combine)
     while values[0].shape[-1] > 1:
         # Neighbours, so that what is combined keeps its order.
         values = combine(tuple(each[..., 0::2] for each in values), tuple(each[..., 1::2] for each in values))
@@ -91,8 +113,8 @@ def _reduce(machine: Machine, frame: Frame, op: Op) -> Any:
 
 @operation("scan")
 def _scan(machine: Machine, frame: Frame, op: Op) -> Any:
-    values, axis = _operands(frame, op)
     combine = _Combine(machine, frame, op.regions[0])
+    values, axis = _operands(frame, op, combine)
     if op.attributes["reverse"]:
         values = tuple(each.flip(-1) for each in values)
     step = 1
