@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
     from pytest_cutile.interpret.machine import Machine
 
-_STORES = {"store_view_tko": "view", "store_ptr_tko": "pointers"}
+_STORES = {
+    "store_view_tko": "view",
+    "store_ptr_tko": "pointers",
+    "atomic_red_view_tko": "view",
+    "atomic_rmw_tko": "pointers",
+    "atomic_cas_tko": "pointers",
+}
 _LEADS_TO = {
     "make_partition_view": "array",
     "make_strided_view": "array",
@@ -97,7 +103,7 @@ def operands_of(op: Op) -> tuple[int, ...]:
 
 
 def written_parameters(entry: Entry, definitions: Definitions) -> set[int] | None:
-    """Return the parameters through whose addresses the kernel stores, atomics aside; None: maybe any."""
+    """Return the parameters through whose addresses the kernel stores, or updates; None: maybe any."""
     found = set()
     for op in every_op(entry.body):
         if op.name in _STORES:

@@ -213,8 +213,6 @@ class Machine:
             frame.values[op.results[0]] = found[0] if isinstance(found, tuple) else found
         elif op.results:
             frame.values.update(zip(op.results, found, strict=True))
-        if op.attributes.get("ordering", "weak") != "weak":
-            self.memory.synchronize(frame.blocks, op.attributes["ordering"])
         for observer in self.observers:
             observer.ran(self, frame, op)
 

@@ -7,12 +7,13 @@ counted from their middle, so that an access that strays to either side says whi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 
+from pytest_cutile.interpret.clocks import Clocks
 from pytest_cutile.interpret.faults import KernelFault, user_location
 from pytest_cutile.interpret.shadow import NOBODY, SEVERAL, UNWRITTEN, WRITTEN, Shadow, shadow_of
 from pytest_cutile.interpret.values import moved
@@ -166,7 +167,8 @@ class Memory:
         self.observer: AccessObserver | None = None
         """Is told of each access; all of them go element by element then."""
         self.grid = (*grid, 1, 1)[:3]
-        self._synchronized: dict[str, torch.Tensor] = {}
+        self._clocks: Clocks | None = None
+        """What blocks know of each other; None: none has acquired or released yet."""
         self.changes = 0
         """Counts what may have changed an element: while it stands still, memory is what it was."""
 
@@ -204,7 +206,7 @@ class Memory:
         return None if origin is None else (found[0], origin)
 
     def begin_launch(self, written: Iterable[int] | None) -> None:
-        """Note which arrays plain stores may write, by an address of each; None: any of them."""
+        """Note which arrays may be written, by an address of each; None: any of them."""
         found = self.allocations
         if written is not None:
             found = [entry[0] for entry in map(self.at, written) if entry is not None]
@@ -405,7 +407,7 @@ class Memory:
         if self.observer is not None:
             self.observer.loaded(frame, allocation, elements, chosen)
         shadow = allocation.shadow
-        if shadow.unwritten or shadow.touched or shadow.track_reads:
+        if self.follows_reads(shadow):
             units, chosen = _units(shadow, elements, chosen, itemsize)
             self.check_read(frame, allocation, _itself, units, chosen)
 
@@ -447,10 +449,27 @@ class Memory:
         units, chosen = _units(shadow, elements, chosen, itemsize)
         if reads and shadow.unwritten:
             self._check_unwritten(frame, allocation, _itself, units, chosen)
+        blocks = _by_block(frame, units.dim()).expand(units.shape)
+        if chosen is not None:
+            chosen = chosen.expand(units.shape)
         if self.check_races and shadow.touched:
             self._check_writers(frame, allocation, _itself, units, chosen, "updates")
+        at = units if chosen is None else units[chosen]
+        blocks = blocks if chosen is None else blocks[chosen]
+        if self.check_races and shadow.was_read:
+            self._judge_readers(allocation, _itself, at, blocks, "updates")
         if shadow.unwritten or (self.check_races and shadow.followed):
-            shadow.writers[units if chosen is None else units[chosen.expand(units.shape)]] = WRITTEN
+            self._note_updaters(shadow, _itself, at, blocks)
+
+    def follows_reads(self, shadow: Shadow) -> bool:
+        """Return whether a read is to be noted."""
+        return (
+            shadow.unwritten
+            or shadow.touched
+            or shadow.track_reads
+            or shadow.was_updated
+            or (self.check_races and self._ordered())
+        )
 
     def check_read(
         self,
@@ -472,10 +491,24 @@ class Memory:
         shadow = allocation.shadow
         if shadow.unwritten:
             self._check_unwritten(frame, allocation, see, index, chosen)
-        if not self.check_races or self._ordered():
+        if not self.check_races:
+            return
+        if self._ordered():
+            if shadow.followed:
+                units = _units_at(shadow, see, index)
+                units = units.expand(frame.size, *units.shape[1:])
+                blocks = _by_block(frame, units.dim()).expand(units.shape)
+                if chosen is not None:
+                    chosen = chosen.expand(units.shape)
+                    units, blocks = units[chosen], blocks[chosen]
+                self._meet(shadow, units, blocks)
             return
         if shadow.touched:
             self._check_writers(frame, allocation, see, index, chosen, "reads")
+        if shadow.was_updated:
+            self._judge_updaters(
+                allocation, see, index, _by_block(frame, see(shadow.writers)[index].dim()), "reads", chosen
+            )
         if shadow.track_reads:
             fresh = not shadow.was_read
             readers = see(shadow.readers)
@@ -484,6 +517,8 @@ class Memory:
                 readers[index] = _by_block(frame, dims)
             else:
                 self._track_read(frame, readers, index, chosen, distinct=distinct)
+            if self._clocks is not None:
+                self._stamp_read(frame, shadow, see, index, chosen)
 
     def _check_unwritten(
         self, frame: Frame, allocation: Allocation, see: See, index: Any, chosen: torch.Tensor | None
@@ -510,15 +545,17 @@ class Memory:
         chosen: torch.Tensor | None,
         verb: str,
     ) -> None:
-        writers = see(allocation.shadow.writers)[index]
+        shadow = allocation.shadow
+        writers = see(shadow.writers)[index]
         own = _by_block(frame, writers.dim())
-        bad = self._unsynchronized(_among((writers >= 0) & (writers != own), chosen), own, writers)
+        bad = _among((writers >= 0) & (writers != own), chosen)
+        bad = self._unsynchronized(shadow, see, index, bad, own, writers, "write_epochs")
         if bad.any():
             other = int(writers.expand(bad.shape)[bad][0])
             raise KernelFault(
                 "race",
                 f"{verb} {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} of "
-                f"the same launch writes{_stored_at(allocation)}: which of them comes first is chance",
+                f"the same launch writes{_places(shadow.stores)}: which of them comes first is chance",
                 block=first_block(frame, bad),
             )
 
@@ -551,6 +588,23 @@ class Memory:
         after = readers[units]
         readers[units[after != reader]] = SEVERAL
 
+    def _stamp_read(
+        self, frame: Frame, shadow: Shadow, see: See, index: Any, chosen: torch.Tensor | None
+    ) -> None:
+        """Note in which of its epochs the last block to read has read."""
+        assert self._clocks is not None
+        last, epochs = see(shadow.note("last_readers")), see(shadow.note("read_epochs"))
+        found = last[index]
+        own = _by_block(frame, found.dim())
+        if chosen is not None:
+            shape = torch.broadcast_shapes(found.shape, own.shape, chosen.shape)
+            lanes = chosen.expand(shape)
+            index, own = index.expand(shape)[lanes], own.expand(shape)[lanes]
+        elif found.shape[0] == 1:
+            own = own[-1:]
+        last[index] = own
+        epochs[index] = self._clocks.epochs[own.to(torch.int64)]
+
     def claim(
         self,
         frame: Frame,
@@ -572,23 +626,23 @@ class Memory:
         self.changes += 1
         if not shadow.unwritten and not (self.check_races and shadow.followed):
             return
-        judged = self.check_races and not self._ordered()
+        if self.check_races and self._ordered():
+            self._note_updaters(shadow, see, index, blocks)
+            return
+        judged = self.check_races
         writers = see(shadow.writers)
         if judged and shadow.touched:
             self._judge_write(allocation, see, index, writers[index], blocks)
+        if judged and shadow.was_updated:
+            self._judge_updaters(allocation, see, index, blocks, "writes")
+            see(shadow.note("updaters"))[index] = NOBODY
+            see(shadow.note("updated_by_several"))[index] = 0
         if judged and shadow.was_read:
-            readers = see(shadow.readers)[index]
-            bad = (readers == SEVERAL) | ((readers >= 0) & (readers != blocks))
-            bad = self._unsynchronized(bad, blocks, readers)
-            if bad.any():
-                one = int(readers[bad][0])
-                reader = f"block {self.block_of(one)}" if one >= 0 else "another block"
-                raise KernelFault(
-                    "race",
-                    f"writes {self._place(allocation, see, index, bad)}, which {reader} of the same launch "
-                    "reads: which of them comes first is chance",
-                    block=(int(blocks.expand(bad.shape)[bad][0]),),
-                )
+            self._judge_readers(allocation, see, index, blocks, "writes")
+            if self._clocks is not None:  # what comes after this write comes after what it came after
+                see(shadow.readers)[index] = NOBODY
+        if judged and self._clocks is not None:
+            see(shadow.note("write_epochs"))[index] = self._clocks.epochs[blocks.to(torch.int64)]
         writers[index] = blocks
         shadow.touched = True
         if self.op is not None:
@@ -599,41 +653,114 @@ class Memory:
     def _judge_write(
         self, allocation: Allocation, see: See, index: Any, writers: torch.Tensor, blocks: torch.Tensor
     ) -> None:
+        shadow = allocation.shadow
         bad = (writers >= 0) & (writers != blocks)
-        bad = self._unsynchronized(bad, blocks, writers)
+        bad = self._unsynchronized(shadow, see, index, bad, blocks, writers, "write_epochs")
         if bad.any():
             other = int(writers[bad][0])
             raise KernelFault(
                 "race",
                 f"writes {self._place(allocation, see, index, bad)}, which block {self.block_of(other)} of "
-                f"the same launch writes as well{_stored_at(allocation)}: which value stays is chance",
+                f"the same launch writes as well{_places(shadow.stores)}: which value stays is chance",
                 block=(int(blocks.expand(bad.shape)[bad][0]),),
             )
 
+    def _judge_readers(
+        self, allocation: Allocation, see: See, index: Any, blocks: torch.Tensor, verb: str
+    ) -> None:
+        shadow = allocation.shadow
+        readers = see(shadow.readers)[index]
+        bad = (readers == SEVERAL) | ((readers >= 0) & (readers != blocks))
+        suspects = readers
+        if self._clocks is not None and bad.any():
+            last = see(shadow.note("last_readers"))[index]
+            suspects = torch.where(readers == SEVERAL, torch.where(last == blocks, NOBODY, last), readers)
+        bad = self._unsynchronized(shadow, see, index, bad, blocks, suspects, "read_epochs")
+        if bad.any():
+            one = int(readers.expand(bad.shape)[bad][0])
+            reader = f"block {self.block_of(one)}" if one >= 0 else "another block"
+            raise KernelFault(
+                "race",
+                f"{verb} {self._place(allocation, see, index, bad)}, which {reader} of the same launch "
+                "reads: which of them comes first is chance",
+                block=(int(blocks.expand(bad.shape)[bad][0]),),
+            )
+
+    def _judge_updaters(
+        self,
+        allocation: Allocation,
+        see: See,
+        index: Any,
+        blocks: torch.Tensor,
+        verb: str,
+        chosen: torch.Tensor | None = None,
+    ) -> None:
+        shadow = allocation.shadow
+        last = see(shadow.note("updaters"))[index]
+        several = see(shadow.note("updated_by_several"))[index]
+        bad = _among((last >= 0) & ((last != blocks) | (several > 0)), chosen)
+        suspects = torch.where(last == blocks, NOBODY, last)
+        bad = self._unsynchronized(shadow, see, index, bad, blocks, suspects, "update_epochs")
+        if bad.any():
+            one = int(suspects.expand(bad.shape)[bad][0])
+            other = f"block {self.block_of(one)}" if one >= 0 else "another block"
+            raise KernelFault(
+                "race",
+                f"{verb} {self._place(allocation, see, index, bad)}, which {other} of the same launch "
+                f"updates atomically{_places(shadow.updates)}: which of them comes first is chance",
+                block=(int(blocks.expand(bad.shape)[bad][0]),),
+            )
+
+    def _note_updaters(self, shadow: Shadow, see: See, index: Any, blocks: torch.Tensor) -> None:
+        """Note that each of `blocks` writes the unit that is beside it atomically, and maybe waits there."""
+        see(shadow.writers)[index] = WRITTEN
+        if not (self.check_races and shadow.followed):
+            return
+        updaters = see(shadow.note("updaters"))
+        before = updaters[index]
+        updaters[index] = blocks
+        others = ((before >= 0) & (before != blocks)) | (updaters[index] != blocks)
+        units = _units_at(shadow, see, index).expand(blocks.shape)
+        shadow.note("updated_by_several")[units[others]] = 1
+        if self._clocks is not None:
+            see(shadow.note("update_epochs"))[index] = self._clocks.epochs[blocks.to(torch.int64)]
+        if self.op is not None:
+            shadow.updates[id(self.op)] = self.op
+        self._meet(shadow, units, blocks)
+
     # -- blocks that wait for each other --------------------------------------------------------------
 
-    def synchronize(self, blocks: torch.Tensor, ordering: str) -> None:
-        """Note that blocks acquire or release, with an atomic operation: what they touch is ordered then.
-
-        Which release an acquire has met is not followed: one of each kind, at any time, is taken as enough.
-        """
-        for kind in ("acquire", "release"):
-            if ordering in {kind, "acq_rel"}:
-                if kind not in self._synchronized:
-                    self._synchronized[kind] = torch.zeros(math.prod(self.grid), dtype=torch.bool)
-                self._synchronized[kind][blocks] = True
+    def _meet(self, shadow: Shadow, units: torch.Tensor, blocks: torch.Tensor) -> None:
+        """Note that blocks acquire or release, as the operation that runs says, at units of a storage."""
+        ordering = "weak" if self.op is None else self.op.attributes.get("ordering", "weak")
+        if ordering in {"weak", "relaxed"}:
+            return
+        if self._clocks is None:
+            self._clocks = Clocks(math.prod(self.grid))
+        self._clocks.meet(id(shadow), blocks.reshape(-1), units.reshape(-1) * shadow.unit, ordering)
 
     def _ordered(self) -> bool:
         """Return whether the access that runs may meet those of other blocks: it is not a plain one."""
         return self.op is not None and self.op.attributes.get("ordering", "weak") != "weak"
 
-    def _unsynchronized(self, bad: torch.Tensor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Return which of the bad are so although they may have waited for each other."""
-        if len(self._synchronized) < 2:  # noqa: PLR2004
+    def _unsynchronized(
+        self,
+        shadow: Shadow,
+        see: See,
+        index: Any,
+        bad: torch.Tensor,
+        own: torch.Tensor,
+        other: torch.Tensor,
+        stamps: str,
+    ) -> torch.Tensor:
+        """Return which of the bad are so although blocks may wait for each other."""
+        if self._clocks is None or not bad.any():
             return bad
-        acquired, released = (self._synchronized[kind] for kind in ("acquire", "release"))
-        waited = acquired[own.to(torch.int64)]
-        return bad & ~(waited & ((other < 0) | released[other.clamp(min=0).to(torch.int64)]))
+        epochs = see(shadow.note(stamps))[index]
+        own, other, epochs = (each.expand(bad.shape)[bad] for each in (own, other, epochs))
+        bad = bad.clone()
+        bad[bad.clone()] = ~self._clocks.ordered(own, other, epochs)
+        return bad
 
     # -- what a fault says ----------------------------------------------------------------------------
 
@@ -645,7 +772,7 @@ class Memory:
     def _place(self, allocation: Allocation, see: See, index: Any, bad: torch.Tensor) -> str:
         """Return the name of the first bad element."""
         shadow = allocation.shadow
-        found = see(torch.arange(len(shadow.writers)))[index]
+        found = _units_at(shadow, see, index)
         return allocation.describe(int(found.expand(bad.shape)[bad][0]) * shadow.unit)
 
 
@@ -655,6 +782,12 @@ See: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 def _itself(row: torch.Tensor) -> torch.Tensor:
     return row
+
+
+def _units_at(shadow: Shadow, see: See, index: Any) -> torch.Tensor:
+    """Return the units at `index` of a storage as `see` sees it."""
+    found: torch.Tensor = index if see is _itself else see(torch.arange(len(shadow.writers)))[index]
+    return found
 
 
 def _units(
@@ -677,9 +810,9 @@ def _among(bad: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
     return bad if chosen is None else bad & chosen
 
 
-def _stored_at(allocation: Allocation) -> str:
+def _places(ops: Mapping[int, Op]) -> str:
     """Say where other blocks have written, if that is one place, and another than the fault's."""
-    places = {str(user_location(op.location)) for op in allocation.shadow.stores.values()}
+    places = {str(user_location(op.location)) for op in ops.values()}
     return f" (at {places.pop()})" if len(places) == 1 else ""
 
 

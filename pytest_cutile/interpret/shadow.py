@@ -54,6 +54,8 @@ class Shadow:
         """Whether this launch has written any."""
         self.stores: dict[int, Op] = {}
         """The operations of this launch that wrote any, by their identity."""
+        self.updates: dict[int, Op] = {}
+        """Those that wrote any atomically."""
         self.track_reads = False
         """Whether this launch may write what it reads here, so that reads have to be known as well."""
         self.followed = storage_bytes // unit <= MAX_UNITS
@@ -61,6 +63,7 @@ class Shadow:
         self._initialized = initialized
         self._writers: torch.Tensor | None = None
         self._readers: torch.Tensor | None = None
+        self._notes: dict[str, torch.Tensor] = {}
         self._pattern: tuple[torch.dtype, int] = (torch.uint8, 0)
         self._version = -1
 
@@ -83,6 +86,24 @@ class Shadow:
         """Whether this launch has read any, as far as reads are tracked."""
         return self._readers is not None
 
+    @property
+    def was_updated(self) -> bool:
+        """Whether this launch has written any atomically, as far as that is followed."""
+        return "updaters" in self._notes
+
+    def note(self, name: str) -> torch.Tensor:
+        """Return what else is known of this launch, int32, by unit.
+
+        Args:
+            name: "updaters" and "last_readers": the block that was the last to write atomically, or to read
+                (-1: none is known); "updated_by_several": whether more than one has written atomically;
+                "write_epochs", "update_epochs" and "read_epochs": how often the last block to do so had
+                released by then.
+        """
+        if name not in self._notes:
+            self._notes[name] = self._row(NOBODY if name in {"updaters", "last_readers"} else 0)
+        return self._notes[name]
+
     def _row(self, value: int) -> torch.Tensor:
         return torch.full((-(-self.storage_bytes // self.unit),), value, dtype=torch.int32)
 
@@ -96,6 +117,8 @@ class Shadow:
             self._writers = self._writers.repeat_interleave(factor)[:units]
         if self._readers is not None:
             self._readers = self._readers.repeat_interleave(factor)[:units]
+        for name, row in self._notes.items():
+            self._notes[name] = row.repeat_interleave(factor)[:units]
 
     def unwritten_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return which elements of a tensor on this storage nobody has written, wholly or in part."""
@@ -112,8 +135,10 @@ class Shadow:
             self.touched = False
             self.unwritten = self.unwritten and bool((self.writers == UNWRITTEN).any())
         self.stores = {}
+        self.updates = {}
         self.track_reads = False
         self._readers = None
+        self._notes = {}
 
     # -- what the host does ---------------------------------------------------------------------------
 

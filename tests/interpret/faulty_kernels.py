@@ -216,3 +216,126 @@ def add_loaded(x, partial, total, ready, n: ct.Constant[int]):
     if i == 1:
         first = ct.load(partial, (0,), (1,))  # fault
         ct.store(total, (0,), first)
+
+
+@ct.kernel
+def store_after_count(count, y, at: ct.Constant[int], apart: ct.Constant[int], n: ct.Constant[int]):
+    ct.atomic_add(count, at * ct.bid(0), 1)
+    ct.store(y, (ct.bid(0) * apart,), ct.ones((n,), dtype=y.dtype))  # fault
+
+
+@ct.kernel
+def divide_by_total(x, total, y, n: ct.Constant[int]):
+    tile = ct.load(x, (ct.bid(0),), (n,))
+    ct.atomic_add(total, 0, ct.sum(tile))
+    ct.store(y, (ct.bid(0),), tile / ct.load(total, (0,), (1,)))
+
+
+@ct.kernel
+def divide_by_total_relaxed(x, total, y, n: ct.Constant[int]):
+    tile = ct.load(x, (ct.bid(0),), (n,))
+    ct.atomic_add(total, 0, ct.sum(tile), memory_order=ct.MemoryOrder.RELAXED)
+    if ct.bid(0) == 1:
+        tile = tile / ct.load(total, (0,), (1,))  # fault
+    ct.store(y, (ct.bid(0),), tile)
+
+
+@ct.kernel
+def read_then_add(total, y):
+    ct.store(y, (ct.bid(0),), ct.load(total, (0,), (1,)))
+    ct.atomic_add(total, 0, 1.0)
+
+
+@ct.kernel
+def store_into_sum(total):
+    if ct.bid(0) == 0:
+        ct.atomic_add(total, 0, 1.0)
+    else:
+        ct.store(total, (0,), ct.zeros((1,), dtype=total.dtype))  # fault
+
+
+@ct.kernel
+def last_block_takes_sums(x, sums, count, y, blocks, n: ct.Constant[int]):
+    """Sums tiles atomically; the last block takes what has come together, and leaves zeros."""
+    index = ct.arange(n, dtype=ct.int32)
+    tile = ct.load(x, (ct.bid(0),), (n,))
+    ct.atomic_add(sums, index, tile, memory_order=ct.MemoryOrder.RELAXED)
+    if ct.atomic_add(count, 0, 1) == blocks - 1:
+        ct.store(y, (0,), ct.load(sums, (0,), (n,)))
+        ct.store(sums, (0,), ct.zeros((n,), dtype=sums.dtype))
+        ct.store(count, (0,), ct.zeros((1,), dtype=count.dtype))
+
+
+@ct.kernel
+def sum_under_lock(x, lock, y, n: ct.Constant[int]):
+    tile = ct.load(x, (ct.bid(0),), (n,))
+    while ct.atomic_cas(lock, 0, 0, 1, memory_order=ct.MemoryOrder.ACQUIRE) != 0:
+        pass
+    ct.store(y, (0,), ct.load(y, (0,), (n,)) + tile)
+    ct.atomic_xchg(lock, 0, 0, memory_order=ct.MemoryOrder.RELEASE)
+
+
+@ct.kernel
+def take_tickets(ticket, y, tiles, n: ct.Constant[int]):
+    """Persistent blocks that take tiles as long as there are any."""
+    tile = ct.atomic_add(ticket, 0, 1)
+    while tile < tiles:
+        ct.store(y, (tile,), ct.load(y, (tile,), (n,)) + 1)
+        tile = ct.atomic_add(ticket, 0, 1)
+
+
+def passing(release, acquire):
+    """Return a kernel in which each block adds to what the one before it has left."""
+
+    @ct.kernel
+    def pass_along(y, flags, n: ct.Constant[int]):
+        i = ct.bid(0)
+        if i > 0:
+            ct.atomic_add(flags, i - 1, 0, memory_order=acquire)
+        ct.store(y, (0,), ct.load(y, (0,), (n,)) + 1)  # fault
+        ct.atomic_xchg(flags, i, 1, memory_order=release)
+
+    return pass_along
+
+
+@ct.kernel
+def pass_by_load_and_store(y, flag, z, order: ct.Constant[bool], n: ct.Constant[int]):
+    if ct.bid(0) == 0:
+        ct.store(y, (0,), ct.ones((n,), dtype=y.dtype))
+        if order:
+            ct.store(
+                flag,
+                (0,),
+                ct.ones((1,), dtype=flag.dtype),
+                memory_order=ct.MemoryOrder.RELEASE,
+                memory_scope=ct.MemoryScope.DEVICE,
+            )
+        else:
+            ct.store(
+                flag,
+                (0,),
+                ct.ones((1,), dtype=flag.dtype),
+                memory_order=ct.MemoryOrder.RELAXED,
+                memory_scope=ct.MemoryScope.DEVICE,
+            )
+    else:
+        ready = ct.load(
+            flag, (0,), (1,), memory_order=ct.MemoryOrder.ACQUIRE, memory_scope=ct.MemoryScope.DEVICE
+        )
+        if ready.item() == 1:
+            ct.store(z, (0,), ct.load(y, (0,), (n,)))  # fault
+
+
+@ct.kernel
+def read_before_count(x, count, y, blocks, n: ct.Constant[int]):
+    """All blocks read what the last of them then overwrites."""
+    tile = ct.load(x, (0,), (n,))
+    ct.store(y, (ct.bid(0),), tile)
+    if ct.atomic_add(count, 0, 1) == blocks - 1:
+        ct.store(x, (0,), tile + 1)
+
+
+@ct.kernel
+def store_after_histogram(bins, y, n: ct.Constant[int]):
+    ct.atomic_add(bins, ct.arange(n, dtype=ct.int32), 1)
+    ct.store(y, (0,), ct.ones((n,), dtype=y.dtype))  # fault

@@ -295,6 +295,101 @@ def test_a_relaxed_atomic_orders_nothing() -> None:
     assert "reads partial[0], which block (0, 0, 0) of the same launch writes" in fault.message
 
 
+def counter(n: int = 1) -> torch.Tensor:
+    return torch.zeros(n, dtype=torch.int32)
+
+
+ONE_BY_ONE = pytest.mark.parametrize("one_by_one", [False, True])
+
+
+@pytest.fixture
+def batches(one_by_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run blocks together, or one after another."""
+    if one_by_one:
+        monkeypatch.setattr("pytest_cutile.interpret.machine.BATCH_ELEMENTS", 1)
+
+
+@ONE_BY_ONE
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_atomic_before_it_does_not_excuse_a_race(at: int) -> None:
+    fault = fault_of(4, kernels.store_after_count, counter(4), vector(), at, 0, N)
+    assert fault.kind == "race"
+    assert "y[0]" in fault.message
+    launch_clean(4, kernels.store_after_count, counter(4), vector(), at, 1, N)
+    assert fault_of(3, kernels.store_after_histogram, counter(N), vector(N), N).kind == "race"
+
+
+@ONE_BY_ONE
+@pytest.mark.usefixtures("batches")
+def test_blocks_that_read_an_unfinished_total() -> None:
+    with interpreting("sm_90"), pytest.raises(KernelFault, match=r"(reads|updates) total\[0\], which block"):
+        launch(4, kernels.divide_by_total, vector(), torch.zeros(1), vector(), N)
+    fault = fault_of(2, kernels.divide_by_total_relaxed, vector(), torch.zeros(1), vector(), N)
+    assert fault.message.startswith("reads total[0], which another block of the same launch updates")
+
+
+@ONE_BY_ONE
+@pytest.mark.usefixtures("batches")
+def test_atomics_and_plain_accesses_of_one_element_are_a_race() -> None:
+    with interpreting("sm_90"), pytest.raises(KernelFault, match=r"(reads|updates) total\[0\], which"):
+        launch(4, kernels.read_then_add, torch.zeros(1), torch.zeros(4))
+    fault = fault_of(4, kernels.store_into_sum, torch.zeros(1))
+    assert "writes total[0], which block (0, 0, 0) of the same launch updates atomically" in fault.message
+    launch_clean(1, kernels.read_then_add, torch.zeros(1), torch.zeros(1))
+
+
+@ONE_BY_ONE
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_blocks_that_wait_for_each_other_do_not_race(reverse: bool) -> None:
+    with interpreting("sm_90", Options(reverse=reverse)):
+        sums, count, y = torch.zeros(N), counter(), torch.zeros(N)
+        for _ in range(2):
+            launch(4, kernels.last_block_takes_sums, vector(), sums, count, y, 4, N)
+        assert torch.equal(y, vector().reshape(4, N).sum(0))
+        y = torch.zeros(N)
+        launch(4, kernels.sum_under_lock, vector(), counter(), y, N)
+        assert torch.equal(y, vector().reshape(4, N).sum(0))
+        y = vector()
+        launch(3, kernels.take_tickets, counter(), y, 4, N)
+        assert torch.equal(y, vector() + 1)
+        x = torch.zeros(N)
+        launch(4, kernels.read_before_count, x, counter(), vector(), 4, N)
+        assert torch.equal(x, torch.ones(N))
+
+
+def test_what_is_passed_along_is_ordered_by_releases_and_acquires(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = ct.MemoryOrder
+    monkeypatch.setattr("pytest_cutile.interpret.machine.BATCH_ELEMENTS", 1)
+    y = torch.zeros(N)
+    launch_clean(4, kernels.passing(order.RELEASE, order.ACQUIRE), y, counter(4), N)
+    assert torch.equal(y, torch.full((N,), 4.0))
+    for release, acquire in (
+        (order.RELEASE, order.RELAXED),
+        (order.RELAXED, order.ACQUIRE),
+        (order.RELAXED, order.RELAXED),
+        (order.ACQUIRE, order.ACQUIRE),
+        (order.RELEASE, order.RELEASE),
+    ):
+        assert fault_of(4, kernels.passing(release, acquire), y, counter(4), N).kind == "race"
+
+
+def test_loads_and_stores_that_acquire_and_release_order_blocks() -> None:
+    for make in (counter, lambda: counter(2)[::2]):
+        launch_clean(2, kernels.pass_by_load_and_store, vector(N), make(), vector(N), True, N)
+        fault = fault_of(2, kernels.pass_by_load_and_store, vector(N), make(), vector(N), False, N)
+        assert fault.kind == "race"
+
+
+def test_many_elements_at_once_order_blocks_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cutile.interpret.machine.BATCH_ELEMENTS", 1)
+    monkeypatch.setattr("pytest_cutile.interpret.clocks._MOST_PLACES", 2)
+    y, order = torch.zeros(N), ct.MemoryOrder
+    launch_clean(8, kernels.passing(order.RELEASE, order.ACQUIRE), y, counter(8), N)
+    assert torch.equal(y, torch.full((N,), 8.0))
+
+
 # -- what nothing has written -------------------------------------------------------------------------
 
 

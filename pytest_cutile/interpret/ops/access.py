@@ -336,7 +336,7 @@ def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, An
         return _load(machine, frame, addresses, target.dtype, inside, fill), TOKEN
     for each in tiles:
         shadow = each.allocation.shadow
-        if shadow.unwritten or shadow.touched or shadow.track_reads:
+        if machine.memory.follows_reads(shadow):
             inner = each.frame(frame)
             distinct = shadow.track_reads and each.distinct(inner.size)
             machine.memory.check_read(inner, each.allocation, each.see, each.index, None, distinct=distinct)
