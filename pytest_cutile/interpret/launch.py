@@ -43,6 +43,8 @@ class Options:
     nobody expects; else it is zero, as it happens to be on many GPUs."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
+    one_by_one: bool = False
+    """Whether each block runs to its end before the next; else many run together, operation by operation."""
     only_block: tuple[int, int, int] | None = None
     """Run this block alone."""
     watch: tuple[str, ...] = ()
@@ -215,7 +217,7 @@ class Interpreter:
             yield torch.tensor([i + x * (j + y * k)])
             return
         blocks = torch.arange(x * y * z)
-        batches = blocks.split(batch_size(entry)) if len(blocks) else ()
+        batches = blocks.split(1 if self.options.one_by_one else batch_size(entry)) if len(blocks) else ()
         if self.options.reverse:
             yield from (batch.flip(0) for batch in reversed(batches))
         else:

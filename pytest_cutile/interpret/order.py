@@ -24,6 +24,9 @@ def check_order(
 ) -> Any:
     """Run `make_and_launch` twice, with the first block first and with the last one, and compare its results.
 
+    With the first one first, many blocks run together, operation by operation; with the last one first, each
+    runs to its end before the next: what a block reads while others are still at work differs.
+
     It makes its inputs itself, the same both times (torch's random numbers are), and returns tensors, in any
     nest of tuples, lists and dicts. Atomic sums of floats depend on the order in their last bits: give a
     tolerance for those.
@@ -46,7 +49,7 @@ def check_order(
     results = []
     for reverse in (False, True):
         torch.set_rng_state(state)
-        with interpreting(arch, replace(options, reverse=reverse)) as interpreter:
+        with interpreting(arch, replace(options, reverse=reverse, one_by_one=reverse)) as interpreter:
             result = make_and_launch()
             kernels = interpreter.kernels
         results.append(result)

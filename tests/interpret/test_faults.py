@@ -506,6 +506,17 @@ def test_a_result_that_depends_on_the_order_of_the_blocks() -> None:
         check_order(write, "sm_90")
 
 
+def test_a_result_that_depends_on_how_far_the_other_blocks_are() -> None:
+    def divide() -> torch.Tensor:
+        y = torch.zeros(2 * N)
+        launch(2, kernels.divide_by_total, torch.ones(2 * N), torch.zeros(1), y, N)
+        return y
+
+    with pytest.raises(KernelFault) as caught:
+        check_order(divide, "sm_90", options=Options(check_races=False))
+    assert caught.value.kind == "order"
+
+
 def test_a_result_that_does_not_depend_on_the_order() -> None:
     def add() -> tuple[torch.Tensor, int]:
         y = torch.randn(4 * N)
