@@ -339,3 +339,27 @@ def read_before_count(x, count, y, blocks, n: ct.Constant[int]):
 def store_after_histogram(bins, y, n: ct.Constant[int]):
     ct.atomic_add(bins, ct.arange(n, dtype=ct.int32), 1)
     ct.store(y, (0,), ct.ones((n,), dtype=y.dtype))  # fault
+
+
+@ct.kernel
+def count_in_two_steps(x, counts, count, y, steps: ct.Constant[int], n: ct.Constant[int]):
+    """16 blocks are counted by fours, and the fours once more; the last one takes what all have stored."""
+    i = ct.bid(0)
+    ct.store(x, (i,), ct.ones((n,), dtype=x.dtype))
+    last = ct.atomic_add(counts, i // 4, 1) == 3
+    if last and steps == 2:
+        last = ct.atomic_add(count, 0, 1) == 3
+    if last:
+        total = ct.zeros((n,), dtype=x.dtype)
+        for k in range(16):
+            total = total + ct.load(x, (k,), (n,))
+        ct.store(y, (i // 4,), total)
+
+
+@ct.kernel
+def store_after_unlock(lock, y, at: ct.Constant[int], n: ct.Constant[int]):
+    while ct.atomic_cas(lock, 0, 0, 1) != 0:
+        pass
+    tile = ct.load(y, (at * ct.bid(0),), (n,)) + 1  # fault
+    ct.atomic_xchg(lock, 0, 0)
+    ct.store(y, (at * ct.bid(0),), tile)

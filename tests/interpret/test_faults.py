@@ -375,6 +375,24 @@ def test_what_is_passed_along_is_ordered_by_releases_and_acquires(monkeypatch: p
         assert fault_of(4, kernels.passing(release, acquire), y, counter(4), N).kind == "race"
 
 
+@ONE_BY_ONE
+@pytest.mark.usefixtures("batches")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_a_block_knows_it_passes_on(reverse: bool) -> None:
+    with interpreting("sm_90", Options(reverse=reverse)):
+        x, y = torch.empty(16 * N), torch.zeros(4 * N)
+        launch(16, kernels.count_in_two_steps, x, counter(4), counter(), y, 2, N)
+        assert float(y.sum()) == 16 * N
+        x = torch.zeros(16 * N)
+        with pytest.raises(KernelFault, match=r"(reads|writes) x\[.*chance"):
+            launch(16, kernels.count_in_two_steps, x, counter(4), counter(), y, 1, N)
+
+
+def test_a_store_after_the_lock_was_given_back_is_a_race() -> None:
+    assert fault_of(4, kernels.store_after_unlock, counter(), vector(), 0, N).kind == "race"
+    launch_clean(4, kernels.store_after_unlock, counter(), vector(), 1, N)
+
+
 def test_loads_and_stores_that_acquire_and_release_order_blocks() -> None:
     for make in (counter, lambda: counter(2)[::2]):
         launch_clean(2, kernels.pass_by_load_and_store, vector(N), make(), vector(N), True, N)
