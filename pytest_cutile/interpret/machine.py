@@ -356,7 +356,9 @@ class _Counter:
         return self.value < self.upper
 
     def next(self) -> _Counter:
-        return _Counter(self.value + self.step, self.upper, self.step)
+        value = self.value + self.step
+        # A sum that wraps is beyond any bound.
+        return _Counter(torch.where(value < self.value, self.upper, value), self.upper, self.step)
 
     def select(self, index: torch.Tensor) -> _Counter:
         return _Counter(*(select_blocks(each, index) for each in (self.value, self.upper, self.step)))

@@ -195,3 +195,21 @@ def stepping_kernel(out, step: int):
     for k in range(0, 10 + i, step):
         total += k
     ct.store(out, (i,), ct.full((1,), total, dtype=ct.int32))
+
+
+@ct.kernel
+def counting_kernel(out, lower: ct.ScalarInt64, upper: ct.ScalarInt64, step: ct.ScalarInt64):
+    """Counts in 64 bits."""
+    count = 0
+    for _ in range(lower, upper, step):
+        count += 1
+    ct.store(out, (ct.bid(0),), count)
+
+
+@ct.kernel
+def short_counting_kernel(out, lower: int, upper: int, step: int):
+    """Counts in 32 bits; each block from elsewhere."""
+    count = 0
+    for _ in range(lower + ct.bid(0), upper, step):
+        count += 1
+    ct.store(out, (ct.bid(0),), count)

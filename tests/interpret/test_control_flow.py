@@ -204,6 +204,20 @@ def test_steps_that_are_known_when_it_runs(launch, step):
     assert found.value.block is not None
 
 
+@pytest.mark.parametrize(
+    ("kernel", "bits"),
+    [(kernels.short_counting_kernel, 32), (kernels.counting_kernel, 64)],
+    ids=["int32", "int64"],
+)
+def test_a_loop_up_to_the_last_number_ends(launch, kernel, bits):
+    blocks, last = 5, 2 ** (bits - 1) - 1
+    for lower, upper, step in ((last - 50, last, 30), (last - 4, last, last), (-last - 1, last, last)):
+        out = torch.zeros(blocks, dtype=torch.int32)
+        launch((blocks,), kernel, out, lower, upper, step)
+        first = range(blocks) if bits == 32 else [0] * blocks
+        assert out.tolist() == [len(range(lower + i, upper, step)) for i in first]
+
+
 def test_an_empty_grid_runs_nothing(launch):
     out = torch.full((4,), 5, dtype=torch.int32)
     launch((0,), kernels.while_kernel, out)
