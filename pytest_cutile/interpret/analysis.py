@@ -96,6 +96,30 @@ def operands_of(op: Op) -> tuple[int, ...]:
     return tuple(found)
 
 
+def last_uses(block: Block) -> dict[int, tuple[int, ...]]:
+    """Return which values of a block, and of those inside it, nothing needs after an operation.
+
+    By the identity of the operation. What a block inside of an operation takes from around it counts as used
+    by that operation, so that it lasts for all iterations of a loop.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+
+    def walk(block: Block) -> set[int]:
+        """Return what a block takes from around it."""
+        defined = set(block.parameters).union(*(op.results for op in block.ops))
+        needed: set[int] = set()
+        for op in reversed(block.ops):
+            used = set(operands_of(op)).union(*(walk(region) for region in op.regions))
+            ends = ((used | set(op.results)) & defined) - needed
+            if ends:
+                found[id(op)] = tuple(ends)
+            needed |= used
+        return needed - defined
+
+    walk(block)
+    return found
+
+
 def written_parameters(entry: Entry, definitions: Definitions) -> set[int] | None:
     """Return the parameters through whose addresses the kernel stores, atomics aside; None: maybe any."""
     found = set()

@@ -14,11 +14,12 @@ from pytest_cutile.compile import cutile
 from pytest_cutile.compile.export import CompileJob, export
 from pytest_cutile.compile.trace import Launch, pretend_gpu
 from pytest_cutile.interpret import ops  # noqa: F401 - registers the operations
+from pytest_cutile.interpret.analysis import every_op, last_uses
 from pytest_cutile.interpret.births import NonfiniteFinder
 from pytest_cutile.interpret.bytecode import read_module
 from pytest_cutile.interpret.debugging import Debugging
 from pytest_cutile.interpret.faults import KernelFault, NotInterpreted
-from pytest_cutile.interpret.ir import Entry, Module
+from pytest_cutile.interpret.ir import Entry, Module, Op
 from pytest_cutile.interpret.machine import Machine, batch_size
 from pytest_cutile.interpret.memory import Memory
 from pytest_cutile.interpret.provenance import Trace
@@ -107,21 +108,26 @@ class Interpreter:
         """
         __tracebackhide__ = True
         with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
-            module, entry, kernel = self._read(launch)
+            job = self._export(launch)
+            read = _read(job.bytecode)
+            entry = read.entry
             memory = Memory(
                 check_races=self.options.check_races,
                 check_tiles=self.options.check_tiles,
                 grid=launch.grid,
             )
-            machine = Machine(module, memory, launch.grid)
-            machine.kernel = kernel
-            self.kernels.append(kernel)
+            machine = Machine(read.module, memory, launch.grid)
+            machine.kernel = job.kernel
+            self.kernels.append(job.kernel)
             machine.poison_padding = self.options.poison_padding
             parameters = [
                 torch.tensor([value], dtype=dtype)
                 for value, dtype in _flatten(memory, arguments, launch.kernel)
             ]
             self.debugging.begin_launch(machine, entry, parameters)
+            if not machine.observers and memory.observer is None:
+                machine.last_uses = read.last_uses  # else somebody may look back
+            machine.make_constants(read.constants)
             try:
                 for blocks in self._batches(machine, entry):
                     machine.run(entry, parameters, blocks)
@@ -198,13 +204,11 @@ class Interpreter:
         with torch._C.DisableTorchFunction():  # noqa: SLF001
             return self.debugging.provenance.trace(tensor, tuple(index))
 
-    def _read(self, launch: Launch) -> tuple[Module, Entry, str]:
+    def _export(self, launch: Launch) -> CompileJob:
         job = export(launch, self.arch)
         if self._seen is not None:
             self._seen(job)
-        module = _read(job.bytecode)
-        (entry,) = module.entries.values()
-        return module, entry, job.kernel
+        return job
 
     def _batches(self, machine: Machine, entry: Entry) -> Iterator[torch.Tensor]:
         x, y, z = machine.grid
@@ -222,9 +226,22 @@ class Interpreter:
             yield from batches
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A kernel, and what its operations say before it runs."""
+
+    module: Module
+    entry: Entry
+    last_uses: dict[int, tuple[int, ...]]
+    constants: tuple[Op, ...]
+
+
 @lru_cache(maxsize=256)
-def _read(bytecode: bytes) -> Module:
-    return read_module(bytecode)
+def _read(bytecode: bytes) -> _Read:
+    module = read_module(bytecode)
+    (entry,) = module.entries.values()
+    constants = tuple(op for op in every_op(entry.body) if op.name == "constant")
+    return _Read(module, entry, last_uses(entry.body), constants)
 
 
 def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:

@@ -6,6 +6,7 @@ only its own values, and what the groups computed is put together where they mee
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +96,14 @@ class Frame:
                 found = self.values[value] = select_blocks(found, index)
         return found
 
+    def forget(self, values: Sequence[int], outermost: Frame) -> None:
+        """Drop values from here up to the frame `outermost`."""
+        frame: Frame | None = self
+        while frame is not None:
+            for value in values:
+                frame.values.pop(value, None)
+            frame = None if frame is outermost else frame._parent  # noqa: SLF001
+
     @property
     def blocks(self) -> torch.Tensor:
         """The numbers of the blocks, x fastest."""
@@ -137,6 +146,8 @@ class Machine:
         """Which operation makes each value."""
         self.assumptions: Mapping[int, str] = {}
         """What each assumption that is judged is about, by the identity of its operation."""
+        self.last_uses: Mapping[int, Sequence[int]] = {}
+        """Values to drop after each operation, by its identity."""
         self.observers: Sequence[Observer] = ()
         """Are told what each operation returned."""
         self.iterations: list[int] = []
@@ -145,6 +156,17 @@ class Machine:
         """Addresses of the module's arrays that the kernel has asked for."""
         self.printed: dict[int, list[str]] = {}
         """What blocks have printed and nobody has seen yet, by their numbers."""
+
+    def make_constants(self, ops: Sequence[Op]) -> None:
+        """Make the values of constants before anything else.
+
+        Made among the tiles, these small things that stay would keep the memory of tiles that go, all
+        around them, from being used again.
+        """
+        nowhere = Frame.of_blocks(torch.arange(0))
+        for op in ops:
+            with contextlib.suppress(Exception):  # said where it is reached
+                OPS[op.name](self, nowhere, op)
 
     def run(self, entry: Entry, arguments: Sequence[Any], blocks: torch.Tensor) -> None:
         """Run these blocks, given by their numbers, together; `arguments` are the values of all parameters.
@@ -170,6 +192,7 @@ class Machine:
     def run_block(self, block: Block, frame: Frame) -> list[Exit]:
         """Run a block of operations for all blocks of `frame`."""
         exits: list[Exit] = []
+        outermost = frame
         position: torch.Tensor | None = None  # of those that are still here, in the frame at the start
         for op in block.ops:
             if op.name in _EXITS:
@@ -178,6 +201,8 @@ class Machine:
             flow = _FLOW.get(op.name)
             if flow is None:
                 self._run_op(op, frame)
+                if id(op) in self.last_uses:
+                    frame.forget(self.last_uses[id(op)], outermost)
                 continue
             try:
                 found = flow(self, op, frame)
@@ -197,6 +222,9 @@ class Machine:
             frame.values.update(zip(op.results, results, strict=True))
             for observer in self.observers:
                 observer.ran(self, frame, op)
+            if id(op) in self.last_uses:
+                del found, stay, results
+                frame.forget(self.last_uses[id(op)], outermost)
         return exits
 
     def _run_op(self, op: Op, frame: Frame) -> None:

@@ -213,3 +213,21 @@ def short_counting_kernel(out, lower: int, upper: int, step: int):
     for _ in range(lower + ct.bid(0), upper, step):
         count += 1
     ct.store(out, (ct.bid(0),), count)
+
+
+@ct.kernel
+def unrolled_kernel(x, out, many: ct.Constant[int], n: ct.Constant[int]):
+    """Makes many tiles, of which two at a time are needed, and blocks part in between."""
+    i = ct.bid(0)
+    first = ct.load(x, (i,), (n,))
+    tile = first
+    for k in ct.static_iter(range(many)):
+        tile = tile * 3 + k
+    if i % 2 == 0:
+        for step in range(i):
+            tile = tile - first * step
+        if i % 4 == 2:
+            return
+    for k in ct.static_iter(range(many)):
+        tile = tile * 3 + k
+    ct.store(out, (i,), tile)

@@ -232,3 +232,30 @@ def test_many_blocks_in_batches_of_any_size(monkeypatch, elements):
     with interpreting("sm_90"):
         ct.launch(0, (blocks,), kernels.while_kernel, (out,))
     assert out[[0, 26, 2999]].tolist() == [0, 111, 48]
+
+
+def test_values_are_dropped_after_their_last_use(launch, monkeypatch):
+    most, run_op = 0, machine.Machine._run_op
+
+    def counting(self, op, frame):
+        nonlocal most
+        run_op(self, op, frame)
+        constants = {id(each) for each in self.constants.values()}
+        most = max(most, sum(id(each) not in constants for each in frame.values.values()))
+
+    monkeypatch.setattr(machine.Machine, "_run_op", counting)
+    blocks, many = 9, 60
+    x, out = rows(blocks), torch.full((blocks * N,), -7, dtype=torch.int32)
+    launch((blocks,), kernels.unrolled_kernel, x, out, many, N)
+    assert 2 <= most < 20
+    expected = []
+    for i, first in enumerate(x.reshape(-1, N)):
+        tile = first
+        for k in range(many):
+            tile = tile * 3 + k
+        for step in range(i if i % 2 == 0 else 0):
+            tile = tile - first * step
+        for k in range(many):
+            tile = tile * 3 + k
+        expected.append([-7] * N if i % 4 == 2 else tile.tolist())
+    expect(out, expected)
