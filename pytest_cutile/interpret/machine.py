@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -16,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from pytest_cutile.interpret.analysis import NOTHING_DEFINED, every_op
-from pytest_cutile.interpret.faults import KernelFault, NotInterpreted, user_location
+from pytest_cutile.interpret.faults import InterpreterFailed, KernelFault, NotInterpreted, user_location
 from pytest_cutile.interpret.ir import Block, Entry, Module, Op, Tile
 from pytest_cutile.interpret.memory import Memory
 from pytest_cutile.interpret.values import merge_blocks, select_blocks
@@ -127,6 +128,10 @@ class Exit:
 MAX_ITERATIONS = 2**20
 """Iterations of one loop without a counter after which it counts as endless."""
 
+MAX_SECONDS = 10.0
+"""Likewise, seconds, if it has made `MIN_ITERATIONS`: few long ones are work."""
+MIN_ITERATIONS = 1000
+
 _EXITS = {"yield", "continue", "break", "return"}
 
 
@@ -209,6 +214,8 @@ class Machine:
             except KernelFault as fault:
                 self._place(fault, op)
                 raise
+            except Exception as error:
+                raise self._failed(error, op) from error
             exits += [
                 Exit(each.kind, _compose(position, each.index), each.values)
                 for each in found
@@ -237,6 +244,8 @@ class Machine:
         except KernelFault as fault:
             self._place(fault, op)
             raise
+        except Exception as error:
+            raise self._failed(error, op) from error
         if len(op.results) == 1:
             frame.values[op.results[0]] = found[0] if isinstance(found, tuple) else found
         elif op.results:
@@ -253,6 +262,11 @@ class Machine:
             fault.location = user_location(op.location)
         if fault.block is not None and len(fault.block) == 1:
             fault.block = self.block_of(*fault.block)
+
+    def _failed(self, error: Exception, op: Op) -> InterpreterFailed:
+        failure = InterpreterFailed(op.name, error)
+        self._place(failure, op)
+        return failure
 
     def block_of(self, number: int) -> tuple[int, int, int]:
         """Return the indices (x, y, z) of a block by its number."""
@@ -314,6 +328,7 @@ class Machine:
         around = frame
         position: torch.Tensor | None = None
         iterations = 0
+        begin = time.monotonic()
         while True:
             before, changes = carried, self.memory.changes
             iterations += 1
@@ -346,21 +361,17 @@ class Machine:
             kept, carried = _collect(again, around.size)
             if counter is not None:
                 counter = counter.next()
-            elif iterations >= MAX_ITERATIONS or (
-                kept is None and changes == self.memory.changes and _same(before, carried)
-            ):
-                raise self._endless(op, around, iterations)
+            else:
+                stuck = kept is None and changes == self.memory.changes and _same(before, carried)
+                why = _why_endless(iterations, time.monotonic() - begin, stuck=stuck)
+                if why:
+                    raise self._endless(op, around, why)
             if kept is not None:
                 position = _compose(position, kept)
                 around = frame.inner(position)
                 counter = counter and counter.select(kept)
 
-    def _endless(self, op: Op, frame: Frame, iterations: int) -> KernelFault:
-        why = (
-            f"a loop has not ended after {iterations} iterations"
-            if iterations >= MAX_ITERATIONS
-            else "a loop does not end: nothing changes from one iteration to the next"
-        )
+    def _endless(self, op: Op, frame: Frame, why: str) -> KernelFault:
         if waits_for_others(op):
             why += ". It may wait for another block: here, blocks run one after another"
         return KernelFault(
@@ -390,6 +401,17 @@ class _Counter:
 
     def select(self, index: torch.Tensor) -> _Counter:
         return _Counter(*(select_blocks(each, index) for each in (self.value, self.upper, self.step)))
+
+
+def _why_endless(iterations: int, seconds: float, *, stuck: bool) -> str:
+    """Return why a loop without a counter counts as endless, or nothing."""
+    if stuck:
+        return "a loop does not end: nothing changes from one iteration to the next"
+    if iterations >= MAX_ITERATIONS:
+        return f"a loop has not ended after {iterations} iterations"
+    if iterations >= MIN_ITERATIONS and seconds > MAX_SECONDS:
+        return f"a loop has not ended after {iterations} iterations, in {MAX_SECONDS:g} seconds"
+    return ""
 
 
 _FLOW: Mapping[str, Callable[[Machine, Op, Frame], list[Exit]]] = {

@@ -231,3 +231,14 @@ def unrolled_kernel(x, out, many: ct.Constant[int], n: ct.Constant[int]):
     for k in ct.static_iter(range(many)):
         tile = tile * 3 + k
     ct.store(out, (i,), tile)
+
+
+@ct.kernel
+def circling_kernel(out):
+    """Never ends, though something changes all the time."""
+    i = 0
+    while i < 10:
+        i = i - 1
+        if i < -5:
+            i = 0
+    ct.store(out, (0,), i)

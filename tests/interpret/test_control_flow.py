@@ -259,3 +259,19 @@ def test_values_are_dropped_after_their_last_use(launch, monkeypatch):
             tile = tile * 3 + k
         expected.append([-7] * N if i % 4 == 2 else tile.tolist())
     expect(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "message"),
+    [
+        ("MAX_ITERATIONS", 50, "after 50 iterations"),
+        ("MAX_SECONDS", 0.2, r"after \d{4,} iterations, in 0.2 s"),
+    ],
+)
+def test_a_loop_that_circles_is_found_by_its_iterations_or_time(monkeypatch, bound, most, message):
+    monkeypatch.setattr(machine, bound, most)
+    expected = (
+        rf"^circling_kernel in block \(0, 0, 0\): a loop has not ended {message}.*\n.*small_kernels.py:\d+"
+    )
+    with interpreting("sm_90"), pytest.raises(KernelFault, match=expected):
+        ct.launch(0, (1,), kernels.circling_kernel, (torch.zeros(1, dtype=torch.int32),))
