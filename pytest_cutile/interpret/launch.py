@@ -18,7 +18,7 @@ from pytest_cutile.interpret.analysis import every_op, last_uses
 from pytest_cutile.interpret.births import NonfiniteFinder
 from pytest_cutile.interpret.bytecode import read_module
 from pytest_cutile.interpret.debugging import Debugging
-from pytest_cutile.interpret.faults import KernelFault, NotInterpreted
+from pytest_cutile.interpret.faults import KernelFault, NoSuchBlock
 from pytest_cutile.interpret.ir import Entry, Module, Op
 from pytest_cutile.interpret.machine import Machine, batch_size
 from pytest_cutile.interpret.memory import Memory
@@ -105,8 +105,16 @@ class Interpreter:
         Raises:
             CompileError: cuda-tile rejects the kernel.
             KernelFault: it does something wrong.
+            NoSuchBlock: the grid has no such block as is to run alone.
         """
         __tracebackhide__ = True
+        try:
+            self._launch(launch, arguments)
+        except KernelFault as fault:
+            # How the interpreter came there says nothing about the kernel.
+            raise fault.with_traceback(None)  # noqa: B904 - it keeps its own cause
+
+    def _launch(self, launch: Launch, arguments: Sequence[Any]) -> None:
         with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
             job = self._export(launch)
             read = _read(job.bytecode)
@@ -215,7 +223,7 @@ class Interpreter:
         if self.options.only_block is not None:
             i, j, k = self.options.only_block
             if not (0 <= i < x and 0 <= j < y and 0 <= k < z):
-                raise NotInterpreted(f"block {(i, j, k)} is not in the grid {machine.grid}")
+                raise NoSuchBlock(f"block {(i, j, k)} is not in the grid {machine.grid} of {machine.kernel}")
             yield torch.tensor([i + x * (j + y * k)])
             return
         blocks = torch.arange(x * y * z)
