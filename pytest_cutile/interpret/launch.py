@@ -259,23 +259,18 @@ def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[
         yield from _parameters(memory, value, annotation, name)
 
 
-def _parameters(memory: Memory, value: Any, annotation: Any, name: str) -> Iterator[tuple[Any, torch.dtype]]:
+def _parameters(
+    memory: Memory, value: Any, annotation: cutile.Annotation, name: str
+) -> Iterator[tuple[Any, torch.dtype]]:
     if isinstance(value, tuple):
-        if annotation.KIND == "heterogeneous_tuple":
-            nodes = annotation.items
-        elif annotation.KIND == "homogeneous_tuple":
-            nodes = (annotation.each,) * len(value)
-        else:
-            nodes = (annotation,) * len(value)
-        for index, (item, node) in enumerate(zip(value, nodes, strict=True)):
-            yield from _parameters(memory, item, node, f"{name}[{index}]")
+        for index, (item, of_item) in enumerate(annotation.of_items(value)):
+            yield from _parameters(memory, item, of_item, f"{name}[{index}]")
     elif annotation.constant:
         return
     elif isinstance(value, torch.Tensor):
         yield memory.add(name, value), torch.int64
-        wide = annotation.array is not None and str(annotation.array.index_dtype) == "int64"
         for each in (*value.shape, *value.stride()):
-            yield each, torch.int64 if wide else torch.int32
+            yield each, torch.int64 if annotation.array.wide else torch.int32
     elif isinstance(value, list):
         rows = [
             [memory.add(f"{name}[{index}]", item), *item.shape, *item.stride()]
@@ -287,7 +282,6 @@ def _parameters(memory: Memory, value: Any, annotation: Any, name: str) -> Itera
     elif isinstance(value, bool):
         yield value, torch.bool
     elif isinstance(value, int):
-        wide = annotation.scalar is not None and str(annotation.scalar.dtype) == "int64"
-        yield value, torch.int64 if wide else torch.int32
+        yield value, torch.int64 if annotation.wide else torch.int32
     else:
         yield value, torch.float32
