@@ -92,12 +92,82 @@ def kernel_function(kernel: Any) -> FunctionType:
     return function
 
 
-def parameter_annotations(kernel: Any) -> tuple[Any, ...]:
-    """Return one annotation node for each parameter: constant, scalar width, array and list options."""
+@dataclasses.dataclass(frozen=True)
+class ArrayOptions:
+    """How an array is annotated."""
+
+    wide: bool = False
+    """Whether lengths and strides are int64."""
+    static_shape_dims: tuple[int, ...] = ()
+    static_stride_dims: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """How a parameter is annotated, or an item of a tuple."""
+
+    constant: bool = False
+    wide: bool = False
+    """Whether an int is int64."""
+    array: ArrayOptions = ArrayOptions()
+    element: ArrayOptions = ArrayOptions()
+    """Of the arrays of a list."""
+    items: tuple[Annotation, ...] | None = None
+    """Of a tuple whose items are annotated one by one."""
+    each: Annotation | None = None
+    """Of a tuple whose items are annotated alike."""
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether only a tuple will do."""
+        return self.items is not None or self.each is not None
+
+    def of_items(self, value: tuple[Any, ...]) -> tuple[tuple[Any, Annotation], ...]:
+        """Return the items of a tuple, each with its annotation.
+
+        Raises:
+            ValueError: the annotation is of a tuple of another length.
+        """
+        if self.items is None:
+            return tuple((item, self.each or self) for item in value)
+        return tuple(zip(value, self.items, strict=True))
+
+
+def parameter_annotations(kernel: Any) -> tuple[Annotation, ...]:
+    """Return how each parameter is annotated."""
     try:
-        return tuple(kernel._annotated_function.parameter_annotations)  # noqa: SLF001
+        nodes = tuple(kernel._annotated_function.parameter_annotations)  # noqa: SLF001
     except AttributeError:
         raise _incompatible("kernel._annotated_function.parameter_annotations") from None
+    try:
+        return tuple(_annotation(node) for node in nodes)
+    except AttributeError as error:
+        raise _incompatible(f"{type(error.obj).__name__}.{error.name}") from None
+
+
+def _annotation(node: Any) -> Annotation:
+    if node.KIND == "heterogeneous_tuple":
+        return Annotation(items=tuple(_annotation(item) for item in node.items))
+    if node.KIND == "homogeneous_tuple":
+        return Annotation(each=_annotation(node.each))
+    if node.KIND != "leaf":
+        raise _incompatible(f"known KIND of annotation ({node.KIND!r})")
+    return Annotation(
+        constant=node.constant,
+        wide=node.scalar is not None and node.scalar.dtype == import_cutile().int64,
+        array=_array_options(node.array),
+        element=_array_options(None if node.list is None else node.list.element),
+    )
+
+
+def _array_options(annotation: Any) -> ArrayOptions:
+    if annotation is None:
+        return ArrayOptions()
+    return ArrayOptions(
+        wide=annotation.index_dtype == import_cutile().int64,
+        static_shape_dims=tuple(annotation.static_shape_dims),
+        static_stride_dims=tuple(annotation.static_stride_dims),
+    )
 
 
 def native_dtype(foreign: object) -> Any | None:

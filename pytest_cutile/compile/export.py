@@ -95,6 +95,8 @@ class CompileJob:
     """Line of the kernel's definition, counted from 1."""
 
 
+_NO_REASON = "cuda-tile rejects it without a reason; a loop that can never end is a likely cause"
+
 _exported: WeakKeyDictionary[FunctionType, dict[tuple[Any, ...], CompileJob]] = WeakKeyDictionary()
 """What each kernel's function was translated to, by all that decides it; a symbol says all of a signature."""
 
@@ -134,7 +136,7 @@ def export(launch: Launch, arch: str) -> CompileJob:
     except TileError as error:
         place = error.loc
         raise CompileError(
-            error.message,
+            error.message or _NO_REASON,
             kernel=function.__name__,
             arch=arch,
             file=place.filename or file,

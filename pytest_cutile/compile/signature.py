@@ -84,10 +84,10 @@ def _needs_second_convention(constraint: Any) -> bool:
     return isinstance(constraint, TupleConstraint)
 
 
-def _constraint(value: Any, annotation: Any, where: str) -> Any:
+def _constraint(value: Any, annotation: cutile.Annotation, where: str) -> Any:
     if type(value) is tuple:
         return _tuple_constraint(value, annotation, where)
-    if annotation.KIND != "leaf":
+    if annotation.is_tuple:
         raise TypeError(f"{where}: annotated as a tuple, got {_describe(value)}")
     if annotation.constant:
         return _constant_constraint(value, where)
@@ -107,21 +107,15 @@ def _constraint(value: Any, annotation: Any, where: str) -> Any:
     )
 
 
-def _tuple_constraint(value: tuple[Any, ...], annotation: Any, where: str) -> Any:
+def _tuple_constraint(value: tuple[Any, ...], annotation: cutile.Annotation, where: str) -> Any:
     from cuda.tile.compilation import TupleConstraint
 
-    if annotation.KIND == "heterogeneous_tuple":
-        items = annotation.items
-        if len(items) != len(value):
-            raise TypeError(f"{where}: annotated as a tuple of {len(items)} items, got {len(value)}")
-    elif annotation.KIND == "homogeneous_tuple":
-        items = (annotation.each,) * len(value)
-    else:
-        items = (annotation,) * len(value)
+    if annotation.items is not None and len(annotation.items) != len(value):
+        raise TypeError(f"{where}: annotated as a tuple of {len(annotation.items)} items, got {len(value)}")
     return TupleConstraint(
         [
-            _constraint(item, node, f"item {index} of {where}")
-            for index, (item, node) in enumerate(zip(value, items, strict=True))
+            _constraint(item, of_item, f"item {index} of {where}")
+            for index, (item, of_item) in enumerate(annotation.of_items(value))
         ]
     )
 
@@ -146,7 +140,7 @@ def _constant_constraint(value: Any, where: str) -> Any:
         raise TypeError(f"{where}: cuda-tile {version} takes no {_describe(value)} as a constant") from None
 
 
-def _scalar_constraint(value: float, annotation: Any, where: str) -> Any:
+def _scalar_constraint(value: float, annotation: cutile.Annotation, where: str) -> Any:
     import cuda.tile as ct
     from cuda.tile.compilation import ScalarConstraint
 
@@ -154,14 +148,14 @@ def _scalar_constraint(value: float, annotation: Any, where: str) -> Any:
         return ScalarConstraint(ct.bool_)
     if isinstance(value, float):
         return ScalarConstraint(ct.float32)
-    wide = annotation.scalar is not None and annotation.scalar.dtype == ct.int64
+    wide = annotation.wide
     if value not in (_INT64 if wide else _INT32):
         hint = "" if wide else "; annotate it ct.ScalarInt64"
         raise OverflowError(f"{where}: {value} does not fit {'int64' if wide else 'int32'}{hint}")
     return ScalarConstraint(ct.int64 if wide else ct.int32)
 
 
-def _list_constraint(value: list[Any], annotation: Any, where: str) -> Any:
+def _list_constraint(value: list[Any], annotation: cutile.Annotation, where: str) -> Any:
     from cuda.tile.compilation import ListConstraint
 
     if not value:
@@ -169,13 +163,11 @@ def _list_constraint(value: list[Any], annotation: Any, where: str) -> Any:
     for index, item in enumerate(value):
         if not _is_tensor(item):
             raise TypeError(f"item {index} of {where}: a list may hold tensors only, got {_describe(item)}")
-    element = _array_constraint(
-        value, annotation.list.element if annotation.list is not None else None, where
-    )
+    element = _array_constraint(value, annotation.element, where)
     return ListConstraint(element, alias_groups=(), elements_may_alias=True)
 
 
-def _array_constraint(tensors: Sequence[Any], annotation: Any, where: str) -> Any:
+def _array_constraint(tensors: Sequence[Any], options: cutile.ArrayOptions, where: str) -> Any:
     """Return the one constraint that holds for all `tensors` (several only for a list argument)."""
     import cuda.tile as ct
     from cuda.tile.compilation import ArrayConstraint
@@ -186,15 +178,14 @@ def _array_constraint(tensors: Sequence[Any], annotation: Any, where: str) -> An
     if any(tensor.dtype != first.dtype or tensor.dim() != ndim for tensor in tensors):
         raise TypeError(f"{where}: the tensors of a list must have one dtype and one rank")
     layouts = [(tuple(tensor.shape), _exported_strides(tensor)) for tensor in tensors]
-    index_dtype = ct.int32 if annotation is None else annotation.index_dtype
-    if index_dtype == ct.int32:
+    if not options.wide:
         for sizes in (size for layout in layouts for size in layout):
             if any(size not in _INT32 for size in sizes):
                 raise OverflowError(
                     f"{where}: shape or strides {sizes} exceed int32; annotate it ct.IndexedWithInt64"
                 )
-    shape_axes = _axes(annotation, "static_shape_dims", ndim, where)
-    stride_axes = _axes(annotation, "static_stride_dims", ndim, where)
+    shape_axes = _axes(options.static_shape_dims, "static_shape_dims", ndim, where)
+    stride_axes = _axes(options.static_stride_dims, "static_stride_dims", ndim, where)
     shape_constant = _agreed([shape for shape, _ in layouts], shape_axes, "static shape", where)
     stride_constant = _agreed([strides for _, strides in layouts], stride_axes, "static stride", where)
     stride_divisor, shape_divisor = [1] * ndim, [1] * ndim
@@ -214,7 +205,7 @@ def _array_constraint(tensors: Sequence[Any], annotation: Any, where: str) -> An
     return ArrayConstraint(
         _array_dtype(first, where),
         ndim,
-        index_dtype=index_dtype,
+        index_dtype=ct.int64 if options.wide else ct.int32,
         stride_lower_bound_incl=0,
         alias_groups=(),
         may_alias_internally=not all(_elements_are_disjoint(*layout) for layout in layouts),
@@ -226,8 +217,7 @@ def _array_constraint(tensors: Sequence[Any], annotation: Any, where: str) -> An
     )
 
 
-def _axes(annotation: Any, field: str, ndim: int, where: str) -> tuple[int, ...]:
-    axes = () if annotation is None else tuple(getattr(annotation, field))
+def _axes(axes: tuple[int, ...], field: str, ndim: int, where: str) -> tuple[int, ...]:
     for axis in axes:
         if not -ndim <= axis < ndim:
             raise ValueError(f"{where}: {field} names axis {axis}, but the tensor has {ndim}")

@@ -157,6 +157,8 @@ class Interpreting:
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except Exception as error:
+            if is_no_block(error):
+                raise Blocked(Reason.ONE_BLOCK, f"{error}") from None
             fault = as_fault(error)
             if fault is None:
                 raise
@@ -258,6 +260,12 @@ def as_fault(error: BaseException | None) -> KernelFault | None:
 def is_unknown(fault: KernelFault) -> bool:
     """Return whether a fault is not the kernel's: the interpreter lacks something."""
     return isinstance(fault, sys.modules["pytest_cutile.interpret.faults"].NotInterpreted)
+
+
+def is_no_block(error: BaseException | None) -> bool:
+    """Return whether a block was asked for that the grid does not have."""
+    faults = sys.modules.get("pytest_cutile.interpret.faults")
+    return faults is not None and isinstance(error, faults.NoSuchBlock)
 
 
 def in_one_line(fault: KernelFault) -> str:

@@ -13,7 +13,7 @@ from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.compiling import NothingLaunched
 from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gates.interpreting import Interpreting, as_fault, in_one_line, is_unknown
+from pytest_cutile.gates.interpreting import Interpreting, as_fault, in_one_line, is_no_block, is_unknown
 from pytest_cutile.gates.revision import RevisionError
 from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, UncheckableOutput
 
@@ -94,6 +94,8 @@ class LaunchesOutcome(AbstractContextManager[None]):
                 self._interpreting.wait_for_compiler()
             elif fault is not None and is_unknown(fault):
                 raise Blocked(Reason.NOT_INTERPRETED, in_one_line(fault)) from None
+            elif is_no_block(error):
+                raise Blocked(Reason.ONE_BLOCK, f"{error}") from None
         if isinstance(error, Exception):
             error.__traceback__ = _without_own_frames(error.__traceback__)
 

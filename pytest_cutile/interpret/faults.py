@@ -33,7 +33,8 @@ class KernelFault(Exception):  # noqa: N818 - reads as what happened
 
     def __str__(self) -> str:
         where = f" in block {self.block}" if self.block is not None else ""
-        text = f"{self.kernel}{where}: {self.message}"
+        subject = f"{self.kernel}{where}".strip()
+        text = f"{subject}: {self.message}" if subject else self.message
         return text + excerpt(self.location) if self.location else text
 
     def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes
@@ -51,6 +52,21 @@ class NotInterpreted(KernelFault):
 
     def __init__(self, message: str) -> None:
         super().__init__("not-interpreted", message)
+
+
+class InterpreterFailed(NotInterpreted):
+    """The interpreter itself went wrong; `__cause__` is how."""
+
+    def __init__(self, operation: str, cause: Exception) -> None:
+        why = (f"{cause}".strip().splitlines() or [""])[0]
+        super().__init__(
+            f"the interpreter failed on {operation}: {type(cause).__name__}: {why}; "
+            "this is a fault of pytest-cutile, not of the kernel"
+        )
+
+
+class NoSuchBlock(ValueError):  # noqa: N818 - reads as what happened
+    """A block was asked for that the grid does not have."""
 
 
 def user_location(location: Location | None) -> Location | None:

@@ -14,11 +14,12 @@ from pytest_cutile.compile import cutile
 from pytest_cutile.compile.export import CompileJob, export
 from pytest_cutile.compile.trace import Launch, pretend_gpu
 from pytest_cutile.interpret import ops  # noqa: F401 - registers the operations
+from pytest_cutile.interpret.analysis import every_op, last_uses
 from pytest_cutile.interpret.births import NonfiniteFinder
 from pytest_cutile.interpret.bytecode import read_module
 from pytest_cutile.interpret.debugging import Debugging
-from pytest_cutile.interpret.faults import KernelFault, NotInterpreted
-from pytest_cutile.interpret.ir import Entry, Module
+from pytest_cutile.interpret.faults import KernelFault, NoSuchBlock
+from pytest_cutile.interpret.ir import Entry, Module, Op
 from pytest_cutile.interpret.machine import Machine, batch_size
 from pytest_cutile.interpret.memory import Memory
 from pytest_cutile.interpret.provenance import Trace
@@ -106,24 +107,37 @@ class Interpreter:
         Raises:
             CompileError: cuda-tile rejects the kernel.
             KernelFault: it does something wrong.
+            NoSuchBlock: the grid has no such block as is to run alone.
         """
         __tracebackhide__ = True
+        try:
+            self._launch(launch, arguments)
+        except KernelFault as fault:
+            # How the interpreter came there says nothing about the kernel.
+            raise fault.with_traceback(None)  # noqa: B904 - it keeps its own cause
+
+    def _launch(self, launch: Launch, arguments: Sequence[Any]) -> None:
         with torch._C.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
-            module, entry, kernel = self._read(launch)
+            job = self._export(launch)
+            read = _read(job.bytecode)
+            entry = read.entry
             memory = Memory(
                 check_races=self.options.check_races,
                 check_tiles=self.options.check_tiles,
                 grid=launch.grid,
             )
-            machine = Machine(module, memory, launch.grid)
-            machine.kernel = kernel
-            self.kernels.append(kernel)
+            machine = Machine(read.module, memory, launch.grid)
+            machine.kernel = job.kernel
+            self.kernels.append(job.kernel)
             machine.poison_padding = self.options.poison_padding
             parameters = [
                 torch.tensor([value], dtype=dtype)
                 for value, dtype in _flatten(memory, arguments, launch.kernel)
             ]
             self.debugging.begin_launch(machine, entry, parameters)
+            if not machine.observers and memory.observer is None:
+                machine.last_uses = read.last_uses  # else somebody may look back
+            machine.make_constants(read.constants)
             try:
                 for blocks in self._batches(machine, entry):
                     machine.run(entry, parameters, blocks)
@@ -200,20 +214,18 @@ class Interpreter:
         with torch._C.DisableTorchFunction():  # noqa: SLF001
             return self.debugging.provenance.trace(tensor, tuple(index))
 
-    def _read(self, launch: Launch) -> tuple[Module, Entry, str]:
+    def _export(self, launch: Launch) -> CompileJob:
         job = export(launch, self.arch)
         if self._seen is not None:
             self._seen(job)
-        module = _read(job.bytecode)
-        (entry,) = module.entries.values()
-        return module, entry, job.kernel
+        return job
 
     def _batches(self, machine: Machine, entry: Entry) -> Iterator[torch.Tensor]:
         x, y, z = machine.grid
         if self.options.only_block is not None:
             i, j, k = self.options.only_block
             if not (0 <= i < x and 0 <= j < y and 0 <= k < z):
-                raise NotInterpreted(f"block {(i, j, k)} is not in the grid {machine.grid}")
+                raise NoSuchBlock(f"block {(i, j, k)} is not in the grid {machine.grid} of {machine.kernel}")
             yield torch.tensor([i + x * (j + y * k)])
             return
         blocks = torch.arange(x * y * z)
@@ -224,9 +236,22 @@ class Interpreter:
             yield from batches
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A kernel, and what its operations say before it runs."""
+
+    module: Module
+    entry: Entry
+    last_uses: dict[int, tuple[int, ...]]
+    constants: tuple[Op, ...]
+
+
 @lru_cache(maxsize=256)
-def _read(bytecode: bytes) -> Module:
-    return read_module(bytecode)
+def _read(bytecode: bytes) -> _Read:
+    module = read_module(bytecode)
+    (entry,) = module.entries.values()
+    constants = tuple(op for op in every_op(entry.body) if op.name == "constant")
+    return _Read(module, entry, last_uses(entry.body), constants)
 
 
 def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:
@@ -236,23 +261,18 @@ def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[
         yield from _parameters(memory, value, annotation, name)
 
 
-def _parameters(memory: Memory, value: Any, annotation: Any, name: str) -> Iterator[tuple[Any, torch.dtype]]:
+def _parameters(
+    memory: Memory, value: Any, annotation: cutile.Annotation, name: str
+) -> Iterator[tuple[Any, torch.dtype]]:
     if isinstance(value, tuple):
-        if annotation.KIND == "heterogeneous_tuple":
-            nodes = annotation.items
-        elif annotation.KIND == "homogeneous_tuple":
-            nodes = (annotation.each,) * len(value)
-        else:
-            nodes = (annotation,) * len(value)
-        for index, (item, node) in enumerate(zip(value, nodes, strict=True)):
-            yield from _parameters(memory, item, node, f"{name}[{index}]")
+        for index, (item, of_item) in enumerate(annotation.of_items(value)):
+            yield from _parameters(memory, item, of_item, f"{name}[{index}]")
     elif annotation.constant:
         return
     elif isinstance(value, torch.Tensor):
         yield memory.add(name, value), torch.int64
-        wide = annotation.array is not None and str(annotation.array.index_dtype) == "int64"
         for each in (*value.shape, *value.stride()):
-            yield each, torch.int64 if wide else torch.int32
+            yield each, torch.int64 if annotation.array.wide else torch.int32
     elif isinstance(value, list):
         rows = [
             [memory.add(f"{name}[{index}]", item), *item.shape, *item.stride()]
@@ -264,7 +284,6 @@ def _parameters(memory: Memory, value: Any, annotation: Any, name: str) -> Itera
     elif isinstance(value, bool):
         yield value, torch.bool
     elif isinstance(value, int):
-        wide = annotation.scalar is not None and str(annotation.scalar.dtype) == "int64"
-        yield value, torch.int64 if wide else torch.int32
+        yield value, torch.int64 if annotation.wide else torch.int32
     else:
         yield value, torch.float32

@@ -6,8 +6,10 @@ only its own values, and what the groups computed is put together where they mee
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -15,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from pytest_cutile.interpret.analysis import NOTHING_DEFINED, every_op
-from pytest_cutile.interpret.faults import KernelFault, NotInterpreted, user_location
+from pytest_cutile.interpret.faults import InterpreterFailed, KernelFault, NotInterpreted, user_location
 from pytest_cutile.interpret.ir import Block, Entry, Module, Op, Tile
 from pytest_cutile.interpret.memory import Memory
 from pytest_cutile.interpret.values import merge_blocks, select_blocks
@@ -95,6 +97,14 @@ class Frame:
                 found = self.values[value] = select_blocks(found, index)
         return found
 
+    def forget(self, values: Sequence[int], outermost: Frame) -> None:
+        """Drop values from here up to the frame `outermost`."""
+        frame: Frame | None = self
+        while frame is not None:
+            for value in values:
+                frame.values.pop(value, None)
+            frame = None if frame is outermost else frame._parent  # noqa: SLF001
+
     @property
     def blocks(self) -> torch.Tensor:
         """The numbers of the blocks, x fastest."""
@@ -118,6 +128,10 @@ class Exit:
 MAX_ITERATIONS = 2**20
 """Iterations of one loop without a counter after which it counts as endless."""
 
+MAX_SECONDS = 10.0
+"""Likewise, seconds, if it has made `MIN_ITERATIONS`: few long ones are work."""
+MIN_ITERATIONS = 1000
+
 _EXITS = {"yield", "continue", "break", "return"}
 
 
@@ -137,6 +151,8 @@ class Machine:
         """Which operation makes each value."""
         self.assumptions: Mapping[int, str] = {}
         """What each assumption that is judged is about, by the identity of its operation."""
+        self.last_uses: Mapping[int, Sequence[int]] = {}
+        """Values to drop after each operation, by its identity."""
         self.observers: Sequence[Observer] = ()
         """Are told what each operation returned."""
         self.iterations: list[int] = []
@@ -145,6 +161,17 @@ class Machine:
         """Addresses of the module's arrays that the kernel has asked for."""
         self.printed: dict[int, list[str]] = {}
         """What blocks have printed and nobody has seen yet, by their numbers."""
+
+    def make_constants(self, ops: Sequence[Op]) -> None:
+        """Make the values of constants before anything else.
+
+        Made among the tiles, these small things that stay would keep the memory of tiles that go, all
+        around them, from being used again.
+        """
+        nowhere = Frame.of_blocks(torch.arange(0))
+        for op in ops:
+            with contextlib.suppress(Exception):  # said where it is reached
+                OPS[op.name](self, nowhere, op)
 
     def run(self, entry: Entry, arguments: Sequence[Any], blocks: torch.Tensor) -> None:
         """Run these blocks, given by their numbers, together; `arguments` are the values of all parameters.
@@ -170,6 +197,7 @@ class Machine:
     def run_block(self, block: Block, frame: Frame) -> list[Exit]:
         """Run a block of operations for all blocks of `frame`."""
         exits: list[Exit] = []
+        outermost = frame
         position: torch.Tensor | None = None  # of those that are still here, in the frame at the start
         for op in block.ops:
             if op.name in _EXITS:
@@ -178,12 +206,16 @@ class Machine:
             flow = _FLOW.get(op.name)
             if flow is None:
                 self._run_op(op, frame)
+                if id(op) in self.last_uses:
+                    frame.forget(self.last_uses[id(op)], outermost)
                 continue
             try:
                 found = flow(self, op, frame)
             except KernelFault as fault:
                 self._place(fault, op)
                 raise
+            except Exception as error:
+                raise self._failed(error, op) from error
             exits += [
                 Exit(each.kind, _compose(position, each.index), each.values)
                 for each in found
@@ -197,6 +229,9 @@ class Machine:
             frame.values.update(zip(op.results, results, strict=True))
             for observer in self.observers:
                 observer.ran(self, frame, op)
+            if id(op) in self.last_uses:
+                del found, stay, results
+                frame.forget(self.last_uses[id(op)], outermost)
         return exits
 
     def _run_op(self, op: Op, frame: Frame) -> None:
@@ -209,6 +244,8 @@ class Machine:
         except KernelFault as fault:
             self._place(fault, op)
             raise
+        except Exception as error:
+            raise self._failed(error, op) from error
         if len(op.results) == 1:
             frame.values[op.results[0]] = found[0] if isinstance(found, tuple) else found
         elif op.results:
@@ -223,6 +260,11 @@ class Machine:
             fault.location = user_location(op.location)
         if fault.block is not None and len(fault.block) == 1:
             fault.block = self.block_of(*fault.block)
+
+    def _failed(self, error: Exception, op: Op) -> InterpreterFailed:
+        failure = InterpreterFailed(op.name, error)
+        self._place(failure, op)
+        return failure
 
     def block_of(self, number: int) -> tuple[int, int, int]:
         """Return the indices (x, y, z) of a block by its number."""
@@ -284,6 +326,7 @@ class Machine:
         around = frame
         position: torch.Tensor | None = None
         iterations = 0
+        begin = time.monotonic()
         while True:
             before, changes = carried, self.memory.changes
             iterations += 1
@@ -316,21 +359,17 @@ class Machine:
             kept, carried = _collect(again, around.size)
             if counter is not None:
                 counter = counter.next()
-            elif iterations >= MAX_ITERATIONS or (
-                kept is None and changes == self.memory.changes and _same(before, carried)
-            ):
-                raise self._endless(op, around, iterations)
+            else:
+                stuck = kept is None and changes == self.memory.changes and _same(before, carried)
+                why = _why_endless(iterations, time.monotonic() - begin, stuck=stuck)
+                if why:
+                    raise self._endless(op, around, why)
             if kept is not None:
                 position = _compose(position, kept)
                 around = frame.inner(position)
                 counter = counter and counter.select(kept)
 
-    def _endless(self, op: Op, frame: Frame, iterations: int) -> KernelFault:
-        why = (
-            f"a loop has not ended after {iterations} iterations"
-            if iterations >= MAX_ITERATIONS
-            else "a loop does not end: nothing changes from one iteration to the next"
-        )
+    def _endless(self, op: Op, frame: Frame, why: str) -> KernelFault:
         if waits_for_others(op):
             why += ". It may wait for another block: here, blocks run one after another"
         return KernelFault(
@@ -354,10 +393,23 @@ class _Counter:
         return self.value < self.upper
 
     def next(self) -> _Counter:
-        return _Counter(self.value + self.step, self.upper, self.step)
+        value = self.value + self.step
+        # A sum that wraps is beyond any bound.
+        return _Counter(torch.where(value < self.value, self.upper, value), self.upper, self.step)
 
     def select(self, index: torch.Tensor) -> _Counter:
         return _Counter(*(select_blocks(each, index) for each in (self.value, self.upper, self.step)))
+
+
+def _why_endless(iterations: int, seconds: float, *, stuck: bool) -> str:
+    """Return why a loop without a counter counts as endless, or nothing."""
+    if stuck:
+        return "a loop does not end: nothing changes from one iteration to the next"
+    if iterations >= MAX_ITERATIONS:
+        return f"a loop has not ended after {iterations} iterations"
+    if iterations >= MIN_ITERATIONS and seconds > MAX_SECONDS:
+        return f"a loop has not ended after {iterations} iterations, in {MAX_SECONDS:g} seconds"
+    return ""
 
 
 _FLOW: Mapping[str, Callable[[Machine, Op, Frame], list[Exit]]] = {

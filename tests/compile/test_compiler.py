@@ -10,6 +10,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -137,6 +138,21 @@ def test_with_a_cuda_tile_that_was_rearranged(monkeypatch, tmp_path) -> None:
         compiler.submit(job).result()
     with pytest.raises(IncompatibleCompiler, match="pyfunc"):
         cutile.kernel_function(object())
+
+
+@pytest.mark.parametrize(
+    ("node", "missing"),
+    [
+        (SimpleNamespace(), r"SimpleNamespace\.KIND"),
+        (SimpleNamespace(KIND="homogeneous_tuple"), r"SimpleNamespace\.each"),
+        (SimpleNamespace(KIND="leaf", constant=False, scalar=SimpleNamespace()), r"SimpleNamespace\.dtype"),
+        (SimpleNamespace(KIND="keyword"), r"known KIND of annotation \('keyword'\)"),
+    ],
+)
+def test_with_annotations_that_were_rearranged(node, missing) -> None:
+    kernel = SimpleNamespace(_annotated_function=SimpleNamespace(parameter_annotations=(node,)))
+    with pytest.raises(IncompatibleCompiler, match=rf"has no {missing}, which pytest-cutile relies on"):
+        cutile.parameter_annotations(kernel)
 
 
 # -- what compiles ------------------------------------------------------------------------------------

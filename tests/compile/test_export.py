@@ -3,9 +3,10 @@
 # mypy: allow-untyped-decorators
 
 import cuda.tile as ct
+import pytest
 import torch
 
-from pytest_cutile.compile.export import CompileJob, export
+from pytest_cutile.compile.export import CompileError, CompileJob, export
 from pytest_cutile.compile.trace import trace_launches
 from tests.compile.launchers import add_kernel
 
@@ -51,3 +52,16 @@ def test_a_closure_has_a_translation_of_its_own():
         return scaled
 
     assert job(make(2)).bytecode != job(make(3)).bytecode
+
+
+@ct.kernel
+def never_ending_kernel(x, y, out, n: ct.Constant[int]):  # noqa: ARG001 - launched like the others
+    i = 0
+    while i < 10:
+        n = n + 1
+    ct.store(out, (0,), n)
+
+
+def test_a_rejection_without_a_reason_says_so():
+    with pytest.raises(CompileError, match=r"for sm_90: cuda-tile rejects it without a reason; a loop that"):
+        job(never_ending_kernel)

@@ -195,3 +195,50 @@ def stepping_kernel(out, step: int):
     for k in range(0, 10 + i, step):
         total += k
     ct.store(out, (i,), ct.full((1,), total, dtype=ct.int32))
+
+
+@ct.kernel
+def counting_kernel(out, lower: ct.ScalarInt64, upper: ct.ScalarInt64, step: ct.ScalarInt64):
+    """Counts in 64 bits."""
+    count = 0
+    for _ in range(lower, upper, step):
+        count += 1
+    ct.store(out, (ct.bid(0),), count)
+
+
+@ct.kernel
+def short_counting_kernel(out, lower: int, upper: int, step: int):
+    """Counts in 32 bits; each block from elsewhere."""
+    count = 0
+    for _ in range(lower + ct.bid(0), upper, step):
+        count += 1
+    ct.store(out, (ct.bid(0),), count)
+
+
+@ct.kernel
+def unrolled_kernel(x, out, many: ct.Constant[int], n: ct.Constant[int]):
+    """Makes many tiles, of which two at a time are needed, and blocks part in between."""
+    i = ct.bid(0)
+    first = ct.load(x, (i,), (n,))
+    tile = first
+    for k in ct.static_iter(range(many)):
+        tile = tile * 3 + k
+    if i % 2 == 0:
+        for step in range(i):
+            tile = tile - first * step
+        if i % 4 == 2:
+            return
+    for k in ct.static_iter(range(many)):
+        tile = tile * 3 + k
+    ct.store(out, (i,), tile)
+
+
+@ct.kernel
+def circling_kernel(out):
+    """Never ends, though something changes all the time."""
+    i = 0
+    while i < 10:
+        i = i - 1
+        if i < -5:
+            i = 0
+    ct.store(out, (0,), i)

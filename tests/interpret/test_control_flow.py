@@ -204,6 +204,20 @@ def test_steps_that_are_known_when_it_runs(launch, step):
     assert found.value.block is not None
 
 
+@pytest.mark.parametrize(
+    ("kernel", "bits"),
+    [(kernels.short_counting_kernel, 32), (kernels.counting_kernel, 64)],
+    ids=["int32", "int64"],
+)
+def test_a_loop_up_to_the_last_number_ends(launch, kernel, bits):
+    blocks, last = 5, 2 ** (bits - 1) - 1
+    for lower, upper, step in ((last - 50, last, 30), (last - 4, last, last), (-last - 1, last, last)):
+        out = torch.zeros(blocks, dtype=torch.int32)
+        launch((blocks,), kernel, out, lower, upper, step)
+        first = range(blocks) if bits == 32 else [0] * blocks
+        assert out.tolist() == [len(range(lower + i, upper, step)) for i in first]
+
+
 def test_an_empty_grid_runs_nothing(launch):
     out = torch.full((4,), 5, dtype=torch.int32)
     launch((0,), kernels.while_kernel, out)
@@ -218,3 +232,46 @@ def test_many_blocks_in_batches_of_any_size(monkeypatch, elements):
     with interpreting("sm_90"):
         ct.launch(0, (blocks,), kernels.while_kernel, (out,))
     assert out[[0, 26, 2999]].tolist() == [0, 111, 48]
+
+
+def test_values_are_dropped_after_their_last_use(launch, monkeypatch):
+    most, run_op = 0, machine.Machine._run_op
+
+    def counting(self, op, frame):
+        nonlocal most
+        run_op(self, op, frame)
+        constants = {id(each) for each in self.constants.values()}
+        most = max(most, sum(id(each) not in constants for each in frame.values.values()))
+
+    monkeypatch.setattr(machine.Machine, "_run_op", counting)
+    blocks, many = 9, 60
+    x, out = rows(blocks), torch.full((blocks * N,), -7, dtype=torch.int32)
+    launch((blocks,), kernels.unrolled_kernel, x, out, many, N)
+    assert 2 <= most < 90
+    expected = []
+    for i, first in enumerate(x.reshape(-1, N)):
+        tile = first
+        for k in range(many):
+            tile = tile * 3 + k
+        for step in range(i if i % 2 == 0 else 0):
+            tile = tile - first * step
+        for k in range(many):
+            tile = tile * 3 + k
+        expected.append([-7] * N if i % 4 == 2 else tile.tolist())
+    expect(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "message"),
+    [
+        ("MAX_ITERATIONS", 50, "after 50 iterations"),
+        ("MAX_SECONDS", 0.2, r"after \d{4,} iterations, in 0.2 s"),
+    ],
+)
+def test_a_loop_that_circles_is_found_by_its_iterations_or_time(monkeypatch, bound, most, message):
+    monkeypatch.setattr(machine, bound, most)
+    expected = (
+        rf"^circling_kernel in block \(0, 0, 0\): a loop has not ended {message}.*\n.*small_kernels.py:\d+"
+    )
+    with interpreting("sm_90"), pytest.raises(KernelFault, match=expected):
+        ct.launch(0, (1,), kernels.circling_kernel, (torch.zeros(1, dtype=torch.int32),))

@@ -384,7 +384,9 @@ def test_one_block_can_be_run_alone_and_prints(no_gpu):
     )
     assert result.stdout.str().count("LAUNCHED") == 1
     result = no_gpu.run("--interpret-block=300", "-rs", gates="cutile_correct")
-    result.stdout.fnmatch_lines(["*block (300, 0, 0) is not in the grid (8, 1, 1)*"])
+    result.stdout.fnmatch_lines(
+        ["*not-measured (one-block): block (300, 0, 0) is not in the grid (8, 1, 1) of add_kernel"]
+    )
 
 
 def test_tiles_of_a_line_are_shown_for_one_block(no_gpu):
