@@ -112,6 +112,8 @@ class _Store:
     blocks: torch.Tensor
     allocation: Allocation
     elements: torch.Tensor | None
+    chosen: torch.Tensor | None
+    """Which elements were stored; None: all. The others have addresses, too, maybe of what a neighbour wrote."""
     value: _Node | None
 
 
@@ -170,6 +172,7 @@ class Provenance:
                 blocks=frame.blocks,
                 allocation=allocation,
                 elements=elements if node is not None else None,
+                chosen=chosen.expand(shape) if node is not None and chosen is not None else None,
                 value=node,
             )
         )
@@ -220,8 +223,10 @@ class Provenance:
         tiles: list[TracedTile] = []
         if store.value is not None and store.elements is not None:
             target = offset // store.allocation.itemsize
-            where = (store.elements[row] == target).nonzero()
-            _collect(tiles, store, store.value, row, _first(where, store.value.tile.shape[1:]), 0)
+            where = store.elements[row] == target
+            if store.chosen is not None:
+                where = where & store.chosen[row]
+            _collect(tiles, store, store.value, row, _first(where.nonzero(), store.value.tile.shape[1:]), 0)
         return Trace(
             launch=store.launch,
             kernel=store.machine.kernel,

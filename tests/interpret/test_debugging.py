@@ -223,6 +223,14 @@ def test_the_last_launch_that_wrote_an_element_is_the_one_that_is_named() -> Non
     assert "loaded from x[19]" in str(second)
 
 
+def test_an_element_beside_a_tile_that_sticks_out_is_not_taken_for_the_part_that_does() -> None:
+    x, y = torch.randn(1, 100), torch.empty(1, 100)
+    trace = run(TRACE, 1, kernels.copy_row, x, y, 128).trace_element(y, (0, 0))
+    stored = trace.tiles[0]
+    assert (stored.position, stored.source) == ((0, 0), "x[0, 0]")
+    assert stored.tile[0, 0] == x[0, 0]
+
+
 def test_softmax_leads_back_to_its_sums() -> None:
     with interpreting("sm_90", TRACE) as interpreter:
         x = torch.randn(37, 256, device="cuda")
