@@ -113,7 +113,7 @@ class _Store:
     allocation: Allocation
     elements: torch.Tensor | None
     chosen: torch.Tensor | None
-    """Which elements were stored; None: all. The others have addresses, too, maybe of what a neighbour wrote."""
+    """Which elements were stored; None: all. The others have addresses, too, maybe those of a neighbour."""
     value: _Node | None
 
 

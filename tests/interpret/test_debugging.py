@@ -167,6 +167,27 @@ def test_a_nan_that_is_never_stored_is_no_origin_of_one_that_is() -> None:
     assert first.operands == (("lhs", "inf"), ("rhs", "inf"))
 
 
+def test_a_nan_in_padding_that_a_sum_spreads_is_an_origin_with_the_inf_it_is_of() -> None:
+    x, y = torch.randn(3, 100), torch.empty(3, 100)
+    first = run(FIND, 3, kernels.centre, x, y, 128).nonfinite.first("NaN")
+    assert y.isnan().all()
+    assert first is not None
+    assert (first.kind, first.op, first.block, first.index) == ("computed", "subf", (0, 0, 0), (0, 100))
+    assert first.operands == (("lhs", "-inf"), ("rhs", "-inf"))
+    line = line_of(kernels.centre, "# padded")
+    assert first.infinity.startswith("the padding of load_view_tko at ")
+    assert f"faulty_kernels.py:{line}:" in first.infinity
+    assert f"\n  its Inf comes from {first.infinity}" in str(first)
+
+
+def test_the_inf_that_a_nan_is_of_may_be_an_input() -> None:
+    x = vector()
+    x[N + 3] = math.inf
+    first = run(FIND, 4, kernels.take_exp2, x, vector(), N).nonfinite.first("NaN")
+    assert first is not None
+    assert first.infinity.startswith("x[19], loaded at ")
+
+
 def test_what_pads_a_tile_if_nobody_says_is_named_last() -> None:
     found = run(FIND, 4, kernels.sum_tiles, vector(50), vector(4), N).nonfinite
     first = found.first("NaN")
