@@ -46,3 +46,7 @@ class Debugging:
             self.provenance.begin_launch(machine)
             machine.memory.observer = self.provenance
         machine.observers = observers
+
+    def writers(self, tensor: torch.Tensor) -> str:
+        """Return which lines wrote a tensor's elements last, and in which blocks; empty: unknown."""
+        return "" if self.provenance is None else self.provenance.writers(tensor)

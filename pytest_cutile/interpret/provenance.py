@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ class TracedTile:
     """Element of an array that was loaded: "X[3, 5]"; empty if it is none."""
 
     def __str__(self) -> str:
+        if self.op == "constant" and (self.tile == self.tile.reshape(-1)[0]).all():
+            return f"{self.role} = {show_number(self.tile.reshape(-1)[0])}"
         place = f" at {self.location}" if self.location else ""
         text = f"{self.role} = {self.op or 'parameter'}{place}: {self.type}, {summary(self.tile)}"
         if self.position is not None:
@@ -238,6 +241,31 @@ class Provenance:
             tiles=tuple(tiles),
         )
 
+    def writers(self, tensor: torch.Tensor) -> str:
+        """Return which lines of kernels wrote a tensor's elements last, and from which blocks."""
+        record = self._records.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+        found: dict[tuple[str, Location | None], list[int]] = {}
+        places: dict[tuple[str, Location | None], Machine] = {}
+        if record is not None:
+            elements = torch.arange(len(record.stores) * record.unit // tensor.element_size())
+            seen = elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            units = seen.reshape(-1).unique() * tensor.element_size() // record.unit
+            pairs = torch.stack([record.stores[units], record.blocks[units]], dim=1).unique(dim=0)
+            for number, block in pairs[pairs[:, 0] >= 0].tolist():
+                store = self._stores[number]
+                key = store.machine.kernel, user_location(store.op.location)
+                places[key] = store.machine
+                found.setdefault(key, []).append(block)
+        lines = []
+        for (kernel, location), blocks in found.items():
+            machine = places[kernel, location]
+            first, last = (machine.block_of(block) for block in (min(blocks), max(blocks)))
+            count, grid = len(set(blocks)), math.prod(machine.grid)
+            who = f"{count} of {grid} blocks, {first} to {last}," if count > 1 else f"block {first} of {grid}"
+            where = excerpt(location) if location else ""
+            lines.append(f"{kernel}: {who} wrote others of its elements{where}")
+        return "\n".join(lines) or "no kernel has stored into it"
+
 
 def _first(where: torch.Tensor, shape: tuple[int, ...]) -> Position | None:
     if not len(where) or where.shape[1] != len(shape):
@@ -293,6 +321,8 @@ def _collect(
     """List what a node and those below it were in one block."""
     tile = block_of(node.tile, row)
     source = ""
+    if (constant := _constant(node)) is not None:
+        node = _Node(role=node.role, op=constant, type=node.type, tile=node.tile)
     if node.loaded is not None and position is not None and None not in position:
         source = _loaded_from(store, node, row, [at or 0 for at in position])
     tiles.append(
@@ -313,6 +343,13 @@ def _collect(
         if position is not None:
             before = _position_before(node.op, child, position, tuple(tile.shape))
         _collect(tiles, store, child, row, before, depth + 1)
+
+
+def _constant(node: _Node) -> Op | None:
+    """Return the operation that made a constant, if a tile is nothing but that, moved or converted."""
+    while node.op is not None and node.op.name in _FREE and len(node.children) == 1:
+        [node] = node.children
+    return node.op if node.op is not None and node.op.name == "constant" else None
 
 
 def _loaded_from(store: _Store, node: _Node, row: int, position: Sequence[int]) -> str:

@@ -228,3 +228,8 @@ def centre(x, y, n: ct.Constant[int]):
     tile = ct.load(x, (ct.bid(0), 0), (1, n), padding_mode=ct.PaddingMode.NEG_INF)  # padded
     moved = tile - ct.sum(tile, 1, keepdims=True) / n
     ct.store(y, (ct.bid(0), 0), moved / ct.sum(moved * moved, 1, keepdims=True))
+
+
+@ct.kernel
+def add_seven(x, y, n: ct.Constant[int]):
+    ct.store(y, (ct.bid(0),), ct.load(x, (ct.bid(0),), (n,)) + 7.0)  # seven

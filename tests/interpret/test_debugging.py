@@ -265,6 +265,26 @@ def test_softmax_leads_back_to_its_sums() -> None:
     torch.testing.assert_close(found, y[20, 100])
 
 
+def test_constants_are_told_in_one_line() -> None:
+    y = vector()
+    trace = run(TRACE, 4, kernels.add_seven, vector(), y, N).trace_element(y, (20,))
+    assert [tile.op for tile in trace.tiles] == ["addf", "load_view_tko", "constant"]
+    assert str(trace).splitlines()[-1] == "    rhs = 7"
+
+
+def test_the_lines_and_blocks_that_wrote_a_tensor_are_told() -> None:
+    with interpreting("sm_90", TRACE) as interpreter:
+        y, z = torch.zeros(8 * N), torch.zeros(N)
+        launch(4, kernels.copy, vector(), y, N)
+        launch(1, kernels.add_seven, vector(), y[N : 2 * N], N)
+        copied, added = interpreter.debugging.writers(y).split("add_seven: ")
+        assert copied.startswith("copy: 3 of 4 blocks, (0, 0, 0) to (3, 0, 0), wrote others of its elements")
+        assert added.startswith("block (0, 0, 0) of 1 wrote others of its elements")
+        assert f"faulty_kernels.py:{line_of(kernels.add_seven, '# seven')}:" in added
+        assert interpreter.debugging.writers(y[N : 2 * N].view(4, 4).t()) == f"add_seven: {added}"
+        assert interpreter.debugging.writers(z) == "no kernel has stored into it"
+
+
 def test_what_no_kernel_wrote_cannot_be_traced() -> None:
     with interpreting("sm_90", TRACE) as interpreter:
         y = torch.zeros(4 * N)
