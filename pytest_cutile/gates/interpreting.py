@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -35,8 +36,8 @@ LARGEST_BYTES = 8 << 20
 """Size of all tensors of a case up to which it is interpreted unasked."""
 LARGEST_FLOPS = 5e9
 """Likewise, its floating-point operations."""
-LINES_TOLD = 16
-"""Of how a wrong element came to be."""
+TILES_TOLD = 12
+"""Of those that a wrong element came from."""
 TOO_LARGE = (
     f"more than {LARGEST_BYTES >> 20} MiB or {LARGEST_FLOPS / 1e9:.0f} GFLOP are interpreted only with "
     "--correct-on=interpreter"
@@ -54,6 +55,7 @@ class Interpreting:
         self._blocked: Blocked | None = None
         self._compilations: dict[bytes, Future[Compiled]] = {}
         self._launches = self._shown = 0
+        self._unwritten: KernelFault | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -153,7 +155,8 @@ class Interpreting:
         try:
             return check(self._run)
         except KernelMismatch as mismatch:
-            raise KernelMismatch(f"{prefix}{mismatch}{self._tell(check)}") from None
+            told = "" if mismatch.output is None else self._tell(check)
+            raise KernelMismatch(f"{prefix}{mismatch}{told}") from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except Exception as error:
@@ -162,7 +165,8 @@ class Interpreting:
                 raise
             if is_unknown(fault):
                 raise Blocked(Reason.NOT_INTERPRETED, in_one_line(fault)) from None
-            fault.message = f"{prefix}{fault.message}"
+            told = self._tell_writers(check) if fault is self._unwritten else ""
+            fault.message = f"{prefix}{fault.message}{told}"
             raise
 
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -176,14 +180,15 @@ class Interpreting:
             self.show_watched()
         if self._asked.block is not None:
             raise Blocked(Reason.ONE_BLOCK, f"only block {self._asked.block} was run, and nothing compared")
-        found = dict(named_tensors(outputs, "output"))
-        if self._interpreter is not None:
-            try:
-                self._interpreter.check_written([*found.values()], [*found])
-            except Exception as error:
-                if (fault := as_fault(error)) is not None and not fault.kernel:
-                    fault.kernel = getattr(fn, "__qualname__", None) or type(fn).__name__
-                raise
+        for name, tensor in named_tensors(outputs, "output"):
+            if self._interpreter is not None:
+                try:
+                    self._interpreter.check_written([tensor], [name])
+                except Exception as error:
+                    if (fault := as_fault(error)) is not None:
+                        self._unwritten = fault
+                        fault.kernel = fault.kernel or getattr(fn, "__qualname__", None) or type(fn).__name__
+                    raise
         return outputs
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
@@ -204,37 +209,68 @@ class Interpreting:
         finally:
             interpreter.options = options
 
-    def _tell(self, check: Check) -> str:
-        """Return how the worst element of a wrong result came to be, and where a NaN or Inf in it was born.
+    @contextmanager
+    def _once_more(self) -> Iterator[Interpreter]:
+        """Record all stores while a check is made once more, of which nothing else is to be seen.
 
-        Nothing is recorded until a result is wrong, because that takes time: the check is made once more.
+        Nothing is recorded until something is wrong, because that takes time.
         """
-        import torch
-
         interpreter = self._interpreter
         if interpreter is None:
-            return ""
+            raise RuntimeError("a check is made inside of `active`")
+        options = replace(interpreter.options, trace_writes=True, find_nonfinite=True, watch=())
+        shown = self._launches == self._shown
+        with interpreter.under(options), contextlib.redirect_stdout(io.StringIO()):
+            yield interpreter
+        if shown:
+            self._shown = self._launches
+
+    def _tell(self, check: Check) -> str:
+        """Return where a NaN or Inf in the worst element of a wrong result was born, and who wrote it."""
+        import torch
+
         told: list[str] = []
-        with interpreter.under(replace(interpreter.options, trace_writes=True, find_nonfinite=True)):
+        with self._once_more() as interpreter:
             try:
-                check(self._run)
+                check(_call)
             except KernelMismatch as mismatch:
                 if mismatch.output is None:
                     return ""
                 worst = mismatch.output[mismatch.index]
-                with contextlib.suppress(LookupError):  # the host wrote it
-                    told.append(f"{interpreter.trace_element(mismatch.output, mismatch.index)}")
                 nonfinite = interpreter.nonfinite
                 if torch.isnan(worst) and (origin := nonfinite.first("NaN")):
-                    told.append(f"the first NaN that was stored: {origin}")
+                    told += f"the first NaN that was stored: {origin}".splitlines()
                 if torch.isinf(worst) and (origin := nonfinite.first("Inf")):
-                    told.append(f"the first Inf that was stored: {origin}")
+                    told += f"the first Inf that was stored: {origin}".splitlines()
+                with contextlib.suppress(LookupError):  # the host wrote it
+                    trace = interpreter.trace_element(mismatch.output, mismatch.index)
+                    head = f"{replace(trace, tiles=())}".splitlines()
+                    tiles = f"{trace}".splitlines()[len(head) :]
+                    if len(tiles) > TILES_TOLD:
+                        tiles[TILES_TOLD:] = ["  ..."]
+                    told += head + tiles
             except Exception:  # noqa: BLE001 - the failure that is explained matters more
                 return ""
-        lines = "\n".join(told).splitlines()
-        if len(lines) > LINES_TOLD:
-            lines[LINES_TOLD:] = ["  ..."]
-        return "".join(f"\n  {line}" for line in lines)
+        return "".join(f"\n  {line}" for line in told)
+
+    def _tell_writers(self, check: Check) -> str:
+        """Return which lines and blocks stored into the output that is not written to its last element."""
+        told = ""
+
+        def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            nonlocal told
+            outputs = fn(*args, **kwargs)
+            for name, tensor in named_tensors(outputs, "output"):
+                try:
+                    recorded.check_written([tensor], [name])
+                except Exception:
+                    told = recorded.debugging.writers(tensor)
+                    raise
+            return outputs
+
+        with self._once_more() as recorded, contextlib.suppress(Exception):
+            check(run)
+        return "".join(f"\n  {line}" for line in told.splitlines())
 
     def show_watched(self) -> None:
         """Print what was computed at the line that somebody watches, since the last time."""
@@ -244,6 +280,10 @@ class Interpreting:
         self._shown = self._launches
         print(f"\n{interpreter.watched}")  # noqa: T201 - asked for on the command line
         interpreter.debugging = type(interpreter.debugging)(interpreter.options)
+
+
+def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return fn(*args, **kwargs)
 
 
 # -- faults, known without importing the interpreter, which imports torch ------------------------------

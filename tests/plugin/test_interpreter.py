@@ -409,6 +409,64 @@ def test_the_birth_of_a_nan_is_told(no_gpu):
     result.stdout.fnmatch_lines(["*the first Inf that was stored: add_kernel: divf *", "*add.py:13:*"])
 
 
+def test_a_wrong_result_is_watched_and_prints_once_and_is_told_whole(no_gpu):
+    text = ADD.replace(STORE, "c = a + b\n    ct.printf('BLOCK')\n    ct.store(C, (i,), c * 2 / (c - c))")
+    text = text.replace("    c = torch", "    print('LAUNCHED')\n    c = torch")
+    no_gpu.kernel(text, name="add")
+    line = text.splitlines().index("    c = a + b") + 1
+    for watch in ((), (f"--interpret-watch=mykernels/add.py:{line}",)):
+        result = no_gpu.run(*watch, gates="cutile_correct")
+        result.assert_outcomes(failed=1, deselected=3)
+        result.stdout.fnmatch_lines(
+            [
+                "*the first Inf that was stored: add_kernel: divf *",
+                "*add_kernel wrote C[[]*[]] last in block (*",
+                "*value = divf at *",
+                "*rhs = 2",
+            ]
+        )
+        assert result.stdout.str().count("LAUNCHED") == 1
+        assert result.stdout.str().count("BLOCK") == 8
+        assert result.stdout.str().count("tile<128xf16> in block (0, 0, 0)") == len(watch)
+
+
+def test_a_result_of_another_shape_is_not_made_again(no_gpu):
+    no_gpu.pytester.makepyfile(
+        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
+        + """
+launched = []
+
+def twice(a):
+    launched.append(a)
+    return add(a, a)
+
+def test_shape(make_tensor, check_kernel):
+    try:
+        check_kernel(twice, make_tensor((300,), "float16"), reference=lambda a: a.sum())
+    finally:
+        assert len(launched) == 1
+"""
+    )
+    result = no_gpu.run("test_mine.py", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*in structure or shape:*"])
+    assert "len(launched)" not in result.stdout.str()
+
+
+def test_an_output_that_is_not_written_tells_who_wrote_the_rest(no_gpu):
+    no_gpu.kernel(ADD.replace("(ct.cdiv(a.numel(), 128),)", "(4,)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*nothing has written * of 1000 elements of output, [[]512[]] first",
+            "*add_kernel: 4 of 4 blocks, (0, 0, 0) to (3, 0, 0), wrote others of its elements",
+            "*add.py:12:*",
+            f"*{STORE}",
+        ]
+    )
+
+
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
     from pytest_cutile.interpret.launch import Interpreter
 
