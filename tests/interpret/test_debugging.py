@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,8 +75,10 @@ def test_a_watched_line_without_operations_says_which_lines_have_some() -> None:
     line = line_of(kernels.copy, "def copy")
     watched = run(Options(watch=(f"{FILE}:{line - 1}",)), 4, kernels.copy, vector(), vector(), N).watched
     assert not watched.values
-    assert str(watched).startswith(f"no operation ran on {FILE}:{line - 1} in the blocks [(0, 0, 0)]")
-    assert f"{line + 2}]" in str(watched)
+    assert str(watched).startswith(
+        f"no operation ran on {FILE}:{line - 1} in block (0, 0, 0); there are some on lines "
+    )
+    assert str(watched).endswith(f" and {line + 2}")
     with pytest.raises(ValueError, match="no line of source"), interpreting("sm_90", Options(watch=("x",))):
         pass
     with interpreting("sm_90") as interpreter, pytest.raises(ValueError, match="no line is watched"):
@@ -305,3 +309,25 @@ def test_faults_are_the_same_when_writers_are_followed() -> None:
     for options in (TRACE, FIND):
         with interpreting("sm_90", options), pytest.raises(Exception, match="chance"):
             launch(4, kernels.store_together, vector(), vector(), 2, N)
+
+
+# -- by hand ------------------------------------------------------------------------------------------
+
+
+def test_the_script_of_the_docs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "interpreter.md").read_text()
+    section = text.partition("## Outside pytest")[2].partition("\n## ")[0]
+    script = [line[4:] for line in section.splitlines() if not line or line.startswith("    ")]
+    file = tmp_path / "invert.py"
+    file.write_text("\n".join(script).strip() + "\n")
+    runpy.run_path(str(file))
+    told = capsys.readouterr().out
+    for expected in (
+        f"load_view_tko at {file}:9:9: tile<64xf32> in block (0, 0, 0)",
+        "divf makes Inf of lhs = 1, rhs = 0 (element [0] of the tile, in block (0, 0, 0))",
+        "invert_kernel wrote Y[70] last in block (1, 0, 0)",
+        "nothing has written 58 of 250 elements of y, [192] first",
+    ):
+        assert expected in told
+    for name in Options.__dataclass_fields__:
+        assert f"| `{name}=" in section
