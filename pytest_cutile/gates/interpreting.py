@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -53,7 +54,8 @@ class Interpreting:
         self._asked = engine.settings.interpretation
         self._interpreter: Interpreter | None = None
         self._blocked: Blocked | None = None
-        self._compilations: dict[bytes, Future[Compiled]] = {}
+        self._compilations: dict[bytes, tuple[str, Future[Compiled]]] = {}
+        """Names of kernels, and what comes of them, by their Tile IR."""
         self._launches = self._shown = 0
         self._unwritten: KernelFault | None = None
 
@@ -105,7 +107,7 @@ class Interpreting:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
         self._launches += 1
         if job.bytecode not in self._compilations:
-            self._compilations[job.bytecode] = self._engine.compiler.submit(job)
+            self._compilations[job.bytecode] = job.kernel, self._engine.compiler.submit(job)
 
     def wait_for_compiler(self) -> None:
         """Wait until the real compiler has accepted all that was interpreted.
@@ -113,8 +115,18 @@ class Interpreting:
         Raises:
             CompileError: it rejects a kernel.
         """
-        futures = [*self._compilations.values()]
-        wait_for(futures, lambda: self._engine.progress("compiling what was interpreted"))
+        started = time.monotonic()
+        limit = self._engine.settings.compile_timeout_s
+
+        def show() -> None:
+            names = [name for name, future in self._compilations.values() if not future.done()]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            what = f"compiling {''.join(names[:1])}{more} for {self._arch} after its interpretation"
+            waited = time.monotonic() - started
+            self._engine.progress(f"{what}: {waited:.0f} s of {limit:g} s")
+
+        futures = [future for _, future in self._compilations.values()]
+        wait_for(futures, show)
         for future in futures:
             future.result()
 

@@ -2,6 +2,9 @@
 
 import contextlib
 import sys
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -298,6 +301,25 @@ def test_results_say_where_they_are_from(no_gpu):
     no_gpu.run("--junitxml=report.xml", "--kernel-summary=summary.md", gates="cutile_correct")
     assert 'name="cutile.correct.on" value="interpreter"' in (no_gpu.path / "report.xml").read_text()
     assert "by interpretation on the CPU: 1 case" in (no_gpu.path / "summary.md").read_text()
+
+
+def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long():
+    slow: Any = Future()
+    said: list[str] = []
+    settings = SimpleNamespace(interpretation=None, compile_timeout_s=300.0)
+
+    def progress(text):
+        said.append(text)
+        slow.set_result(None)
+
+    compiler = SimpleNamespace(submit=lambda _: slow)
+    engine: Any = SimpleNamespace(settings=settings, progress=progress, compiler=compiler)
+    waiting = interpreting.Interpreting(engine, "sm_90")
+    for kernel in ("add_kernel", "scale_kernel"):
+        job: Any = SimpleNamespace(bytecode=kernel, kernel=kernel)
+        waiting._compile(job)
+    waiting.wait_for_compiler()
+    assert said == ["compiling add_kernel and 1 more for sm_90 after its interpretation: 1 s of 300 s"]
 
 
 # -- beside a GPU ------------------------------------------------------------------------------------
