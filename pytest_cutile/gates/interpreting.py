@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import io
 import sys
@@ -12,6 +13,8 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_cutile.compile import Compiled
 from pytest_cutile.core.settings import CheckOn
@@ -58,6 +61,8 @@ class Interpreting:
         """Names of kernels, and what comes of them, by their Tile IR."""
         self._launches = self._shown = 0
         self._unwritten: KernelFault | None = None
+        self.faults: list[KernelFault] = []
+        """Those that the test's launches raised where nobody expected them."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -88,6 +93,7 @@ class Interpreting:
         try:
             context = interpreting(self._arch, self._options(), seen=self._compile)
             self._interpreter = stack.enter_context(context)
+            self._interpreter.on_fault = self._note_fault
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         if self._engine.settings.xdist_worker or self._asked.correct_on is not CheckOn.INTERPRETER:
@@ -108,6 +114,10 @@ class Interpreting:
         self._launches += 1
         if job.bytecode not in self._compilations:
             self._compilations[job.bytecode] = job.kernel, self._engine.compiler.submit(job)
+
+    def _note_fault(self, fault: KernelFault) -> None:
+        if not is_unknown(fault) and not _is_expected():
+            self.faults.append(fault)
 
     def wait_for_compiler(self) -> None:
         """Wait until the real compiler has accepted all that was interpreted.
@@ -232,8 +242,10 @@ class Interpreting:
             raise RuntimeError("a check is made inside of `active`")
         options = replace(interpreter.options, trace_writes=True, find_nonfinite=True, watch=())
         shown = self._launches == self._shown
+        faults = [*self.faults]
         with interpreter.under(options), contextlib.redirect_stdout(io.StringIO()):
             yield interpreter
+        self.faults = faults
         if shown:
             self._shown = self._launches
 
@@ -316,6 +328,14 @@ def in_one_line(fault: KernelFault) -> str:
     """Return a fault with its place, but without the source text."""
     first = f"{fault}".partition("\n")[0]
     return f"{first} ({fault.location})" if fault.location is not None else first
+
+
+def _is_expected() -> bool:
+    """Return whether the code that runs is inside of a `pytest.raises`: it waits for what it will catch."""
+    return any(
+        type(each) is pytest.ExceptionInfo and getattr(each, "_excinfo", ()) is None
+        for each in gc.get_objects()
+    )
 
 
 def _is_installed(name: str) -> bool:

@@ -228,6 +228,49 @@ def test_a_fault_of_a_plain_launch_shows_the_tests_line_and_not_ours(no_gpu):
     assert text.count("check_bounds=False)") == 1
 
 
+def test_a_fault_that_a_test_swallows_is_a_warning_unless_it_is_expected(no_gpu):
+    no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
+    no_gpu.pytester.makepyfile(
+        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
+        + """
+import threading
+
+import cuda.tile
+import pytest
+from mykernels.add import add_kernel
+
+def test_swallowed(arch):
+    a = torch.ones(300)
+    try:
+        cuda.tile.launch(torch.cuda.current_stream(), (3,), add_kernel, (a, a, torch.ones(300), 128))
+    except Exception:
+        pass
+
+def test_thread(arch):
+    thread = threading.Thread(target=test_swallowed, args=(arch,))
+    thread.start()
+    thread.join()
+
+def test_expected(arch):
+    with pytest.raises(Exception, match="block"):
+        add(*torch.ones(2, 300, device='cuda'))
+"""
+    )
+    result = no_gpu.run("test_mine.py", "-W", "default", gates="")
+    result.assert_outcomes(passed=3, warnings=2)
+    result.stdout.fnmatch_lines(
+        [
+            "test_mine.py::test_swallowed",
+            "test_mine.py::test_thread",
+            "*PytestWarning: the test passed over a fault: add_kernel in block (*add.py:12:*)",
+        ]
+    )
+    result = no_gpu.run("test_mine.py", "-W", "error", gates="")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["the test passed over a fault: add_kernel in block (*add.py:12:*)"])
+    assert "pytest_cutile/" not in result.stdout.str()
+
+
 def test_a_plain_launch_that_the_compiler_rejects_fails(rejected):
     rejected.pytester.makepyfile(test_mine=MINE)
     result = rejected.run("test_mine.py", gates="")
