@@ -43,7 +43,8 @@ class Debugging:
             self.nonfinite.begin_launch(machine, entry, arguments)
             observers.append(self.nonfinite)
         if self.provenance is not None:
-            self.provenance.begin_launch(machine)
+            self.provenance.begin_launch(machine, entry)
+            observers.append(self.provenance)
             machine.memory.observer = self.provenance
         machine.observers = observers
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from pytest_cutile.interpret.analysis import every_op
 from pytest_cutile.interpret.births import element_of
 from pytest_cutile.interpret.faults import excerpt, user_location
 from pytest_cutile.interpret.ops.access import accessed
@@ -16,7 +17,7 @@ from pytest_cutile.interpret.show import show_number, show_row, summary
 from pytest_cutile.interpret.watch import block_of
 
 if TYPE_CHECKING:
-    from pytest_cutile.interpret.ir import Location, Op
+    from pytest_cutile.interpret.ir import Entry, Location, Op
     from pytest_cutile.interpret.machine import Frame, Machine
     from pytest_cutile.interpret.memory import Allocation
 
@@ -104,6 +105,12 @@ class _Node:
     tile: torch.Tensor
     loaded: tuple[torch.Tensor, torch.Tensor | None] | None = None
     children: list[_Node] = field(default_factory=list)
+    last: Sequence[tuple[list[int], _Node]] = ()
+    """Of a loop: what the last iteration of these blocks ended with; the last one that has a block counts."""
+
+
+Ended: TypeAlias = dict[tuple[int, int], list[tuple[list[int], _Node]]]
+"""What the last iterations of loops ended with, by the loop and its result; see `_Node.last`."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -139,11 +146,39 @@ class Provenance:
         self._machine: Machine | None = None
         self._launch = -1
         self._bytes = 0
+        self._ends: dict[int, list[tuple[Op, int, Op, int]]] = {}
+        """Loop, place among its results, end and value, by what makes a value that iterations end with."""
+        self._running: dict[tuple[int, int], list[tuple[list[int], Frame, Op, int]]] = {}
+        self._ended: Ended = {}
 
-    def begin_launch(self, machine: Machine) -> None:
+    def begin_launch(self, machine: Machine, entry: Entry) -> None:
         """Follow another launch."""
         self._machine = machine
         self._launch += 1
+        self._ends, self._running, self._ended = {}, {}, {}
+        for loop in every_op(entry.body):
+            if loop.name == "for" and id(loop) not in machine.definitions.private:
+                end = loop.regions[0].ops[-1]
+                for at, value in enumerate(end.operands.get("values", ())):
+                    source = machine.definitions.made_by.get((id(end), value))
+                    if source is not None:
+                        self._ends.setdefault(id(source), []).append((loop, at, end, value))
+
+    def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
+        """Remember the last iteration of each loop."""
+        for loop, at, end, value in self._ends.get(id(op), ()):
+            blocks = frame.blocks.tolist()
+            running = self._running.setdefault((id(loop), at), [])
+            running[:] = [each for each in running if not set(each[0]) <= set(blocks)]
+            running.append((blocks, frame, end, value))
+        if op.name == "for":
+            for at, result in enumerate(op.results):
+                found = self._running.pop((id(op), at), ())
+                self._ended[id(op), result] = [
+                    (blocks, _walk(machine, inside, end, "last iteration", value, self._ended))
+                    for blocks, inside, end, value in found
+                    if self._bytes < MAX_BYTES and isinstance(inside[value], torch.Tensor)
+                ]
 
     def loaded(
         self, frame: Frame, allocation: Allocation, elements: torch.Tensor, chosen: torch.Tensor | None
@@ -163,7 +198,7 @@ class Provenance:
         shape = (frame.size, *elements.shape[1:])
         elements = elements.expand(shape)
         if value is not None and self._bytes < MAX_BYTES:
-            node = _walk(machine, frame, op, "value", value)
+            node = _walk(machine, frame, op, "value", value, self._ended)
             self._bytes += sum(each.tile.numel() * each.tile.element_size() for each in _all(node))
             self._bytes += elements.numel() * elements.element_size()
         self._stores.append(
@@ -229,7 +264,8 @@ class Provenance:
             where = store.elements[row] == target
             if store.chosen is not None:
                 where = where & store.chosen[row]
-            _collect(tiles, store, store.value, row, _first(where.nonzero(), store.value.tile.shape[1:]), 0)
+            position = _first(where.nonzero(), store.value.tile.shape[1:])
+            _collect(tiles, store, store.value, block, row, position, 0)
         return Trace(
             launch=store.launch,
             kernel=store.machine.kernel,
@@ -273,7 +309,7 @@ def _first(where: torch.Tensor, shape: tuple[int, ...]) -> Position | None:
     return tuple(min(int(at), length - 1) for at, length in zip(where[-1], shape, strict=True))
 
 
-def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int) -> _Node:
+def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int, ended: Ended) -> _Node:
     """Return the tiles that a value was made of."""
     count = 0
 
@@ -287,6 +323,8 @@ def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int) -> _Nod
         kind = _type_of(source, value, tile)
         node = _Node(role=role, op=source, type=kind, tile=tile)
         if source is None or source.name in _ENDS:
+            if source is not None and source.name == "for":
+                node.last = ended.get((id(source), value), ())
             if source is not None and source.name.startswith("load_"):
                 addresses, inside, _ = accessed(machine, frame, source)
                 node.loaded = addresses, inside
@@ -312,17 +350,30 @@ def _type_of(source: Op | None, value: int, tile: torch.Tensor) -> str:
 
 
 def _all(node: _Node) -> list[_Node]:
-    return [node, *(each for child in node.children for each in _all(child))]
+    below = [*node.children, *(last for _, last in node.last)]
+    return [node, *(each for child in below for each in _all(child))]
 
 
 def _collect(
-    tiles: list[TracedTile], store: _Store, node: _Node, row: int, position: Position | None, depth: int
+    tiles: list[TracedTile],
+    store: _Store,
+    node: _Node,
+    block: int,
+    row: int,
+    position: Position | None,
+    depth: int,
 ) -> None:
     """List what a node and those below it were in one block."""
     tile = block_of(node.tile, row)
     source = ""
     if (constant := _constant(node)) is not None:
         node = _Node(role=node.role, op=constant, type=node.type, tile=node.tile)
+    for blocks, last in reversed(node.last):
+        if block in blocks:
+            below = blocks.index(block), last
+            break
+    else:
+        below = None
     if node.loaded is not None and position is not None and None not in position:
         source = _loaded_from(store, node, row, [at or 0 for at in position])
     tiles.append(
@@ -342,7 +393,9 @@ def _collect(
         before = None
         if position is not None:
             before = _position_before(node.op, child, position, tuple(tile.shape))
-        _collect(tiles, store, child, row, before, depth + 1)
+        _collect(tiles, store, child, block, row, before, depth + 1)
+    if below is not None:
+        _collect(tiles, store, below[1], block, below[0], position, depth + 1)
 
 
 def _constant(node: _Node) -> Op | None:

@@ -233,3 +233,12 @@ def centre(x, y, n: ct.Constant[int]):
 @ct.kernel
 def add_seven(x, y, n: ct.Constant[int]):
     ct.store(y, (ct.bid(0),), ct.load(x, (ct.bid(0),), (n,)) + 7.0)  # seven
+
+
+@ct.kernel
+def sum_tiles_before(x, y, n: ct.Constant[int]):
+    i = ct.bid(0)
+    acc = ct.zeros((n,), dtype=ct.float32)
+    for k in range(i):
+        acc = acc + ct.load(x, (k,), (n,))
+    ct.store(y, (i,), acc)

@@ -228,6 +228,12 @@ def test_an_element_leads_to_its_block_its_line_and_the_tiles_it_came_from() -> 
     assert [tile.op for tile in (stored, scaled, acc)] == ["ftof", "mulf", "for"]
     assert torch.equal(stored.tile, z[4:8, :4])
     assert stored.position == acc.position == (1, 2)
+    product = trace.tiles[3]
+    assert (product.role, product.op, product.position) == ("last iteration", "mmaf", (1, 2))
+    loads = [tile for tile in trace.tiles if tile.op == "load_view_tko"]
+    assert [tile.role for tile in loads] == ["lhs", "rhs"]
+    assert torch.equal(loads[0].tile, x[4:8, 8:12])
+    assert torch.equal(loads[1].tile, y[8:12, :4])
     torch.testing.assert_close(acc.tile, x[4:8] @ y[:, :4])
     assert f"[1, 2] = {float(z[5, 2]):.6g}" in str(trace)
     assert "sum_products wrote z[5, 2] last in block (1, 0, 0)" in str(trace)
@@ -267,6 +273,17 @@ def test_softmax_leads_back_to_its_sums() -> None:
     assert inverse.position == (4, 0)
     found = exponential.tile[4, 100] * inverse.tile[4, 0]
     torch.testing.assert_close(found, y[20, 100])
+
+
+def test_blocks_whose_loops_end_sooner_have_their_own_last_iteration() -> None:
+    x, y = vector(), torch.zeros(4 * N)
+    interpreter = run(TRACE, 4, kernels.sum_tiles_before, x, y, N)
+    for block in range(1, 4):
+        trace = interpreter.trace_element(y, (block * N + 5,))
+        [load] = [tile for tile in trace.tiles if tile.op == "load_view_tko"]
+        assert load.source == f"x[{(block - 1) * N + 5}]"
+    first = interpreter.trace_element(y, (5,))
+    assert [tile.op for tile in first.tiles] == ["for"]
 
 
 def test_constants_are_told_in_one_line() -> None:
