@@ -402,7 +402,7 @@ def _interpreted(item: pytest.Item) -> AbstractContextManager[None]:
         return nullcontext()
     from pytest_cutile.gates.outcome import LaunchesOutcome
 
-    return LaunchesOutcome(engine_of(item.config), interpreting)
+    return LaunchesOutcome(engine_of(item.config), interpreting, item)
 
 
 def _shown(item: pytest.Item) -> AbstractContextManager[None]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
+import io
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_cutile.compile import Compiled
 from pytest_cutile.core.settings import CheckOn
@@ -35,8 +40,8 @@ LARGEST_BYTES = 8 << 20
 """Size of all tensors of a case up to which it is interpreted unasked."""
 LARGEST_FLOPS = 5e9
 """Likewise, its floating-point operations."""
-LINES_TOLD = 16
-"""Of how a wrong element came to be."""
+TILES_TOLD = 12
+"""Of those that a wrong element came from."""
 TOO_LARGE = (
     f"more than {LARGEST_BYTES >> 20} MiB or {LARGEST_FLOPS / 1e9:.0f} GFLOP are interpreted only with "
     "--correct-on=interpreter"
@@ -52,8 +57,12 @@ class Interpreting:
         self._asked = engine.settings.interpretation
         self._interpreter: Interpreter | None = None
         self._blocked: Blocked | None = None
-        self._compilations: dict[bytes, Future[Compiled]] = {}
+        self._compilations: dict[bytes, tuple[str, Future[Compiled]]] = {}
+        """Names of kernels, and what comes of them, by their Tile IR."""
         self._launches = self._shown = 0
+        self._unwritten: KernelFault | None = None
+        self.faults: list[KernelFault] = []
+        """Those that the test's launches raised where nobody expected them."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -84,6 +93,7 @@ class Interpreting:
         try:
             context = interpreting(self._arch, self._options(), seen=self._compile)
             self._interpreter = stack.enter_context(context)
+            self._interpreter.on_fault = self._note_fault
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         if self._engine.settings.xdist_worker or self._asked.correct_on is not CheckOn.INTERPRETER:
@@ -103,7 +113,11 @@ class Interpreting:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
         self._launches += 1
         if job.bytecode not in self._compilations:
-            self._compilations[job.bytecode] = self._engine.compiler.submit(job)
+            self._compilations[job.bytecode] = job.kernel, self._engine.compiler.submit(job)
+
+    def _note_fault(self, fault: KernelFault) -> None:
+        if not is_unknown(fault) and not _is_expected():
+            self.faults.append(fault)
 
     def wait_for_compiler(self) -> None:
         """Wait until the real compiler has accepted all that was interpreted.
@@ -111,8 +125,18 @@ class Interpreting:
         Raises:
             CompileError: it rejects a kernel.
         """
-        futures = [*self._compilations.values()]
-        wait_for(futures, lambda: self._engine.progress("compiling what was interpreted"))
+        started = time.monotonic()
+        limit = self._engine.settings.compile_timeout_s
+
+        def show() -> None:
+            names = [name for name, future in self._compilations.values() if not future.done()]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            what = f"compiling {''.join(names[:1])}{more} for {self._arch} after its interpretation"
+            waited = time.monotonic() - started
+            self._engine.progress(f"{what}: {waited:.0f} s of {limit:g} s")
+
+        futures = [future for _, future in self._compilations.values()]
+        wait_for(futures, show)
         for future in futures:
             future.result()
 
@@ -153,7 +177,8 @@ class Interpreting:
         try:
             return check(self._run)
         except KernelMismatch as mismatch:
-            raise KernelMismatch(f"{prefix}{mismatch}{self._tell(check)}") from None
+            told = "" if mismatch.output is None else self._tell(check)
+            raise KernelMismatch(f"{prefix}{mismatch}{told}") from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except Exception as error:
@@ -164,7 +189,8 @@ class Interpreting:
                 raise
             if is_unknown(fault):
                 raise Blocked(Reason.NOT_INTERPRETED, in_one_line(fault)) from None
-            fault.message = f"{prefix}{fault.message}"
+            told = self._tell_writers(check) if fault is self._unwritten else ""
+            fault.message = f"{prefix}{fault.message}{told}"
             raise
 
     def _run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -178,14 +204,15 @@ class Interpreting:
             self.show_watched()
         if self._asked.block is not None:
             raise Blocked(Reason.ONE_BLOCK, f"only block {self._asked.block} was run, and nothing compared")
-        found = dict(named_tensors(outputs, "output"))
-        if self._interpreter is not None:
-            try:
-                self._interpreter.check_written([*found.values()], [*found])
-            except Exception as error:
-                if (fault := as_fault(error)) is not None and not fault.kernel:
-                    fault.kernel = getattr(fn, "__qualname__", None) or type(fn).__name__
-                raise
+        for name, tensor in named_tensors(outputs, "output"):
+            if self._interpreter is not None:
+                try:
+                    self._interpreter.check_written([tensor], [name])
+                except Exception as error:
+                    if (fault := as_fault(error)) is not None:
+                        self._unwritten = fault
+                        fault.kernel = fault.kernel or getattr(fn, "__qualname__", None) or type(fn).__name__
+                    raise
         return outputs
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
@@ -206,37 +233,70 @@ class Interpreting:
         finally:
             interpreter.options = options
 
-    def _tell(self, check: Check) -> str:
-        """Return how the worst element of a wrong result came to be, and where a NaN or Inf in it was born.
+    @contextmanager
+    def _once_more(self) -> Iterator[Interpreter]:
+        """Record all stores while a check is made once more, of which nothing else is to be seen.
 
-        Nothing is recorded until a result is wrong, because that takes time: the check is made once more.
+        Nothing is recorded until something is wrong, because that takes time.
         """
-        import torch
-
         interpreter = self._interpreter
         if interpreter is None:
-            return ""
+            raise RuntimeError("a check is made inside of `active`")
+        options = replace(interpreter.options, trace_writes=True, find_nonfinite=True, watch=())
+        shown = self._launches == self._shown
+        faults = [*self.faults]
+        with interpreter.under(options), contextlib.redirect_stdout(io.StringIO()):
+            yield interpreter
+        self.faults = faults
+        if shown:
+            self._shown = self._launches
+
+    def _tell(self, check: Check) -> str:
+        """Return where a NaN or Inf in the worst element of a wrong result was born, and who wrote it."""
+        import torch
+
         told: list[str] = []
-        with interpreter.under(replace(interpreter.options, trace_writes=True, find_nonfinite=True)):
+        with self._once_more() as interpreter:
             try:
-                check(self._run)
+                check(_call)
             except KernelMismatch as mismatch:
                 if mismatch.output is None:
                     return ""
                 worst = mismatch.output[mismatch.index]
-                with contextlib.suppress(LookupError):  # the host wrote it
-                    told.append(f"{interpreter.trace_element(mismatch.output, mismatch.index)}")
                 nonfinite = interpreter.nonfinite
                 if torch.isnan(worst) and (origin := nonfinite.first("NaN")):
-                    told.append(f"the first NaN that was stored: {origin}")
+                    told += f"the first NaN that was stored: {origin}".splitlines()
                 if torch.isinf(worst) and (origin := nonfinite.first("Inf")):
-                    told.append(f"the first Inf that was stored: {origin}")
+                    told += f"the first Inf that was stored: {origin}".splitlines()
+                with contextlib.suppress(LookupError):  # the host wrote it
+                    trace = interpreter.trace_element(mismatch.output, mismatch.index)
+                    head = f"{replace(trace, tiles=())}".splitlines()
+                    tiles = f"{trace}".splitlines()[len(head) :]
+                    if len(tiles) > TILES_TOLD:
+                        tiles[TILES_TOLD:] = ["  ..."]
+                    told += head + tiles
             except Exception:  # noqa: BLE001 - the failure that is explained matters more
                 return ""
-        lines = "\n".join(told).splitlines()
-        if len(lines) > LINES_TOLD:
-            lines[LINES_TOLD:] = ["  ..."]
-        return "".join(f"\n  {line}" for line in lines)
+        return "".join(f"\n  {line}" for line in told)
+
+    def _tell_writers(self, check: Check) -> str:
+        """Return which lines and blocks stored into the output that is not written to its last element."""
+        told = ""
+
+        def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            nonlocal told
+            outputs = fn(*args, **kwargs)
+            for name, tensor in named_tensors(outputs, "output"):
+                try:
+                    recorded.check_written([tensor], [name])
+                except Exception:
+                    told = recorded.debugging.writers(tensor)
+                    raise
+            return outputs
+
+        with self._once_more() as recorded, contextlib.suppress(Exception):
+            check(run)
+        return "".join(f"\n  {line}" for line in told.splitlines())
 
     def show_watched(self) -> None:
         """Print what was computed at the line that somebody watches, since the last time."""
@@ -246,6 +306,10 @@ class Interpreting:
         self._shown = self._launches
         print(f"\n{interpreter.watched}")  # noqa: T201 - asked for on the command line
         interpreter.debugging = type(interpreter.debugging)(interpreter.options)
+
+
+def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return fn(*args, **kwargs)
 
 
 # -- faults, known without importing the interpreter, which imports torch ------------------------------
@@ -272,6 +336,14 @@ def in_one_line(fault: KernelFault) -> str:
     """Return a fault with its place, but without the source text."""
     first = f"{fault}".partition("\n")[0]
     return f"{first} ({fault.location})" if fault.location is not None else first
+
+
+def _is_expected() -> bool:
+    """Return whether the code that runs is inside of a `pytest.raises`: it waits for what it will catch."""
+    return any(
+        type(each) is pytest.ExceptionInfo and getattr(each, "_excinfo", ()) is None
+        for each in gc.get_objects()
+    )
 
 
 def _is_installed(name: str) -> bool:

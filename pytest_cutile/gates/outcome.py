@@ -78,9 +78,10 @@ class LaunchesOutcome(AbstractContextManager[None]):
     package; but for an operation that the interpreter lacks, which is not the kernel's fault.
     """
 
-    def __init__(self, engine: Engine, interpreting: Interpreting) -> None:
+    def __init__(self, engine: Engine, interpreting: Interpreting, item: pytest.Item) -> None:
         self._engine = engine
         self._interpreting = interpreting
+        self._item = item
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -89,6 +90,12 @@ class LaunchesOutcome(AbstractContextManager[None]):
         __tracebackhide__ = True
         fault = as_fault(error)
         self._interpreting.show_watched()
+        for swallowed in self._interpreting.faults if error is None else ():
+            warning = pytest.PytestWarning(f"the test passed over a fault: {in_one_line(swallowed)}")
+            try:
+                self._item.warn(warning)
+            except pytest.PytestWarning:  # with -W error
+                raise pytest.fail.Exception(str(warning), pytrace=False) from None
         with GateOutcome(self._engine, ""):
             if error is None:
                 self._interpreting.wait_for_compiler()

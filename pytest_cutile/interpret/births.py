@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 
+from pytest_cutile.interpret.analysis import operands_of
 from pytest_cutile.interpret.faults import excerpt, user_location
 from pytest_cutile.interpret.ops.access import accessed
 from pytest_cutile.interpret.show import show_number
@@ -50,6 +51,8 @@ class Origin:
     """Names of the operands, and what they were for that element, as far as that is known."""
     element: str = ""
     """Name of the element that was loaded: "X[3, 5]"."""
+    infinity: str = ""
+    """What a NaN was made of, if that was an Inf: "the padding of load_view_tko at file:line:column"."""
 
     def __str__(self) -> str:
         if self.kind == "passed":
@@ -62,7 +65,37 @@ class Origin:
         else:
             found = ", ".join(f"{name} = {value}" for name, value in self.operands)
             text = f"{self.op} makes {self.value}{f' of {found}' if found else ''} ({at})"
-        return f"{self.kernel}: {text}" + (excerpt(self.location) if self.location else "")
+        text = f"{self.kernel}: {text}" + (excerpt(self.location) if self.location else "")
+        return text + (f"\n  its Inf comes from {self.infinity}" if self.infinity else "")
+
+
+@dataclass(eq=False, kw_only=True)
+class _Infinity:
+    """An operation that returned the Inf that a NaN was made of, and had none itself."""
+
+    op: Op | None
+    """None: it is a parameter of the kernel or of a loop."""
+    bad: torch.Tensor
+    """Which elements, `[blocks, ...]`."""
+    addresses: torch.Tensor | None = None
+    inside: torch.Tensor | None = None
+
+    def describe(self, machine: Machine, row: int) -> str:
+        """Return what it is, and where, in one block; empty if that block has none."""
+        bad = self.bad[row if len(self.bad) > 1 else 0]
+        if not bad.any():
+            return ""
+        if self.op is None:
+            return "a parameter of the kernel or of a loop"
+        place = user_location(self.op.location)
+        text = self.op.name
+        if self.addresses is not None:
+            index = tuple(int(each) for each in bad.nonzero()[0])
+            if self.inside is not None and not bool(element_of(self.inside, row, index)):
+                text = f"the padding of {text}"
+            elif found := machine.memory.at(int(element_of(self.addresses, row, index))):
+                text = f"{found[0].describe(found[1])}, loaded"
+        return f"{text} at {place}" if place else text
 
 
 @dataclass(eq=False, kw_only=True)
@@ -80,6 +113,7 @@ class _Candidate:
     """Which elements, `[blocks, ...]`."""
     operands: list[tuple[str, torch.Tensor]]
     addresses: torch.Tensor | None = None
+    infinity: _Infinity | None = None
 
     def origin(self, row: int, lanes: torch.Tensor) -> Origin:
         """Return the origin of the first of these elements of a block."""
@@ -105,6 +139,7 @@ class _Candidate:
                 if self.kind == "computed" and tile.shape[1:] == lanes.shape
             ),
             element=element,
+            infinity=self.infinity.describe(self.machine, row) if self.infinity else "",
         )
 
 
@@ -121,10 +156,17 @@ class NonfiniteFinder:
     def first(self, value: Value) -> Origin | None:
         """Return where the first NaN or Inf that was stored comes from; None: none was.
 
-        What pads tiles, and what was passed to the kernel, is named only if nothing else is left.
+        What pads tiles, and what was passed to the kernel, is named only if nothing else is left. So is what
+        was made in elements of a tile that are not stored: a sum may have spread it to those that are.
         """
-        kinds: tuple[Kind, ...]
-        for kinds in (("computed", "loaded"), ("passed",), ("padding",)):
+        made, padding = ("computed", "loaded"), ("padding",)
+        for kinds, spread in (
+            (made, False),
+            (("passed",), False),
+            (made, True),
+            (padding, False),
+            (padding, True),
+        ):
             for candidate in self._candidates:
                 if candidate.value != value or candidate.kind not in kinds:
                     continue
@@ -133,9 +175,10 @@ class NonfiniteFinder:
                     if not lanes.any():
                         continue
                     for stored in self._stored.get((value, candidate.launch, block), ()):
-                        same = stored.shape == lanes.shape
-                        if not same or (lanes & stored).any():
-                            return candidate.origin(row, lanes & stored if same else lanes)
+                        if spread or stored.shape != lanes.shape:
+                            return candidate.origin(row, lanes)
+                        if (lanes & stored).any():
+                            return candidate.origin(row, lanes & stored)
         return None
 
     def origins(self, value: Value) -> list[Origin]:
@@ -206,7 +249,8 @@ class NonfiniteFinder:
                 self._keep(machine, frame, op, bad, value, "loaded", None)
             else:
                 made = bad & ~_had(frame, op, bad, _TESTS[value])
-                self._keep(machine, frame, op, made, value, "computed", None)
+                infinity = _infinity(machine, frame, op) if value == "NaN" and made.any() else None
+                self._keep(machine, frame, op, made, value, "computed", None, infinity)
             return
         addresses, inside, padded = accessed(machine, frame, op)
         read = bad if inside is None else bad & inside
@@ -223,6 +267,7 @@ class NonfiniteFinder:
         value: Value,
         kind: Kind,
         addresses: torch.Tensor | None,
+        infinity: _Infinity | None = None,
     ) -> None:
         """Keep a candidate, if it has blocks that the operation has none of yet."""
         blocks = frame.blocks.tolist()
@@ -243,6 +288,7 @@ class NonfiniteFinder:
                 bad=bad,
                 operands=_tiles(frame, op),
                 addresses=addresses,
+                infinity=infinity,
             )
         )
 
@@ -273,6 +319,32 @@ def _tiles(frame: Frame, op: Op) -> list[tuple[str, torch.Tensor]]:
             if isinstance(tile, torch.Tensor) and tile.dtype.is_floating_point:
                 found.append((name, tile))
     return found
+
+
+def _infinity(machine: Machine, frame: Frame, op: Op) -> _Infinity | None:
+    """Follow the Inf among what an operation took, back to what had none of it; None: it took none.
+
+    All blocks are followed together, by the first operand that has one.
+    """
+    found: _Infinity | None = None
+    while True:
+        for value in operands_of(op):
+            tile = frame[value]
+            if not isinstance(tile, torch.Tensor) or not tile.dtype.is_floating_point:
+                continue
+            bad = torch.isinf(_wide(tile))
+            if bad.any():
+                break
+        else:
+            return found
+        source = machine.definitions.made_by.get((id(op), value))
+        found = _Infinity(op=source, bad=bad)
+        if source is None or source.name in _FLOW:
+            return found
+        if source.name.startswith("load_"):
+            found.addresses, found.inside, _ = accessed(machine, frame, source)
+            return found
+        op = source
 
 
 def _had(

@@ -43,6 +43,11 @@ class Debugging:
             self.nonfinite.begin_launch(machine, entry, arguments)
             observers.append(self.nonfinite)
         if self.provenance is not None:
-            self.provenance.begin_launch(machine)
+            self.provenance.begin_launch(machine, entry)
+            observers.append(self.provenance)
             machine.memory.observer = self.provenance
         machine.observers = observers
+
+    def writers(self, tensor: torch.Tensor) -> str:
+        """Return which lines wrote a tensor's elements last, and in which blocks; empty: unknown."""
+        return "" if self.provenance is None else self.provenance.writers(tensor)

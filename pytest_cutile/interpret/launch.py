@@ -95,6 +95,8 @@ class Interpreter:
         self.debugging = Debugging(self.options)
         self.kernels: list[str] = []
         """Names of the kernels that were launched, in that order."""
+        self.on_fault: Callable[[KernelFault], None] | None = None
+        """Is told of each fault of a launch, whoever catches it then."""
 
     def poison(self, tensor: torch.Tensor) -> None:
         """Fill a tensor that is made uninitialized, and remember that it is."""
@@ -141,6 +143,10 @@ class Interpreter:
             try:
                 for blocks in self._batches(machine, entry):
                     machine.run(entry, parameters, blocks)
+            except KernelFault as fault:
+                if self.on_fault is not None:
+                    self.on_fault(fault)
+                raise
             finally:
                 memory.end_launch()
 

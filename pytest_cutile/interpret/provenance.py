@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from pytest_cutile.interpret.analysis import every_op
 from pytest_cutile.interpret.births import element_of
 from pytest_cutile.interpret.faults import excerpt, user_location
 from pytest_cutile.interpret.ops.access import accessed
@@ -15,7 +17,7 @@ from pytest_cutile.interpret.show import show_number, show_row, summary
 from pytest_cutile.interpret.watch import block_of
 
 if TYPE_CHECKING:
-    from pytest_cutile.interpret.ir import Location, Op
+    from pytest_cutile.interpret.ir import Entry, Location, Op
     from pytest_cutile.interpret.machine import Frame, Machine
     from pytest_cutile.interpret.memory import Allocation
 
@@ -55,6 +57,8 @@ class TracedTile:
     """Element of an array that was loaded: "X[3, 5]"; empty if it is none."""
 
     def __str__(self) -> str:
+        if self.op == "constant" and (self.tile == self.tile.reshape(-1)[0]).all():
+            return f"{self.role} = {show_number(self.tile.reshape(-1)[0])}"
         place = f" at {self.location}" if self.location else ""
         text = f"{self.role} = {self.op or 'parameter'}{place}: {self.type}, {summary(self.tile)}"
         if self.position is not None:
@@ -101,6 +105,12 @@ class _Node:
     tile: torch.Tensor
     loaded: tuple[torch.Tensor, torch.Tensor | None] | None = None
     children: list[_Node] = field(default_factory=list)
+    last: Sequence[tuple[list[int], _Node]] = ()
+    """Of a loop: what the last iteration of these blocks ended with; the last one that has a block counts."""
+
+
+Ended: TypeAlias = dict[tuple[int, int], list[tuple[list[int], _Node]]]
+"""What the last iterations of loops ended with, by the loop and its result; see `_Node.last`."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -112,6 +122,8 @@ class _Store:
     blocks: torch.Tensor
     allocation: Allocation
     elements: torch.Tensor | None
+    chosen: torch.Tensor | None
+    """Which elements were stored; None: all. The others have addresses, too, maybe those of a neighbour."""
     value: _Node | None
 
 
@@ -134,11 +146,39 @@ class Provenance:
         self._machine: Machine | None = None
         self._launch = -1
         self._bytes = 0
+        self._ends: dict[int, list[tuple[Op, int, Op, int]]] = {}
+        """Loop, place among its results, end and value, by what makes a value that iterations end with."""
+        self._running: dict[tuple[int, int], list[tuple[list[int], Frame, Op, int]]] = {}
+        self._ended: Ended = {}
 
-    def begin_launch(self, machine: Machine) -> None:
+    def begin_launch(self, machine: Machine, entry: Entry) -> None:
         """Follow another launch."""
         self._machine = machine
         self._launch += 1
+        self._ends, self._running, self._ended = {}, {}, {}
+        for loop in every_op(entry.body):
+            if loop.name == "for" and id(loop) not in machine.definitions.private:
+                end = loop.regions[0].ops[-1]
+                for at, value in enumerate(end.operands.get("values", ())):
+                    source = machine.definitions.made_by.get((id(end), value))
+                    if source is not None:
+                        self._ends.setdefault(id(source), []).append((loop, at, end, value))
+
+    def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
+        """Remember the last iteration of each loop."""
+        for loop, at, end, value in self._ends.get(id(op), ()):
+            blocks = frame.blocks.tolist()
+            running = self._running.setdefault((id(loop), at), [])
+            running[:] = [each for each in running if not set(each[0]) <= set(blocks)]
+            running.append((blocks, frame, end, value))
+        if op.name == "for":
+            for at, result in enumerate(op.results):
+                found = self._running.pop((id(op), at), ())
+                self._ended[id(op), result] = [
+                    (blocks, _walk(machine, inside, end, "last iteration", value, self._ended))
+                    for blocks, inside, end, value in found
+                    if self._bytes < MAX_BYTES and isinstance(inside[value], torch.Tensor)
+                ]
 
     def loaded(
         self, frame: Frame, allocation: Allocation, elements: torch.Tensor, chosen: torch.Tensor | None
@@ -158,7 +198,7 @@ class Provenance:
         shape = (frame.size, *elements.shape[1:])
         elements = elements.expand(shape)
         if value is not None and self._bytes < MAX_BYTES:
-            node = _walk(machine, frame, op, "value", value)
+            node = _walk(machine, frame, op, "value", value, self._ended)
             self._bytes += sum(each.tile.numel() * each.tile.element_size() for each in _all(node))
             self._bytes += elements.numel() * elements.element_size()
         self._stores.append(
@@ -170,6 +210,7 @@ class Provenance:
                 blocks=frame.blocks,
                 allocation=allocation,
                 elements=elements if node is not None else None,
+                chosen=chosen.expand(shape) if node is not None and chosen is not None else None,
                 value=node,
             )
         )
@@ -220,8 +261,11 @@ class Provenance:
         tiles: list[TracedTile] = []
         if store.value is not None and store.elements is not None:
             target = offset // store.allocation.itemsize
-            where = (store.elements[row] == target).nonzero()
-            _collect(tiles, store, store.value, row, _first(where, store.value.tile.shape[1:]), 0)
+            where = store.elements[row] == target
+            if store.chosen is not None:
+                where = where & store.chosen[row]
+            position = _first(where.nonzero(), store.value.tile.shape[1:])
+            _collect(tiles, store, store.value, block, row, position, 0)
         return Trace(
             launch=store.launch,
             kernel=store.machine.kernel,
@@ -233,6 +277,31 @@ class Provenance:
             tiles=tuple(tiles),
         )
 
+    def writers(self, tensor: torch.Tensor) -> str:
+        """Return which lines of kernels wrote a tensor's elements last, and from which blocks."""
+        record = self._records.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+        found: dict[tuple[str, Location | None], list[int]] = {}
+        places: dict[tuple[str, Location | None], Machine] = {}
+        if record is not None:
+            elements = torch.arange(len(record.stores) * record.unit // tensor.element_size())
+            seen = elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            units = seen.reshape(-1).unique() * tensor.element_size() // record.unit
+            pairs = torch.stack([record.stores[units], record.blocks[units]], dim=1).unique(dim=0)
+            for number, block in pairs[pairs[:, 0] >= 0].tolist():
+                store = self._stores[number]
+                key = store.machine.kernel, user_location(store.op.location)
+                places[key] = store.machine
+                found.setdefault(key, []).append(block)
+        lines = []
+        for (kernel, location), blocks in found.items():
+            machine = places[kernel, location]
+            first, last = (machine.block_of(block) for block in (min(blocks), max(blocks)))
+            count, grid = len(set(blocks)), math.prod(machine.grid)
+            who = f"{count} of {grid} blocks, {first} to {last}," if count > 1 else f"block {first} of {grid}"
+            where = excerpt(location) if location else ""
+            lines.append(f"{kernel}: {who} wrote others of its elements{where}")
+        return "\n".join(lines) or "no kernel has stored into it"
+
 
 def _first(where: torch.Tensor, shape: tuple[int, ...]) -> Position | None:
     if not len(where) or where.shape[1] != len(shape):
@@ -240,7 +309,7 @@ def _first(where: torch.Tensor, shape: tuple[int, ...]) -> Position | None:
     return tuple(min(int(at), length - 1) for at, length in zip(where[-1], shape, strict=True))
 
 
-def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int) -> _Node:
+def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int, ended: Ended) -> _Node:
     """Return the tiles that a value was made of."""
     count = 0
 
@@ -254,6 +323,8 @@ def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int) -> _Nod
         kind = _type_of(source, value, tile)
         node = _Node(role=role, op=source, type=kind, tile=tile)
         if source is None or source.name in _ENDS:
+            if source is not None and source.name == "for":
+                node.last = ended.get((id(source), value), ())
             if source is not None and source.name.startswith("load_"):
                 addresses, inside, _ = accessed(machine, frame, source)
                 node.loaded = addresses, inside
@@ -279,15 +350,30 @@ def _type_of(source: Op | None, value: int, tile: torch.Tensor) -> str:
 
 
 def _all(node: _Node) -> list[_Node]:
-    return [node, *(each for child in node.children for each in _all(child))]
+    below = [*node.children, *(last for _, last in node.last)]
+    return [node, *(each for child in below for each in _all(child))]
 
 
 def _collect(
-    tiles: list[TracedTile], store: _Store, node: _Node, row: int, position: Position | None, depth: int
+    tiles: list[TracedTile],
+    store: _Store,
+    node: _Node,
+    block: int,
+    row: int,
+    position: Position | None,
+    depth: int,
 ) -> None:
     """List what a node and those below it were in one block."""
     tile = block_of(node.tile, row)
     source = ""
+    if (constant := _constant(node)) is not None:
+        node = _Node(role=node.role, op=constant, type=node.type, tile=node.tile)
+    for blocks, last in reversed(node.last):
+        if block in blocks:
+            below = blocks.index(block), last
+            break
+    else:
+        below = None
     if node.loaded is not None and position is not None and None not in position:
         source = _loaded_from(store, node, row, [at or 0 for at in position])
     tiles.append(
@@ -307,7 +393,16 @@ def _collect(
         before = None
         if position is not None:
             before = _position_before(node.op, child, position, tuple(tile.shape))
-        _collect(tiles, store, child, row, before, depth + 1)
+        _collect(tiles, store, child, block, row, before, depth + 1)
+    if below is not None:
+        _collect(tiles, store, below[1], block, below[0], position, depth + 1)
+
+
+def _constant(node: _Node) -> Op | None:
+    """Return the operation that made a constant, if a tile is nothing but that, moved or converted."""
+    while node.op is not None and node.op.name in _FREE and len(node.children) == 1:
+        [node] = node.children
+    return node.op if node.op is not None and node.op.name == "constant" else None
 
 
 def _loaded_from(store: _Store, node: _Node, row: int, position: Sequence[int]) -> str:

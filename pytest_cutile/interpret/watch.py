@@ -130,8 +130,15 @@ class Watcher:
         """Return all that was recorded, line by line."""
         if not self.values:
             lines = ", ".join(f"{path}:{line}" for path, line in self._lines)
-            known = f"; there is one on the lines {sorted(self._beside)}" if self._beside else ""
-            return f"no operation ran on {lines} in the blocks {list(self._blocks)}{known}"
+            word = "block" if len(self._blocks) == 1 else "blocks"
+            text = f"no operation ran on {lines} in {word} {', '.join(map(str, self._blocks))}"
+            if not self._beside:
+                return text
+            *others, last = map(str, sorted(self._beside))
+            there = (
+                f"are some on lines {', '.join(others)} and {last}" if others else f"is one on line {last}"
+            )
+            return f"{text}; there {there}"
         parts = []
         before = None
         for value in self.values:

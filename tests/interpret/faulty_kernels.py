@@ -363,3 +363,29 @@ def store_after_unlock(lock, y, at: ct.Constant[int], n: ct.Constant[int]):
     tile = ct.load(y, (at * ct.bid(0),), (n,)) + 1  # fault
     ct.atomic_xchg(lock, 0, 0)
     ct.store(y, (at * ct.bid(0),), tile)
+
+
+@ct.kernel
+def copy_row(x, y, n: ct.Constant[int]):
+    ct.store(y, (ct.bid(0), 0), ct.load(x, (ct.bid(0), 0), (1, n), padding_mode=ct.PaddingMode.ZERO))
+
+
+@ct.kernel
+def centre(x, y, n: ct.Constant[int]):
+    tile = ct.load(x, (ct.bid(0), 0), (1, n), padding_mode=ct.PaddingMode.NEG_INF)  # padded
+    moved = tile - ct.sum(tile, 1, keepdims=True) / n
+    ct.store(y, (ct.bid(0), 0), moved / ct.sum(moved * moved, 1, keepdims=True))
+
+
+@ct.kernel
+def add_seven(x, y, n: ct.Constant[int]):
+    ct.store(y, (ct.bid(0),), ct.load(x, (ct.bid(0),), (n,)) + 7.0)  # seven
+
+
+@ct.kernel
+def sum_tiles_before(x, y, n: ct.Constant[int]):
+    i = ct.bid(0)
+    acc = ct.zeros((n,), dtype=ct.float32)
+    for k in range(i):
+        acc = acc + ct.load(x, (k,), (n,))
+    ct.store(y, (i,), acc)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,8 +75,10 @@ def test_a_watched_line_without_operations_says_which_lines_have_some() -> None:
     line = line_of(kernels.copy, "def copy")
     watched = run(Options(watch=(f"{FILE}:{line - 1}",)), 4, kernels.copy, vector(), vector(), N).watched
     assert not watched.values
-    assert str(watched).startswith(f"no operation ran on {FILE}:{line - 1} in the blocks [(0, 0, 0)]")
-    assert f"{line + 2}]" in str(watched)
+    assert str(watched).startswith(
+        f"no operation ran on {FILE}:{line - 1} in block (0, 0, 0); there are some on lines "
+    )
+    assert str(watched).endswith(f" and {line + 2}")
     with pytest.raises(ValueError, match="no line of source"), interpreting("sm_90", Options(watch=("x",))):
         pass
     with interpreting("sm_90") as interpreter, pytest.raises(ValueError, match="no line is watched"):
@@ -167,6 +171,27 @@ def test_a_nan_that_is_never_stored_is_no_origin_of_one_that_is() -> None:
     assert first.operands == (("lhs", "inf"), ("rhs", "inf"))
 
 
+def test_a_nan_in_padding_that_a_sum_spreads_is_an_origin_with_the_inf_it_is_of() -> None:
+    x, y = torch.randn(3, 100), torch.empty(3, 100)
+    first = run(FIND, 3, kernels.centre, x, y, 128).nonfinite.first("NaN")
+    assert y.isnan().all()
+    assert first is not None
+    assert (first.kind, first.op, first.block, first.index) == ("computed", "subf", (0, 0, 0), (0, 100))
+    assert first.operands == (("lhs", "-inf"), ("rhs", "-inf"))
+    line = line_of(kernels.centre, "# padded")
+    assert first.infinity.startswith("the padding of load_view_tko at ")
+    assert f"faulty_kernels.py:{line}:" in first.infinity
+    assert f"\n  its Inf comes from {first.infinity}" in str(first)
+
+
+def test_the_inf_that_a_nan_is_of_may_be_an_input() -> None:
+    x = vector()
+    x[N + 3] = math.inf
+    first = run(FIND, 4, kernels.take_exp2, x, vector(), N).nonfinite.first("NaN")
+    assert first is not None
+    assert first.infinity.startswith("x[19], loaded at ")
+
+
 def test_what_pads_a_tile_if_nobody_says_is_named_last() -> None:
     found = run(FIND, 4, kernels.sum_tiles, vector(50), vector(4), N).nonfinite
     first = found.first("NaN")
@@ -203,6 +228,12 @@ def test_an_element_leads_to_its_block_its_line_and_the_tiles_it_came_from() -> 
     assert [tile.op for tile in (stored, scaled, acc)] == ["ftof", "mulf", "for"]
     assert torch.equal(stored.tile, z[4:8, :4])
     assert stored.position == acc.position == (1, 2)
+    product = trace.tiles[3]
+    assert (product.role, product.op, product.position) == ("last iteration", "mmaf", (1, 2))
+    loads = [tile for tile in trace.tiles if tile.op == "load_view_tko"]
+    assert [tile.role for tile in loads] == ["lhs", "rhs"]
+    assert torch.equal(loads[0].tile, x[4:8, 8:12])
+    assert torch.equal(loads[1].tile, y[8:12, :4])
     torch.testing.assert_close(acc.tile, x[4:8] @ y[:, :4])
     assert f"[1, 2] = {float(z[5, 2]):.6g}" in str(trace)
     assert "sum_products wrote z[5, 2] last in block (1, 0, 0)" in str(trace)
@@ -223,6 +254,14 @@ def test_the_last_launch_that_wrote_an_element_is_the_one_that_is_named() -> Non
     assert "loaded from x[19]" in str(second)
 
 
+def test_an_element_beside_a_tile_that_sticks_out_is_not_taken_for_the_part_that_does() -> None:
+    x, y = torch.randn(1, 100), torch.empty(1, 100)
+    trace = run(TRACE, 1, kernels.copy_row, x, y, 128).trace_element(y, (0, 0))
+    stored = trace.tiles[0]
+    assert (stored.position, stored.source) == ((0, 0), "x[0, 0]")
+    assert stored.tile[0, 0] == x[0, 0]
+
+
 def test_softmax_leads_back_to_its_sums() -> None:
     with interpreting("sm_90", TRACE) as interpreter:
         x = torch.randn(37, 256, device="cuda")
@@ -234,6 +273,37 @@ def test_softmax_leads_back_to_its_sums() -> None:
     assert inverse.position == (4, 0)
     found = exponential.tile[4, 100] * inverse.tile[4, 0]
     torch.testing.assert_close(found, y[20, 100])
+
+
+def test_blocks_whose_loops_end_sooner_have_their_own_last_iteration() -> None:
+    x, y = vector(), torch.zeros(4 * N)
+    interpreter = run(TRACE, 4, kernels.sum_tiles_before, x, y, N)
+    for block in range(1, 4):
+        trace = interpreter.trace_element(y, (block * N + 5,))
+        [load] = [tile for tile in trace.tiles if tile.op == "load_view_tko"]
+        assert load.source == f"x[{(block - 1) * N + 5}]"
+    first = interpreter.trace_element(y, (5,))
+    assert [tile.op for tile in first.tiles] == ["for"]
+
+
+def test_constants_are_told_in_one_line() -> None:
+    y = vector()
+    trace = run(TRACE, 4, kernels.add_seven, vector(), y, N).trace_element(y, (20,))
+    assert [tile.op for tile in trace.tiles] == ["addf", "load_view_tko", "constant"]
+    assert str(trace).splitlines()[-1] == "    rhs = 7"
+
+
+def test_the_lines_and_blocks_that_wrote_a_tensor_are_told() -> None:
+    with interpreting("sm_90", TRACE) as interpreter:
+        y, z = torch.zeros(8 * N), torch.zeros(N)
+        launch(4, kernels.copy, vector(), y, N)
+        launch(1, kernels.add_seven, vector(), y[N : 2 * N], N)
+        copied, added = interpreter.debugging.writers(y).split("add_seven: ")
+        assert copied.startswith("copy: 3 of 4 blocks, (0, 0, 0) to (3, 0, 0), wrote others of its elements")
+        assert added.startswith("block (0, 0, 0) of 1 wrote others of its elements")
+        assert f"faulty_kernels.py:{line_of(kernels.add_seven, '# seven')}:" in added
+        assert interpreter.debugging.writers(y[N : 2 * N].view(4, 4).t()) == f"add_seven: {added}"
+        assert interpreter.debugging.writers(z) == "no kernel has stored into it"
 
 
 def test_what_no_kernel_wrote_cannot_be_traced() -> None:
@@ -256,3 +326,25 @@ def test_faults_are_the_same_when_writers_are_followed() -> None:
     for options in (TRACE, FIND):
         with interpreting("sm_90", options), pytest.raises(Exception, match="chance"):
             launch(4, kernels.store_together, vector(), vector(), 2, N)
+
+
+# -- by hand ------------------------------------------------------------------------------------------
+
+
+def test_the_script_of_the_docs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "interpreter.md").read_text()
+    section = text.partition("## Outside pytest")[2].partition("\n## ")[0]
+    script = [line[4:] for line in section.splitlines() if not line or line.startswith("    ")]
+    file = tmp_path / "invert.py"
+    file.write_text("\n".join(script).strip() + "\n")
+    runpy.run_path(str(file))
+    told = capsys.readouterr().out
+    for expected in (
+        f"load_view_tko at {file}:9:9: tile<64xf32> in block (0, 0, 0)",
+        "divf makes Inf of lhs = 1, rhs = 0 (element [0] of the tile, in block (0, 0, 0))",
+        "invert_kernel wrote Y[70] last in block (1, 0, 0)",
+        "nothing has written 58 of 250 elements of y, [192] first",
+    ):
+        assert expected in told
+    for name in Options.__dataclass_fields__:
+        assert f"| `{name}=" in section

@@ -2,6 +2,9 @@
 
 import contextlib
 import sys
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -225,6 +228,49 @@ def test_a_fault_of_a_plain_launch_shows_the_tests_line_and_not_ours(no_gpu):
     assert text.count("check_bounds=False)") == 1
 
 
+def test_a_fault_that_a_test_swallows_is_a_warning_unless_it_is_expected(no_gpu):
+    no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
+    no_gpu.pytester.makepyfile(
+        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
+        + """
+import threading
+
+import cuda.tile
+import pytest
+from mykernels.add import add_kernel
+
+def test_swallowed(arch):
+    a = torch.ones(300)
+    try:
+        cuda.tile.launch(torch.cuda.current_stream(), (3,), add_kernel, (a, a, torch.ones(300), 128))
+    except Exception:
+        pass
+
+def test_thread(arch):
+    thread = threading.Thread(target=test_swallowed, args=(arch,))
+    thread.start()
+    thread.join()
+
+def test_expected(arch):
+    with pytest.raises(Exception, match="block"):
+        add(*torch.ones(2, 300, device='cuda'))
+"""
+    )
+    result = no_gpu.run("test_mine.py", "-W", "default", gates="")
+    result.assert_outcomes(passed=3, warnings=2)
+    result.stdout.fnmatch_lines(
+        [
+            "test_mine.py::test_swallowed",
+            "test_mine.py::test_thread",
+            "*PytestWarning: the test passed over a fault: add_kernel in block (*add.py:12:*)",
+        ]
+    )
+    result = no_gpu.run("test_mine.py", "-W", "error", gates="")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["the test passed over a fault: add_kernel in block (*add.py:12:*)"])
+    assert "pytest_cutile/" not in result.stdout.str()
+
+
 def test_a_plain_launch_that_the_compiler_rejects_fails(rejected):
     rejected.pytester.makepyfile(test_mine=MINE)
     result = rejected.run("test_mine.py", gates="")
@@ -298,6 +344,25 @@ def test_results_say_where_they_are_from(no_gpu):
     no_gpu.run("--junitxml=report.xml", "--kernel-summary=summary.md", gates="cutile_correct")
     assert 'name="cutile.correct.on" value="interpreter"' in (no_gpu.path / "report.xml").read_text()
     assert "by interpretation on the CPU: 1 case" in (no_gpu.path / "summary.md").read_text()
+
+
+def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long():
+    slow: Any = Future()
+    said: list[str] = []
+    settings = SimpleNamespace(interpretation=None, compile_timeout_s=300.0)
+
+    def progress(text):
+        said.append(text)
+        slow.set_result(None)
+
+    compiler = SimpleNamespace(submit=lambda _: slow)
+    engine: Any = SimpleNamespace(settings=settings, progress=progress, compiler=compiler)
+    waiting = interpreting.Interpreting(engine, "sm_90")
+    for kernel in ("add_kernel", "scale_kernel"):
+        job: Any = SimpleNamespace(bytecode=kernel, kernel=kernel)
+        waiting._compile(job)
+    waiting.wait_for_compiler()
+    assert said == ["compiling add_kernel and 1 more for sm_90 after its interpretation: 1 s of 300 s"]
 
 
 # -- beside a GPU ------------------------------------------------------------------------------------
@@ -409,6 +474,64 @@ def test_the_birth_of_a_nan_is_told(no_gpu):
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(["*the first Inf that was stored: add_kernel: divf *", "*add.py:13:*"])
+
+
+def test_a_wrong_result_is_watched_and_prints_once_and_is_told_whole(no_gpu):
+    text = ADD.replace(STORE, "c = a + b\n    ct.printf('BLOCK')\n    ct.store(C, (i,), c * 2 / (c - c))")
+    text = text.replace("    c = torch", "    print('LAUNCHED')\n    c = torch")
+    no_gpu.kernel(text, name="add")
+    line = text.splitlines().index("    c = a + b") + 1
+    for watch in ((), (f"--interpret-watch=mykernels/add.py:{line}",)):
+        result = no_gpu.run(*watch, gates="cutile_correct")
+        result.assert_outcomes(failed=1, deselected=3)
+        result.stdout.fnmatch_lines(
+            [
+                "*the first Inf that was stored: add_kernel: divf *",
+                "*add_kernel wrote C[[]*[]] last in block (*",
+                "*value = divf at *",
+                "*rhs = 2",
+            ]
+        )
+        assert result.stdout.str().count("LAUNCHED") == 1
+        assert result.stdout.str().count("BLOCK") == 8
+        assert result.stdout.str().count("tile<128xf16> in block (0, 0, 0)") == len(watch)
+
+
+def test_a_result_of_another_shape_is_not_made_again(no_gpu):
+    no_gpu.pytester.makepyfile(
+        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
+        + """
+launched = []
+
+def twice(a):
+    launched.append(a)
+    return add(a, a)
+
+def test_shape(make_tensor, check_kernel):
+    try:
+        check_kernel(twice, make_tensor((300,), "float16"), reference=lambda a: a.sum())
+    finally:
+        assert len(launched) == 1
+"""
+    )
+    result = no_gpu.run("test_mine.py", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*in structure or shape:*"])
+    assert "len(launched)" not in result.stdout.str()
+
+
+def test_an_output_that_is_not_written_tells_who_wrote_the_rest(no_gpu):
+    no_gpu.kernel(ADD.replace("(ct.cdiv(a.numel(), 128),)", "(4,)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*nothing has written * of 1000 elements of output, [[]512[]] first",
+            "*add_kernel: 4 of 4 blocks, (0, 0, 0) to (3, 0, 0), wrote others of its elements",
+            "*add.py:12:*",
+            f"*{STORE}",
+        ]
+    )
 
 
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
