@@ -227,7 +227,7 @@ class Interpreting:
         if interpreter is None:
             raise RuntimeError("a check is made inside of `active`")
         options = interpreter.options
-        interpreter.options = replace(options, reverse=True)
+        interpreter.options = replace(options, reverse=True, one_by_one=True)
         try:
             yield
         finally:
