@@ -294,8 +294,12 @@ class Interpreting:
                     raise
             return outputs
 
-        with self._once_more() as recorded, contextlib.suppress(Exception):
-            check(run)
+        with self._once_more() as recorded:
+            try:
+                check(run)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the first run's fault is what matters
+                if not told:
+                    told = f"who wrote the rest is not known: {type(error).__name__}: {error}"
         return "".join(f"\n  {line}" for line in told.splitlines())
 
     def show_watched(self) -> None:
