@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_cutile.interpret.faults import KernelFault
-from pytest_cutile.interpret.memory import first_block
+from pytest_cutile.interpret.judge import first_block
 
 if TYPE_CHECKING:
     from pytest_cutile.interpret.ir import Op

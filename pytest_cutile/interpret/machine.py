@@ -20,7 +20,7 @@ from pytest_cutile.interpret.analysis import NOTHING_DEFINED, every_op
 from pytest_cutile.interpret.faults import InterpreterFailed, KernelFault, NotInterpreted, user_location
 from pytest_cutile.interpret.ir import Block, Entry, Module, Op, Tile
 from pytest_cutile.interpret.memory import Memory
-from pytest_cutile.interpret.values import merge_blocks, select_blocks
+from pytest_cutile.interpret.values import block_of, merge_blocks, select_blocks
 
 Handler: TypeAlias = Callable[["Machine", "Frame", Op], Any]
 
@@ -235,7 +235,7 @@ class Machine:
         return exits
 
     def _run_op(self, op: Op, frame: Frame) -> None:
-        self.memory.op = op
+        self.memory.judge.op = op
         try:
             handler = OPS.get(op.name)
             if handler is None:
@@ -268,7 +268,7 @@ class Machine:
 
     def block_of(self, number: int) -> tuple[int, int, int]:
         """Return the indices (x, y, z) of a block by its number."""
-        return self.memory.block_of(number)
+        return block_of(number, self.grid)
 
     # -- control flow ---------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ from pytest_cutile.interpret.show import show_number, show_row, summary
 from pytest_cutile.interpret.watch import block_of
 
 if TYPE_CHECKING:
+    from pytest_cutile.interpret.arrays import Allocation
     from pytest_cutile.interpret.ir import Entry, Location, Op
     from pytest_cutile.interpret.machine import Frame, Machine
-    from pytest_cutile.interpret.memory import Allocation
 
 LEVELS = 2
 """Operations to walk back from a store; those that only move or convert elements are not counted."""
@@ -191,7 +191,7 @@ class Provenance:
         """Remember a store, and the tiles that its value came from."""
         machine = self._machine
         assert machine is not None
-        op = machine.memory.op
+        op = machine.memory.judge.op
         assert op is not None
         value = op.operands.get("value")
         node = None

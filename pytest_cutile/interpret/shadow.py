@@ -157,13 +157,16 @@ class Shadow:
     def compare_with_pattern(self, tensor: torch.Tensor) -> None:
         """Take as written what does not hold any more what it was filled with: the host may write unseen."""
         dtype, pattern = self._pattern
-        itemsize = torch.empty(0, dtype=dtype).element_size()
-        self.refine(itemsize)
-        row = torch.empty(0, dtype=dtype)
-        row.set_(tensor.untyped_storage(), 0, (self.storage_bytes // itemsize,), (1,))
-        changed = (row != pattern).repeat_interleave(itemsize // self.unit)
+        self.refine(dtype.itemsize)
+        changed = (row_of(tensor, dtype) != pattern).repeat_interleave(dtype.itemsize // self.unit)
         writers = self.writers[: len(changed)]
         writers[changed & (writers == UNWRITTEN)] = WRITTEN
+
+
+def row_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the whole storage of a tensor as one row of elements of `dtype`."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
 
 
 def poison(tensor: torch.Tensor, *, remember: bool = True) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -162,3 +162,12 @@ def merge_blocks(pieces: Sequence[tuple[torch.Tensor | None, Any]], size: int) -
 def known(value: torch.Tensor) -> int | torch.Tensor:
     """Return a scalar tile as a number where all blocks agree."""
     return int(value.item()) if value.numel() == 1 else value
+
+
+Number = TypeVar("Number", int, torch.Tensor)
+
+
+def block_of(number: Number, grid: Sequence[int]) -> tuple[Number, Number, Number]:
+    """Return the indices (x, y, z) of blocks by their numbers, which count along x first."""
+    x, y, _ = grid
+    return number % x, number // x % y, number // (x * y)

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from pytest_cutile.interpret.arrays import Allocation, nested
 from pytest_cutile.interpret.faults import KernelFault
 from pytest_cutile.interpret.ir import DYNAMIC, Op, Pointer, TensorView, Tile, TiledView
+from pytest_cutile.interpret.judge import first_block
 from pytest_cutile.interpret.machine import Frame, Machine, operation
-from pytest_cutile.interpret.memory import Allocation, first_block, nested
 from pytest_cutile.interpret.ops.shapes import numbers
 from pytest_cutile.interpret.values import (
     TOKEN,
@@ -336,10 +337,12 @@ def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, An
         return _load(machine, frame, addresses, target.dtype, inside, fill), TOKEN
     for each in tiles:
         shadow = each.allocation.shadow
-        if machine.memory.follows_reads(shadow):
+        if machine.memory.judge.follows_reads(shadow):
             inner = each.frame(frame)
             distinct = shadow.track_reads and each.distinct(inner.size)
-            machine.memory.check_read(inner, each.allocation, each.see, each.index, None, distinct=distinct)
+            machine.memory.judge.check_read(
+                inner, each.allocation, each.see, each.index, None, distinct=distinct
+            )
     shape = view.type.tile_shape
     row = tiles[0].allocation.flat(target.dtype)
     if len(tiles) == 1 and tiles[0].extents == shape:
@@ -386,7 +389,8 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
         inner = each.frame(frame)
         index = tuple(positions.expand(inner.size) for positions in each.index)
         writers = inner.blocks.to(torch.int32).reshape(-1, *[1] * len(each.extents))
-        machine.memory.claim(
+        machine.memory.changes += 1
+        machine.memory.judge.claim(
             inner,
             each.allocation,
             each.see,

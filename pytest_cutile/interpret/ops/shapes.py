@@ -7,7 +7,7 @@ import torch
 from pytest_cutile.interpret.assumptions import check_assumption
 from pytest_cutile.interpret.ir import Op, Tile
 from pytest_cutile.interpret.machine import Frame, Machine, operation
-from pytest_cutile.interpret.values import DTYPES, dtype_of, known, moved
+from pytest_cutile.interpret.values import DTYPES, block_of, dtype_of, known, moved
 
 
 def _tile(op: Op) -> Tile:
@@ -162,9 +162,7 @@ def _insert(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
 
 @operation("get_tile_block_id")
 def _block_id(machine: Machine, frame: Frame, _op: Op) -> tuple[torch.Tensor, ...]:
-    x, y, _ = machine.grid
-    numbers = frame.blocks
-    ids = (numbers % x, numbers // x % y, numbers // (x * y))
+    ids = block_of(frame.blocks, machine.grid)
     # Along an axis of length 1 all blocks agree.
     return tuple(
         each.to(torch.int32) if length > 1 else torch.zeros(1, dtype=torch.int32)
