@@ -32,7 +32,9 @@ def _two(frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor]:
     return frame[op.operands["lhs"]], frame[op.operands["rhs"]]
 
 
-def _arithmetic(frame: Frame, op: Op, compute: str) -> torch.Tensor:
+@operation("addf", "subf", "mulf", "divf")
+def _arithmetic(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    compute = op.name.removesuffix("f")
     lhs, rhs = _two(frame, op)
     ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
     lhs, rhs = flush(lhs, ftz=ftz), flush(rhs, ftz=ftz)
@@ -75,26 +77,6 @@ def _settle_extremes(
             wide[lane] = math.copysign(torch.finfo(torch.float64).max, wide[lane])
         rest = truth - Fraction(wide[lane].item())
         error[lane] = (rest > 0) - (rest < 0)
-
-
-@operation("addf")
-def _addf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    return _arithmetic(frame, op, "add")
-
-
-@operation("subf")
-def _subf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    return _arithmetic(frame, op, "sub")
-
-
-@operation("mulf")
-def _mulf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    return _arithmetic(frame, op, "mul")
-
-
-@operation("divf")
-def _divf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    return _arithmetic(frame, op, "div")
 
 
 @operation("fma")
