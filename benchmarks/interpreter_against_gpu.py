@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.operation_kernels import Example, all_examples
+from benchmarks.operations import Example, all_examples
 from pytest_cutile.interpret import Options, interpreting
 
 _SHOWN = 5

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from benchmarks.interpreter_against_gpu import Comparison, compare, main
-from benchmarks.operation_kernels import all_examples, values
+from benchmarks.operations import all_examples
+from benchmarks.operations.values import values
 
 
 @pytest.mark.parametrize("only", ["mul flush_to_zero", "load padding_mode=NEG_ZERO float16"])

@@ -16,7 +16,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from benchmarks.operation_kernels import all_examples
+from benchmarks.operations import all_examples
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.signature import derive_signature
 from pytest_cutile.compile.trace import Launch, trace_launches

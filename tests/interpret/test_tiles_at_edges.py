@@ -4,7 +4,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from benchmarks.operation_kernels import load_padded, strided_view_kernel, transposed_load_kernel
+from benchmarks.operations.memory import load_padded, strided_view_kernel, transposed_load_kernel
 from pytest_cutile.interpret import KernelFault, interpreting
 from pytest_cutile.interpret.ops import access
 from tests.interpret import small_kernels as kernels
