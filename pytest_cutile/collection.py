@@ -163,6 +163,10 @@ class KernelModule(pytest.Module):
         item.module_name = self.module_name
         item.engine = self.engine
         item.add_marker(getattr(pytest.mark, f"cutile_{gate}"))
+        if not case.runs_on(arch):
+            item.add_marker(
+                pytest.mark.skip(reason=f"{spec.name}[{case.name}] needs {case.min_arch} or newer")
+            )
         return item
 
 
@@ -274,8 +278,12 @@ def _has_test(engine: Engine, key: str) -> bool:
 
 
 def cases_of(items: Iterable[pytest.Item], gate: Gate) -> list[CompileCase]:
-    """Return what the collected tests of a gate compile."""
-    return [item.compiled for item in items if isinstance(item, DeclaredTest) and item.gate is gate]
+    """Return what the collected tests of a gate compile; what an architecture cannot run is left out."""
+    return [
+        item.compiled
+        for item in items
+        if isinstance(item, DeclaredTest) and item.gate is gate and item.case.runs_on(item.arch)
+    ]
 
 
 def start_compilations(
@@ -311,7 +319,9 @@ def split_untouched(
     """
     items = list(items)
     cases = {
-        id(item): item.compiled for item in items if isinstance(item, DeclaredTest) and item.gate in gates
+        id(item): item.compiled
+        for item in items
+        if isinstance(item, DeclaredTest) and item.gate in gates and item.case.runs_on(item.arch)
     }
     bases = [case.base() for case in cases.values() if case.base is not None]
     wanted = [*cases.values(), *(base for base in bases if base is not None)]

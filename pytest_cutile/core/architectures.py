@@ -23,6 +23,11 @@ def normalize_architecture(text: str) -> str:
     return f"sm_{match[1]}"
 
 
+def generation(arch: str) -> int:
+    """Return the number of a normalised name, by which architectures are ordered: "sm_121" is 121."""
+    return int(arch.removeprefix("sm_"))
+
+
 def architecture_of_capability(major: int, minor: int) -> str:
     """Return the architecture of a CUDA compute capability: (12, 1) is "sm_121"."""
     return f"sm_{major}{minor}"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_cutile.core.architectures import ArchitectureError, generation, normalize_architecture
+
 DTYPES = (
     *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
@@ -54,6 +56,19 @@ class Case:
     """Keyword arguments of the spec's `inputs`, `work` and `reduction`."""
     speed: bool = True
     """Whether the speed gate times it. False for odd or small shapes that only correctness needs."""
+    min_arch: str | None = None
+    """The oldest architecture that can run it ("sm_90" for 8-bit floats); on older ones it is skipped."""
+
+    def __post_init__(self) -> None:
+        if self.min_arch is not None:
+            try:
+                object.__setattr__(self, "min_arch", normalize_architecture(self.min_arch))
+            except ArchitectureError as error:
+                raise SpecError(f"Case {self.name!r}: min_arch {error}") from error
+
+    def runs_on(self, arch: str) -> bool:
+        """Return whether `arch` ("sm_121") is `min_arch` or newer."""
+        return self.min_arch is None or generation(arch) >= generation(self.min_arch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,3 +53,17 @@ def test_an_unknown_dtype_would_switch_the_limit_off():
 
 def test_cases_may_be_a_generator():
     assert len(spec(cases=(Case(name=f"n{n}") for n in range(3))).cases) == 3
+
+
+def test_the_oldest_architecture_of_a_case_is_spelled_as_cutile_spells_it():
+    case = Case(name="fp8", min_arch="SM_90a")
+    assert case.min_arch == "sm_90"
+    assert [case.runs_on(arch) for arch in ("sm_80", "sm_89", "sm_90", "sm_121")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert Case(name="fp16").runs_on("sm_80")
+    with pytest.raises(SpecError, match=r"Case 'fp8': min_arch 'hopper' names no GPU architecture"):
+        Case(name="fp8", min_arch="hopper")

@@ -1,7 +1,11 @@
 """The kernels' host side, on a CPU: argument checks, declared cases and work, references."""
 
+import importlib
+import pkgutil
+
 import pytest
 
+import kernels
 from kernels import fmha, matmul, rms_norm, softmax
 from kernels._launch import choose_warps, next_power_of_2
 from kernels._tiles import swizzle
@@ -9,8 +13,11 @@ from pytest_cutile import KernelSpec, Work
 
 torch = pytest.importorskip("torch")
 
-MODULES = [matmul, softmax, rms_norm, fmha]
-SPECS = [module.SPEC for module in MODULES]
+SPECS = [
+    importlib.import_module(f"kernels.{module.name}").SPEC
+    for module in pkgutil.iter_modules(kernels.__path__)
+    if not module.name.startswith("_")
+]
 by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
 HALF = {"dtype": torch.float16}
@@ -20,8 +27,8 @@ PUBLISHED = {"fmha"}
 
 
 def make_tensor(shape, dtype, *, dist="normal", low=0.0, high=1.0):
-    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-    return tensor.uniform_(low, high) if dist == "uniform" else tensor.normal_()
+    tensor = torch.empty(shape)
+    return (tensor.uniform_(low, high) if dist == "uniform" else tensor.normal_()).to(getattr(torch, dtype))
 
 
 def case_of(spec: KernelSpec, name: str):

@@ -232,6 +232,15 @@ def test_a_case_may_leave_speed_out(project):
     project.run().assert_outcomes(passed=1, deselected=2)
 
 
+def test_a_case_is_skipped_on_architectures_older_than_it_needs(project):
+    project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, min_arch="SM100a")'))
+    result = project.run("-rs", "--arch", "sm_90,sm_100", "-k", "sm_90 or correct or speed", gates="")
+    result.assert_outcomes(skipped=4, deselected=2)
+    result.stdout.fnmatch_lines(["*4*scale?n8? needs sm_100 or newer*"])
+    project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, min_arch="sm_90")'))
+    project.run().assert_outcomes(passed=2, deselected=2)
+
+
 def test_the_same_test_makes_the_same_tensors(project):
     project.kernel(KERNEL.replace("return x * 2\n", "print('INPUT', x.tolist()); return x * 2\n", 1))
     first = project.run("-k", "correct", "-s").stdout.str()
