@@ -56,6 +56,8 @@ class Comparison:
     """Of the elements that are NaN on neither side; for integers the distance."""
     largest_relative_error: float = 0.0
     """Of the interpreted result, with the GPU's as the truth; finite elements alone."""
+    largest_error_of_rms: float = 0.0
+    """Of the interpreted result, as a share of the root mean square of the GPU's; finite elements alone."""
     examples: list[dict[str, str]] = field(default_factory=list)
     """The first elements that differ: place, inputs if they have that place, both results."""
     gpu_error: str = ""
@@ -85,7 +87,8 @@ class Comparison:
         )
         return (
             f"{text} {self.elements:8}, {self.different} differ by at most {self.largest_ulps:g} ulp "
-            f"({self.largest_relative_error:.2g}){nan}: {first}"
+            f"(relative {self.largest_relative_error:.2g}, of the rms {self.largest_error_of_rms:.2g}){nan}: "
+            f"{first}"
         )
 
 
@@ -116,6 +119,11 @@ def compare(
         if finite.any():
             error = ((got - truth) / truth).abs()[finite].max()
             found.largest_relative_error = max(found.largest_relative_error, float(error))
+        every = gpu.double()
+        rms = every[every.isfinite()].square().mean().sqrt()
+        distance = (got - truth).abs()[truth.isfinite() & got.isfinite()]
+        if distance.numel() and rms > 0:
+            found.largest_error_of_rms = max(found.largest_error_of_rms, float(distance.max() / rms))
     for place in differs.nonzero().reshape(-1)[: _SHOWN - len(found.examples)].tolist():
         matching = [each.reshape(-1) for each in inputs if each.numel() == gpu.numel()]
         found.examples.append(
