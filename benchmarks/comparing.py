@@ -24,7 +24,7 @@ from benchmarks.suites import Prepared, prepare
 from pytest_cutile.core.timing import Launch, Timer
 
 COPY = "copy"
-"""Name of the peer that only moves as many bytes: its result is not compared."""
+"""Name of the peer that only moves as many bytes ("copy", or "copy-..."): its result is not compared."""
 WARM_UP_CALLS = 3
 """The first call of a peer compiles it, or tries algorithms."""
 
@@ -56,7 +56,7 @@ def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
     import torch
 
     release_memory()
-    case = prepare(job.suite, job.case, timer.device.torch_device)
+    case = prepare(job.suite, job.case, timer.device.torch_device, arch=timer.device.arch)
     check_exactly(case)
     if case.suite.spec.check.get("mutates"):
         case = prepare(job.suite, job.case, timer.device.torch_device)
@@ -73,7 +73,7 @@ def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
         if name in missing:
             continue
         try:
-            said = _try(timer, launch, None if name.startswith(COPY) else expected, case)
+            said = _try(timer, launch, None if name.split("-")[0] == COPY else expected, case)
         except Exception as error:  # noqa: BLE001 - whatever a peer raises, the others are still of interest
             missing[name] = describe(error).partition("\n")[0]
             why = f"{name}: {missing[name]} (it leaves the GPU in an error: leave it out with --without)"
@@ -90,6 +90,7 @@ def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
         "suite": job.suite,
         "case": job.case,
         "params": dict(case.case.params),
+        "of_tilegym": case.case.name in case.suite.of_tilegym,
         "work": plain_work(work),
         "ours": figures(timer, work, own),
         "peers": {

@@ -16,13 +16,13 @@ Case = Mapping[str, Any]
 
 INTRODUCTION = """\
 Made by `python -m benchmarks.compare_kernels`, which anyone with a GPU can run; TileGym is optional. Each
-case and its peers take turns in one run, timed by the speed gate's own timer: CUDA events inside a CUDA graph, the
-L2 flushed before every launch, the buffers at up to eight places in memory. A time is the median of the
-fastest place. A ratio is the peer's time over ours, so above 1 ours is faster: the median over the places,
-and between brackets the second lowest and second highest of eight (lowest and highest of fewer)."""
+case and its peers take turns in one run, timed by the speed gate's own timer: CUDA events inside a CUDA
+graph, the L2 flushed before every launch, the buffers at up to eight places in memory. A time is the median
+of the fastest place. A ratio is the peer's time over ours, so above 1 ours is faster: the median over the
+places, and between brackets the second lowest and second highest of eight (lowest and highest of fewer)."""
 MEANS = """\
-Of a peer's time over ours; the number of cases is in brackets. `torch` is the fastest of all that a
-PyTorch user would call. Peers that compute something else, or whose figure is above the chip's limit, do not count."""
+Of a peer's time over ours; the number of cases is in brackets. `torch` is the fastest of all that a PyTorch
+user would call. Peers that compute something else, or faster than the chip can, do not count."""
 
 
 def case_text(found: Case) -> str:

@@ -31,7 +31,7 @@ class Goal:
     dtypes: tuple[str, ...] = ()
     """Only cases whose `dtype` is one of these; all if empty."""
     mean: bool = False
-    """Whether it is the geometric mean over the cases that has to reach it, and not each case."""
+    """Whether it is the geometric mean over the cases of TileGym's benchmark, and not each case."""
     why: str
     """In words, for the page."""
 
@@ -87,6 +87,11 @@ class Miss:
     """Whether the whole interval of the ratio is below the goal."""
 
 
+def kind_of(peer: str) -> str:
+    """Return what a peer counts as: "tilegym" (all its variants), "copy", else "torch"."""
+    return next((kind for kind in (TILEGYM, COPY) if peer == kind or peer.startswith(f"{kind}-")), "torch")
+
+
 def is_memory_bound(found: Mapping[str, Any]) -> bool:
     """Return whether a case moves several times the L2, and memory is what it is nearest to."""
     l2_bytes = found.get("l2_bytes") or 0
@@ -101,10 +106,7 @@ def rival(found: Mapping[str, Any], peers: str) -> tuple[str, Mapping[str, Any]]
     same = {
         name: peer for name, peer in found["peers"].items() if not peer["differs"] and not peer["exceeded"]
     }
-    if peers == "torch":
-        same = {name: peer for name, peer in same.items() if name != TILEGYM and not name.startswith(COPY)}
-    else:
-        same = {name: peer for name, peer in same.items() if name == peers}
+    same = {name: peer for name, peer in same.items() if kind_of(name) == peers}
     if not same:
         return None
     return min(same.items(), key=lambda item: float(item[1]["us_per_launch"]))
@@ -116,6 +118,8 @@ def find_misses(cases: Sequence[Mapping[str, Any]]) -> Iterator[Miss]:
         ratios = []
         for found in cases:
             if not goal.applies(found) or (goal.peers == COPY and not is_memory_bound(found)):
+                continue
+            if goal.mean and not found["of_tilegym"]:
                 continue
             pair = rival(found, goal.peers)
             if pair is None:

@@ -31,6 +31,9 @@ class Suite:
     """Its declaration."""
     cases: tuple[Case, ...]
     """What is timed."""
+    of_tilegym: frozenset[str]
+    """Names of the cases that TileGym's own benchmark runs: those in the suite's `TILEGYM`, or named
+    "tilegym-..."; all, if it has neither."""
     configs: Callable[..., Iterator[Any]]
     """`configs(arch, **params)`: the configurations worth trying for a case."""
     peers: Callable[[Any, Mapping[str, Any]], Mapping[str, Callable[[], object]]]
@@ -71,27 +74,24 @@ def load_suite(name: str) -> Suite:
         spec=file.MODULE.SPEC,
         cases=tuple(file.CASES),
         configs=file.configs,
+        of_tilegym=frozenset(case.name for case in _of_tilegym(file)),
         peers=getattr(file, "peers", lambda args, params: {}),  # noqa: ARG005
     )
 
 
-def select(names: Sequence[str], text: str, *, arch: str | None = None) -> list[tuple[str, str]]:
-    """Return (suite, case) of each case of the suites `names` (all, if none) whose name contains `text`.
+def _of_tilegym(file: Any) -> Sequence[Case]:
+    named = [case for case in file.CASES if case.name.startswith("tilegym-")]
+    return getattr(file, "TILEGYM", None) or named or file.CASES
 
-    Args:
-        names: of suites.
-        text: part of the names of cases; empty for all.
-        arch: leave out what does not run there.
-    """
-    found = []
-    for name in names or suite_names():
-        suite = load_suite(name)
-        found += [
-            (name, case.name)
-            for case in suite.cases
-            if text in case.name and (arch is None or case.runs_on(arch))
-        ]
-    return found
+
+def select(names: Sequence[str], text: str) -> list[tuple[str, str]]:
+    """Return (suite, case) of each case of the suites `names` (all, if none) whose name contains `text`."""
+    return [
+        (name, case.name)
+        for name in names or suite_names()
+        for case in load_suite(name).cases
+        if text in case.name
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +126,16 @@ class Prepared:
         return Prepared(suite=self.suite, case=self.case, inputs=doubles).bind(self.suite.spec.reference)()
 
 
-def prepare(suite: str, case: str, device: str) -> Prepared:
-    """Make a case's arguments on `device`; the same ones in every process."""
+def prepare(suite: str, case: str, device: str, *, arch: str | None = None) -> Prepared:
+    """Make a case's arguments on `device`; the same ones in every process.
+
+    Raises:
+        ValueError: the case does not run on `arch`.
+    """
     found = load_suite(suite)
     chosen = found.case(case)
+    if arch is not None and not chosen.runs_on(arch):
+        raise ValueError(f"it needs {chosen.min_arch} or newer, and this is {arch}")
     make_tensor = MakeTensor(device=device, seed_text=f"{suite}[{case}]")
     return Prepared(suite=found, case=chosen, inputs=found.spec.inputs(make_tensor, **chosen.params))
 

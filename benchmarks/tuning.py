@@ -81,7 +81,7 @@ def _tune(timer: Timer, pool: Pool, job: Job) -> dict[str, Any]:
     """Tune a case; return what was found as plain data for a JSON file."""
     started = time.perf_counter()
     release_memory()
-    case = prepare(job.suite, job.case, timer.device.torch_device)
+    case = prepare(job.suite, job.case, timer.device.torch_device, arch=timer.device.arch)
     choice, failures = _check_committed(case)
     if case.suite.spec.check.get("mutates"):
         case = prepare(job.suite, job.case, timer.device.torch_device)
@@ -151,19 +151,23 @@ def _check_candidates(
         Candidate(suite=case.suite.name, case=case.case.name, config=config, expected=str(file))
         for config in configs
     ]
-    done: queue.Queue[tuple[int, str | None] | None] = queue.Queue()
+    done: queue.Queue[tuple[int, str | None] | BaseException | None] = queue.Queue()
 
     def collect() -> None:
         # In a thread, so that no process waits for its next candidate while this one launches the last.
         try:
             for item in check_all(pool, candidates, at_once=at_once):
                 done.put(item)
-        finally:
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            done.put(error)
+        else:
             done.put(None)
 
     threading.Thread(target=collect, daemon=True).start()
     right: dict[int, Lane] = {}
     while (item := done.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
         number, why = item
         launch = case.launcher(configs[number])
         try:

@@ -30,6 +30,7 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
     text = capsys.readouterr().out
     (found,) = json.loads(file.read_text())["cases"]
     assert found["ours"]["us_per_launch"] == 120.0
+    assert found["of_tilegym"]
     assert found["peers"]["tilegym"]["ratio"] == {"value": 1.25, "low": 1.25, "high": 1.25}
     assert found["peers"]["torch"]["differs"] is None
     assert found["peers"]["other"]["differs"] == "output: 64 of 64 elements differ by more than 0.0039"
@@ -75,6 +76,7 @@ def compared(kernel, case="c", *, dtype="float16", bound="GB/s", **ratios):
         "kernel": kernel,
         "suite": kernel,
         "case": case,
+        "of_tilegym": case != "ours",
         "params": {"dtype": dtype},
         "work": {"bytes": 1e9, "flops": 0.0, "dtype": dtype},
         "ours": figures(100.0, bound=bound),
@@ -117,6 +119,17 @@ def test_a_mean_is_over_all_cases_of_a_goal():
     assert misses(*cases, compared("bmm", "c", tilegym=2.0)) == []
 
 
+def test_a_mean_is_over_the_cases_of_tilegyms_benchmark_alone():
+    assert misses(compared("rope", "a", tilegym=1.4), compared("rope", "ours", tilegym=1.0)) == []
+
+
+def test_variants_of_tilegym_are_tilegym():
+    found = compared("bmm", tilegym=1.4)
+    found["peers"]["tilegym-not_persistent"] = figures(90.0, 0.9)
+    assert misses(found)[0] == ("bmm[c]", "tilegym-not_persistent", 1.0, True)
+    assert rival(found, "torch") is None
+
+
 def test_a_copy_is_no_measure_for_what_stays_in_the_l2():
     small = compared("softmax", copy=0.5) | {"work": {"bytes": 1e8, "flops": 0.0}}
     assert not is_memory_bound(small)
@@ -127,7 +140,9 @@ def test_a_peer_that_is_wrong_or_impossible_is_no_rival():
     found = compared("softmax", torch=1.2)
     found["peers"]["compile"] = figures(10.0, 0.1, differs="other")
     found["peers"]["flash"] = figures(10.0, 0.1, exceeded="9000 GB/s of at most 4800 GB/s")
-    assert rival(found, "torch")[0] == "torch"
+    best = rival(found, "torch")
+    assert best is not None
+    assert best[0] == "torch"
     assert rival(found, "tilegym") is None
 
 

@@ -7,6 +7,9 @@ from tests.core.toy_kernel import LAST, ToyConfig
 CASES = (*MODULE.SPEC.cases, Case(name="fp16-96", params={"n": 96}))
 
 
+TILEGYM = CASES[:1]
+
+
 def configs(arch, *, n):
     del arch
     yield ToyConfig(us=120.0)
