@@ -22,6 +22,8 @@ from benchmarks.suites import Prepared, prepare
 CACHE_VARIABLE = "CUDA_TILE_CACHE_DIR"
 CHECK_SECONDS = 60.0
 """After so long a configuration that is still being compiled, run or compared is given up."""
+COMPILE_SECONDS = 50.0
+"""After so long the compiler gives up by itself."""
 CONTEXT_BYTES = 1 << 30
 """What a process takes of the GPU's memory besides its tensors."""
 MEMORY_SHARE = 0.6
@@ -43,7 +45,11 @@ class Candidate:
 
 
 def share_cache() -> None:
-    """Let this process and those that it starts share a disk cache of cubins. Before cuTile is imported."""
+    """Let this process and those that it starts share a disk cache of cubins. Before cuTile is imported.
+
+    The compiler gives up before the process that waits for it is killed: it would not die with it.
+    """
+    os.environ.setdefault("CUDA_TILE_COMPILER_TIMEOUT_SEC", f"{COMPILE_SECONDS:g}")
     os.environ.setdefault(CACHE_VARIABLE, str(Path(tempfile.gettempdir()) / f"cutile-tuner-{os.getuid()}"))
 
 

@@ -37,17 +37,20 @@ class Outcome:
 class Pool:
     """Processes that stay from task to task; whatever ends one, another takes its place."""
 
-    def __init__(self, count: int, start: Start, *, task_seconds: float = float("inf")) -> None:
+    def __init__(
+        self, count: int, start: Start, *, task_seconds: float = float("inf"), nested: bool = False
+    ) -> None:
         """Start `count` processes.
 
         Args:
             count: how many; each is told its number.
             start: prepares one, and returns what does its tasks.
             task_seconds: after so long in one task a process is killed, and the task has failed.
+            nested: whether they have pools of their own. The others end with this process, however it ends.
         """
         self._start = start
         self._task_seconds = task_seconds
-        self._places = [_Place(number, start) for number in range(count)]
+        self._places = [_Place(number, start, nested=nested) for number in range(count)]
 
     def __len__(self) -> int:
         return len(self._places)
@@ -104,7 +107,8 @@ class Pool:
 class _Place:
     """A place in the pool, and the process that is in it now."""
 
-    def __init__(self, number: int, start: Start) -> None:
+    def __init__(self, number: int, start: Start, *, nested: bool) -> None:
+        self._nested = nested
         self._number = number
         self._start = start
         self._process: Any = None
@@ -126,7 +130,8 @@ class _Place:
             return
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._start, self._number))
+        arguments = (theirs, self._start, self._number)
+        self._process = context.Process(target=_serve, args=arguments, daemon=not self._nested)
         self._process.start()
         theirs.close()  # so that the end of the process ends the pipe
         self._ready = False

@@ -72,7 +72,7 @@ def run_jobs(
         "errors": {},
     }
     done = 0
-    with Pool(min(len(options.device), len(jobs)), start, task_seconds=case_seconds) as pool:
+    with Pool(min(len(options.device), len(jobs)), start, task_seconds=case_seconds, nested=True) as pool:
         for number, outcome in pool.run(jobs, until=begun + options.budget):
             done += 1
             if outcome.error is not None:
