@@ -58,6 +58,11 @@ def with_hints(kernel: Any, config: GemmConfig) -> Any:
     )
 
 
+def count_tiles(m: int, n: int, config: GemmConfig) -> int:
+    """Return how many tiles an `[m, n]` output is cut into."""
+    return -(-m // config.tile_m) * -(-n // config.tile_n)
+
+
 def count_blocks(tiles: int, config: GemmConfig, *, sms: int) -> int:
     """Return how many blocks to start for `tiles` tiles on a GPU of `sms` multiprocessors."""
     if config.blocks_per_sm is None:
