@@ -45,7 +45,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._gemm import GemmConfig, count_blocks, count_tiles, for_each_tile, multiply_along_k, with_hints
+from kernels._gemm import (
+    GemmConfig,
+    choose_tiles,
+    count_blocks,
+    count_tiles,
+    for_each_tile,
+    multiply_along_k,
+    with_hints,
+)
 from kernels._launch import check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
@@ -185,8 +193,6 @@ FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 DEFAULT_CONFIG = MatmulConfig(tile_m=64, tile_n=64, tile_k=32)
 """For architectures that are not in the table."""
 
-FULL = 0.9
-"""Share of the multiprocessors that the tiles have to fill: less, and smaller tiles are faster."""
 COPY_FROM = 512
 """Rows and columns of C from which copying an operand first pays: K is as long for the copy as for the
 product, so what counts is how often each element of the copy is used. Not measured."""
@@ -212,10 +218,7 @@ def choose_config(
             replace(config, tile_k=config.tile_k * 2 // itemsize)
             for config in CONFIGS.get(arch, (DEFAULT_CONFIG,))
         )
-    enough = (
-        config for config in candidates if count_tiles(m, n, config) >= FULL * sms / (config.num_ctas or 1)
-    )
-    config = next(enough, candidates[-1])
+    config = choose_tiles(candidates, m, n, sms=sms)
     return config if min(m, n) >= COPY_FROM else replace(config, copy_tile=None)
 
 
