@@ -171,14 +171,21 @@ def check(out: torch.Tensor, expected: torch.Tensor) -> None:
 def tune_case(kernel: str, module: Any, case: Case, flush: torch.Tensor) -> dict[str, Any]:
     """Check and time every configuration of one case; print the best; return everything."""
     started = time.perf_counter()
-    args = module.SPEC.inputs(make_tensor, **case.params)
+    made = module.SPEC.inputs(make_tensor, **case.params)
+    args = tuple(made.values() if isinstance(made, dict) else made)
     expected = module.SPEC.reference(
         *(arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args)
     )
     capability = "".join(map(str, torch.cuda.get_device_capability()))
     itemsize = args[0].element_size()
     chosen = (
-        module.choose_config(f"sm_{capability}", itemsize=itemsize)
+        module.choose_config(
+            f"sm_{capability}",
+            m=case.params["m"],
+            n=case.params["n"],
+            itemsize=itemsize,
+            sms=torch.cuda.get_device_properties().multi_processor_count,
+        )
         if kernel == "matmul"
         else module.choose_config(f"sm_{capability}")
     )
