@@ -42,7 +42,7 @@ def edits(rows: int, rms_rows: int, steps: int) -> dict[str, list[tuple[str, str
     more, rms_more = (f"* {1000 + count} // 1000" for count in (rows, rms_rows))
     return {
         "kernels/matmul.py": [
-            ("range(ct.cdiv(A.shape[1], TILE_K))", f"range(ct.cdiv(A.shape[1], TILE_K) + {steps})")
+            ("ct.cdiv(A.shape[1], TILE_K), TILE_M", f"ct.cdiv(A.shape[1], TILE_K) + {steps}, TILE_M")
         ],
         "kernels/rms_norm.py": [
             (
