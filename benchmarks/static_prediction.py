@@ -66,7 +66,7 @@ _NO_TMA = "padding_mode=ct.PaddingMode.ZERO, latency=latency, allow_tma=False\n 
 VARIANTS: dict[str, tuple[str, str, list[Variant]]] = {
     "matmul": (
         "fp16-4096x4096x4096",
-        "MatmulConfig",
+        "GemmConfig",
         [
             Variant("no occupancy hint", {"occupancy": None}),
             Variant("occupancy 1", {"occupancy": 1}),

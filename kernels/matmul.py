@@ -20,13 +20,13 @@ Source: the tiled product of any GPU textbook; the block order is that of Triton
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, device_arch
+from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k, with_hints
+from kernels._launch import check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -36,62 +36,41 @@ if TYPE_CHECKING:
     import torch
 
 ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
 
 
 # -- configuration ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatmulConfig:
-    """How the product is cut into tiles, and what the compiler is told."""
-
-    tile_m: int
-    """Rows of C per block."""
-    tile_n: int
-    """Columns of C per block."""
-    tile_k: int
-    """Depth of one step along K."""
-    group_m: int = 8
-    """Height of a band of blocks in tiles: see `swizzle`."""
-    latency: int | None = None
-    """How far ahead loads are issued, 1 to 10; None lets the compiler choose."""
-    occupancy: int | None = None
-    """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_ctas: int | None = None
-    """Thread blocks that compute one tile together (sm_90 and newer); None lets the compiler choose."""
-    num_worker_warps: int | None = None
-    """Warps that hold the accumulator; None lets the compiler choose."""
 
 
 # For two-byte operands. "Not measured" entries follow the candidates that NVIDIA publishes for TileGym's
 # matmul; they compile, and nobody here has timed them.
 CONFIGS = {
     # Ampere and Ada have no TMA: shallow steps, and two blocks to hide each other's latency. Not measured.
-    "sm_80": MatmulConfig(tile_m=128, tile_n=128, tile_k=32, occupancy=2),
-    "sm_86": MatmulConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
-    "sm_89": MatmulConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
+    "sm_80": GemmConfig(tile_m=128, tile_n=128, tile_k=32, occupancy=2),
+    "sm_86": GemmConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
+    "sm_89": GemmConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
     # H200, 2026-11-21, cold L2, interleaved: fp16 4096^3 207 us, 663 TFLOPS (cuBLAS 198 us); bf16 with a
     # transposed B 196 us (187 us). Two blocks a multiprocessor: one multiplies while the other stores.
-    "sm_90": MatmulConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2, group_m=16),
+    "sm_90": GemmConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2, group_m=16),
     # Fifth-generation tensor cores let two thread blocks share one 256x256 tile. Not measured.
-    "sm_100": MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
-    "sm_103": MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
-    "sm_110": MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+    "sm_100": GemmConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+    "sm_103": GemmConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+    "sm_110": GemmConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
     # Consumer Blackwell multiplies from registers, and has few multiprocessors to fill. Not measured.
-    "sm_120": MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
-    "sm_121": MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
+    "sm_120": GemmConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
+    "sm_121": GemmConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
 }
 FOUR_BYTE_CONFIGS = {
     # H200, 2026-11-21: tf32 4096x4096x2048, transposed B, 193 us, 356 TFLOPS (cuBLAS 190 us); 128x128x32 with
     # two blocks a multiprocessor 210 us.
-    "sm_90": MatmulConfig(tile_m=128, tile_n=256, tile_k=32, latency=4, occupancy=1, num_worker_warps=8),
+    "sm_90": GemmConfig(tile_m=128, tile_n=256, tile_k=32, latency=4, occupancy=1, num_worker_warps=8),
 }
 """For float32 operands, where they were measured apart."""
-DEFAULT_CONFIG = MatmulConfig(tile_m=64, tile_n=64, tile_k=32)
+DEFAULT_CONFIG = GemmConfig(tile_m=64, tile_n=64, tile_k=32)
 """For architectures that are not in the table."""
 
 
-def choose_config(arch: str, *, itemsize: int) -> MatmulConfig:
+def choose_config(arch: str, *, itemsize: int) -> GemmConfig:
     """Return the configuration for operands of `itemsize` bytes on `arch`."""
     config = CONFIGS.get(arch, DEFAULT_CONFIG)
     if itemsize != 4:  # noqa: PLR2004
@@ -113,43 +92,35 @@ def matmul_kernel(
     TILE_K: ConstInt,
     GROUP_M: ConstInt,
     LATENCY: ConstInt,
+    STORE_TMA: ConstBool,
+    PERSISTENT: ConstBool,
+    FAST_ACC: ConstBool,
 ) -> None:
     """Compute one `[TILE_M, TILE_N]` tile of C per block; `LATENCY` 0 leaves it to the compiler."""
     tiles_m = ct.cdiv(C.shape[0], TILE_M)
     tiles_n = ct.cdiv(C.shape[1], TILE_N)
-    row, col = swizzle(ct.bid(0), tiles_m, tiles_n, GROUP_M)
-
-    # Tensor cores take 16-bit operands as they are, and float32 only as tfloat32.
-    dtype = ct.tfloat32 if A.dtype == ct.float32 else A.dtype
     latency = ct.static_eval(LATENCY or None)
 
-    acc = ct.zeros((TILE_M, TILE_N), dtype=ct.float32)
-    for k in range(ct.cdiv(A.shape[1], TILE_K)):
-        a = ct.load(
-            A, (row, k), (TILE_M, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency
-        )  # [TILE_M, TILE_K]
-        b = ct.load(
-            B, (k, col), (TILE_K, TILE_N), padding_mode=ct.PaddingMode.ZERO, latency=latency
-        )  # [TILE_K, TILE_N]
-        acc = ct.mma(a.astype(dtype), b.astype(dtype), acc)
-    # The store drops what sticks out past C's edges.
-    ct.store(C, (row, col), acc.astype(C.dtype))
+    def compute(tile: int) -> None:
+        row, col = swizzle(tile, tiles_m, tiles_n, GROUP_M)
+
+        def load_a(k: int) -> ct.Tile:  # [TILE_M, TILE_K]
+            return ct.load(A, (row, k), (TILE_M, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency)
+
+        def load_b(k: int) -> ct.Tile:  # [TILE_K, TILE_N]
+            return ct.load(B, (k, col), (TILE_K, TILE_N), padding_mode=ct.PaddingMode.ZERO, latency=latency)
+
+        acc = multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K), TILE_M, TILE_N, FAST_ACC)
+        # The store drops what sticks out past C's edges.
+        ct.store(C, (row, col), acc.astype(C.dtype), allow_tma=STORE_TMA)
+
+    for_each_tile(compute, tiles_m * tiles_n, PERSISTENT)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(config: MatmulConfig) -> Any:
-    """Return the kernel with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return matmul_kernel.replace_hints(
-        occupancy=config.occupancy,
-        num_ctas=config.num_ctas,
-        num_worker_warps=config.num_worker_warps,
-    )
-
-
-def matmul(a: torch.Tensor, b: torch.Tensor, *, config: MatmulConfig | None = None) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -> torch.Tensor:
     """Multiply two matrices.
 
     Args:
@@ -181,12 +152,24 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: MatmulConfig | None = No
 
     config = config or choose_config(device_arch(), itemsize=a.element_size())
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    blocks = ct.cdiv(m, config.tile_m) * ct.cdiv(n, config.tile_n)
+    tiles = ct.cdiv(m, config.tile_m) * ct.cdiv(n, config.tile_n)
     ct.launch(
         torch.cuda.current_stream(),
-        (blocks,),
-        _kernel_for(config),
-        (a, b, c, config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
+        (count_blocks(tiles, config, sms=count_sms()),),
+        with_hints(matmul_kernel, config),
+        (
+            a,
+            b,
+            c,
+            config.tile_m,
+            config.tile_n,
+            config.tile_k,
+            config.group_m,
+            config.latency or 0,
+            config.store_tma,
+            config.blocks_per_sm is not None,
+            False,
+        ),
     )
     return c
 
