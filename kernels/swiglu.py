@@ -61,9 +61,9 @@ class SwigluConfig:
     """Warps per block."""
 
 
-# Not measured, none of them. 16 elements a thread are two 16-byte loads of each 16-bit tensor, four of float32,
-# and at 64 registers a thread 8 blocks fit: 64 KiB under way on each SM, and three times what the latency of
-# memory (under 1 us) times an SM's share of the bandwidth (4.8 TB/s / 132 on an H200) asks for.
+# Not measured, none of them. 16 elements a thread are two 16-byte loads of each 16-bit tensor, or four of
+# float32; 8 blocks of 128 threads with 64 registers each fill an SM's registers. So 64 KiB or more are asked
+# for at a time, more than an SM's share of the bandwidth (4.8 TB/s / 132 on an H200) times 1 us of latency.
 CONFIGS = {
     **dict.fromkeys(("sm_80", "sm_86", "sm_89"), SwigluConfig()),
     "sm_90": SwigluConfig(),
