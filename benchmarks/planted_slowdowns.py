@@ -75,11 +75,12 @@ def run_gate(project: Path, *options: str) -> tuple[dict[str, str], dict[str, li
     """Return what the gate said of each case, and its ratios to another revision as the gate takes them."""
     junit, dump = project / "junit.xml", project / "measured.jsonl"
     dump.unlink(missing_ok=True)
+    path = os.pathsep.join([f"{project}", f"{ROOT}", os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "--arch", "native", "-p", "benchmarks.dump_measurements"]
     done = subprocess.run(
         [*command, "-m", "cutile_speed", f"--junit-xml={junit}", "kernels", *options],
         cwd=project,
-        env=os.environ | {"PYTHONPATH": f"{project}:{ROOT}", "DUMP_MEASUREMENTS": str(dump)},
+        env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), "DUMP_MEASUREMENTS": str(dump)},
         check=False,
     )
     if done.returncode not in (0, 1):
