@@ -79,6 +79,8 @@ class MlaDecodingConfig:
     """What one part more takes to write and merge, in the time of a tile of keys: more makes fewer parts."""
     num_worker_warps: int | None = 8
     """Warps that hold scores and accumulator; None lets the compiler choose."""
+    num_ctas: int | None = None
+    """Multiprocessors that share a block's work, from sm_90 on; None is one."""
     latency: int | None = 4
     """How far ahead tiles of KV and KPE are loaded, 1 to 10; None lets the compiler choose."""
     dependent_merge: bool = True
@@ -213,6 +215,7 @@ def _kernel_for(config: MlaDecodingConfig) -> Any:
     return mla_decoding_kernel.replace_hints(
         occupancy=config.occupancy,
         num_worker_warps=config.num_worker_warps,
+        num_ctas=config.num_ctas,
     )
 
 
@@ -293,7 +296,8 @@ def mla_decoding(
     tile_h = min(max(next_power_of_2(h), MIN_HEADS), config.tile_h)
     head_tiles = ct.cdiv(h, tile_h)
     tiles = ct.cdiv(n, config.tile_n)
-    part = choose_part(b * head_tiles, tiles, count_sms() * config.occupancy, config.part_cost)
+    slots = count_sms() * config.occupancy // (config.num_ctas or 1)
+    part = choose_part(b * head_tiles, tiles, slots, config.part_cost)
     splits = ct.cdiv(tiles, part)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o

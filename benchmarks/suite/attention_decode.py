@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
     """Yield the configurations worth trying for a case on `arch`.
 
     More blocks and longer latencies are more bytes under way; fewer and longer parts are less to merge. What
-    a part costs, in tiles: 0 cuts as finely as there are slots, 0.1 leaves some empty, 1 most.
+    a part costs, in tiles: 0.01 cuts nearly as finely as there are slots, 0.1 and 1 leave some of them empty
+    when the cache is short, and 100 does not cut: one launch instead of two.
     """
     dependent = MODULE.choose_config(arch, head_dim=d).dependent_merge
     common: dict[str, Any] = {"dependent_merge": dependent}
@@ -49,7 +51,7 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
         yield AttentionDecodeConfig(tile_n=tile_n, occupancy=occupancy, part_cost=part_cost, **common)
     for tile_n, occupancy, latency in product(tiles, (1, 2, 3), (None, 2, 8)):
         yield AttentionDecodeConfig(tile_n=tile_n, occupancy=occupancy, latency=latency, **common)
-    for occupancy, part_cost in product((1, 2), (0.0, 0.03, 1.0)):
+    for occupancy, part_cost in product((1, 2), (0.03, 1.0, 100.0)):
         yield AttentionDecodeConfig(occupancy=occupancy, part_cost=part_cost, **common)
     # Queries as rows: 16 of them, most empty, on the tensor cores' older instruction.
     for tile_n, occupancy in product((64, 128), (1, 2, 3)):
@@ -58,7 +60,7 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
     yield AttentionDecodeConfig(tile_n=128, occupancy=2, num_worker_warps=8, **common)
     if dependent:
         # What is it worth?
-        yield AttentionDecodeConfig(dependent_merge=False)
+        yield replace(MODULE.choose_config(arch, head_dim=d), dependent_merge=False)
 
 
 def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -37,45 +38,63 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
+# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads, and
+# (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
+FEW_HEADS = ((32, 4, 1), (64, 4, 1), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
+FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 2), (32, 4, 1))
+MANY_HEADS = (
+    (64, 64, False, None, 8),
+    (64, 32, False, None, 8),
+    (64, 64, True, None, 8),
+    (32, 64, True, None, 8),
+    (64, 64, False, 2, 4),
+    (64, 64, False, 2, 8),
+    (128, 32, False, 2, 8),
+    (128, 64, False, 2, 8),
+)
+
+
 def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDecodingConfig]:
     """Yield the configurations worth trying for a case on `arch`.
 
-    The accumulator is [16, 512] or [64, 512], 64 registers of each of 4 warps' threads or 128 of 8. What a
-    part costs, in tiles: 0 cuts as finely as there are slots, 0.1 leaves some empty, 1 most.
+    What a part costs, in tiles: 0.01 cuts nearly as finely as there are slots, 0.1 and 1 leave some of them
+    empty when the cache is short, and 100 does not cut: one launch instead of two.
     """
     eight_bit = cache_dtype.startswith("float8")
     best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2)
     common: dict[str, Any] = {"dependent_merge": best.dependent_merge}
-    # (tile_n, num_worker_warps, occupancy) that compile without spills on sm_90.
-    few = (
-        [(64, 8, 1), (64, 8, 2)]
-        if eight_bit
-        else [(32, 4, 1), (64, 4, 1), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1)]
-    )
-    for (tile_n, warps, occupancy), part_cost in product(few, (0.0, 0.01, 0.03, 0.1, 1.0)):
-        yield MlaDecodingConfig(
-            tile_n=tile_n, num_worker_warps=warps, occupancy=occupancy, part_cost=part_cost, **common
-        )
-    for (tile_n, warps, occupancy), latency in product(few, (None, 2, 8)):
-        yield MlaDecodingConfig(
-            tile_n=tile_n, num_worker_warps=warps, occupancy=occupancy, latency=latency, **common
-        )
-    if best.dependent_merge:
-        # What is it worth?
-        yield MlaDecodingConfig(dependent_merge=False)
-    if h <= 16:
-        return
-    for keys_first, tile_n in ((True, 64), (False, 64), (False, 32)):
-        for tile_h, part_cost, latency in product((32, 64), (0.01, 0.1), (None, 4)):
-            if keys_first or tile_h == 64:  # fewer heads as rows spill
+    if h < MODULE.MANY_HEADS:
+        shapes = FEW_HEADS_8BIT if eight_bit else FEW_HEADS
+        for (tile_n, warps, occupancy), (part_cost, latency) in product(
+            shapes, ((0.01, 4), (0.1, 4), (1.0, 4), (100.0, 4), (0.01, None), (0.01, 8))
+        ):
+            yield MlaDecodingConfig(
+                tile_n=tile_n,
+                num_worker_warps=warps,
+                occupancy=occupancy,
+                part_cost=part_cost,
+                latency=latency,
+                **common,
+            )
+    else:
+        for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, latency) in product(
+            MANY_HEADS, ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2))
+        ):
+            # Clusters came with the same architecture as dependent launches.
+            if num_ctas is None or best.dependent_merge:
                 yield MlaDecodingConfig(
                     tile_h=tile_h,
                     tile_n=tile_n,
                     keys_first=keys_first,
+                    num_ctas=num_ctas,
+                    num_worker_warps=warps,
                     part_cost=part_cost,
                     latency=latency,
                     **common,
                 )
+    if best.dependent_merge:
+        # What is it worth?
+        yield replace(best, dependent_merge=False)
 
 
 def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
