@@ -38,8 +38,8 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads, and
-# (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
+# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
+# and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
 FEW_HEADS = ((32, 4, 1), (64, 4, 1), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
 FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 2), (32, 4, 1))
 MANY_HEADS = (
