@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparing import start_comparing
-from benchmarks.comparison_page import case_text, merged, page, summary_text
-from benchmarks.measure import MakeTimer, gpu_timer
-from benchmarks.runs import Job, add_options, run_jobs
+from benchmarks.comparison.case import start_comparing
+from benchmarks.comparison.page import case_text, merged, page, summary_text
+from benchmarks.gpu_runs.measure import MakeTimer, gpu_timer
+from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
 
 CASE_SECONDS = 300.0
 """After so long a case is given up: torch.compile may try many algorithms, but not for ever."""

@@ -33,12 +33,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config_tables import entry_lines, find_entry, replace_entry
-from benchmarks.measure import MakeTimer, geometric_mean, gpu_timer
-from benchmarks.runs import Job, add_options, run_jobs
-from benchmarks.suites import difference, load_suite
-from benchmarks.tables import aligned
-from benchmarks.tuning import start_tuning
+from benchmarks.gpu_runs.measure import MakeTimer, geometric_mean, gpu_timer
+from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
+from benchmarks.gpu_runs.suites import difference, load_suite
+from benchmarks.gpu_runs.tables import aligned
+from benchmarks.tuner.case import start_tuning
+from benchmarks.tuner.config_tables import entry_lines, find_entry, replace_entry
 
 CASE_SECONDS = 600.0
 """After so long a case is given up."""

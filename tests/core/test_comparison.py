@@ -5,9 +5,9 @@ import json
 import pytest
 
 from benchmarks import compare_kernels
-from benchmarks.comparison_page import page, summary_text
-from benchmarks.goals import find_misses, is_memory_bound, rival
-from benchmarks.tables import aligned, markdown
+from benchmarks.comparison.goals import find_misses, is_memory_bound, rival
+from benchmarks.comparison.page import page, summary_text
+from benchmarks.gpu_runs.tables import aligned, markdown
 from tests.core.toy_kernel import make_timer
 
 SUITE = "tests.core.toy_suite"

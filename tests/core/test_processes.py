@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from benchmarks.processes import Outcome, Pool
+from benchmarks.gpu_runs.processes import Outcome, Pool
 from tests.core import toy_processes
 
 

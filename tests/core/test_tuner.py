@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from benchmarks import tune_kernels
-from benchmarks.agreement import describe_difference
-from benchmarks.config_tables import Entry, config_source, entry_lines, find_entry, replace_entry
-from benchmarks.measure import geometric_mean, moved, ratio_of, time_in_turns
-from benchmarks.suites import difference, load_suite, prepare, select, watched_choice
+from benchmarks.gpu_runs.agreement import describe_difference
+from benchmarks.gpu_runs.measure import geometric_mean, moved, ratio_of, time_in_turns
+from benchmarks.gpu_runs.suites import difference, load_suite, prepare, select, watched_choice
+from benchmarks.tuner.config_tables import Entry, config_source, entry_lines, find_entry, replace_entry
 from pytest_cutile.gpu.check import KernelMismatch
 from tests.core import toy_kernel
 from tests.core.toy_kernel import ToyConfig, make_timer
@@ -245,7 +245,7 @@ def test_gross_errors_are_differences_and_roundings_are_not():
 
 
 def test_large_work_is_checked_coarsely(monkeypatch):
-    from benchmarks import agreement
+    from benchmarks.gpu_runs import agreement
 
     case = prepare(SUITE, "fp16-64", "cpu")
     imprecise = ToyConfig(fault="imprecise")

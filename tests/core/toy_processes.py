@@ -3,7 +3,7 @@
 import os
 import time
 
-from benchmarks.processes import Broken
+from benchmarks.gpu_runs.processes import Broken
 
 
 def start(number):

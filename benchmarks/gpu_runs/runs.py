@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Pool, Start
-from benchmarks.suites import select
+from benchmarks.gpu_runs.processes import Pool, Start
+from benchmarks.gpu_runs.suites import select
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gates.tensors import MakeTensor
 
-FOLDER = Path(__file__).resolve().parent / "suite"
+FOLDER = Path(__file__).resolve().parent.parent / "suite"
 _NEEDED = {"MODULE": "the kernel's module", "CASES": "what is timed", "configs": "the search space"}
 
 

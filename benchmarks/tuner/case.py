@@ -12,18 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agreement import check_exactly
-from benchmarks.candidates import (
-    CHECK_SECONDS,
-    Candidate,
-    check_all,
-    count_processes,
-    share_cache,
-    start_checking,
-)
-from benchmarks.config_tables import config_source
-from benchmarks.gpu_state import guarded, release_memory
-from benchmarks.measure import (
+from benchmarks.gpu_runs.agreement import check_exactly
+from benchmarks.gpu_runs.gpu_state import guarded, release_memory
+from benchmarks.gpu_runs.measure import (
     Blocks,
     MakeTimer,
     environment_of,
@@ -33,9 +24,18 @@ from benchmarks.measure import (
     ratio_of,
     time_in_turns,
 )
-from benchmarks.processes import Handler, Pool, describe
-from benchmarks.runs import Job
-from benchmarks.suites import Choice, Prepared, plain_config, prepare, watched_choice
+from benchmarks.gpu_runs.processes import Handler, Pool, describe
+from benchmarks.gpu_runs.runs import Job
+from benchmarks.gpu_runs.suites import Choice, Prepared, plain_config, prepare, watched_choice
+from benchmarks.tuner.candidates import (
+    CHECK_SECONDS,
+    Candidate,
+    check_all,
+    count_processes,
+    share_cache,
+    start_checking,
+)
+from benchmarks.tuner.config_tables import config_source
 from pytest_cutile.core.timing import Launch, Timer, TimingError
 
 FINALISTS = 6

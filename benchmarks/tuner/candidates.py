@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agreement import describe_difference
-from benchmarks.gpu_state import guarded, release_memory
-from benchmarks.processes import Handler, Pool
-from benchmarks.suites import Prepared, prepare
+from benchmarks.gpu_runs.agreement import describe_difference
+from benchmarks.gpu_runs.gpu_state import guarded, release_memory
+from benchmarks.gpu_runs.processes import Handler, Pool
+from benchmarks.gpu_runs.suites import Prepared, prepare
 
 CACHE_VARIABLE = "CUDA_TILE_CACHE_DIR"
 CHECK_SECONDS = 60.0

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.suites import Prepared
+from benchmarks.gpu_runs.suites import Prepared
 from pytest_cutile.gpu.check import KernelMismatch, run_check
 from pytest_cutile.gpu.trees import describe, named_tensors
 

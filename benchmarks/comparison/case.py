@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.agreement import check_exactly, describe_difference
-from benchmarks.candidates import share_cache
-from benchmarks.gpu_state import guarded, raise_if_broken, release_memory
-from benchmarks.measure import (
+from benchmarks.gpu_runs.agreement import check_exactly, describe_difference
+from benchmarks.gpu_runs.gpu_state import guarded, raise_if_broken, release_memory
+from benchmarks.gpu_runs.measure import (
     MakeTimer,
     environment_of,
     figures,
@@ -18,9 +17,10 @@ from benchmarks.measure import (
     ratio_of,
     time_in_turns,
 )
-from benchmarks.processes import Handler, describe
-from benchmarks.runs import Job
-from benchmarks.suites import Prepared, prepare
+from benchmarks.gpu_runs.processes import Handler, describe
+from benchmarks.gpu_runs.runs import Job
+from benchmarks.gpu_runs.suites import Prepared, prepare
+from benchmarks.tuner.candidates import share_cache
 from pytest_cutile.core.timing import Launch, Timer
 
 COPY = "copy"

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.comparing import COPY
-from benchmarks.goals import TILEGYM, find_misses, rival
-from benchmarks.measure import geometric_mean
-from benchmarks.tables import aligned, markdown
+from benchmarks.comparison.case import COPY
+from benchmarks.comparison.goals import TILEGYM, find_misses, rival
+from benchmarks.gpu_runs.measure import geometric_mean
+from benchmarks.gpu_runs.tables import aligned, markdown
 
 Case = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.comparing import COPY
-from benchmarks.measure import geometric_mean
+from benchmarks.comparison.case import COPY
+from benchmarks.gpu_runs.measure import geometric_mean
 
 TILEGYM = "tilegym"
 DENSE = ("matmul", "bmm", "group_gemm", "fmha")

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from benchmarks.processes import Broken, Handler, describe
+from benchmarks.gpu_runs.processes import Broken, Handler, describe
 
 
 def release_memory() -> None:
