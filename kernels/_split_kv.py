@@ -11,9 +11,15 @@ they hold of the whole sum, with `top` the largest lse of a row:
 Parts and lse are float32: parts of 16 bits would put a second rounding of that size into the output. They are
 small and were written a moment ago, so they come from the L2.
 
-From the end of one kernel to the first load of the next it takes microseconds, which is much after one that
-took ten. So on GPUs that can (sm_90 and newer) the merge is a programmatic dependent launch: its blocks take
-their places as soon as all blocks of the first kernel have theirs, and wait there until those have ended.
+A kernel's blocks are launched when the last block of the kernel before has ended, and a short cache is read
+in few microseconds: then that gap counts. So on GPUs that can (sm_90 and newer) the merge is a programmatic
+dependent launch: its blocks take their places as soon as all blocks of the first kernel have theirs, and
+wait there until those have ended.
+
+One launch would do if the last block of a row merged its parts. But then one multiprocessor would read what
+here a hundred do, 32 KiB a part for 16 heads of 512 dimensions, and blocks would have to be counted in memory
+that is zero before every launch: by a launch more, or by whoever used it last, which goes wrong as soon as
+two streams use it at a time.
 
 Sources: Dao et al., "Flash-Decoding for long-context inference", 2023
 (https://pytorch.org/blog/flash-decoding/); CUDA C++ Programming Guide, "Programmatic Dependent Launch and

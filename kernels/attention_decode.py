@@ -89,14 +89,11 @@ CONFIGS = {
 }
 DEFAULT_CONFIG = AttentionDecodeConfig(dependent_merge=False)
 """For architectures that are not in the table."""
-WIDE_CONFIGS: dict[str, AttentionDecodeConfig] = {}
-"""For heads of 256 dimensions, where they want others."""
 
 
-def choose_config(arch: str, *, head_dim: int) -> AttentionDecodeConfig:
-    """Return the configuration for heads of `head_dim` on `arch`."""
-    config = CONFIGS.get(arch, DEFAULT_CONFIG)
-    return WIDE_CONFIGS.get(arch, config) if head_dim > 128 else config  # noqa: PLR2004
+def choose_config(arch: str) -> AttentionDecodeConfig:
+    """Return the configuration for `arch`."""
+    return CONFIGS.get(arch, DEFAULT_CONFIG)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -145,8 +142,8 @@ def attention_decode_kernel(
         k = ct.load(
             K, (batch, kv_head, j, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=latency
         ).reshape((TILE_N, D))
-        # Masked in every tile: next to the loads it costs nothing, and a loop of its own for the last tile
-        # would start to load only when the one before has ended.
+        # Masked in every tile: that is few instructions beside the loads, and a loop of its own for the last
+        # tile would start to load only when the one before has ended.
         key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
         if KEYS_FIRST:
             s = ct.mma(k, q, ct.zeros((TILE_N, ROWS), dtype=ct.float32))  # [TILE_N, ROWS]
@@ -204,7 +201,7 @@ def attention_decode(
             do. H is a multiple of H_kv.
         v: `[B, H_kv, N, D]`, likewise.
         scale: Factor of the scores, greater than 0; by default 1 / sqrt(D).
-        config: Instead of the one chosen for this GPU and head dimension.
+        config: Instead of the one chosen for this GPU.
 
     Returns:
         In the shape of `q`, same dtype and device, contiguous. Zeros where there are no keys.
@@ -256,7 +253,7 @@ def attention_decode(
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
-    config = config or choose_config(device_arch(), head_dim=d)
+    config = config or choose_config(device_arch())
     group = h // h_kv
     rows = min(max(next_power_of_2(group), MIN_ROWS[config.keys_first]), MAX_ROWS)
     row_tiles = h_kv * ct.cdiv(group, rows)

@@ -183,8 +183,8 @@ def mla_decoding_kernel(
         ).reshape((TILE_N, R))
         kv = kv.astype(Q.dtype)
         kpe = kpe.astype(Q.dtype)
-        # Masked in every tile: next to the rest it costs little, and a loop of its own for the last tile
-        # would start to load only when the one before has ended.
+        # Masked in every tile: that is few instructions beside the rest, and a loop of its own for the last
+        # tile would start to load only when the one before has ended.
         key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
         if KEYS_FIRST:
             s = ct.mma(kv, q, ct.zeros((TILE_N, TILE_H), dtype=ct.float32))

@@ -44,7 +44,7 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
     a part costs, in tiles: 0.01 cuts nearly as finely as there are slots, 0.1 and 1 leave some of them empty
     when the cache is short, and 100 does not cut: one launch instead of two.
     """
-    dependent = MODULE.choose_config(arch, head_dim=d).dependent_merge
+    dependent = MODULE.choose_config(arch).dependent_merge
     common: dict[str, Any] = {"dependent_merge": dependent}
     tiles = (32, 64) if d > 128 else (64, 128)
     for tile_n, occupancy, part_cost in product(tiles, (1, 2, 3, 4), (0.01, 0.1)):
@@ -60,7 +60,7 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
     yield AttentionDecodeConfig(tile_n=128, occupancy=2, num_worker_warps=8, **common)
     if dependent:
         # What is it worth?
-        yield replace(MODULE.choose_config(arch, head_dim=d), dependent_merge=False)
+        yield replace(MODULE.choose_config(arch), dependent_merge=False)
 
 
 def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:

@@ -148,9 +148,8 @@ def test_keys_beyond_the_last_are_never_seen():
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_every_architecture_has_a_configuration(arch, head_dim):
-    config = choose_config(arch, head_dim=head_dim)
+def test_every_architecture_has_a_configuration(arch):
+    config = choose_config(arch)
     assert config.tile_n > 0
     # Programmatic dependent launches came with sm_90.
     assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})
