@@ -6,8 +6,8 @@
     O[t, :]    = sum over k of weights[t, k] * Y[t, k, :]
 
 X and O are `[T, H]`, W1 `[E, 2 I, H]`, W2 `[E, H, I]`, all in float16 or bfloat16; ids are `[T, K]`, int32 or
-int64, and weights `[T, K]`, float32 or the dtype of X (`kernels.moe_routing.route` makes both). Sums are float32;
-silu(G) * U and Y are rounded to the dtype of X.
+int64, and weights `[T, K]`, float32 or the dtype of X (`kernels.moe_routing.route` makes both). Sums are
+float32; silu(G) * U and Y are rounded to the dtype of X.
 
 How it works, in five launches that the host only starts, because who goes where is known on the GPU alone:
 
@@ -82,16 +82,16 @@ def _both(**options: Any) -> MoeConfig:
 
 
 FEW_ROWS = 32
-"""Up to how many rows per expert weights take longer to read than to multiply by: about 2 FLOP per byte and row,
-while an H200 does 200 FLOP in the time it reads a byte. Padding to a large tile is a waste there."""
+"""Up to how many rows per expert a small tile is taken: a large one would be padding. Reading the weights is
+what takes the time: a row costs one FLOP per byte of weights, and an H200 does 200 while it reads a byte."""
 
 # Not measured, all of it.
 CONFIGS = {
     "sm_80": _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2),
     "sm_86": _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2),
     "sm_89": _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2),
-    # Gathered rows take registers and time to issue: one large tile a multiprocessor. The second product is like
-    # `kernels.matmul`.
+    # Gathered rows take registers and time to issue: one large tile a multiprocessor. The second product is
+    # like `kernels.matmul`.
     "sm_90": MoeConfig(
         gate_up=GemmConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1, num_worker_warps=8),
         down=GemmConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2),
@@ -145,7 +145,7 @@ def gate_up_kernel(
         row, col = swizzle(tile, tiles_m, tiles_n, GROUP_M)
         expert = ct.gather(ExpertOfTile, row)
         # Padding names a pair past the last, whose token is past the last, too: its row is gathered as zeros.
-        token = ct.load(PairOfSlot, (row,), (TILE_M,)) // TOP_K
+        token = ct.load(PairOfSlot, (row,), (TILE_M,), allow_tma=False) // TOP_K
 
         def load_a(k: int) -> ct.Tile:  # [TILE_M, TILE_K]
             column = k * TILE_K + ct.arange(TILE_K, dtype=ct.int32)
@@ -400,9 +400,9 @@ def inputs(
 ) -> tuple[torch.Tensor, ...]:
     """Make X, W1, W2, weights and ids.
 
-    Experts are drawn by random scores plus `skew` times their number: with a large one, all tokens go to the last
-    experts. Weights are such that values keep a variance of about 1. With `transposed`, W1 and W2 lie in memory
-    with their last two axes swapped.
+    Experts are drawn by random scores plus `skew` times their number: with a large one, all tokens go to the
+    last experts. Weights are such that values keep a variance of about 1. With `transposed`, W1 and W2 lie in
+    memory with their last two axes swapped.
     """
     import torch
 
@@ -428,7 +428,7 @@ def inputs(
 
 
 def count_experts(tokens: int, experts: int, top_k: int) -> float:
-    """Return how many experts get a token on average, if every choice of `top_k` is as likely as any other."""
+    """Return how many experts get a token on average, if all choices of `top_k` are equally likely."""
     return experts * (1 - (1 - top_k / experts) ** tokens)
 
 
@@ -443,7 +443,7 @@ def work(
     skew: float = 0.0,
     **_: object,
 ) -> Work:
-    """Count three products per pair; weights of experts that get a token are read once, X and O are moved once.
+    """Count three products per pair; X and O are moved once, and so are the weights of experts with tokens.
 
     Which experts those are is drawn at random: with no `skew`, their average number counts, and with any
     `top_k`, the fewest that there can be.

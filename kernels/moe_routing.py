@@ -147,9 +147,9 @@ def place_kernel(
     expert = ct.bid(0)
     pairs = Ids.shape[0]
 
-    counts = ct.load(Counts, (0,), (TILE_E,), padding_mode=ct.PaddingMode.ZERO)
-    tiles = ct.cdiv(counts, TILE_M)  # [TILE_E]
     index = ct.arange(TILE_E, dtype=ct.int32)
+    counts = ct.gather(Counts, index)  # [TILE_E], zero past the last
+    tiles = ct.cdiv(counts, TILE_M)
     first_tile = ct.sum(ct.where(index < expert, tiles, 0))
     own_tiles = ct.sum(ct.where(index == expert, tiles, 0))
     own_pairs = ct.sum(ct.where(index == expert, counts, 0))

@@ -26,6 +26,8 @@ HALF = {"dtype": torch.float16}
 
 # Timed on workloads that others chose: what matters is that figures can be compared.
 PUBLISHED = {"fmha"}
+# Timed although they last a few microseconds, as they do in a model: what matters is that they stay so short.
+SHORT = {"moe_routing"}
 
 
 def make_tensor(shape, dtype, *, dist="normal", low=0.0, high=1.0):
@@ -190,6 +192,9 @@ def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
         work = spec.work_of(case)
         flops_per_us = (495e6 if work.dtype == "tfloat32" else 989e6) * 0.85
         us = max(work.flops / flops_per_us, work.bytes / (4.8e6 * 0.85))
+        if spec.name in SHORT:
+            assert us < 40, case.name
+            continue
         assert 40 < us < (11e3 if spec.name in PUBLISHED else 400), case.name
         if not work.flops:
             assert work.bytes > 4 * 60e6, f"{case.name} would partly stay in the L2"
@@ -292,7 +297,7 @@ def test_reference_takes_what_inputs_makes(spec):
     # Arguments and results may be lists: a group GEMM takes one matrix per group, and returns one.
     exact_args, exact_kwargs = tree_map_only(torch.Tensor, to_float64, (args, kwargs))
     for result in tree_leaves(spec.reference(*exact_args, **exact_kwargs)):
-        assert result.dtype == torch.float64
+        assert result.dtype == torch.float64 or not result.is_floating_point()  # ids of experts stay integers
 
 
 def to_float64(tensor):
