@@ -276,7 +276,7 @@ def moe(
     _launch(
         gate_up_kernel,
         config.gate_up,
-        (x, w1.unflatten(1, (2, inner)), hidden, aligned.pair_of_slot),
+        (x, w1.view(experts, 2, inner, hidden_size), hidden, aligned.pair_of_slot),
         aligned,
         columns=inner,
         constants=(top_k,),

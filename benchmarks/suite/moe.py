@@ -56,20 +56,21 @@ def _for_few_rows(pairs: int) -> Iterator[MoeConfig]:
     """Small tiles for weights that are read once: what counts is how many bytes are on their way."""
     for tile_m, tile_n, tile_k, occupancy in (
         (16, 16, 128, 4), (16, 16, 256, 4), (16, 32, 64, 4), (16, 32, 128, 2), (16, 32, 128, 4),
-        (16, 32, 128, 6), (16, 32, 256, 2), (16, 64, 64, 4), (16, 64, 128, 2), (16, 64, 128, 3),
-        (16, 128, 64, 2), (32, 32, 128, 4), (32, 64, 64, 4), (32, 64, 128, 2), (64, 32, 128, 2),
-        (64, 64, 64, 2), (64, 64, 128, 2),
+        (16, 32, 256, 2), (16, 64, 64, 4), (16, 64, 128, 2), (16, 64, 128, 3), (16, 128, 64, 2),
+        (32, 32, 128, 4), (32, 64, 64, 4), (32, 64, 128, 2), (64, 32, 128, 2), (64, 64, 64, 2),
+        (64, 64, 128, 2),
     ):  # fmt: skip
         make = partial(GemmConfig, tile_m=tile_m, tile_k=tile_k, occupancy=occupancy)
         yield MoeConfig(gate_up=make(tile_n=tile_n), down=make(tile_n=2 * tile_n))
-        if pairs < 64:
+        # Fewer tiles than multiprocessors: narrower ones, but products of 16 columns get no tensor cores.
+        if pairs < 64 and tile_n > 16:
             yield MoeConfig(gate_up=make(tile_n=tile_n), down=make(tile_n=tile_n))
     for latency, blocks_per_sm in ((2, None), (6, None), (None, 4)):
         make = partial(
             GemmConfig, tile_m=16, tile_k=128, occupancy=4, latency=latency, blocks_per_sm=blocks_per_sm
         )
         yield MoeConfig(gate_up=make(tile_n=32), down=make(tile_n=64))
-    make = partial(GemmConfig, tile_m=16, tile_k=128, occupancy=4, num_worker_warps=8)
+    make = partial(GemmConfig, tile_m=16, tile_k=128, occupancy=2, num_worker_warps=8)
     yield MoeConfig(gate_up=make(tile_n=64), down=make(tile_n=128))
 
 
