@@ -29,6 +29,7 @@ slots: vLLM's fused MoE (https://github.com/vllm-project/vllm). The timed shapes
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -81,39 +82,46 @@ def _both(**options: Any) -> MoeConfig:
     )
 
 
-FEW_ROWS = 32
-"""Up to how many rows per expert a small tile is taken: a large one would be padding. Reading the weights is
-what takes the time: a row costs one FLOP per byte of weights, and an H200 does 200 while it reads a byte."""
-
-# Not measured, all of it.
-CONFIGS = {
-    "sm_80": _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2),
-    "sm_86": _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2),
-    "sm_89": _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2),
-    # Gathered rows take registers and time to issue: one large tile a multiprocessor. The second product is
-    # like `kernels.matmul`.
-    "sm_90": MoeConfig(
-        gate_up=GemmConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1, num_worker_warps=8),
-        down=GemmConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2),
+# Up to how many rows per expert, on average, and what is best there. While there are few, reading weights takes
+# the time (a row costs one FLOP per byte of weights, and an H200 does 200 while it reads a byte), and a tile of
+# more rows than an expert has is filled up with padding. Not measured, all of it.
+_FEW = _both(tile_m=16, tile_n=64, tile_k=64, occupancy=4)
+_NO_TMA = ((32, _FEW), (math.inf, _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2)))
+_TENSOR_MEMORY = ((32, _FEW), (math.inf, _both(tile_m=128, tile_n=256, tile_k=64, occupancy=1)))
+_CONSUMER = ((32, _FEW), (math.inf, _both(tile_m=64, tile_n=128, tile_k=64, occupancy=1)))
+CONFIGS: dict[str, tuple[tuple[float, MoeConfig], ...]] = {
+    "sm_80": _NO_TMA,
+    "sm_86": _NO_TMA,
+    "sm_89": _NO_TMA,
+    "sm_90": (
+        (32, _both(tile_m=16, tile_n=64, tile_k=128, occupancy=4)),
+        (96, _both(tile_m=64, tile_n=128, tile_k=64, occupancy=2)),
+        # Gathering rows takes registers, and time to issue: one large tile a multiprocessor. The second
+        # product is like `kernels.matmul`.
+        (
+            math.inf,
+            MoeConfig(
+                gate_up=GemmConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1, num_worker_warps=8),
+                down=GemmConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2),
+            ),
+        ),
     ),
-    "sm_100": _both(tile_m=128, tile_n=256, tile_k=64, occupancy=1),
-    "sm_103": _both(tile_m=128, tile_n=256, tile_k=64, occupancy=1),
-    "sm_110": _both(tile_m=128, tile_n=256, tile_k=64, occupancy=1),
-    "sm_120": _both(tile_m=64, tile_n=128, tile_k=64, occupancy=1),
-    "sm_121": _both(tile_m=64, tile_n=128, tile_k=64, occupancy=1),
+    "sm_100": _TENSOR_MEMORY,
+    "sm_103": _TENSOR_MEMORY,
+    "sm_110": _TENSOR_MEMORY,
+    "sm_120": _CONSUMER,
+    "sm_121": _CONSUMER,
 }
 DEFAULT_CONFIG = _both(tile_m=64, tile_n=64, tile_k=32)
 """For architectures that are not in the table."""
-FEW_ROWS_CONFIGS = {arch: _both(tile_m=16, tile_n=64, tile_k=64, occupancy=4) for arch in CONFIGS} | {
-    "sm_90": _both(tile_m=16, tile_n=64, tile_k=128, occupancy=4)
-}
-"""For at most `FEW_ROWS` rows per expert."""
 
 
 def choose_config(arch: str, *, rows_per_expert: float) -> MoeConfig:
     """Return the configuration for that many rows per expert, on average, on `arch`."""
-    table = FEW_ROWS_CONFIGS if rows_per_expert <= FEW_ROWS else CONFIGS
-    return table.get(arch, DEFAULT_CONFIG)
+    for up_to, config in CONFIGS.get(arch, ()):
+        if rows_per_expert <= up_to:
+            return config
+    return DEFAULT_CONFIG
 
 
 # -- kernels ----------------------------------------------------------------------------------------

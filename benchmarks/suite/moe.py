@@ -46,9 +46,9 @@ def configs(arch: str, *, tokens: int, experts: int, top_k: int, **_: Any) -> It
             config = GemmConfig(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, occupancy=2)
             yield MoeConfig(gate_up=config, down=config)
         return
-    if rows <= 2 * moe.FEW_ROWS:
+    if rows <= 64:
         yield from _for_few_rows(tokens * top_k)
-    if rows >= moe.FEW_ROWS / 2:
+    if rows >= 16:
         yield from _for_many_rows()
 
 
