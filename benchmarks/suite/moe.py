@@ -98,7 +98,6 @@ def _for_many_rows() -> Iterator[MoeConfig]:
             large(tile_n=64),
             square(tile_n=64),
             square(tile_n=64, latency=2),
-            square(tile_n=64, blocks_per_sm=2),
             square(tile_n=64, tile_k=32),
         )
         for down in downs:
