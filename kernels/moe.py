@@ -12,8 +12,9 @@ float32; silu(G) * U and Y are rounded to the dtype of X.
 How it works, in five launches that the host only starts, because who goes where is known on the GPU alone:
 
 1. two that sort the token-expert pairs into slots, so that a tile of slots needs one expert (`align`);
-2. gate and up: a block gathers its slots' rows of X and multiplies them by the same columns of both halves of
-   W1 at once; it has both sums in registers then, and stores silu(G) * U in the order of slots;
+2. gate and up: a block gathers its slots' rows of X (or takes tiles of them, if one launch more has sorted
+   them first) and multiplies them by the same columns of both halves of W1 at once; it has both sums in
+   registers then, and stores silu(G) * U in the order of slots;
 3. down: with rows in the order of slots, this is a plain product that picks W2 by tile;
 4. combine: a block per token finds its K rows of Y and sums them. No atomics, so the result is deterministic.
 
@@ -63,8 +64,10 @@ class MoeConfig:
     """Of the first product; its `tile_n` columns are those of silu(G) * U, so it multiplies twice as many."""
     down: GemmConfig
     """Of the second product; `tile_m` has to be the same."""
-    combine_columns: int = 1024
-    """Columns of O per block of the last launch."""
+    sort_rows: bool = False
+    """Whether X is copied into the order of slots first, so that TMA can take tiles; else blocks gather rows."""
+    row_columns: int = 1024
+    """Columns per block of the launches that move single rows."""
 
     def __post_init__(self) -> None:
         if self.gate_up.tile_m != self.down.tile_m:
@@ -128,6 +131,25 @@ def choose_config(arch: str, *, rows_per_expert: float) -> MoeConfig:
 
 
 @ct.kernel
+def sort_kernel(
+    X: ct.Array,
+    PairOfSlot: ct.Array,
+    TileCount: ct.Array,
+    Sorted: ct.Array,
+    TOP_K: ConstInt,
+    TILE_M: ConstInt,
+    TILE: ConstInt,
+) -> None:
+    """Copy `TILE` columns of one slot's row of X per block."""
+    slot, col = ct.bid(0), ct.bid(1)
+    if slot < ct.gather(TileCount, 0) * TILE_M:
+        token = ct.gather(PairOfSlot, slot) // TOP_K
+        column = col * TILE + ct.arange(TILE, dtype=ct.int32)
+        # Padding names a pair past the last, whose token is past the last, too: zeros.
+        ct.store(Sorted, (slot, col), ct.gather(X, (token, column))[None, :], allow_tma=False)
+
+
+@ct.kernel
 def gate_up_kernel(
     X: ct.Array,
     W1: ct.Array,
@@ -144,7 +166,10 @@ def gate_up_kernel(
     STORE_TMA: ConstBool,
     PERSISTENT: ConstBool,
 ) -> None:
-    """Compute `[TILE_M, TILE_N]` of silu(G) * U per block, `[slots, I]`; W1 is `[E, 2, I, H]`."""
+    """Compute `[TILE_M, TILE_N]` of silu(G) * U per block, `[slots, I]`; W1 is `[E, 2, I, H]`.
+
+    `TOP_K` 0 says that rows of X are in the order of slots already.
+    """
     tiles_m = ct.gather(TileCount, 0)
     tiles_n = ct.cdiv(Hidden.shape[1], TILE_N)
     latency = ct.static_eval(LATENCY or None)
@@ -152,12 +177,15 @@ def gate_up_kernel(
     def compute(tile: int) -> None:
         row, col = swizzle(tile, tiles_m, tiles_n, GROUP_M)
         expert = ct.gather(ExpertOfTile, row)
-        # Padding names a pair past the last, whose token is past the last, too: its row is gathered as zeros.
-        token = ct.load(PairOfSlot, (row,), (TILE_M,), allow_tma=False) // TOP_K
+        if TOP_K:
+            # Padding is gathered as zeros, as in `sort_kernel`.
+            token = ct.load(PairOfSlot, (row,), (TILE_M,), allow_tma=False) // TOP_K
 
         def load_a(k: int) -> ct.Tile:  # [TILE_M, TILE_K]
-            column = k * TILE_K + ct.arange(TILE_K, dtype=ct.int32)
-            return ct.gather(X, (token[:, None], column[None, :]), latency=latency)
+            if TOP_K:
+                column = k * TILE_K + ct.arange(TILE_K, dtype=ct.int32)
+                return ct.gather(X, (token[:, None], column[None, :]), latency=latency)
+            return ct.load(X, (row, k), (TILE_M, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency)
 
         def load_b(k: int) -> ct.Tile:  # [TILE_K, 2 * TILE_N], gate's columns before up's
             return ct.load(
@@ -280,23 +308,41 @@ def moe(
     config = config or choose_config(device_arch(), rows_per_expert=tokens * top_k / experts)
     aligned = align(topk_ids, experts, config.down.tile_m)
     slots = len(aligned.pair_of_slot)
+    if config.sort_rows:
+        rows = torch.empty((slots, hidden_size), dtype=x.dtype, device=x.device)
+        ct.launch(
+            torch.cuda.current_stream(),
+            (slots, ct.cdiv(hidden_size, config.row_columns)),
+            sort_kernel,
+            (
+                x,
+                aligned.pair_of_slot,
+                aligned.tile_count,
+                rows,
+                top_k,
+                config.down.tile_m,
+                config.row_columns,
+            ),
+        )
+    else:
+        rows = x
     hidden = torch.empty((slots, inner), dtype=x.dtype, device=x.device)
     _launch(
         gate_up_kernel,
         config.gate_up,
-        (x, w1.view(experts, 2, inner, hidden_size), hidden, aligned.pair_of_slot),
+        (rows, w1.view(experts, 2, inner, hidden_size), hidden, aligned.pair_of_slot),
         aligned,
         columns=inner,
-        constants=(top_k,),
+        constants=(0 if config.sort_rows else top_k,),
     )
     y = torch.empty((slots, hidden_size), dtype=x.dtype, device=x.device)
     _launch(down_kernel, config.down, (hidden, w2, y), aligned, columns=hidden_size)
     o = torch.empty((tokens, hidden_size), dtype=x.dtype, device=x.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (tokens, ct.cdiv(hidden_size, config.combine_columns)),
+        (tokens, ct.cdiv(hidden_size, config.row_columns)),
         combine_kernel,
-        (y, aligned.slot_of_pair, topk_weights, o, top_k, config.combine_columns),
+        (y, aligned.slot_of_pair, topk_weights, o, top_k, config.row_columns),
     )
     return o
 

@@ -102,6 +102,8 @@ def _for_many_rows() -> Iterator[MoeConfig]:
         )
         for down in downs:
             yield MoeConfig(gate_up=gate_ups[0], down=down)
+        for gate_up in gate_ups:
+            yield MoeConfig(gate_up=gate_up, down=downs[0], sort_rows=True)
         for gate_up in gate_ups[1:]:
             yield MoeConfig(gate_up=gate_up, down=downs[0])
 
@@ -135,7 +137,7 @@ def dense_experts(
     y = torch.bmm(torch.nn.functional.silu(gate) * up, w2.transpose(1, 2))  # [E, T, H]
     share = torch.zeros(len(x), len(w1), dtype=x.dtype, device=x.device)
     share.scatter_(1, ids.long(), weights.to(x.dtype))
-    return torch.einsum("te,eth->th", share, y)
+    return torch.einsum("be,ebh->bh", share, y)
 
 
 def peers(args: Sequence[Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:

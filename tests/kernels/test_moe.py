@@ -151,11 +151,12 @@ def test_align_has_room_for_the_worst_case():
         assert max(needed) == (5 + 3 * (tile_m - 1)) // tile_m
 
 
+@pytest.mark.parametrize("sort_rows", [False, True])
 @pytest.mark.parametrize("blocks_per_sm", [None, 1])
-def test_moe_takes_tiles_in_turn(interpreting, monkeypatch, blocks_per_sm):
+def test_moe_computes_the_same_whichever_way(interpreting, monkeypatch, blocks_per_sm, sort_rows):
     monkeypatch.setattr(moe, "count_sms", lambda: 3)
     gemm = GemmConfig(tile_m=16, tile_n=32, tile_k=32, group_m=2, blocks_per_sm=blocks_per_sm)
-    config = moe.MoeConfig(gate_up=gemm, down=gemm, combine_columns=32)
+    config = moe.MoeConfig(gate_up=gemm, down=gemm, row_columns=32, sort_rows=sort_rows)
     torch.manual_seed(0)
     with interpreting("sm_90"):
         x, w1, w2 = (
