@@ -46,7 +46,8 @@ class Suite:
 
 def suite_names() -> list[str]:
     """Return the names of all suites."""
-    return sorted(found.name for found in pkgutil.iter_modules([str(FOLDER)]))
+    names = (found.name for found in pkgutil.iter_modules([str(FOLDER)]))
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def load_suite(name: str) -> Suite:

@@ -28,6 +28,8 @@ HALF = {"dtype": torch.float16}
 PUBLISHED = {"fmha"}
 # One token of one sequence is what a user alone waits for; it takes a few us, and they are all latency.
 ONE_TOKEN = {"attention_decode", "mla_decoding"}
+# Timed although they last a few microseconds, as they do in a model: what matters is that they stay so short.
+SHORT = {"moe_routing"}
 
 
 def make_tensor(shape, dtype, *, dist="normal", low=0.0, high=1.0):
@@ -194,6 +196,9 @@ def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
         peak = {"tfloat32": 495e6, "float8_e4m3fn": 1979e6, "float8_e5m2": 1979e6}.get(work.dtype, 989e6)
         flops_per_us = peak * 0.85
         us = max(work.flops / flops_per_us, work.bytes / (4.8e6 * 0.85))
+        if spec.name in SHORT:
+            assert us < 40, case.name
+            continue
         if spec.name in ONE_TOKEN and case.params["b"] == 1 and us < 40:
             continue
         assert 40 < us < (11e3 if spec.name in PUBLISHED else 400), case.name
@@ -298,7 +303,7 @@ def test_reference_takes_what_inputs_makes(spec):
     # Arguments and results may be lists: a group GEMM takes one matrix per group, and returns one.
     exact_args, exact_kwargs = tree_map_only(torch.Tensor, to_float64, (args, kwargs))
     for result in tree_leaves(spec.reference(*exact_args, **exact_kwargs)):
-        assert result.dtype == torch.float64
+        assert result.dtype == torch.float64 or not result.is_floating_point()  # ids of experts stay integers
 
 
 def to_float64(tensor):
