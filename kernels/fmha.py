@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._launch import check_tensors, device_arch
+from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
-# exp(x) = 2^(x log2 e), and 2^x is one instruction.
-LOG2_E = math.log2(math.e)
 HEAD_DIMS = (64, 128, 256)
 # Blocks along the second and the third axis of a grid: CUDA C++ Programming Guide, technical specifications.
 MAX_GRID = 65535
@@ -165,13 +164,7 @@ def add_keys(
         if MASK_END:
             s = ct.where(column < K.shape[2], s, -math.inf)
 
-    # The scale is positive, so it can wait for the maximum, and becomes part of a multiply-add below.
-    new_max = ct.maximum(row_max, ct.max(s, 1, keepdims=True) * scale_log2)
-    p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
-    # 0 in the first step. Never -inf - -inf: every query sees key 0, so every new maximum is finite.
-    shrink = ct.exp2(row_max - new_max, flush_to_zero=True)  # [TILE_M, 1]
-    row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
-
+    p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2)
     v = ct.load(
         V,
         (batch, kv_head, j, 0),
@@ -180,8 +173,7 @@ def add_keys(
         padding_mode=ct.PaddingMode.ZERO,
         latency=ct.static_eval(LATENCY_V or None),
     ).reshape((TILE_N, D))
-    acc = ct.mma(p.astype(V.dtype), v, acc * shrink)
-    return new_max, row_sum, acc
+    return row_max, row_sum, ct.mma(p.astype(V.dtype), v, acc)
 
 
 @ct.kernel
@@ -221,9 +213,7 @@ def fmha_kernel(
     q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO).reshape(
         (TILE_M, D)
     )
-    row_max = ct.full((TILE_M, 1), -math.inf, dtype=ct.float32)
-    row_sum = ct.zeros((TILE_M, 1), dtype=ct.float32)
-    acc = ct.zeros((TILE_M, D), dtype=ct.float32)
+    row_max, row_sum, acc = start_softmax(TILE_M, D)
     for j in range(whole):
         row_max, row_sum, acc = add_keys(
             q, K, V, batch, kv_head, j, first_row, row_max, row_sum, acc, scale_log2,
@@ -236,8 +226,8 @@ def fmha_kernel(
                 q, K, V, batch, kv_head, j, first_row, row_max, row_sum, acc, scale_log2,
                 TILE_N, LATENCY_K, LATENCY_V, CAUSAL, RAGGED,
             )  # fmt: skip
-    # One division per row instead of one per element. The store drops the rows past M.
-    o = acc * (1.0 / row_sum)
+    o, _ = finish_softmax(row_max, row_sum, acc)
+    # The store drops the rows past M.
     ct.store(O, (batch, head, tile, 0), o.astype(O.dtype).reshape((1, 1, TILE_M, D)))
 
 
