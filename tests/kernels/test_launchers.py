@@ -141,10 +141,10 @@ def half(*shape, **kwargs):
         (*[half(1, 2, 3, 64)] * 3, -1.0, ValueError, "scale must be a positive number, got -1.0"),
         (*[half(1, 2, 3, 64)] * 3, float("nan"), ValueError, "scale must be a positive number, got nan"),
         (
-            *[half(1, 1, 1, 64).expand(65536, 1, 1, 64)] * 3,
+            *[half(1, 1, 1, 64).expand(65536, 32768, 1, 64)] * 3,
             None,
             ValueError,
-            "at most 65535 batches and heads",
+            "65536 batches of 32768 heads of 1 queries are too many for one launch",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_nothing_is_launched_for_nothing():
 def test_case_names_are_unique_and_some_are_timed(spec):
     names = [case.name for case in spec.cases]
     assert len(set(names)) == len(names)
-    assert 2 <= sum(case.speed for case in spec.cases) <= (6 if spec.name in PUBLISHED else 4)
+    assert 2 <= sum(case.speed for case in spec.cases) <= (8 if spec.name in PUBLISHED else 4)
 
 
 @by_name
