@@ -109,6 +109,8 @@ class FmhaConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int | None = None
     """Warps that hold scores and accumulator; None lets the compiler choose."""
+    num_ctas: int | None = None
+    """Multiprocessors that share a block: each has a part of the queries, and one load feeds all."""
     latency_k: int | None = 2
     """How far ahead tiles of K are loaded, 1 to 10; None lets the compiler choose."""
     latency_v: int | None = 4
@@ -139,8 +141,8 @@ WIDE_CONFIGS = {
     "sm_121": FmhaConfig(tile_m=64, tile_n=32, occupancy=1, num_worker_warps=8),
 }
 """For heads of 256 dimensions."""
-# Two warp groups of 64 rows each, in one block, which loads K and V once for both, or in two, of which one can
-# start or end while the other computes.
+# Two warp groups of 64 rows each, in one block, which loads K and V once for both, or in two, of which one
+# can start or end while the other computes.
 _TWO_GROUPS = FmhaConfig(
     tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8, latency_k=None, latency_v=None
 )
@@ -390,12 +392,16 @@ TMA_ALIGNMENT = 16
 @cache
 def kernel_for(kernel: Any, config: FmhaConfig) -> Any:
     """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(occupancy=config.occupancy, num_worker_warps=config.num_worker_warps)
+    return kernel.replace_hints(
+        occupancy=config.occupancy, num_worker_warps=config.num_worker_warps, num_ctas=config.num_ctas
+    )
 
 
 def count_blocks(tiles: int, config: FmhaConfig) -> int:
     """Return how many blocks compute `tiles` tiles."""
-    return min(tiles, count_sms() * (config.occupancy or 1)) if config.persistent else tiles
+    if not config.persistent:
+        return tiles
+    return min(tiles, count_sms() * (config.occupancy or 1) // (config.num_ctas or 1))
 
 
 def make_keys_contiguous(v: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 HALF = {"dtype": torch.float16}
 
 # Timed on workloads that others chose: what matters is that figures can be compared.
-PUBLISHED = {"fmha"}
+PUBLISHED = {"fmha", "mla"}
 
 
 def make_tensor(shape, dtype, *, dist="normal", low=0.0, high=1.0):
