@@ -64,6 +64,31 @@ def start_softmax(ROWS: int, D: int, KEY_AXIS: int = 1) -> tuple[ct.Tile, ct.Til
     )
 
 
+def exponentiate(
+    s: ct.Tile,
+    row_max: ct.Tile,
+    row_sum: ct.Tile,
+    scale_log2: float,
+    KEY_AXIS: int = 1,
+    HEADROOM: float = 0.0,
+) -> tuple[ct.Tile, ct.Tile, ct.Tile, ct.Tile]:
+    """Take in a tile of raw scores: float32, not scaled, hidden ones -inf. The scale must be positive.
+
+    `p` is float32, at most 2^HEADROOM: a constant, the same for a whole loop, that says how far up p is
+    pushed in a format of few exponents, so that its small elements are not flushed to zero.
+
+    Returns `p`, the new `row_max` and `row_sum`, and the factor by which `acc` has to shrink before the
+    values that `p` weighs are added to it. Those who do that at once call `add_scores` instead.
+    """
+    # The scale is positive, so it can wait for the maximum; below it is part of a multiply-add.
+    new_max = ct.maximum(row_max, ct.max(s, KEY_AXIS, keepdims=True) * scale_log2 - HEADROOM)
+    p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
+    # 0 with the first visible key, 1 while there is none.
+    shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
+    row_sum = row_sum * shrink + ct.sum(p, KEY_AXIS, keepdims=True)
+    return p, new_max, row_sum, shrink
+
+
 def add_scores(
     s: ct.Tile,
     row_max: ct.Tile,
@@ -73,20 +98,12 @@ def add_scores(
     KEY_AXIS: int = 1,
     HEADROOM: float = 0.0,
 ) -> tuple[ct.Tile, ct.Tile, ct.Tile, ct.Tile]:
-    """Take in a tile of raw scores: float32, not scaled, hidden ones -inf.
+    """Take in a tile of scores, as `exponentiate` does, and make `acc` ready for its values.
 
-    Returns `p`, which is what the keys' values are to be multiplied with and added to the new `acc`, and the
-    new `row_max`, `row_sum` and `acc`. `p` is float32, at most 2^HEADROOM: a constant that says how far up p
-    is pushed in a format of few exponents, so that its small elements are not flushed to zero. It is
-    the same for a whole loop. The scale must be positive.
+    Returns `p` and the new `row_max`, `row_sum` and `acc`: what is left to do is to add `p` times the values.
     """
-    # The scale is positive, so it can wait for the maximum; below it is part of a multiply-add.
-    new_max = ct.maximum(row_max, ct.max(s, KEY_AXIS, keepdims=True) * scale_log2 - HEADROOM)
-    p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
-    # 0 with the first visible key, 1 while there is none.
-    shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
-    row_sum = row_sum * shrink + ct.sum(p, KEY_AXIS, keepdims=True)
-    return p, new_max, row_sum, acc * shrink
+    p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, KEY_AXIS, HEADROOM)
+    return p, row_max, row_sum, acc * shrink
 
 
 def finish_softmax(row_max: ct.Tile, row_sum: ct.Tile, acc: ct.Tile) -> tuple[ct.Tile, ct.Tile]:

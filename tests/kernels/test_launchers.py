@@ -25,7 +25,7 @@ by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 HALF = {"dtype": torch.float16}
 
 # Timed on workloads that others chose: what matters is that figures can be compared.
-PUBLISHED = {"fmha"}
+PUBLISHED = {"fmha", "mla"}
 # One token of one sequence is what a user alone waits for; it takes a few us, and they are all latency.
 ONE_TOKEN = {"attention_decode", "mla_decoding"}
 # Timed although they last a few microseconds, as they do in a model: what matters is that they stay so short.
@@ -147,10 +147,10 @@ def half(*shape, **kwargs):
         (*[half(1, 2, 3, 64)] * 3, -1.0, ValueError, "scale must be a positive number, got -1.0"),
         (*[half(1, 2, 3, 64)] * 3, float("nan"), ValueError, "scale must be a positive number, got nan"),
         (
-            *[half(1, 1, 1, 64).expand(65536, 1, 1, 64)] * 3,
+            *[half(1, 1, 1, 64).expand(65536, 32768, 1, 64)] * 3,
             None,
             ValueError,
-            "at most 65535 batches and heads",
+            "65536 batches of 32768 heads of 1 queries are too many for one launch",
         ),
     ],
 )
@@ -180,7 +180,7 @@ def test_case_names_are_unique_and_some_are_timed(spec):
     names = [case.name for case in spec.cases]
     assert len(set(names)) == len(names)
     # Several variants (with a residual, interleaved) of several shapes: 4 would leave some untimed.
-    assert 2 <= sum(case.speed for case in spec.cases) <= 6
+    assert 2 <= sum(case.speed for case in spec.cases) <= (8 if spec.name in PUBLISHED else 6)
 
 
 @by_name
