@@ -49,7 +49,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare_kernels", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="file of benchmarks/suite; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="file of benchmarks/suite, or file[case; default: all"
+    )
     add_options(parser)
     parser.add_argument("--without", default="", metavar="PEER,...", help="peers to leave out")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")

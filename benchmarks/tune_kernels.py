@@ -63,7 +63,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tune_kernels", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="file of benchmarks/suite: matmul")
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="file of benchmarks/suite: matmul, or matmul[fp16-1 for some"
+    )
     add_options(parser)
     parser.add_argument("--processes", type=int, metavar="N", help="that compile; default: as many as cores")
     parser.add_argument("--write", action="store_true", help="put better configurations into kernels/")

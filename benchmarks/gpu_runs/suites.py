@@ -86,13 +86,19 @@ def _of_tilegym(file: Any) -> Sequence[Case]:
 
 
 def select(names: Sequence[str], text: str) -> list[tuple[str, str]]:
-    """Return (suite, case) of each case of the suites `names` (all, if none) whose name contains `text`."""
-    return [
-        (name, case.name)
-        for name in names or suite_names()
-        for case in load_suite(name).cases
-        if text in case.name
-    ]
+    """Return (suite, case) of each case of the suites `names` (all, if none) whose name contains `text`.
+
+    A name may say which cases of its suite: "matmul[fp16-1" takes those that begin so.
+    """
+    found = []
+    for name in names or suite_names():
+        suite, _, start = name.rstrip("]").partition("[")
+        found += [
+            (suite, case.name)
+            for case in load_suite(suite).cases
+            if text in case.name and case.name.startswith(start)
+        ]
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, kw_only=True)

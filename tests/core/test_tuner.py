@@ -51,6 +51,7 @@ def test_a_name_that_is_no_suite_is_said():
     with pytest.raises(SystemExit, match=r"does not define MODULE .*CASES"):
         load_suite("tests.core.toy_processes")
     assert select([SUITE], "96") == [(SUITE, "fp16-96")]
+    assert select([f"{SUITE}[fp16-9", f"{SUITE}[fp16-96]"], "") == [(SUITE, "fp16-96")]
 
 
 def test_cases_of_tilegyms_benchmark_are_known():
