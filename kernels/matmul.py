@@ -3,7 +3,7 @@
     C[m, n] = scale * sum over k of A[m, k] * B[k, n]
 
 A is `[M, K]`, B is `[K, N]`, C is `[M, N]`. A and B are float16, bfloat16, float32, float8_e4m3fn or
-float8_e5m2. Sums are kept in float32 and rounded once, to `out_dtype`. float32 operands are multiplied as
+float8_e5m2. Sums are kept in float32 (of 8-bit floats see below) and rounded once, to `out_dtype`. float32 operands are multiplied as
 tfloat32 (10 mantissa bits instead of 23), because that is what tensor cores take; who needs float32's
 precision needs another kernel. The scale is that of quantised operands, 1 unless given.
 
@@ -27,12 +27,11 @@ Two things that the hardware asks for, and what they cost:
 In both cases a copy in the right layout costs one pass over the operand, and is made first where the product
 is large enough to pay for it (`copy_tile`).
 
-8-bit floats on Hopper: its tensor cores add up products of 8-bit floats in a register with 13 fraction bits
-(measured by DeepSeek-AI, "DeepSeek-V3 Technical Report", section 3.3.2, https://arxiv.org/abs/2412.19437).
-With `use_fast_acc=False` the compiler moves those sums into float32 every 128 products, which takes a second
-set of registers and time; with `use_fast_acc=True` they stay where they are, along all of K. Other
-architectures have a float32 accumulator, and ignore it. PyTorch's `torch._scaled_mm` has the same switch,
-also off by default.
+8-bit floats: Hopper's tensor cores add products of 8-bit floats up with about 14 bits (DeepSeek-AI,
+"DeepSeek-V3 Technical Report", section 3.3.2, https://arxiv.org/abs/2412.19437). With `use_fast_acc=False`
+the compiler moves those sums into float32 every 128 products (tileiras 13.4.92, in its machine code), which
+takes time and a second set of registers; with `use_fast_acc=True` they stay where they are, along all of K.
+Other architectures ignore it. PyTorch's `torch._scaled_mm` has the same switch, also off by default.
 
 Source: the tiled product of any GPU textbook; the block order is that of Triton's matmul tutorial
 (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html).
@@ -323,8 +322,8 @@ def matmul(
         scale_b: The same of `b`.
         out_dtype: float16, bfloat16, float32 or the operands' dtype. By default the operands' dtype, and of
             8-bit floats bfloat16, because a sum needs more than their 2 or 3 mantissa bits.
-        use_fast_acc: Whether 8-bit floats are added up in the tensor cores of Hopper, which keep 13 fraction
-            bits: faster, and less exact the longer K is. It changes nothing for other dtypes, nor elsewhere.
+        use_fast_acc: Whether 8-bit floats are added up in the tensor cores of Hopper, with about 14 bits:
+            faster, and less exact the longer K is. It changes nothing for other dtypes, nor elsewhere.
         config: Instead of the one chosen for this GPU, dtype and size.
 
     Returns:

@@ -20,8 +20,8 @@ def _square(n: int, dtype: str, **options: Any) -> Case:
     return MODULE._case(dtype, n, n, n, speed=True, **options)  # noqa: SLF001 - it names cases
 
 
-# What TileGym's bench_matrix_multiplication.py and bench_persistent_matmul.py run: both operands row-major, of
-# 8 bits only e5m2, with a result of e5m2. The second script also runs 32768, more than 70 ms a launch of fp16.
+# What TileGym's bench_matrix_multiplication.py and bench_persistent_matmul.py run: operands row-major, of 8
+# bits only e5m2, with a result of e5m2. The second script also runs 32768, over 70 ms a launch of fp16.
 # TileGym sums with full precision; the same with fast accumulation stands beside it.
 TILEGYM = tuple(
     case

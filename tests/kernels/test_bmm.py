@@ -1,6 +1,7 @@
 """The batched product's host side: argument checks, shared matrices, configurations, work."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_the_batch_fills_the_gpu_too():
 
 
 def test_work_equals_what_a_hand_computes():
-    sizes = {"batch": 3, "m": 5, "n": 7, "k": 11, "dtype": "float16"}
+    sizes: dict[str, Any] = {"batch": 3, "m": 5, "n": 7, "k": 11, "dtype": "float16"}
     # 2 * 3 * 5*7*11; 3 * (5*11 + 11*7 + 5*7) * 2, of B one matrix
     assert bmm.work(**sizes, transposed="ab") == Work(flops=2310, bytes=1002, dtype="float16")
     assert bmm.work(**sizes, shared="b") == Work(flops=2310, bytes=694, dtype="float16")

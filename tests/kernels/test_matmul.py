@@ -1,6 +1,7 @@
 """The matrix product: which configuration, which copies, what is counted, and what the cases do not reach."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,7 @@ from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
 
-H200 = {"arch": "sm_90", "sms": 132}
-LARGE = {"m": 8192, "n": 8192}
+H200: dict[str, Any] = {"arch": "sm_90", "sms": 132}
 ARCHITECTURES = (
     "sm_80",
     "sm_86",
