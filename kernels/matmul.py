@@ -3,9 +3,9 @@
     C[m, n] = scale * sum over k of A[m, k] * B[k, n]
 
 A is `[M, K]`, B is `[K, N]`, C is `[M, N]`. A and B are float16, bfloat16, float32, float8_e4m3fn or
-float8_e5m2. Sums are kept in float32 (of 8-bit floats see below) and rounded once, to `out_dtype`. float32 operands are multiplied as
-tfloat32 (10 mantissa bits instead of 23), because that is what tensor cores take; who needs float32's
-precision needs another kernel. The scale is that of quantised operands, 1 unless given.
+float8_e5m2. Sums are kept in float32 (of 8-bit floats see below) and rounded once, to `out_dtype`. float32
+operands are multiplied as tfloat32 (10 mantissa bits instead of 23), because that is what tensor cores take;
+who needs float32's precision needs another kernel. The scale is that of quantised operands, 1 unless given.
 
 Any size and any strides: tiles that stick out past an edge are padded with zeros, which add nothing to a
 sum, and a transposed view (`B = W.T`) is read through its strides.
