@@ -70,7 +70,7 @@ def _no_tma(load: str) -> tuple[str, str]:
 VARIANTS: dict[str, tuple[str, str, list[Variant]]] = {
     "matmul": (
         "fp16-4096x4096x4096",
-        "MatmulConfig",
+        "GemmConfig",
         [
             Variant("no occupancy hint", {"occupancy": None}),
             Variant("occupancy 1", {"occupancy": 1}),

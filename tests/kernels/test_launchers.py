@@ -12,6 +12,8 @@ from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
 
 torch = pytest.importorskip("torch")
+tree_leaves = torch.utils._pytree.tree_leaves
+tree_map_only = torch.utils._pytree.tree_map_only
 
 SPECS = [
     importlib.import_module(f"kernels.{module.name}").SPEC
@@ -288,11 +290,14 @@ def test_reference_takes_what_inputs_makes(spec):
     smallest = min(spec.cases, key=lambda case: spec.work_of(case).bytes)
     made = spec.inputs(make_tensor, **smallest.params)
     args, kwargs = ((), made) if isinstance(made, dict) else (made, {})
-    exact_args = [arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args]
-    exact_kwargs = {
-        key: arg.double() if isinstance(arg, torch.Tensor) else arg for key, arg in kwargs.items()
-    }
-    assert spec.reference(*exact_args, **exact_kwargs).dtype == torch.float64
+    # Arguments and results may be lists: a group GEMM takes one matrix per group, and returns one.
+    exact_args, exact_kwargs = tree_map_only(torch.Tensor, to_float64, (args, kwargs))
+    for result in tree_leaves(spec.reference(*exact_args, **exact_kwargs)):
+        assert result.dtype == torch.float64
+
+
+def to_float64(tensor):
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 # -- the plain Python that kernels share ------------------------------------------------------------
