@@ -257,18 +257,15 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
         return acc
 
     def start(j: int) -> tuple[Any, ...]:
-        """Take in the first tile. A state starts with what is left to do for a tile: see `Overlap`."""
+        """Return the state to step on from, whose first part is what the first tile has left to do."""
         row_max, row_sum, acc = start_softmax(TILE_M, D)
-        s = multiply_keys(j, CAUSAL or RAGGED)
         left: tuple[Any, ...] = ()
         if OVERLAP == Overlap.SCORES:
-            left = (s,)
-        else:
+            left = (multiply_keys(j, CAUSAL or RAGGED),)
+        elif OVERLAP == Overlap.VALUES:
+            s = multiply_keys(j, CAUSAL or RAGGED)
             p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, 1, HEADROOM)
-            if OVERLAP == Overlap.VALUES:
-                left = (p.astype(V.dtype), shrink)
-            else:
-                acc = add_values(p, j, acc)
+            left = (p.astype(V.dtype), shrink)
         return left, row_max, row_sum, acc
 
     def step(j: int, MASK: bool, state: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -299,17 +296,19 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
         o, _ = finish_softmax(row_max, row_sum, acc)
         return o
 
-    # Tiles of which the last row sees any.
+    # Tiles of which the last row sees any. With an overlap, the first of them is taken to start with.
     tiles = ct.cdiv(min(keys, first_row + TILE_M) if CAUSAL else keys, TILE_N)
     state = start(tiles - 1)
-    unmasked = tiles - 1
+    STARTED = 0 if OVERLAP == Overlap.NONE else 1
     if CAUSAL and TILE_M > TILE_N:
-        # The diagonal crosses more than one tile. Unmasked are those whose last key the first row sees.
-        unmasked = min(min(keys, first_row + 1) // TILE_N, tiles - 1)
-        for back in range(1, tiles - unmasked):
-            state = step(tiles - 1 - back, True, state)
-    for back in range(unmasked):
-        state = step(unmasked - 1 - back, False, state)
+        # The diagonal crosses several. Those before need no mask: the first row sees their last key.
+        masked = tiles - min(min(keys, first_row + 1) // TILE_N, tiles - 1)
+    else:
+        masked = 1 if CAUSAL or RAGGED else STARTED
+    for back in range(STARTED, masked):
+        state = step(tiles - 1 - back, True, state)
+    for back in range(masked, tiles):
+        state = step(tiles - 1 - back, False, state)
     return finish(state)
 
 

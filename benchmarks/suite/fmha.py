@@ -24,7 +24,7 @@ CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM) if case.speed}.values()
 )
 
-LATENCIES = ((None, None), (2, 4), (10, 10))
+LATENCIES = ((2, 4), (10, 10))
 
 
 def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> Iterator[FmhaConfig]:
@@ -47,52 +47,47 @@ def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> It
 
 
 def hopper_configs(d: int, *, itemsize: int, causal: bool) -> Iterator[FmhaConfig]:
-    """Yield the configurations worth trying on sm_90 for heads of `d` dimensions."""
-    # (tile_m, tile_n, worker warps, blocks per multiprocessor, CTAs). What is left out here spills.
-    shapes: list[tuple[int, int, int, int, int | None]] = [
-        (128, 128, 8, 1, None),
-        (64, 128, 4, 2, None),
-        (128, 64, 8, 1, None),
-        (64, 64, 4, 2, None),
-    ]
+    """Yield the configurations worth trying on sm_90 for heads of `d` dimensions. Most others spill."""
+    # (tile_m, tile_n, worker warps, blocks per multiprocessor)
+    shapes = [(128, 128, 8, 1), (64, 128, 4, 2), (128, 64, 8, 1), (64, 64, 4, 2)]
     if d > 128:
-        shapes = [(128, 64, 8, 1, None), (64, 64, 4, 1, None), (64, 64, 8, 1, None), (64, 128, 8, 1, None)]
-        if itemsize == 1:
-            shapes = shapes[2:]
-    together = 16 if causal else 1
+        wide = [(64, 64, 8, 1), (64, 128, 8, 1)]
+        shapes = wide if itemsize == 1 else [(128, 64, 8, 1), (64, 64, 4, 1), *wide]
     base = [
         FmhaConfig(
             tile_m=tile_m,
             tile_n=tile_n,
             overlap=overlap,
-            heads_together=together,
+            heads_together=16 if causal else 1,
             transpose_v=itemsize == 1,
             occupancy=occupancy,
             num_worker_warps=warps,
-            num_ctas=ctas,
             latency_k=None,
             latency_v=None,
         )
-        for (tile_m, tile_n, warps, occupancy, ctas), overlap in product(shapes, Overlap)
+        for (tile_m, tile_n, warps, occupancy), overlap in product(shapes, Overlap)
     ]
     for config in base:
-        yield config
-        yield replace(config, persistent=True)
+        crossed = causal and config.tile_m > config.tile_n and config.overlap != Overlap.SCORES
+        if not (crossed and itemsize == 1):
+            yield config
+        if not (crossed and (itemsize == 1 or config.overlap == Overlap.NONE)):
+            yield replace(config, persistent=True)
     for config in base[:6]:
-        for latency_k, latency_v in LATENCIES[1:]:
+        for latency_k, latency_v in LATENCIES:
             yield replace(config, latency_k=latency_k, latency_v=latency_v)
         if causal and config.overlap != Overlap.SCORES:
             for heads_together in (1, 4, 64):
                 yield replace(config, heads_together=heads_together)
-    # One load of K and V for two multiprocessors.
     if d <= 128:
+        # One load of K and V for two multiprocessors.
         for overlap in (Overlap.NONE, Overlap.VALUES):
             yield replace(base[0], tile_m=256, num_ctas=2, overlap=overlap)
             yield replace(base[0], tile_m=128, num_ctas=2, num_worker_warps=4, occupancy=2, overlap=overlap)
+        if itemsize == 1:
+            yield replace(base[0], tile_n=256)
     if itemsize == 1:
         yield replace(base[0], transpose_v=False)
-        if d <= 128:
-            yield replace(base[0], tile_n=256, overlap=Overlap.NONE)
 
 
 def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
