@@ -14,7 +14,10 @@ small and were written a moment ago, so they come from the L2.
 A kernel's blocks are launched when the last block of the kernel before has ended, and a short cache is read
 in few microseconds: then that gap counts. So on GPUs that can (sm_90 and newer) the merge is a programmatic
 dependent launch: its blocks take their places as soon as all blocks of the first kernel have theirs, and
-wait there until those have ended.
+wait there until those have ended. They need registers beside those of the first kernel: where it takes all of
+them, the merge starts on the few multiprocessors that are idle or done first, eight blocks on each, and that
+costs more than was won (H200, 2026-11-21, 16 latent heads of 128 dimensions, 16384 keys in 128 parts: 18.0 us;
+15.6 us when the merge is no dependent launch; 15.5 us as one, with `occupancy=2`, which leaves it room).
 
 One launch would do if the last block of a row merged its parts. But then one multiprocessor would read what
 here a hundred do, 32 KiB a part for 16 heads of 512 dimensions, and blocks would have to be counted in memory
@@ -48,27 +51,38 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 MAX_WAVES = 4
 """Waves of blocks beyond which shorter parts no longer level out how busy the multiprocessors are."""
+ALONE = 1.2
+"""How long a block alone on its multiprocessor takes over a tile, if two take 2 and so on.
+
+One block nearly uses up what its multiprocessor gets of the memory: on an H200 (2026-11-21), 64 sequences of
+4096 tokens with 16 latent heads took 111 us in 128 blocks, one each, and 99 us in 256 blocks of half as much.
+That is 1.13; a little more, because a short part has no time to get up to speed.
+"""
 
 
 @lru_cache(maxsize=1024)
-def choose_part(rows: int, tiles: int, slots: int, part_cost: float) -> int:
+def choose_part(rows: int, tiles: int, sms: int, blocks_per_sm: int, part_cost: float) -> int:
     """Return how many tiles of keys make a part, so that all is done soonest.
 
-    Blocks run in waves of `slots`, and a wave lasts as long as a part. Shorter parts fill more slots, and the
-    last wave better; but every part has to be written, read and merged. No part is empty, and only the
-    last one is shorter.
+    Blocks run in waves of `sms * blocks_per_sm`. Shorter parts fill more of those places, and the last wave
+    better; but every part has to be written, read and merged. A wave with fewer blocks on the busiest
+    multiprocessor is faster, down to `ALONE`. No part is empty, and only the last one is shorter.
 
     Args:
         rows: Tiles of queries, each of which needs all keys: batch times heads, or times tiles of heads.
         tiles: Tiles of keys, at least one.
-        slots: Blocks that run at a time.
-        part_cost: What one part more costs a row, in the time that a block needs for a tile of keys.
+        sms: Multiprocessors, or clusters of them that share a block's work.
+        blocks_per_sm: Blocks that each of them runs at a time.
+        part_cost: What one part more costs a row, in the time that a block needs for a tile of keys when all
+            places are taken.
     """
     best, best_cost = tiles, math.inf
-    for splits in range(1, max(1, min(tiles, MAX_WAVES * slots // rows)) + 1):
+    for splits in range(1, max(1, min(tiles, MAX_WAVES * sms * blocks_per_sm // rows)) + 1):
         part = ct.cdiv(tiles, splits)
         # Several numbers of splits round to the same part, the first of which is the real one.
-        cost = ct.cdiv(rows * ct.cdiv(tiles, part), slots) * part + part_cost * splits
+        waves, rest = divmod(rows * ct.cdiv(tiles, part), sms * blocks_per_sm)
+        last_wave = max(ALONE, ct.cdiv(rest, sms)) / blocks_per_sm if rest else 0.0
+        cost = (waves + min(1.0, last_wave)) * part + part_cost * splits
         if cost < best_cost:
             best, best_cost = part, cost
     return best

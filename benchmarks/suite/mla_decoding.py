@@ -40,8 +40,8 @@ CASES: tuple[Case, ...] = tuple(
 
 # What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
 # and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
-FEW_HEADS = ((32, 4, 1), (64, 4, 1), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
-FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 2), (32, 4, 1))
+FEW_HEADS = ((32, 4, 1), (32, 4, 2), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
+FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (128, 8, 1), (32, 4, 2))
 MANY_HEADS = (
     (64, 64, False, None, 8),
     (64, 32, False, None, 8),
@@ -61,7 +61,7 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
     empty when the cache is short, and 100 does not cut: one launch instead of two.
     """
     eight_bit = cache_dtype.startswith("float8")
-    best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2)
+    best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2, keys_per_sm=0)
     common: dict[str, Any] = {"dependent_merge": best.dependent_merge}
     if h < MODULE.MANY_HEADS:
         shapes = FEW_HEADS_8BIT if eight_bit else FEW_HEADS

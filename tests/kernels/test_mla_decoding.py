@@ -165,8 +165,9 @@ def test_an_8_bit_cache_is_as_good_as_the_same_values_in_16_bits(dtype, cache_dt
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("heads", [16, 128])
 @pytest.mark.parametrize("cache_itemsize", [1, 2])
-def test_every_architecture_has_a_configuration(arch, heads, cache_itemsize):
-    config = choose_config(arch, heads=heads, cache_itemsize=cache_itemsize)
+@pytest.mark.parametrize("keys_per_sm", [0.01, 48, 96, 1e6])
+def test_every_architecture_has_a_configuration(arch, heads, cache_itemsize, keys_per_sm):
+    config = choose_config(arch, heads=heads, cache_itemsize=cache_itemsize, keys_per_sm=keys_per_sm)
     assert config.tile_h >= 16
     # Programmatic dependent launches came with sm_90.
     assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})
