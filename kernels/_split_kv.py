@@ -14,10 +14,10 @@ small and were written a moment ago, so they come from the L2.
 A kernel's blocks are launched when the last block of the kernel before has ended, and a short cache is read
 in few microseconds: then that gap counts. So on GPUs that can (sm_90 and newer) the merge is a programmatic
 dependent launch: its blocks take their places as soon as all blocks of the first kernel have theirs, and
-wait there until those have ended. They need registers beside those of the first kernel: where it takes all of
-them, the merge starts on the few multiprocessors that are idle or done first, eight blocks on each, and that
-costs more than was won (H200, 2026-11-21, 16 latent heads of 128 dimensions, 16384 keys in 128 parts: 18.0 us;
-15.6 us when the merge is no dependent launch; 15.5 us as one, with `occupancy=2`, which leaves it room).
+wait there until those have ended. For that they need registers beside those of the first kernel. Where it
+takes them all, as with `occupancy=1` and 128 parts of 16384 keys, 16 latent heads of 128 dimensions took an
+H200 18.0 us, and 15.6 us without the dependent launch: presumably early blocks crowd on the four idle
+multiprocessors. With `occupancy=2`, which leaves room on all, it took 15.5 us (2026-11-21).
 
 One launch would do if the last block of a row merged its parts. But then one multiprocessor would read what
 here a hundred do, 32 KiB a part for 16 heads of 512 dimensions, and blocks would have to be counted in memory
@@ -90,10 +90,10 @@ def choose_part(rows: int, tiles: int, sms: int, blocks_per_sm: int, part_cost: 
 
 # -- the merge --------------------------------------------------------------------------------------
 
-MERGED_PARTS = 32
-"""Parts that a block of the merge holds at a time."""
 MERGED_COLUMNS = 64
 """Columns of the output that a block of the merge computes: few, so that few rows keep many blocks busy."""
+MERGED_ELEMENTS = 2048
+"""Elements of parts that a block of the merge holds at a time, at most: 16 for each of its threads."""
 
 
 @ct.kernel
@@ -145,13 +145,17 @@ def _merge_kernel() -> Any:
     return merge_kernel.replace_hints(num_worker_warps=4, occupancy=8)
 
 
-def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, dependent: bool) -> None:
+def merge_parts(
+    parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, parts_at_a_time: int, dependent: bool
+) -> None:
     """Merge what the kernel before this launch writes.
 
     Args:
         parts: `[..., splits, D]`, float32, contiguous: normalised outputs.
         lse: `[..., splits]`, float32, contiguous: base-2 logarithms of the sums of the exponentials.
         o: `[..., D]`, contiguous; written.
+        parts_at_a_time: Parts that a block loads at a time, at most: a power of two. More take fewer rounds,
+            of fewer columns.
         dependent: The kernel before has called `grid_dependency_control_launch_dependents`, and this one
             may start before it has ended.
     """
@@ -160,14 +164,15 @@ def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, depe
     splits, d = parts.shape[-2:]
     pow2 = next_power_of_2(splits)
     rows = lse.numel() // splits
-    tile_d = min(d, MERGED_COLUMNS)
+    tile_s = min(pow2, parts_at_a_time)
+    tile_d = min(d, MERGED_COLUMNS, MERGED_ELEMENTS // tile_s)
     ct.launch(
         torch.cuda.current_stream(),
         (rows, ct.cdiv(d, tile_d)),
         _merge_kernel(),
         (
             *(parts.view(rows, splits, d), lse.view(rows, splits), o.view(rows, d)),
-            *(pow2, min(pow2, MERGED_PARTS), tile_d, dependent),
+            *(pow2, tile_s, tile_d, dependent),
         ),
         programmatic_dependent_launch=dependent,
     )

@@ -65,14 +65,17 @@ class AttentionDecodeConfig:
     blocks_per_sm: int = 2
     """Blocks for every multiprocessor, into which the keys are cut if the rows are fewer."""
     occupancy: int = 2
-    """Blocks that have room on a multiprocessor, at least `blocks_per_sm`; room for more lets the merge take its
-    place early."""
+    """Blocks that have room on a multiprocessor: more than `blocks_per_sm` leave some for the merge."""
     part_cost: float = 0.01
     """What one part more takes to write and merge, in the time of a tile of keys: more makes fewer parts."""
     num_worker_warps: int | None = 4
     """Warps that hold scores and accumulator; None lets the compiler choose."""
     latency: int | None = 4
     """How far ahead tiles of K and V are loaded, 1 to 10; None lets the compiler choose."""
+    small_tma: bool = True
+    """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
+    merged_parts: int = 32
+    """Parts that a block of the merge loads at a time."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
@@ -125,6 +128,7 @@ def attention_decode_kernel(
     TILE_N: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
+    SMALL_TMA: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
 ) -> None:
@@ -143,9 +147,13 @@ def attention_decode_kernel(
     latency = ct.static_eval(LATENCY or None)
 
     # The rows beyond the group are zeros; the stores drop them.
-    q = ct.load(Q, (batch, kv_head, row, 0), (1, 1, ROWS, D), padding_mode=ct.PaddingMode.ZERO).reshape(
-        (ROWS, D)
-    )
+    q = ct.load(
+        Q,
+        (batch, kv_head, row, 0),
+        (1, 1, ROWS, D),
+        padding_mode=ct.PaddingMode.ZERO,
+        allow_tma=SMALL_TMA,
+    ).reshape((ROWS, D))
     q = ct.transpose(q) if KEYS_FIRST else q
     KEY_AXIS = 0 if KEYS_FIRST else 1
     row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS)
@@ -178,9 +186,10 @@ def attention_decode_kernel(
             acc = ct.mma(p.astype(V.dtype), v, acc)  # [ROWS, D]
     o, lse = finish_softmax(row_max, row_sum, acc)
     o = ct.transpose(o) if KEYS_FIRST else o
-    ct.store(PARTS, (batch, kv_head, row, part, 0), o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D)))
+    o = o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D))
+    ct.store(PARTS, (batch, kv_head, row, part, 0), o, allow_tma=SMALL_TMA)
     if SPLIT:
-        ct.store(LSE, (batch, kv_head, row, part), lse.reshape((1, 1, ROWS, 1)))
+        ct.store(LSE, (batch, kv_head, row, part), lse.reshape((1, 1, ROWS, 1)), allow_tma=SMALL_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -285,11 +294,11 @@ def attention_decode(
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
             *(part, scale * LOG2_E, rows, d, config.tile_n, config.latency or 0),
-            *(config.keys_first, splits > 1, dependent),
+            *(config.keys_first, config.small_tma, splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, parts_at_a_time=config.merged_parts, dependent=dependent)
     return o
 
 

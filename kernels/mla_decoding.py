@@ -83,6 +83,10 @@ class MlaDecodingConfig:
     """Multiprocessors that share a block's work, from sm_90 on; None is one."""
     latency: int | None = 4
     """How far ahead tiles of KV and KPE are loaded, 1 to 10; None lets the compiler choose."""
+    small_tma: bool = True
+    """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
+    merged_parts: int = 32
+    """Parts that a block of the merge loads at a time."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
@@ -171,6 +175,7 @@ def mla_decoding_kernel(
     TILE_N: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
+    SMALL_TMA: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
 ) -> None:
@@ -187,10 +192,12 @@ def mla_decoding_kernel(
     latency = ct.static_eval(LATENCY or None)
 
     # Heads beyond the last are zeros; the stores drop them.
-    q = ct.load(Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO).reshape((TILE_H, D))
-    qpe = ct.load(QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO).reshape(
-        (TILE_H, R)
-    )
+    q = ct.load(
+        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=SMALL_TMA
+    ).reshape((TILE_H, D))
+    qpe = ct.load(
+        QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=SMALL_TMA
+    ).reshape((TILE_H, R))
     if KEYS_FIRST:
         q = ct.transpose(q)
         qpe = ct.transpose(qpe)
@@ -225,9 +232,10 @@ def mla_decoding_kernel(
             acc = ct.mma(p.astype(Q.dtype), kv, acc)  # [TILE_H, D]
     o, lse = finish_softmax(row_max, row_sum, acc)
     o = ct.transpose(o) if KEYS_FIRST else o
-    ct.store(PARTS, (batch, tile, part, 0), o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D)))
+    o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D))
+    ct.store(PARTS, (batch, tile, part, 0), o, allow_tma=SMALL_TMA)
     if SPLIT:
-        ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)))
+        ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)), allow_tma=SMALL_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -341,11 +349,11 @@ def mla_decoding(
         (
             *(q, qpe, kv, kpe, parts.view(b, h, splits, d), lse),
             *(part, scale * LOG2_E, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
-            *(config.keys_first, splits > 1, dependent),
+            *(config.keys_first, config.small_tma, splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, parts_at_a_time=config.merged_parts, dependent=dependent)
     return o
 
 

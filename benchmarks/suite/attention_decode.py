@@ -61,6 +61,9 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
         AttentionDecodeConfig(tile_n=tiles[1], occupancy=3, **common),
     ):
         # What are they worth?
+        yield replace(config, small_tma=False)
+        yield replace(config, merged_parts=128)
+        yield replace(config, small_tma=False, merged_parts=128)
         yield replace(config, part_cost=100.0)
         yield replace(config, dependent_merge=False)
         yield replace(config, keys_first=False)

@@ -114,6 +114,7 @@ def test_reference_is_torchs_attention(scale):
         (AttentionDecodeConfig(tile_n=32, part_cost=0.5), 3),
         (AttentionDecodeConfig(tile_n=32, part_cost=0.5, dependent_merge=False), 3),
         (AttentionDecodeConfig(tile_n=32, keys_first=False), 5),
+        (AttentionDecodeConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
         (AttentionDecodeConfig(tile_n=128, keys_first=False, latency=None, num_worker_warps=None), 2),
     ],
 )
@@ -122,9 +123,9 @@ def test_any_configuration_gives_the_same(monkeypatch, config, splits):
     q, k, v = (torch.randn(shape).half() for shape in ((1, 8, 64), *[(1, 2, 150, 64)] * 2))
     merged: list[int] = []
 
-    def merge(parts, lse, o, *, dependent):
+    def merge(parts, lse, o, **options):
         merged.append(parts.shape[2])
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, **options)
 
     monkeypatch.setattr(module, "merge_parts", merge)
     with interpreting("sm_90"):

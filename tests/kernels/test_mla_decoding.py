@@ -133,6 +133,7 @@ def test_reference_is_torchs_attention_with_one_head_of_keys():
         (MlaDecodingConfig(tile_n=32, part_cost=0.9), 3),
         (MlaDecodingConfig(tile_n=32, part_cost=0.9, dependent_merge=False), 3),
         (MlaDecodingConfig(tile_n=32, keys_first=False), 5),
+        (MlaDecodingConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
         (MlaDecodingConfig(tile_h=32, tile_n=64, latency=None, num_worker_warps=None), 3),
     ],
 )
@@ -140,9 +141,9 @@ def test_any_configuration_gives_the_same(monkeypatch, config, splits):
     q, qpe, kv, kpe = make(1, 20, 150, 128)
     merged: list[int] = []
 
-    def merge(parts, lse, o, *, dependent):
+    def merge(parts, lse, o, **options):
         merged.append(parts.shape[2])
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, **options)
 
     monkeypatch.setattr(module, "merge_parts", merge)
     with interpreting("sm_90"):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kernels._split_kv import MAX_WAVES, MERGED_PARTS, choose_part, merge_parts
+from kernels._split_kv import MAX_WAVES, choose_part, merge_parts
 from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
@@ -60,15 +60,17 @@ def test_parts_that_cost_more_are_fewer():
     assert splits[-1] == 1
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5, MERGED_PARTS, MERGED_PARTS + 1, 3 * MERGED_PARTS])
+@pytest.mark.parametrize(
+    ("splits", "at_a_time"), [(1, 32), (2, 32), (5, 32), (32, 32), (33, 32), (96, 32), (96, 128), (300, 128)]
+)
 @pytest.mark.parametrize(("d", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
-def test_merge_weighs_parts_by_their_sums(splits, d, dtype):
+def test_merge_weighs_parts_by_their_sums(splits, at_a_time, d, dtype):
     torch.manual_seed(0)
     parts = torch.randn(2, 3, splits, d)
     lse = torch.randn(2, 3, splits) * 5
     o = torch.empty(2, 3, d, dtype=dtype)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, dependent=True)
+        merge_parts(parts, lse, o, parts_at_a_time=at_a_time, dependent=True)
     expected = (torch.softmax(lse.double() * math.log(2), -1)[..., None] * parts.double()).sum(2)
     torch.testing.assert_close(o.double(), expected, atol=1e-2, rtol=2**-7)
 
@@ -77,6 +79,6 @@ def test_merge_leaves_out_parts_that_saw_no_key():
     parts, lse = torch.randn(1, 4, 64), torch.tensor([[0.5, -math.inf, 2.0, -math.inf]])
     o = torch.empty(1, 64)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, dependent=False)
+        merge_parts(parts, lse, o, parts_at_a_time=32, dependent=False)
     weights = torch.softmax(lse * math.log(2), -1)
     torch.testing.assert_close(o, weights @ parts[0])
