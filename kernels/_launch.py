@@ -40,7 +40,7 @@ def choose_warps(tile_elements: int, eight_from: int) -> int:
     return 8 if tile_elements >= eight_from else 4
 
 
-def choose_by_width(ladder: Sequence[tuple[float, ConfigT]], width: int) -> ConfigT:
+def choose_by_width(ladder: Sequence[tuple[float, ConfigT]], width: float) -> ConfigT:
     """Return the first configuration of `ladder` whose limit is at least `width`; the last limit is inf."""
     return next(config for limit, config in ladder if width <= limit)
 
