@@ -180,7 +180,7 @@ def tune_case(kernel: str, module: Any, case: Case, flush: torch.Tensor) -> dict
     chosen = (
         module.choose_config(f"sm_{capability}", itemsize=itemsize)
         if kernel == "matmul"
-        else module.choose_config(f"sm_{capability}")
+        else module.choose_config(f"sm_{capability}", width=args[0].shape[-1], itemsize=itemsize)
     )
 
     candidates: list[Candidate] = []

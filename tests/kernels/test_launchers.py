@@ -173,7 +173,8 @@ def test_nothing_is_launched_for_nothing():
 def test_case_names_are_unique_and_some_are_timed(spec):
     names = [case.name for case in spec.cases]
     assert len(set(names)) == len(names)
-    assert 2 <= sum(case.speed for case in spec.cases) <= (6 if spec.name in PUBLISHED else 4)
+    # Several variants (with a residual, interleaved) of several shapes: 4 would leave some untimed.
+    assert 2 <= sum(case.speed for case in spec.cases) <= 6
 
 
 @by_name
@@ -291,7 +292,8 @@ def test_reference_takes_what_inputs_makes(spec):
     exact_kwargs = {
         key: arg.double() if isinstance(arg, torch.Tensor) else arg for key, arg in kwargs.items()
     }
-    assert spec.reference(*exact_args, **exact_kwargs).dtype == torch.float64
+    outs = spec.reference(*exact_args, **exact_kwargs)
+    assert all(out.dtype == torch.float64 for out in (outs if isinstance(outs, tuple) else (outs,)))
 
 
 # -- the plain Python that kernels share ------------------------------------------------------------
@@ -330,8 +332,10 @@ def test_choose_warps_keeps_to_what_every_compiler_accepts():
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_121", "sm_999"])
 def test_every_architecture_has_a_configuration(arch):
     assert matmul.choose_config(arch, itemsize=4).tile_k * 2 == matmul.choose_config(arch, itemsize=2).tile_k
-    assert softmax.choose_config(arch).max_row == 16384
-    assert rms_norm.choose_config(arch).tile_elements > 0
+    for width in (1, 4096, 100_000):
+        for itemsize in (2, 4):
+            assert softmax.choose_config(arch, width=width, itemsize=itemsize).max_row == 16384
+            assert rms_norm.choose_config(arch, width=width, itemsize=itemsize).tile_elements > 0
     for causal in (False, True):
         narrow, wide = (fmha.choose_config(arch, head_dim=d, causal=causal) for d in (128, 256))
         assert wide.tile_m * wide.tile_n <= narrow.tile_m * narrow.tile_n
