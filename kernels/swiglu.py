@@ -82,12 +82,13 @@ def choose_config(arch: str) -> SwigluConfig:
 
 
 def silu(x: ct.Tile) -> ct.Tile:
-    """Return x / (1 + exp(-x)) of float32, in a form that neither overflows nor loses small results.
+    """Return x / (1 + exp(-x)) of float32, in a form in which nothing overflows.
 
-    With t = exp(-|x|), which is in (0, 1], it is x / (1 + t) for x >= 0 and x t / (1 + t) for x < 0.
+    With t = exp(-|x|), which is at most 1, it is x / (1 + t) for x >= 0 and x t / (1 + t) for x < 0. Digits
+    are lost only where t is subnormal, below x = -87.
     """
     t = ct.exp2(-ct.abs(x) * LOG2_E)
-    # Between 1 and 2 the reciprocal of the special function unit is good to one ulp, and nothing underflows.
+    # Between 1 and 2, the special function unit's reciprocal is good to one ulp, and it is not subnormal.
     reciprocal = ct.truediv(1.0, 1.0 + t, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
     return x * ct.where(x < 0.0, t, 1.0) * reciprocal
 
