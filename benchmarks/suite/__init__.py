@@ -1,0 +1,1 @@
+"""What the tuner and the comparison need of each kernel: cases, configurations worth trying, and peers."""
