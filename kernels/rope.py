@@ -66,10 +66,16 @@ class RopeConfig:
     """Warps per block."""
 
 
-# By architecture and convention: (half-split, interleaved). Not measured, none of them. 32 elements a thread
-# are four 16-byte loads, besides those of angles. The heads per tile are those with which tileiras 13.4 moves
-# nothing through shared memory on sm_90, of heads of which 64 or 128 dimensions turn.
-_UNMEASURED = (RopeConfig(), RopeConfig(tile_h=4))
+# Not measured, none of them. 32 elements a thread are four 16-byte loads, besides those of angles. With these
+# heads per tile, tileiras 13.4 moves nothing through shared memory on sm_90 where 64 or 128 dimensions turn.
+# Tables of float32 it does move: with tiles half as large, 8 blocks fit an SM all the same.
+_UNMEASURED = {
+    # Whether pairs are interleaved, itemsize of the tables.
+    (False, 2): RopeConfig(),
+    (False, 4): RopeConfig(tile_elements=2048),
+    (True, 2): RopeConfig(tile_h=4),
+    (True, 4): RopeConfig(tile_elements=2048, tile_h=4),
+}
 CONFIGS = {
     **dict.fromkeys(("sm_80", "sm_86", "sm_89"), _UNMEASURED),
     "sm_90": _UNMEASURED,
@@ -79,9 +85,9 @@ DEFAULT_CONFIGS = _UNMEASURED
 """For architectures that are not in the table."""
 
 
-def choose_config(arch: str, *, interleaved: bool) -> RopeConfig:
-    """Return the configuration for `arch` and the convention."""
-    return CONFIGS.get(arch, DEFAULT_CONFIGS)[interleaved]
+def choose_config(arch: str, *, interleaved: bool, table_itemsize: int) -> RopeConfig:
+    """Return the configuration for `arch`, the convention, and cosines of `table_itemsize` bytes."""
+    return CONFIGS.get(arch, DEFAULT_CONFIGS)[interleaved, table_itemsize]
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -272,7 +278,9 @@ def rope(
     if q.numel() + k.numel() == 0:
         return outs
 
-    config = config or choose_config(device_arch(), interleaved=interleaved)
+    config = config or choose_config(
+        device_arch(), interleaved=interleaved, table_itemsize=cos.element_size()
+    )
     # With few heads, and of course few tokens, tiles are no larger than what there is.
     tile_h = min(config.tile_h, next_power_of_2(max(heads, k.shape[1])))
     tile_s = max(1, config.tile_elements // (tile_h * next_power_of_2(2 * half)))
