@@ -450,7 +450,7 @@ SPEC = KernelSpec(
         # To each side of a tile of tokens; heads that are no multiple of a tile; one token, one head.
         _case("float16", 2, 3, 32, 64),
         _case("bfloat16", 1, 4, 33, 64),
-        _case("float16", 2, 5, 31, 128),
+        _case("float16", 1, 3, 31, 128),
         _case("bfloat16", 2, 1, 1, 64, offset=77),
         _case("float16", 1, 2, 100, 32),
         # Grouped heads, offsets, tables of float32.
@@ -459,8 +459,8 @@ SPEC = KernelSpec(
         _case("bfloat16", 3, 2, 7, 32, heads_kv=5, offset=1000, table_dtype="float32"),
         # Partial, also where neither part is a power of two; a rest of one.
         _case("float16", 2, 3, 21, 128, rotary=32),
-        _case("bfloat16", 1, 3, 17, 96, rotary=24),
-        _case("float16", 1, 2, 9, 80, rotary=80),
+        _case("bfloat16", 1, 3, 9, 96, rotary=24),
+        _case("float16", 1, 2, 5, 80, rotary=80),
         _case("float16", 1, 2, 9, 7, rotary=6),
         # Interleaved, whole and partial.
         _case("float16", 2, 3, 33, 64, interleaved=True),
