@@ -166,7 +166,9 @@ def _noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
     """Return noise of variance 1/3 that depends on each value's bits alone (splitmix64's finalizer)."""
     import torch
 
-    bits = values.contiguous().view(torch.int64) + (seed + 1) * 0x1E3779B97F4A7C15
+    # As torch wraps integers: from the ninth seed on, Python's would not fit.
+    start = ((seed + 1) * 0x1E3779B97F4A7C15 + 2**63) % 2**64 - 2**63
+    bits = values.contiguous().view(torch.int64) + start
     bits = (bits ^ ((bits >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
     bits = (bits ^ ((bits >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
     return torch.where(bits < 0, -_UNIFORM, _UNIFORM).to(torch.float64)

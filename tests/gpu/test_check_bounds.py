@@ -9,7 +9,7 @@ import torch
 from benchmarks.calibrate_check import check
 from benchmarks.emulated_attention import attention
 from benchmarks.emulated_kernels import matmul, rms_norm, softmax
-from pytest_cutile.core.tolerance import BFLOAT16, FLOAT8_E4M3FN, FLOAT32, TFLOAT32, model_for
+from pytest_cutile.core.tolerance import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, TFLOAT32, model_for
 from pytest_cutile.gpu.check import KernelMismatch, check_kernel
 from pytest_cutile.gpu.compare import Bound, blocks, compare
 from pytest_cutile.gpu.noise import run_reference
@@ -218,3 +218,10 @@ def test_only_the_fp8_accumulator_of_hopper_gets_its_allowance():
     options = {"accumulation": FLOAT32, "operands": FLOAT8_E4M3FN}
     assert model_for(1024, hopper=False, **options).drift_of_value == 0
     assert model_for(1024, hopper=True, **options).drift_of_value > 0
+
+
+def test_small_outputs_get_all_their_noisy_runs():
+    # Below 256 elements there are 12, whose seeds are beyond int64 unless they wrap.
+    q, k = (torch.randn(shape, dtype=torch.float64).half() for shape in ((1, 64), (50, 64)))
+    truth = run_reference(lambda q, k: torch.softmax(q @ k.T, 1) @ k, (q, k), {}, operands=FLOAT16)
+    assert truth.runs == 1 + 2 * 12

@@ -12,6 +12,8 @@ from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
 
 torch = pytest.importorskip("torch")
+tree_leaves = torch.utils._pytree.tree_leaves
+tree_map_only = torch.utils._pytree.tree_map_only
 
 SPECS = [
     importlib.import_module(f"kernels.{module.name}").SPEC
@@ -23,7 +25,11 @@ by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 HALF = {"dtype": torch.float16}
 
 # Timed on workloads that others chose: what matters is that figures can be compared.
-PUBLISHED = {"fmha"}
+PUBLISHED = {"fmha", "mla"}
+# One token of one sequence is what a user alone waits for; it takes a few us, and they are all latency.
+ONE_TOKEN = {"attention_decode", "mla_decoding"}
+# Timed although they last a few microseconds, as they do in a model: what matters is that they stay so short.
+SHORT = {"moe_routing"}
 
 
 def make_tensor(shape, dtype, *, dist="normal", low=0.0, high=1.0):
@@ -141,10 +147,10 @@ def half(*shape, **kwargs):
         (*[half(1, 2, 3, 64)] * 3, -1.0, ValueError, "scale must be a positive number, got -1.0"),
         (*[half(1, 2, 3, 64)] * 3, float("nan"), ValueError, "scale must be a positive number, got nan"),
         (
-            *[half(1, 1, 1, 64).expand(65536, 1, 1, 64)] * 3,
+            *[half(1, 1, 1, 64).expand(65536, 32768, 1, 64)] * 3,
             None,
             ValueError,
-            "at most 65535 batches and heads",
+            "65536 batches of 32768 heads of 1 queries are too many for one launch",
         ),
     ],
 )
@@ -174,12 +180,12 @@ def test_case_names_are_unique_and_some_are_timed(spec):
     names = [case.name for case in spec.cases]
     assert len(set(names)) == len(names)
     # Several variants (with a residual, interleaved) of several shapes: 4 would leave some untimed.
-    assert 2 <= sum(case.speed for case in spec.cases) <= 6
+    assert 2 <= sum(case.speed for case in spec.cases) <= (8 if spec.name in PUBLISHED else 6)
 
 
 @by_name
 def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
-    """At 85 % of what an H200 can do: 4.8 TB/s, 989 TFLOPS of float16, half of that of tfloat32.
+    """At 85 % of what an H200 can do: 4.8 TB/s, 989 TFLOPS of float16, half for tfloat32, twice for fp8.
 
     Longer ones cost time and tell no more; a published workload is taken as it is.
     """
@@ -187,8 +193,14 @@ def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
         if not case.speed:
             continue
         work = spec.work_of(case)
-        flops_per_us = (495e6 if work.dtype == "tfloat32" else 989e6) * 0.85
+        peak = {"tfloat32": 495e6, "float8_e4m3fn": 1979e6, "float8_e5m2": 1979e6}.get(work.dtype, 989e6)
+        flops_per_us = peak * 0.85
         us = max(work.flops / flops_per_us, work.bytes / (4.8e6 * 0.85))
+        if spec.name in SHORT:
+            assert us < 40, case.name
+            continue
+        if spec.name in ONE_TOKEN and case.params["b"] == 1 and us < 40:
+            continue
         assert 40 < us < (11e3 if spec.name in PUBLISHED else 400), case.name
         if not work.flops:
             assert work.bytes > 4 * 60e6, f"{case.name} would partly stay in the L2"
@@ -241,7 +253,7 @@ def test_fmha_sums_over_keys_or_over_dimensions():
 
 def test_transposed_cases_are_views():
     params = case_of(matmul.SPEC, "bf16-192x320x448-transposed_ab").params
-    a, b = matmul.SPEC.inputs(make_tensor, **params)
+    a, b = matmul.SPEC.inputs(make_tensor, **params).values()
     assert (a.shape, a.stride()) == ((192, 448), (1, 192))
     assert (b.shape, b.stride()) == ((448, 320), (1, 448))
     params = case_of(fmha.SPEC, "fp16-2x4_2x190_260x64-heads_inside").params
@@ -250,7 +262,7 @@ def test_transposed_cases_are_views():
 
 
 def test_float32_matmul_inputs_survive_the_tensor_core():
-    for operand in matmul.SPEC.inputs(make_tensor, m=7, n=5, k=3, dtype="float32", transposed="b"):
+    for operand in matmul.SPEC.inputs(make_tensor, m=7, n=5, k=3, dtype="float32", transposed="b").values():
         assert operand.std() > 0.5
         assert not (operand.contiguous().view(torch.int32) & 0x1FFF).any()
 
@@ -288,12 +300,14 @@ def test_reference_takes_what_inputs_makes(spec):
     smallest = min(spec.cases, key=lambda case: spec.work_of(case).bytes)
     made = spec.inputs(make_tensor, **smallest.params)
     args, kwargs = ((), made) if isinstance(made, dict) else (made, {})
-    exact_args = [arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args]
-    exact_kwargs = {
-        key: arg.double() if isinstance(arg, torch.Tensor) else arg for key, arg in kwargs.items()
-    }
-    outs = spec.reference(*exact_args, **exact_kwargs)
-    assert all(out.dtype == torch.float64 for out in (outs if isinstance(outs, tuple) else (outs,)))
+    # Arguments and results may be lists: a group GEMM takes one matrix per group, and returns one.
+    exact_args, exact_kwargs = tree_map_only(torch.Tensor, to_float64, (args, kwargs))
+    for result in tree_leaves(spec.reference(*exact_args, **exact_kwargs)):
+        assert result.dtype == torch.float64 or not result.is_floating_point()  # ids of experts stay integers
+
+
+def to_float64(tensor):
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 # -- the plain Python that kernels share ------------------------------------------------------------
@@ -331,7 +345,6 @@ def test_choose_warps_keeps_to_what_every_compiler_accepts():
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_121", "sm_999"])
 def test_every_architecture_has_a_configuration(arch):
-    assert matmul.choose_config(arch, itemsize=4).tile_k * 2 == matmul.choose_config(arch, itemsize=2).tile_k
     for width in (1, 4096, 100_000):
         for itemsize in (2, 4):
             assert softmax.choose_config(arch, width=width, itemsize=itemsize).max_row == 16384

@@ -1,0 +1,131 @@
+"""What every matrix product here shares: the walk along K, the walk over tiles of the output, the knobs.
+
+A tiled product is three nested pieces. A block takes one tile of C after another (`for_each_tile`), in an
+order in which blocks that run together share operands in the L2 (`_tiles.swizzle`); for each it walks along
+K and sums products of tiles (`multiply_along_k`); then it stores. Kernels differ in where the tiles of A
+and B come from (a matrix, one matrix of a batch, rows gathered by a list of tokens) and in what happens to
+the sum, so the loads and the body are functions that they hand over. All of it is inlined: a function costs
+nothing at run time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cuda.tile as ct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmConfig:
+    """How a product is cut into tiles, and what the compiler is told."""
+
+    tile_m: int
+    """Rows of C per tile."""
+    tile_n: int
+    """Columns of C per tile."""
+    tile_k: int
+    """Depth of one step along K."""
+    group_m: int = 8
+    """Height of a band of blocks in tiles: see `_tiles.swizzle`."""
+    latency: int | None = None
+    """How far ahead loads are issued, 1 to 10; None lets the compiler choose."""
+    store_tma: bool = True
+    """Whether C may be stored through TMA, which takes it from shared memory."""
+    blocks_per_sm: int | None = None
+    """Blocks to start per multiprocessor, each of which takes tiles in turn; None starts one per tile."""
+    occupancy: int | None = None
+    """Blocks that share a multiprocessor; None lets the compiler choose."""
+    num_ctas: int | None = None
+    """Thread blocks that compute one tile together (sm_90 and newer); None lets the compiler choose."""
+    num_worker_warps: int | None = None
+    """Warps that hold the accumulator; None lets the compiler choose."""
+
+
+Config = TypeVar("Config", bound=GemmConfig)
+
+FULL = 0.9
+"""Share of the multiprocessors that tiles have to fill: where more are idle, smaller tiles are faster."""
+
+
+@cache
+def with_hints(kernel: Any, config: GemmConfig) -> Any:
+    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
+    return kernel.replace_hints(
+        occupancy=config.occupancy,
+        num_ctas=config.num_ctas,
+        num_worker_warps=config.num_worker_warps,
+    )
+
+
+def count_tiles(m: int, n: int, config: GemmConfig) -> int:
+    """Return how many tiles an `[m, n]` output is cut into."""
+    return -(-m // config.tile_m) * -(-n // config.tile_n)
+
+
+def choose_tiles(candidates: Sequence[Config], m: int, n: int, *, batch: int = 1, sms: int) -> Config:
+    """Return the first of `candidates` that cuts `batch` outputs of `[m, n]` into enough tiles for `sms`.
+
+    Larger tiles reuse more of what they load, but only as long as there is one for each multiprocessor: so
+    they come largest first, and the last is for what is too small for any.
+    """
+    for config in candidates:
+        if batch * count_tiles(m, n, config) * (config.num_ctas or 1) >= FULL * sms:
+            return config
+    return candidates[-1]
+
+
+def count_blocks(tiles: int, config: GemmConfig, *, sms: int) -> int:
+    """Return how many blocks to start for `tiles` tiles on a GPU of `sms` multiprocessors."""
+    if config.blocks_per_sm is None:
+        return tiles
+    return min(tiles, max(1, sms * config.blocks_per_sm // (config.num_ctas or 1)))
+
+
+# -- tile code --------------------------------------------------------------------------------------
+
+
+def for_each_tile(compute: Callable[[int], None], tiles: int, PERSISTENT: bool) -> None:
+    """Call `compute(tile)` for each tile that is this block's: every n-th of n blocks, else just its own."""
+    if PERSISTENT:
+        for tile in range(ct.bid(0), tiles, ct.num_blocks(0)):
+            compute(tile)
+    else:
+        compute(ct.bid(0))
+
+
+def multiply_along_k(
+    load_a: Callable[[int], ct.Tile],
+    load_b: Callable[[int], ct.Tile],
+    steps: int,
+    TILE_M: int,
+    TILE_N: int,
+    FAST_ACC: bool = False,
+) -> ct.Tile:
+    """Sum the products of `steps` tiles of A and B.
+
+    Args:
+        load_a: Returns the tile of A of a step, `[TILE_M, TILE_K]`, zeros where it sticks out of A.
+        load_b: Returns the tile of B of a step, `[TILE_K, TILE_N]`, likewise.
+        steps: How many there are.
+        TILE_M: Rows of the result.
+        TILE_N: Columns of the result.
+        FAST_ACC: Whether 8-bit operands may be summed in Hopper's tensor cores, in fewer bits than float32.
+
+    Returns:
+        `[TILE_M, TILE_N]`, float32.
+    """
+    acc = ct.zeros((TILE_M, TILE_N), dtype=ct.float32)
+    for k in range(steps):
+        a = load_a(k)  # [TILE_M, TILE_K]
+        b = load_b(k)  # [TILE_K, TILE_N]
+        # Tensor cores take smaller operands as they are, and float32 only as tfloat32.
+        dtype = ct.tfloat32 if a.dtype == ct.float32 else a.dtype
+        acc = ct.mma(a.astype(dtype), b.astype(dtype), acc, use_fast_acc=FAST_ACC)
+    return acc

@@ -1,0 +1,372 @@
+"""Routing of a mixture of experts: which experts a token goes to, and the order in which experts take them.
+
+`route` picks the experts, from the logits of E experts:
+
+    P[t, :]       = softmax(L[t, :])
+    ids[t, k]     = index of the k-th largest of L[t, :], the first of equal ones
+    weights[t, k] = P[t, ids[t, k]], divided by the sum over k if renormalized
+
+L is `[T, E]` in float16, bfloat16 or float32; weights are float32 and ids int32, both `[T, K]`.
+DeepSeek-V2-Lite does not renormalize (`norm_topk_prob` in its config.json), Mixtral does.
+
+`align` makes a table for expert products from the ids. A pair is one token at one expert, number t * K + k.
+Every expert's pairs get slots in a row, in the order of their numbers, and the slots of an expert are padded
+to a multiple of `tile_m`: then each tile of `tile_m` slots needs the weights of one expert only.
+
+    ids = [[1, 2], [1, 0]], E = 3, tile_m = 2        slots     3 .   0 2   1 .       (. is padding)
+                                                     expert    0     1     2         of tile 0, 1, 2
+
+How it works: `route` keeps a few tokens' logits in registers and takes their maximum K times. `align` sorts
+by counting, in two launches and with no word from the host: a block per expert counts its pairs; then a block
+per expert, which now knows where its slots begin, walks the ids once more and hands out slots by a running
+sum. Both are deterministic.
+
+Sources: Shazeer et al., "Outrageously large neural networks", 2017 (https://arxiv.org/abs/1701.06538), for
+the top-k softmax; the table is what vLLM calls `moe_align_block_size` (https://github.com/vllm-project/vllm).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._launch import check_tensors, device_arch, next_power_of_2
+from pytest_cutile import Case, KernelSpec, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
+
+MAX_EXPERTS = 4096
+"""Logits of a token that are kept in registers."""
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """How tokens are shared out among blocks."""
+
+    route_elements: int = 1024
+    """Logits per block: as many tokens as that makes, at least one."""
+    align_pairs: int = 1024
+    """Pairs that a block looks at in one step while it counts and places them."""
+    num_worker_warps: int | None = 4
+    """Warps per block; None lets the compiler choose."""
+
+
+# Short kernels that wait for memory, not for each other. Not measured, all of it.
+CONFIGS = {
+    "sm_80": RoutingConfig(),
+    "sm_86": RoutingConfig(),
+    "sm_89": RoutingConfig(),
+    "sm_90": RoutingConfig(),
+    "sm_100": RoutingConfig(),
+    "sm_103": RoutingConfig(),
+    "sm_110": RoutingConfig(),
+    "sm_120": RoutingConfig(),
+    "sm_121": RoutingConfig(),
+}
+
+
+def choose_config(arch: str) -> RoutingConfig:
+    """Return the configuration for `arch`."""
+    return CONFIGS.get(arch, RoutingConfig())
+
+
+# -- kernels ----------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def route_kernel(
+    L: ct.Array,
+    Weights: ct.Array,
+    Ids: ct.Array,
+    TILE_T: ConstInt,
+    TILE_E: ConstInt,
+    TOP_K: ConstInt,
+    TILE_K: ConstInt,
+    RENORMALIZE: ConstBool,
+) -> None:
+    """Choose the experts of `TILE_T` tokens per block; `TILE_E` and `TILE_K` hold all experts and choices."""
+    expert = ct.arange(TILE_E, dtype=ct.int32)[None, :]  # [1, TILE_E]
+    choice = ct.arange(TILE_K, dtype=ct.int32)[None, :]  # [1, TILE_K]
+    left = ct.load(L, (ct.bid(0), 0), (TILE_T, TILE_E), padding_mode=ct.PaddingMode.NEG_INF).astype(
+        ct.float32
+    )  # [TILE_T, TILE_E]
+    largest = ct.max(left, 1, keepdims=True)  # [TILE_T, 1]
+    total = ct.sum(ct.exp(left - largest), 1, keepdims=True)
+
+    weights = ct.zeros((TILE_T, TILE_K), dtype=ct.float32)
+    ids = ct.zeros((TILE_T, TILE_K), dtype=ct.int32)
+    for k in range(TOP_K):
+        best = ct.max(left, 1, keepdims=True)
+        index = ct.argmax(left, 1, keepdims=True)  # the first of equal ones
+        weights = ct.where(choice == k, ct.exp(best - largest), weights)
+        ids = ct.where(choice == k, index, ids)
+        left = ct.where(expert == index, -math.inf, left)
+    weights /= ct.sum(weights, 1, keepdims=True) if RENORMALIZE else total
+    # The stores drop the columns from K on, and the rows past T.
+    ct.store(Weights, (ct.bid(0), 0), weights)
+    ct.store(Ids, (ct.bid(0), 0), ids)
+
+
+@ct.kernel
+def count_kernel(Ids: ct.Array, Counts: ct.Array, TILE: ConstInt) -> None:
+    """Count the pairs of one expert per block."""
+    expert = ct.bid(0)
+    hits = ct.zeros((TILE,), dtype=ct.int32)
+    for i in range(ct.cdiv(Ids.shape[0], TILE)):
+        pair = i * TILE + ct.arange(TILE, dtype=ct.int32)
+        hits += (ct.gather(Ids, pair, padding_value=-1) == expert).astype(ct.int32)
+    ct.store(Counts, (expert,), ct.sum(hits))
+
+
+@ct.kernel
+def place_kernel(
+    Ids: ct.Array,
+    Counts: ct.Array,
+    PairOfSlot: ct.Array,
+    SlotOfPair: ct.Array,
+    ExpertOfTile: ct.Array,
+    TileCount: ct.Array,
+    TILE: ConstInt,
+    TILE_E: ConstInt,
+    TILE_M: ConstInt,
+) -> None:
+    """Give slots to the pairs of one expert per block; `TILE_E` holds all experts."""
+    expert = ct.bid(0)
+    pairs = Ids.shape[0]
+
+    index = ct.arange(TILE_E, dtype=ct.int32)
+    counts = ct.gather(Counts, index)  # [TILE_E], zero past the last
+    tiles = ct.cdiv(counts, TILE_M)
+    first_tile = ct.sum(ct.where(index < expert, tiles, 0))
+    own_tiles = ct.sum(ct.where(index == expert, tiles, 0))
+    own_pairs = ct.sum(ct.where(index == expert, counts, 0))
+    if expert == ct.num_blocks(0) - 1:
+        ct.store(TileCount, (0,), first_tile + own_tiles)
+    for i in range(ct.cdiv(own_tiles, TILE)):
+        tile = i * TILE + ct.arange(TILE, dtype=ct.int32)
+        ct.scatter(ExpertOfTile, first_tile + tile, expert, mask=tile < own_tiles)
+
+    slot = first_tile * TILE_M
+    for i in range(ct.cdiv(pairs, TILE)):
+        pair = i * TILE + ct.arange(TILE, dtype=ct.int32)
+        hit = ct.gather(Ids, pair, padding_value=-1) == expert
+        rank = ct.cumsum(hit.astype(ct.int32), 0)  # from 1
+        ct.scatter(PairOfSlot, slot + rank - 1, pair, mask=hit)
+        ct.scatter(SlotOfPair, pair, slot + rank - 1, mask=hit)
+        slot += ct.sum(hit.astype(ct.int32))
+
+    # Padding names a pair that does not exist, whose token does not exist either.
+    padding = ct.arange(TILE_M, dtype=ct.int32)
+    ct.scatter(PairOfSlot, slot + padding, pairs, mask=padding < own_tiles * TILE_M - own_pairs)
+
+
+# -- launchers --------------------------------------------------------------------------------------
+
+
+@cache
+def _with_hints(kernel: Any, config: RoutingConfig) -> Any:
+    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
+    return kernel.replace_hints(num_worker_warps=config.num_worker_warps)
+
+
+def route(
+    logits: torch.Tensor, top_k: int, *, renormalize: bool = False, config: RoutingConfig | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose the `top_k` experts of each token, and how much each counts.
+
+    Args:
+        logits: `[T, E]`, float16, bfloat16 or float32, finite, any strides; E at most 4096.
+        top_k: How many experts each token goes to.
+        renormalize: Whether the weights of a token sum to 1.
+        config: Instead of the one chosen for this GPU.
+
+    Returns:
+        weights: `[T, top_k]`, float32, the largest first.
+        ids: `[T, top_k]`, int32.
+
+    Raises:
+        TypeError: Not a tensor, or a dtype that is not supported.
+        ValueError: Not a matrix, too many experts, or `top_k` not between 1 and E.
+    """
+    import torch
+
+    check_tensors("route", {"logits": logits}, dtypes=("float16", "bfloat16", "float32"))
+    if logits.ndim != 2:  # noqa: PLR2004
+        raise ValueError(f"route: logits must be [T, E], got shape {list(logits.shape)}")
+    tokens, experts = logits.shape
+    if experts > MAX_EXPERTS:
+        raise ValueError(f"route: logits are of {experts} experts; at most {MAX_EXPERTS} are supported")
+    if not 1 <= top_k <= experts:
+        raise ValueError(f"route: top_k must be between 1 and {experts}, the number of experts, got {top_k}")
+    weights = torch.empty((tokens, top_k), dtype=torch.float32, device=logits.device)
+    ids = torch.empty((tokens, top_k), dtype=torch.int32, device=logits.device)
+    if tokens == 0:
+        return weights, ids
+
+    config = config or choose_config(device_arch())
+    tile_e = next_power_of_2(experts)
+    tile_t = max(1, config.route_elements // tile_e)
+    ct.launch(
+        torch.cuda.current_stream(),
+        (ct.cdiv(tokens, tile_t),),
+        _with_hints(route_kernel, config),
+        (logits, weights, ids, tile_t, tile_e, top_k, next_power_of_2(top_k), renormalize),
+    )
+    return weights, ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """Who computes what: the result of `align`. Everything is int32 and on the GPU."""
+
+    pair_of_slot: torch.Tensor
+    """`[slots]`, the pair in each slot, T * K in padding; not written behind the last expert's padding."""
+    slot_of_pair: torch.Tensor
+    """`[T * K]`, the other way round."""
+    expert_of_tile: torch.Tensor
+    """`[slots / tile_m]`, whose pairs a tile of slots holds; not written from `tile_count` on."""
+    tile_count: torch.Tensor
+    """`[1]`, how many tiles there are. Only the GPU knows it."""
+
+
+def align(
+    topk_ids: torch.Tensor, experts: int, tile_m: int, *, config: RoutingConfig | None = None
+) -> Alignment:
+    """Sort token-expert pairs by expert, and pad each expert's to a multiple of `tile_m`.
+
+    Args:
+        topk_ids: `[T, K]`, int32 or int64, each in `[0, experts)`, which nobody checks; T * K is not 0.
+        experts: How many there are.
+        tile_m: Slots that one block computes, a power of two.
+        config: Instead of the one chosen for this GPU.
+
+    Returns:
+        The tables, with room for the worst case: slots are counted from the number of pairs alone.
+    """
+    import torch
+
+    config = config or choose_config(device_arch())
+    flat = topk_ids.reshape(-1)
+    pairs = flat.numel()
+    # At most `tile_m - 1` slots of padding for every expert that has a pair.
+    tiles = (pairs + min(experts, pairs) * (tile_m - 1)) // tile_m
+
+    def empty(size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.int32, device=flat.device)
+
+    counts = empty(experts)
+    made = Alignment(
+        pair_of_slot=empty(tiles * tile_m),
+        slot_of_pair=empty(pairs),
+        expert_of_tile=empty(tiles),
+        tile_count=empty(1),
+    )
+    step = min(config.align_pairs, next_power_of_2(pairs))
+    stream = torch.cuda.current_stream()
+    ct.launch(stream, (experts,), _with_hints(count_kernel, config), (flat, counts, step))
+    ct.launch(
+        stream,
+        (experts,),
+        _with_hints(place_kernel, config),
+        (
+            flat,
+            counts,
+            made.pair_of_slot,
+            made.slot_of_pair,
+            made.expert_of_tile,
+            made.tile_count,
+            step,
+            next_power_of_2(experts),
+            tile_m,
+        ),
+    )
+    return made
+
+
+# -- what `route` is gated with ---------------------------------------------------------------------
+
+
+def reference(
+    logits: torch.Tensor, top_k: int, *, renormalize: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sort all logits in float64."""
+    order = logits.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+    weights = logits.softmax(dim=1).gather(1, order)
+    return weights / weights.sum(1, keepdim=True) if renormalize else weights, order
+
+
+def inputs(
+    make_tensor: Callable[..., torch.Tensor],
+    *,
+    tokens: int,
+    experts: int,
+    top_k: int,
+    dtype: str,
+    renormalize: bool = False,
+    dist: str = "normal",
+) -> dict[str, object]:
+    """Make logits `[tokens, experts]`; `dist` "integers" makes many equal ones."""
+    logits = make_tensor((tokens, experts), dtype, dist=dist)
+    return {"logits": logits, "top_k": top_k, "renormalize": renormalize}
+
+
+def work(*, tokens: int, experts: int, top_k: int, dtype: str, **_: object) -> Work:
+    """Count the logits that are read, and four bytes for each weight and each index."""
+    return Work(bytes=float(tokens * (experts * (4 if dtype == "float32" else 2) + 8 * top_k)), dtype=dtype)
+
+
+def longest_sum(*, experts: int, **_: object) -> int:
+    """Return how many exponentials each denominator sums."""
+    return experts
+
+
+def _case(dtype: str, tokens: int, experts: int, top_k: int, *, speed: bool = False, **options: Any) -> Case:
+    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    words = [f"{short}-{tokens}x{experts}-top{top_k}"]
+    if options.get("renormalize"):
+        words.append("renormalized")
+    if "dist" in options:
+        words.append("ties")
+    params = {"tokens": tokens, "experts": experts, "top_k": top_k, "dtype": dtype, **options}
+    return Case(name="-".join(words), params=params, speed=speed)
+
+
+SPEC = KernelSpec(
+    name="moe_routing",
+    launch=route,
+    reference=reference,
+    inputs=inputs,
+    work=work,
+    reduction=longest_sum,
+    cases=[
+        # DeepSeek-V2-Lite's router and one of 128 experts, in a large prefill step. They take a few
+        # microseconds, and what counts is that this is little beside the experts' time.
+        _case("float32", 65536, 64, 6, speed=True),
+        _case("bfloat16", 65536, 128, 8, renormalize=True, speed=True),
+        # One to each side of a tile, and widths that fill none.
+        _case("float32", 33, 64, 6),
+        _case("float32", 7, 60, 4, renormalize=True),
+        _case("float16", 19, 129, 3),
+        _case("bfloat16", 5, 8, 2, renormalize=True),
+        # All experts, one, one of one, and more than fit into a block's share.
+        _case("float32", 6, 5, 5),
+        _case("float32", 3, 64, 1, renormalize=True),
+        _case("float32", 3, 1, 1),
+        _case("float16", 2, 1500, 8),
+        # Equal logits: the first of them.
+        _case("bfloat16", 21, 64, 8, dist="integers"),
+    ],
+)
