@@ -56,9 +56,9 @@ MAX_BATCH = 65535
 class RopeConfig:
     """How heads and tokens are cut into tiles, and what the compiler is told."""
 
-    tile_elements: int = 4096
+    tile_elements: int = 2048
     """Elements to aim at of a tile as wide as what turns of a head (R)."""
-    tile_h: int = 2
+    tile_h: int = 1
     """Heads per tile, a power of two: as many share one load of the angles. Tokens make up the rest."""
     occupancy: int | None = 8
     """Blocks that share a multiprocessor; None lets the compiler choose."""
@@ -66,22 +66,30 @@ class RopeConfig:
     """Warps per block."""
 
 
-# Not measured, none of them. 32 elements a thread are four 16-byte loads, besides those of angles. With these
-# heads per tile, tileiras 13.4 moves nothing through shared memory on sm_90 where 64 or 128 dimensions turn.
-# Tables of float32 it does move: with tiles half as large, 8 blocks fit an SM all the same.
-_UNMEASURED = {
+# H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses tiles of 4096 elements of 2 heads
+# (4 if pairs are interleaved), in 8 blocks an SM of 4 warps:
+#
+#     fp16  1x16x4096x64                                 15.3 us (15.8)
+#     fp16  1x16x32768x64                                72.8 us (73.9)
+#     bf16  2x32_8x8192x128                              92.7 us (94.4)
+#     fp16  8x16x2048x256, 64 turn, interleaved           140 us (143)
+#     bf16  4x16_2x4096x256, 64 turn, float32 tables     84.1 us (107)
+#
+# Half-split pairs with tables of 16 bits want small tiles of one head, the others larger tiles of two.
+_SMALL = RopeConfig()
+_LARGE = RopeConfig(tile_elements=4096, tile_h=2, occupancy=4, num_worker_warps=8)
+_MEASURED = {
     # Whether pairs are interleaved, itemsize of the tables.
-    (False, 2): RopeConfig(),
-    (False, 4): RopeConfig(tile_elements=2048),
-    (True, 2): RopeConfig(tile_h=4),
-    (True, 4): RopeConfig(tile_elements=2048, tile_h=4),
+    (False, 2): _SMALL,
+    (False, 4): _LARGE,
+    (True, 2): _LARGE,
+    (True, 4): _LARGE,
 }
-CONFIGS = {
-    **dict.fromkeys(("sm_80", "sm_86", "sm_89"), _UNMEASURED),
-    "sm_90": _UNMEASURED,
-    **dict.fromkeys(("sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _UNMEASURED),
-}
-DEFAULT_CONFIGS = _UNMEASURED
+# Not measured, except on sm_90.
+CONFIGS = dict.fromkeys(
+    ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _MEASURED
+)
+DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
 
