@@ -143,7 +143,7 @@ def test_the_tests_above_can_fail():
     [
         dropout.DropoutConfig(tile_elements=4),
         dropout.DropoutConfig(tile_elements=256, num_worker_warps=8),
-        dropout.DropoutConfig(tile_elements=64, blocks_per_sm=1),
+        dropout.DropoutConfig(tile_elements=64),
         dropout.DropoutConfig(tile_elements=8192, occupancy=None),
     ],
 )
