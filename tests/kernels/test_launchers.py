@@ -7,7 +7,7 @@ import pytest
 
 import kernels
 from kernels import fmha, matmul, rms_norm, softmax
-from kernels._launch import choose_warps, next_power_of_2
+from kernels._launch import cut_row, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
 
@@ -339,15 +339,26 @@ def test_next_power_of_2():
     ]
 
 
-def test_choose_warps_keeps_to_what_every_compiler_accepts():
-    assert [choose_warps(n, 8192) for n in (1, 8191, 8192)] == [4, 4, 8]
+@pytest.mark.parametrize(
+    ("n", "pieces"),
+    [
+        (4096, (4096, 1)),
+        (3072, (1024, 3)),
+        (7168, (1024, 7)),
+        (768, (256, 3)),
+        (1000, (1024, 1)),
+        (1, (1, 1)),
+    ],
+)
+def test_a_row_is_cut_into_pieces_that_are_not_too_short(n, pieces):
+    assert cut_row(n) == pieces
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_121", "sm_999"])
 def test_every_architecture_has_a_configuration(arch):
     for width in (1, 4096, 100_000):
         for itemsize in (2, 4):
-            assert softmax.choose_config(arch, width=width, itemsize=itemsize).max_row == 16384
+            assert softmax.choose_config(arch, width=width, itemsize=itemsize).max_row == 32768
             assert rms_norm.choose_config(arch, width=width, itemsize=itemsize).tile_elements > 0
     for causal in (False, True):
         narrow, wide = (fmha.choose_config(arch, head_dim=d, causal=causal) for d in (128, 256))
