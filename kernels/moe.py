@@ -65,7 +65,7 @@ class MoeConfig:
     down: GemmConfig
     """Of the second product; `tile_m` has to be the same."""
     sort_rows: bool = False
-    """Whether X is copied into the order of slots first, so that TMA can take tiles; else blocks gather rows."""
+    """Whether X is copied into the order of slots first, for TMA to take tiles; else blocks gather rows."""
     row_columns: int = 1024
     """Columns per block of the launches that move single rows."""
 

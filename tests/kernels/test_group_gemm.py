@@ -47,7 +47,7 @@ def case_of(name):
             [half(3, 2)],
             {"out_dtype": torch.int8},
             TypeError,
-            "out_dtype is torch.int8; supported",
+            r"out_dtype is torch\.int8; for operands of torch\.float16 supported are torch\.bfloat16, ",
         ),
     ],
 )
@@ -124,7 +124,10 @@ def test_longest_sums_are_launched_first():
     [
         # 4 * 2 * 2048^3; 4 * 3 * 2048^2 * 2
         ("fp16-4x2048", Work(flops=68719476736, bytes=100663296, dtype="float16")),
-        ("e5m2-4x2048-transposed_b-fast_acc", Work(flops=68719476736, bytes=50331648, dtype="float8_e5m2")),
+        (
+            "e5m2-4x2048-transposed_b-fast_acc-to_float8_e5m2",
+            Work(flops=68719476736, bytes=50331648, dtype="float8_e5m2"),
+        ),
         # 2 * (128*192*256 + 64*64*128); (128*256 + 256*192 + 64*128 + 128*64) + 2 * (128*192 + 64*64)
         ("e5m2-even-to_float16", Work(flops=13631488, bytes=155648, dtype="float8_e5m2")),
         # Nobody reads the B of a group with no rows: 2 * 128*192*256; 128*256 + 256*192 + 4 * 128*192
@@ -151,5 +154,7 @@ def test_reference_is_a_loop_of_torchs_products():
 
 @pytest.mark.parametrize("arch", [*group_gemm.CONFIGS, "sm_999"])
 def test_every_architecture_has_a_configuration(arch):
-    two, one = (group_gemm.choose_config(arch, itemsize=itemsize) for itemsize in (2, 1))
-    assert one.tile_k == 2 * two.tile_k
+    two = group_gemm.choose_config(arch, itemsize=2)
+    for use_fast_acc in (False, True):
+        one = group_gemm.choose_config(arch, itemsize=1, use_fast_acc=use_fast_acc)
+        assert one.tile_k == 2 * two.tile_k
