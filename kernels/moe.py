@@ -554,9 +554,9 @@ SPEC = KernelSpec(
     cases=[
         # From decoding a small batch, which reads half of the experts, to a prefill step that multiplies.
         _case("bfloat16", 8, speed=True),
-        _case("bfloat16", 64, speed=True),
+        _case("float16", 64, speed=True),
         _case("bfloat16", 512, speed=True),
-        _case("float16", 2048, speed=True),
+        _case("bfloat16", 2048, speed=True),
         # One token, and one at one expert of one.
         _case("bfloat16", 1, 128, 64, 8, 2),
         _case("float16", 1, 64, 32, 1, 1),
