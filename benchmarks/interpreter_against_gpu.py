@@ -1,6 +1,6 @@
 """Interpreted and on a GPU: every operation of cuTile and every case of kernels/, element by element.
 
-    python -m benchmarks.interpreter_against_gpu --json FILE [--only TEXT] [--kernels-only]
+    python -m benchmarks.interpreter_against_gpu --json FILE [--only TEXT] [--part K/N] [--kernels-only]
     python -m benchmarks.interpreter_against_gpu --self-test --only "add RZ"   # no GPU: both interpreted
 
 Runs each kernel with the same inputs on the current GPU and interpreted, and prints a line for each: how many
@@ -12,25 +12,32 @@ reason, and the rest goes on.
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import json
+import pkgutil
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+import kernels
 from benchmarks.operations import Example, all_examples
+from pytest_cutile import Case, KernelSpec
+from pytest_cutile.gates.tensors import MakeTensor
 from pytest_cutile.interpret import Options, interpreting
 
 _SHOWN = 5
 _WRITTEN_EVERY = 25
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+_T = TypeVar("_T")
 Run = Callable[[], list[torch.Tensor]]
 
 
@@ -49,6 +56,8 @@ class Comparison:
     """Of the elements that are NaN on neither side; for integers the distance."""
     largest_relative_error: float = 0.0
     """Of the interpreted result, with the GPU's as the truth; finite elements alone."""
+    largest_error_of_rms: float = 0.0
+    """Of the interpreted result, as a share of the root mean square of the GPU's; finite elements alone."""
     examples: list[dict[str, str]] = field(default_factory=list)
     """The first elements that differ: place, inputs if they have that place, both results."""
     gpu_error: str = ""
@@ -78,7 +87,8 @@ class Comparison:
         )
         return (
             f"{text} {self.elements:8}, {self.different} differ by at most {self.largest_ulps:g} ulp "
-            f"({self.largest_relative_error:.2g}){nan}: {first}"
+            f"(relative {self.largest_relative_error:.2g}, of the rms {self.largest_error_of_rms:.2g}){nan}: "
+            f"{first}"
         )
 
 
@@ -109,6 +119,11 @@ def compare(
         if finite.any():
             error = ((got - truth) / truth).abs()[finite].max()
             found.largest_relative_error = max(found.largest_relative_error, float(error))
+        every = gpu.double()
+        rms = every[every.isfinite()].square().mean().sqrt()
+        distance = (got - truth).abs()[truth.isfinite() & got.isfinite()]
+        if distance.numel() and rms > 0:
+            found.largest_error_of_rms = max(found.largest_error_of_rms, float(distance.max() / rms))
     for place in differs.nonzero().reshape(-1)[: _SHOWN - len(found.examples)].tolist():
         matching = [each.reshape(-1) for each in inputs if each.numel() == gpu.numel()]
         found.examples.append(
@@ -187,11 +202,31 @@ def _interpret(arch: str, run: Run) -> Run:
     return interpreted
 
 
-def of_operations(arch: str, only: str, *, self_test: bool) -> Iterator[Comparison]:
+@dataclass(frozen=True)
+class Part:
+    """Every `count`-th example, from the `first`-th on: several processes share the work."""
+
+    first: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Return the part that "2/8" names: the second of eight."""
+        match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+        if match is None or int(match[1]) > int(match[2]):
+            raise argparse.ArgumentTypeError(f"expected K/N with 1 <= K <= N, got {text!r}")
+        return cls(int(match[1]) - 1, int(match[2]))
+
+    def of(self, examples: Iterable[_T]) -> Iterator[_T]:
+        """Yield this part of them."""
+        return itertools.islice(examples, self.first, None, self.count)
+
+
+def of_operations(arch: str, only: str, part: Part, *, self_test: bool) -> Iterator[Comparison]:
     """Compare the operations whose line contains `only`."""
-    for example in all_examples():
-        if only not in f"{example.operation} {example.dtype}":
-            continue
+    for example in part.of(
+        example for example in all_examples() if only in f"{example.operation} {example.dtype}"
+    ):
         inputs = list(example.inputs())
 
         def interpreted(example: Example = example, inputs: Sequence[torch.Tensor] = inputs) -> Any:
@@ -209,33 +244,39 @@ def of_operations(arch: str, only: str, *, self_test: bool) -> Iterator[Comparis
         )
 
 
-def of_kernels(arch: str, only: str, *, self_test: bool) -> Iterator[Comparison]:
+def declared() -> list[KernelSpec]:
+    """Return the specs of all modules of kernels/."""
+    names = [found.name for found in pkgutil.iter_modules(kernels.__path__) if not found.name.startswith("_")]
+    modules = [importlib.import_module(f"kernels.{name}") for name in names]
+    return [spec for module in modules for spec in getattr(module, "SPECS", None) or [module.SPEC]]
+
+
+def of_kernels(arch: str, only: str, part: Part, *, self_test: bool) -> Iterator[Comparison]:
     """Compare the correctness cases of kernels/ whose line contains `only`."""
-    from kernels import fmha, matmul, rms_norm, softmax
+    for spec, case in part.of(
+        (kernel, each)
+        for kernel in declared()
+        for each in kernel.cases
+        if not each.speed and each.runs_on(arch) and only in f"{kernel.name} {each.name}"
+    ):
 
-    for spec in (module.SPEC for module in (rms_norm, softmax, matmul, fmha)):
-        for case in spec.cases:
-            if case.speed or only not in f"{spec.name} {case.name}":
-                continue
+        def run(spec: KernelSpec = spec, case: Case = case) -> list[torch.Tensor]:
+            make_tensor = MakeTensor(device="cpu", seed_text=case.name)
 
-            def run(spec: Any = spec, case: Any = case) -> list[torch.Tensor]:
-                generator = torch.Generator().manual_seed(1)
+            def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+                return make_tensor(*args, **kwargs).to("cuda")
 
-                def make(shape: Sequence[int], dtype: str = "float32", **_: Any) -> torch.Tensor:
-                    drawn = torch.randn(tuple(shape), generator=generator)
-                    return drawn.to(getattr(torch, dtype)).to("cuda")
+            inputs = spec.inputs(make, **case.params)
+            result = spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
+            return [each.cpu() for each in (result if isinstance(result, tuple | list) else (result,))]
 
-                inputs = spec.inputs(make, **dict(case.params))
-                result = spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
-                return [each.cpu() for each in (result if isinstance(result, tuple) else (result,))]
-
-            yield judge(
-                spec.name,
-                case.name,
-                _interpret(arch, run) if self_test else run,
-                _interpret(arch, run),
-                (),
-            )
+        yield judge(
+            spec.name,
+            case.name,
+            _interpret(arch, run) if self_test else run,
+            _interpret(arch, run),
+            (),
+        )
 
 
 def _gpu_is_lost() -> bool:
@@ -252,6 +293,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write everything to")
     parser.add_argument("--only", default="", help="operations, dtypes and cases whose line contains this")
+    parser.add_argument(
+        "--part", type=Part.parse, default=Part(), metavar="K/N", help="every N-th line from the K-th on"
+    )
     parser.add_argument("--operations-only", action="store_true")
     parser.add_argument("--kernels-only", action="store_true")
     parser.add_argument("--self-test", action="store_true", help="without a GPU: interpret both sides")
@@ -279,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Comparison]:
     for left_out, of in ((options.kernels_only, of_operations), (options.operations_only, of_kernels)):
         if left_out:
             continue
-        for each in of(arch, options.only, self_test=options.self_test):
+        for each in of(arch, options.only, options.part, self_test=options.self_test):
             print(each, flush=True)
             found.append(each)
             if len(found) % _WRITTEN_EVERY == 0:

@@ -42,7 +42,7 @@ def edits(rows: int, rms_rows: int, steps: int) -> dict[str, list[tuple[str, str
     more, rms_more = (f"* {1000 + count} // 1000" for count in (rows, rms_rows))
     return {
         "kernels/matmul.py": [
-            ("range(ct.cdiv(A.shape[1], TILE_K))", f"range(ct.cdiv(A.shape[1], TILE_K) + {steps})")
+            ("ct.cdiv(A.shape[1], TILE_K), TILE_M", f"ct.cdiv(A.shape[1], TILE_K) + {steps}, TILE_M")
         ],
         "kernels/rms_norm.py": [
             (
@@ -75,11 +75,12 @@ def run_gate(project: Path, *options: str) -> tuple[dict[str, str], dict[str, li
     """Return what the gate said of each case, and its ratios to another revision as the gate takes them."""
     junit, dump = project / "junit.xml", project / "measured.jsonl"
     dump.unlink(missing_ok=True)
+    path = os.pathsep.join([f"{project}", f"{ROOT}", os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "--arch", "native", "-p", "benchmarks.dump_measurements"]
     done = subprocess.run(
         [*command, "-m", "cutile_speed", f"--junit-xml={junit}", "kernels", *options],
         cwd=project,
-        env=os.environ | {"PYTHONPATH": f"{project}:{ROOT}", "DUMP_MEASUREMENTS": str(dump)},
+        env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), "DUMP_MEASUREMENTS": str(dump)},
         check=False,
     )
     if done.returncode not in (0, 1):

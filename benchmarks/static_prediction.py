@@ -59,9 +59,13 @@ def edit(name: str, *pairs: tuple[str, str]) -> Variant:
     return Variant(name=name, edits=pairs)
 
 
-_LOAD_A = "padding_mode=ct.PaddingMode.ZERO, latency=latency\n        )  # [TILE_M, TILE_K]"
-_LOAD_B = "padding_mode=ct.PaddingMode.ZERO, latency=latency\n        )  # [TILE_K, TILE_N]"
-_NO_TMA = "padding_mode=ct.PaddingMode.ZERO, latency=latency, allow_tma=False\n        )"
+_LOAD_A = "(TILE_M, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency)"
+_LOAD_B = "(TILE_K, TILE_N), padding_mode=ct.PaddingMode.ZERO, latency=latency)"
+
+
+def _no_tma(load: str) -> tuple[str, str]:
+    return load, load.replace("latency=latency", "latency=latency, allow_tma=False")
+
 
 VARIANTS: dict[str, tuple[str, str, list[Variant]]] = {
     "matmul": (
@@ -92,12 +96,12 @@ VARIANTS: dict[str, tuple[str, str, list[Variant]]] = {
             Variant("2 CTAs", {"num_ctas": 2}),
             Variant("group of 1", {"group_m": 1}),
             Variant("group of 4", {"group_m": 4}),
-            edit("A without TMA", (_LOAD_A, _NO_TMA)),
-            edit("A and B without TMA", (_LOAD_A, _NO_TMA), (_LOAD_B, _NO_TMA)),
-            edit("store without TMA", ("acc.astype(C.dtype))", "acc.astype(C.dtype), allow_tma=False)")),
+            edit("A without TMA", _no_tma(_LOAD_A)),
+            edit("A and B without TMA", _no_tma(_LOAD_A), _no_tma(_LOAD_B)),
+            Variant("store without TMA", {"store_tma": False}),
             edit("padding with -inf", (_LOAD_A, _LOAD_A.replace("ZERO", "NEG_INF"))),
-            edit("operands as float32", ("else A.dtype", "else ct.float32")),
-            edit("operands as tfloat32", ("else A.dtype", "else ct.tfloat32")),
+            edit("operands as float32", ("ct.float32 else a.dtype", "ct.float32 else ct.float32")),
+            edit("operands as tfloat32", ("ct.float32 else a.dtype", "ct.float32 else ct.tfloat32")),
             edit(
                 "float16 sums", ("(TILE_M, TILE_N), dtype=ct.float32", "(TILE_M, TILE_N), dtype=ct.float16")
             ),
@@ -184,13 +188,25 @@ class Row:
 
 
 def load(kernel: str, edits: tuple[tuple[str, str], ...], folder: Path) -> ModuleType:
-    """Import a copy of a kernel's module with `edits` made to its text."""
-    text = (SOURCES / f"{kernel}.py").read_text()
+    """Import a copy of a kernel's module with `edits` made to its text, or to that of the shared `_gemm`."""
+    text, shared = ((SOURCES / f"{name}.py").read_text() for name in (kernel, "_gemm"))
+    edited = shared
     for old, new in edits:
-        if old not in text:
+        if old in text:
+            text = text.replace(old, new)
+        elif old in edited:
+            edited = edited.replace(old, new)
+        else:
             sys.exit(f"{kernel}: {old!r} is not there any more")
-        text = text.replace(old, new)
     name = f"{kernel}_{abs(hash(edits)):x}"
+    if edited != shared:
+        import_text(f"{name}_gemm", edited, folder)
+        text = text.replace("from kernels._gemm import", f"from {name}_gemm import")
+    return import_text(name, text, folder)
+
+
+def import_text(name: str, text: str, folder: Path) -> ModuleType:
+    """Import `text` as the module `name`."""
     path = folder / f"{name}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
@@ -217,8 +233,8 @@ class Workbench:
     def launcher(self, variant: Variant) -> Any:
         """Return the kernel's launcher as `variant` has it."""
         module = load(self._kernel, variant.edits, self._folder)
-        itemsize = {"itemsize": 2} if self._kernel == "matmul" else {}
-        config = dataclasses.replace(module.choose_config(self._arch, **itemsize), **variant.config)
+        size = {"m": 4096, "n": 4096, "itemsize": 2, "sms": 132} if self._kernel == "matmul" else {}
+        config = dataclasses.replace(module.choose_config(self._arch, **size), **variant.config)
         return functools.partial(getattr(module, self._kernel), config=config)
 
     def make_inputs(self, device: str = "cuda") -> tuple[Any, ...]:
@@ -228,7 +244,8 @@ class Workbench:
         def make(shape: Any, dtype: str, **_: Any) -> Any:
             return torch.randn(shape, device=device).to(getattr(torch, dtype))
 
-        return tuple(self._inputs(make, **self._case.params))
+        made = self._inputs(make, **self._case.params)
+        return tuple(made.values() if isinstance(made, dict) else made)
 
     def facts(self, variant: Variant, compiler: Compiler, inspector: Inspector) -> CaseFacts:
         """Compile a variant and read what came of it."""

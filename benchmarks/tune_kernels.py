@@ -1,284 +1,211 @@
-"""Sweep configurations of the kernels in `kernels/` on the GPU at hand, beside what PyTorch offers.
+"""Find the fastest configurations of the kernels in `kernels/` on the GPUs at hand.
 
-    python -m benchmarks.tune_kernels --kernel matmul --out matmul.json
+    python -m benchmarks.tune_kernels matmul fmha [--case fp16] [--device 0,1] [--json tuned.json] [--write]
 
-For each case that the speed gate times: check every configuration once against the float64 reference, then
-time all of them and the peers round-robin, so that each sees the same clock. One sample is the replay of a
-CUDA graph that flushes the L2, records an event, launches, and records another. A configuration that does
-not compile, run or agree is reported and left out.
+For each case of `benchmarks/suite/NAME.py`:
+
+1. The committed configuration is checked against the float64 reference, with the gate's own bounds.
+2. All others are compiled, launched and coarsely compared with it, in as many processes as there are cores.
+   What fails, raises, hangs or kills its process is reported, and left out.
+3. All that are left are timed once, interleaved, by the speed gate's timer (cold L2, CUDA graph); then the
+   best six again beside the committed one, on buffers at several places. The best has to pass step 1.
+
+At the end, for each entry of a table of configurations, the one that is best over all cases that use it:
+printed to be pasted, or with --write put into the kernel's file, if its table has an entry of its own for
+this GPU and the gain is more than what processes differ by.
+
+Why not `cuda.tile.tune.exhaustive_search`: it compiles one configuration after the other, times one launch of
+one kernel without the launcher around it (split-kv attention launches two), one candidate after the other,
+each at the clock of its moment, and does not look at results. It is the right tool inside an application;
+here figures have to be those that the speed gate will see, and a candidate that is fast because it is wrong
+must not win.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import statistics
+import os
 import sys
-import time
-from dataclasses import asdict, dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
+from benchmarks.gpu_runs.measure import MakeTimer, geometric_mean, gpu_timer
+from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
+from benchmarks.gpu_runs.suites import difference, load_suite
+from benchmarks.gpu_runs.tables import aligned
+from benchmarks.tuner.case import start_tuning
+from benchmarks.tuner.config_tables import entry_lines, find_entry, replace_entry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_cutile import Case
-
-FLUSH_BYTES = 256 * 2**20
-SETTLE_ROUNDS = 20
-TIMED_ROUNDS = 60
-BEST_SHOWN = 5
-
-# Only gross errors matter here; the correctness gate has the sharp bounds. Relative to value and to rms.
-TOLERANCE = {torch.float16: 2**-9, torch.bfloat16: 2**-6, torch.float32: 1e-4}
-
-SWEEPS: dict[str, list[dict[str, Any]]] = {
-    "matmul": [
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": None},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 2},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 32, "occupancy": 2, "latency": 4},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4, "group_m": 4},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4, "group_m": 16},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4, "num_worker_warps": 8},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 2, "latency": 4, "num_ctas": 2},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 128, "occupancy": 1, "latency": 4},
-        {"tile_m": 128, "tile_n": 128, "tile_k": 64, "occupancy": 1, "latency": 6},
-        {"tile_m": 128, "tile_n": 256, "tile_k": 64, "occupancy": 1, "latency": 4, "num_worker_warps": 8},
-        {"tile_m": 256, "tile_n": 128, "tile_k": 64, "occupancy": 1, "latency": 4, "num_worker_warps": 8},
-        {"tile_m": 128, "tile_n": 256, "tile_k": 64, "occupancy": 1, "num_worker_warps": 8, "num_ctas": 2},
-        {"tile_m": 128, "tile_n": 64, "tile_k": 64, "occupancy": 3, "latency": 4},
-        {"tile_m": 64, "tile_n": 256, "tile_k": 64, "occupancy": 2, "latency": 4},
-        {"tile_m": 256, "tile_n": 64, "tile_k": 64, "occupancy": 2, "latency": 4},
-    ],
-    "softmax": [
-        {},
-        {"eight_warps_from": 1 << 30},
-        {"eight_warps_from": 4096},
-        {"eight_warps_from": 16384},
-        {"occupancy": 2},
-        {"occupancy": 4},
-        {"occupancy": 8},
-        {"tile_elements": 2048},
-        {"tile_elements": 8192},
-        {"tile_elements": 8192, "eight_warps_from": 16384},
-        {"max_row": 8192, "chunk": 4096},
-        {"chunk": 4096},
-        {"chunk": 2048},
-        {"chunk": 16384},
-        {"max_row": 32768},
-        {"max_row": 4096, "chunk": 4096},
-        {"load_tma": True, "occupancy": 2},
-        {"store_tma": True, "occupancy": 4},
-        {"load_tma": True, "store_tma": True, "occupancy": 2},
-    ],
-    "rms_norm": [
-        {},
-        {"eight_warps_from": 1 << 30},
-        {"eight_warps_from": 4096},
-        {"eight_warps_from": 16384},
-        {"occupancy": 2},
-        {"occupancy": 4},
-        {"occupancy": 8},
-        {"tile_elements": 2048},
-        {"tile_elements": 8192},
-        {"tile_elements": 8192, "eight_warps_from": 16384},
-        {"tile_elements": 2048, "eight_warps_from": 2048},
-        {"blocks_per_sm": 2, "occupancy": 2},
-        {"blocks_per_sm": 4, "occupancy": 4},
-        {"blocks_per_sm": 2, "occupancy": 2, "eight_warps_from": 4096},
-        {"load_tma": True, "occupancy": 2},
-        {"store_tma": True, "occupancy": 4},
-        {"load_tma": True, "blocks_per_sm": 2, "occupancy": 2},
-    ],
-}
+CASE_SECONDS = 600.0
+"""After so long a case is given up."""
+SHOWN = 5
+"""Configurations shown of each case."""
+WORTH_WRITING = 1.01
+"""Gain of an entry over its cases from which it is written: less is within what processes differ by."""
 
 
-@dataclass(kw_only=True)
-class Candidate:
-    """One thing to time: a configuration of our kernel, or a peer."""
-
-    label: str
-    """What the table calls it."""
-    launch: Callable[[], Any]
-    """Runs it once on the current stream."""
-    config: dict[str, Any] | None = None
-    """The whole configuration; None for a peer."""
-    us_per_launch: list[float] = field(default_factory=list)
-    """Samples, in the order taken."""
-    replay: Callable[[], float] | None = None
-    """Runs it once with a cold L2 and returns microseconds."""
+def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
+    """Tune what the command line names; return 1 if a case could not be tuned."""
+    options = _parse(argv)
+    processes = max(1, (options.processes or len(os.sched_getaffinity(0))) // len(options.device))
+    start = partial(start_tuning, devices=options.device, make_timer=make_timer, processes=processes)
+    document, complete = run_jobs(options, start, _show_case, case_seconds=CASE_SECONDS)
+    _show_summary(document["cases"])
+    _show_entries(document, write=options.write)
+    return 0 if complete else 1
 
 
-def make_tensor(
-    shape: tuple[int, ...], dtype: str, *, dist: str = "normal", low: float = 0.0, high: float = 1.0
-) -> torch.Tensor:
-    """Make what the kernels' `inputs` functions ask for, on the GPU."""
-    tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
-    return tensor.uniform_(low, high) if dist == "uniform" else tensor.normal_()
-
-
-def list_peers(kernel: str, args: tuple[Any, ...]) -> Iterator[Candidate]:
-    """Yield what PyTorch offers for the same arguments, and a copy of the same bytes as the ceiling."""
-    if kernel == "matmul":
-        a, b = args
-        yield Candidate(label="torch.matmul (cuBLAS)", launch=lambda: torch.matmul(a, b))
-        return
-    x = args[0]
-    if kernel == "softmax":
-        yield Candidate(label="torch.softmax", launch=lambda: torch.softmax(x, 1))
-    else:
-        _, weight, eps = args
-        yield Candidate(
-            label="F.rms_norm",
-            launch=lambda: torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps),
-        )
-    yield Candidate(label="copy (ceiling)", launch=lambda: torch.empty_like(x).copy_(x))
-
-
-def capture(launch: Callable[[], Any], flush: torch.Tensor, pool: Any) -> Callable[[], float]:
-    """Capture [flush, event, launch, event] and return a function that replays it: microseconds."""
-    begin, end = (
-        torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
-        for _ in range(2)
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tune_kernels", description=(__doc__ or "").split("\n")[0]
     )
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        flush.zero_()
-        begin.record()
-        launch()
-        end.record()
-
-    def replay() -> float:
-        graph.replay()
-        end.synchronize()
-        return float(begin.elapsed_time(end) * 1e3)
-
-    return replay
-
-
-def check(out: torch.Tensor, expected: torch.Tensor) -> None:
-    """Raise AssertionError where `out` is not `expected`."""
-    tolerance = TOLERANCE[out.dtype]
-    rms = expected.square().mean().sqrt().item()
-    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance * rms)
-
-
-def tune_case(kernel: str, module: Any, case: Case, flush: torch.Tensor) -> dict[str, Any]:
-    """Check and time every configuration of one case; print the best; return everything."""
-    started = time.perf_counter()
-    args = module.SPEC.inputs(make_tensor, **case.params)
-    expected = module.SPEC.reference(
-        *(arg.double() if isinstance(arg, torch.Tensor) else arg for arg in args)
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="file of benchmarks/suite: matmul, or matmul[fp16-1 for some"
     )
-    capability = "".join(map(str, torch.cuda.get_device_capability()))
-    itemsize = args[0].element_size()
-    chosen = (
-        module.choose_config(f"sm_{capability}", itemsize=itemsize)
-        if kernel == "matmul"
-        else module.choose_config(f"sm_{capability}")
+    add_options(parser)
+    parser.add_argument("--processes", type=int, metavar="N", help="that compile; default: as many as cores")
+    parser.add_argument("--write", action="store_true", help="put better configurations into kernels/")
+    return parser.parse_args(argv)
+
+
+# -- what is printed --------------------------------------------------------------------------------
+
+
+def _show_case(job: Job, found: Mapping[str, Any]) -> None:
+    """Print the best configurations of a case."""
+    rows, failures = found["rows"], found["failures"]
+    seconds = found["seconds"]
+    print(
+        f"\n{job}   {len(rows)} timed, {len(failures)} failed; "
+        f"checked in {seconds['checking']:.0f} s, timed in {seconds['timing']:.0f} s"
     )
-
-    candidates: list[Candidate] = []
-    failures: dict[str, str] = {}
-    pool = torch.cuda.graph_pool_handle()
-    default = type(chosen)() if kernel != "matmul" else None
-    seen = set()
-    for overrides in ({"chosen": True}, *SWEEPS[kernel]):
-        if "chosen" in overrides:
-            config, label = chosen, "as committed"
-        else:
-            config = type(chosen)(**overrides) if default is None else replace(default, **overrides)
-            if kernel == "matmul" and itemsize == 4:
-                config = replace(config, tile_k=config.tile_k // 2)
-            label = " ".join(f"{key}={value}" for key, value in overrides.items()) or "defaults"
-        if config in seen:
-            continue
-        seen.add(config)
-        candidate = Candidate(
-            label=label,
-            config=asdict(config),
-            launch=partial(module.SPEC.launch, *args, config=config),
-        )
-        try:
-            check(candidate.launch(), expected)
-            candidate.replay = capture(candidate.launch, flush, pool)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the others are still of interest
-            failures[label] = f"{type(error).__name__}: {str(error).strip()[:300]}"
-            continue
-        candidates.append(candidate)
-    del expected
-    for peer in list_peers(kernel, args):
-        peer.launch()
-        peer.replay = capture(peer.launch, flush, pool)
-        candidates.append(peer)
-
-    for round_index in range(SETTLE_ROUNDS + TIMED_ROUNDS):
-        for candidate in candidates:
-            microseconds = candidate.replay() if candidate.replay else 0.0
-            if round_index >= SETTLE_ROUNDS:
-                candidate.us_per_launch.append(microseconds)
-
-    return report(module.SPEC.work_of(case), case, candidates, failures, time.perf_counter() - started)
-
-
-def report(
-    work: Any, case: Case, candidates: list[Candidate], failures: dict[str, str], wall_s: float
-) -> dict[str, Any]:
-    """Print a case's table, best first, and return its rows for the JSON."""
-    amount, unit = (work.flops / 1e6, "TFLOPS") if work.flops else (work.bytes / 1e3, "GB/s")
-    rows = [
-        {
-            "label": candidate.label,
-            "config": candidate.config,
-            "median_us_per_launch": (median := statistics.median(candidate.us_per_launch)),
-            "spread_percent": 100 * statistics.stdev(candidate.us_per_launch) / median,
-            "rate": amount / median,
-            "unit": unit,
-        }
-        for candidate in candidates
-    ]
-    rows.sort(key=lambda row: row["median_us_per_launch"])
-    print(f"\n{case.name}   ({len(rows)} timed, {len(failures)} failed, {wall_s:.0f} s)")
-    ours = [row for row in rows if row["config"]][:BEST_SHOWN]
+    shown = [row for row in rows[:SHOWN] if not row["committed"]]
+    shown += [row for row in rows if row["committed"]]
+    if shown:
+        print(aligned(("us", "rate", "faster by", "configuration"), [_cells(row, found) for row in shown]))
     for row in rows:
-        if row in ours or row["config"] is None or row["label"] == "as committed":
-            print(
-                f"  {row['median_us_per_launch']:9.2f} us  {row['rate']:8.1f} {unit}"
-                f"  +-{row['spread_percent']:4.1f} %  {row['label']}"
+        if row["exceeded"]:
+            print(f"  IMPOSSIBLE: {row['exceeded']} ({row['source']}): the work count or the timing is wrong")
+    for failure in failures:
+        what = difference(failure["config"], found["committed"])
+        print(f"  {failure['stage']} failed, {what}: {failure['why']}")
+    for problem in found["problems"]:
+        print(f"  DOUBTFUL: {problem}")
+
+
+def _cells(row: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, ...]:
+    ratio = row.get("ratio")
+    return (
+        f"{row['us_per_launch']:.2f}",
+        f"{row['rate']:.1f} {row['bound']}" if row["rate"] else "",
+        f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]" if ratio else "",
+        "as committed" if row["committed"] else difference(row["config"], found["committed"]),
+    )
+
+
+def _show_summary(cases: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line per case: the committed configuration and the best."""
+    lines = []
+    for found in cases:
+        rows = found["rows"]
+        committed = next((row for row in rows if row["committed"]), None)
+        if not rows:
+            continue
+        lines.append(
+            (
+                f"{found['kernel']}[{found['case']}]",
+                f"{committed['us_per_launch']:.2f}" if committed else "",
+                *_cells(rows[0], found),
             )
-    for label, message in failures.items():
-        print(f"  FAILED {label}: {message.splitlines()[0]}")
-    sys.stdout.flush()
-    return {"case": case.name, "rows": rows, "failures": failures, "wall_s": wall_s}
+        )
+    if lines:
+        print(
+            "\n" + aligned(("case", "committed us", "best us", "rate", "faster by", "configuration"), lines)
+        )
 
 
-def main() -> None:
-    """Parse the command line, tune, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kernel", required=True, choices=sorted(SWEEPS))
-    parser.add_argument("--case", help="only the cases whose name contains this")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    options = parser.parse_args()
+# -- what goes into the tables ----------------------------------------------------------------------
 
-    torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    module = importlib.import_module(f"kernels.{options.kernel}")
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
-    results = []
-    for case in module.SPEC.cases:
-        if case.speed and (not options.case or options.case in case.name):
-            results.append(tune_case(options.kernel, module, case, flush))
-            torch.cuda.empty_cache()
-    if options.out:
-        document = {"gpu": torch.cuda.get_device_name(), "kernel": options.kernel, "cases": results}
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+
+def _show_entries(document: Mapping[str, Any], *, write: bool) -> None:
+    """Print, or write, the best configuration of each entry that the cases share."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for found in document["cases"]:
+        if found["rows"]:
+            key = json.dumps(found["committed"], sort_keys=True, default=str)
+            groups[found["suite"], key].append(found)
+    arch = document["environment"].get("arch", "sm_90")
+    for (suite, _), cases in groups.items():
+        best, gain = best_for_all(cases)
+        print(f"\n{suite}: the configuration of {len(cases)} cases")
+        for found in cases:
+            gains = _gains(found)
+            own = max(gains, key=lambda source: gains[source])
+            facets = ", ".join(f"{key}={value}" for key, value in (found["facets"] or {}).items())
+            print(
+                f"  {found['case']} ({facets}): {gains.get(best, 0):.3f}x; at best {gains[own]:.3f}x, {own}"
+            )
+        comment = _comment(document, cases, best)
+        module = load_suite(suite).module
+        committed = cases[0]["committed"]
+        entry = find_entry(module, arch, committed) if committed is not None else "the launcher did not say"
+        lines = entry_lines(f'"{arch}"', best, comment)
+        if gain < WORTH_WRITING:
+            print(f"  no entry is better over all of them ({gain:.3f}x): keep the committed one")
+        elif write and not isinstance(entry, str):
+            replace_entry(module, entry, best, comment)
+            print(f"  written to {entry.table}{list(entry.path)}, {gain:.3f}x:", *lines, sep="\n")
+            print(
+                f"  Its results were compared coarsely: pytest {Path(module.__file__).name} -m cutile_correct"
+            )
+        else:
+            why = f" (not written: {entry})" if write else ""
+            print(f"  {gain:.3f}x over all of them{why}:", *lines, sep="\n")
+
+
+def best_for_all(cases: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """Return the configuration, as source, with the largest geometric mean of gains over `cases`, and that.
+
+    Only what is right and was timed in every case counts.
+    """
+    gains = [_gains(found) for found in cases]
+    common = set.intersection(*(set(each) for each in gains))
+    if not common:
+        return "", 0.0
+    means = {source: geometric_mean([each[source] for each in gains]) for source in sorted(common)}
+    best = max(means, key=lambda source: means[source])
+    return best, means[best]
+
+
+def _gains(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return how many times as fast as the committed one each configuration is, by its source."""
+    wrong = {json.dumps(failure["config"], sort_keys=True, default=str) for failure in found["failures"]}
+    return {
+        row["source"] or "": row["ratio"]["value"] if "ratio" in row else row["quick_ratio"]
+        for row in found["rows"]
+        if json.dumps(row["config"], sort_keys=True, default=str) not in wrong
+    }
+
+
+def _comment(document: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], best: str) -> str:
+    """Return what was measured, for the comment above an entry: time with it, and before."""
+    gpu = document["environment"].get("gpu", "").removeprefix("NVIDIA ")
+    parts = []
+    for found in cases[:SHOWN]:
+        mine = next((row for row in found["rows"] if row["source"] == best), None)
+        before = next((row for row in found["rows"] if row["committed"]), None)
+        if mine is not None:
+            was = f" ({before['us_per_launch']:.4g})" if before is not None and before is not mine else ""
+            parts.append(f"{found['case']} {mine['us_per_launch']:.4g} us{was}")
+    if len(cases) > SHOWN:
+        parts.append(f"and {len(cases) - SHOWN} more")
+    figures = ", ".join(parts)
+    return f"{gpu}, {document['date']}, cold L2, interleaved, against the entry before: {figures}."
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

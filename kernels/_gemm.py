@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cuda.tile as ct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 # -- configuration ----------------------------------------------------------------------------------
 
@@ -48,6 +48,12 @@ class GemmConfig:
     """Warps that hold the accumulator; None lets the compiler choose."""
 
 
+Config = TypeVar("Config", bound=GemmConfig)
+
+FULL = 0.9
+"""Share of the multiprocessors that tiles have to fill: where more are idle, smaller tiles are faster."""
+
+
 @cache
 def with_hints(kernel: Any, config: GemmConfig) -> Any:
     """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
@@ -56,6 +62,23 @@ def with_hints(kernel: Any, config: GemmConfig) -> Any:
         num_ctas=config.num_ctas,
         num_worker_warps=config.num_worker_warps,
     )
+
+
+def count_tiles(m: int, n: int, config: GemmConfig) -> int:
+    """Return how many tiles an `[m, n]` output is cut into."""
+    return -(-m // config.tile_m) * -(-n // config.tile_n)
+
+
+def choose_tiles(candidates: Sequence[Config], m: int, n: int, *, batch: int = 1, sms: int) -> Config:
+    """Return the first of `candidates` that cuts `batch` outputs of `[m, n]` into enough tiles for `sms`.
+
+    Larger tiles reuse more of what they load, but only as long as there is one for each multiprocessor: so
+    they come largest first, and the last is for what is too small for any.
+    """
+    for config in candidates:
+        if batch * count_tiles(m, n, config) * (config.num_ctas or 1) >= FULL * sms:
+            return config
+    return candidates[-1]
 
 
 def count_blocks(tiles: int, config: GemmConfig, *, sms: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     import torch
+
+ConfigT = TypeVar("ConfigT")
 
 
 def device_arch() -> str:
@@ -36,6 +38,11 @@ def choose_warps(tile_elements: int, eight_from: int) -> int:
     Those two counts are the ones that every compiler since CTK 13.3 accepts.
     """
     return 8 if tile_elements >= eight_from else 4
+
+
+def choose_by_width(ladder: Sequence[tuple[float, ConfigT]], width: int) -> ConfigT:
+    """Return the first configuration of `ladder` whose limit is at least `width`; the last limit is inf."""
+    return next(config for limit, config in ladder if width <= limit)
 
 
 def check_tensors(

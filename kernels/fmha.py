@@ -4,35 +4,52 @@
     P[i, j] = exp(S[i, j] - max(S[i, :])) / sum over l of exp(S[i, l] - max(S[i, :]))
     O[i, d] = sum over j of P[i, j] * V[j, d]
 
-Q and O are `[B, H, M, D]`, K and V are `[B, H_kv, N, D]`, all in float16 or bfloat16; H is a multiple of
-H_kv, and H / H_kv query heads in a row share one head of K and V (grouped-query attention). D is 64, 128 or
-256; M and N are anything. Scores, sums and the accumulator are float32; the unnormalised P is rounded to the
-dtype of V before the second product, because that is what tensor cores take.
+Q and O are `[B, H, M, D]`, K and V are `[B, H_kv, N, D]`, all in float16, bfloat16, float8_e4m3fn or
+float8_e5m2; H is a multiple of H_kv, and H / H_kv query heads in a row share one head of K and V
+(grouped-query attention). D is 64, 128 or 256; M and N are anything.
+
+Precision: scores, sums and the accumulator are float32. The unnormalised P is rounded to the dtype of V
+before the second product, because that is what tensor cores take; P is at most 1 in 16 bits, and in 8 bits at
+most 2^8 (e4m3) or 2^15 (e5m2), so that little of it is flushed to zero. The sum that divides in the end is
+that of P before it is rounded. 8-bit Q, K and V have scales of their own outside: `scale` takes those of Q
+and K, and V's multiplies O. O has the dtype of Q unless another one is asked for.
 
 Causal: query i sees the keys j <= i, both counted from the start. That is PyTorch's `is_causal`: with M != N
 the mask's diagonal starts at the top left. With M > N the last queries see every key; with M < N nobody sees
 the keys from M on. (A cache of past keys wants it aligned to the bottom right; that is another kernel.)
 
 How it works: S would be `[M, N]` for each head, so it is never written to memory. A block owns `TILE_M` rows
-of one head, keeps them on chip, and walks along K and V, `TILE_N` keys at a time. A running maximum and a sum
-that is rescaled whenever the maximum grows make the softmax work in one pass; the accumulator is rescaled
-likewise. Most tiles are all visible and need no mask: they have a loop of their own, and only the
-tiles on the diagonal and at the end of the keys go through a second one that masks.
+of one head, keeps them on chip, and walks along K and V, `TILE_N` keys at a time, with the online softmax of
+`_online_softmax`. It walks from the last keys that it sees to the first: the tiles that need a mask, on the
+diagonal and at the end of the keys, come first, and all others are taken by a loop that knows no mask.
 
-Sources: Dao, "FlashAttention-2", 2023 (https://arxiv.org/abs/2307.08691); Milakov and Gimelshein, "Online
-normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
+What bounds it: at D = 128 the exponentials of a step take about half as long as its two products, in 8 bits
+as long. So the tensor cores must not wait for them. Either another warp group or block multiplies meanwhile,
+or a warp group starts a product and takes exponentials until it is done: see `Overlap`. And the blocks of
+causal attention differ in length, up to M / TILE_M times: see `heads_together`.
+
+8-bit floats on Hopper: its tensor cores take 8-bit operands with the summed axis contiguous only, and in
+P @ V that is the axis of keys. A V that is `[B, H_kv, D, N]` in memory is taken as it is; any other is
+transposed before by a kernel of its own, instead of on the chip, tile by tile, in every block.
+
+Sources: Dao, "FlashAttention-2", 2023 (https://arxiv.org/abs/2307.08691); Shah et al., "FlashAttention-3",
+2024 (https://arxiv.org/abs/2407.08608), for the overlap within a warp group and the headroom of 8-bit floats;
+Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018 (https://arxiv.org/abs/1805.02867).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, device_arch
+from kernels._launch import check_tensors, count_sms, device_arch
+from kernels._online_softmax import LOG2_E, add_scores, exponentiate, finish_softmax, start_softmax
+from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -42,29 +59,58 @@ if TYPE_CHECKING:
 
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
+ConstFloat: TypeAlias = ct.Constant[float]
 
-# exp(x) = 2^(x log2 e), and 2^x is one instruction.
-LOG2_E = math.log2(math.e)
+SHORT = {"float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+"""The dtypes that are supported, and what the cases' names call them."""
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 HEAD_DIMS = (64, 128, 256)
-# Blocks along the second and the third axis of a grid: CUDA C++ Programming Guide, technical specifications.
-MAX_GRID = 65535
+HEADROOM = {"float8_e4m3fn": 8.0, "float8_e5m2": 15.0}
+"""Largest power of two that P reaches, where it is not 0. The formats end at 448 and 57344."""
+MIN_TILE_M = 64
+MAX_BLOCKS = 2**31 - 1
+"""Blocks along the first axis of a grid: CUDA C++ Programming Guide, technical specifications."""
 
 
 # -- configuration ----------------------------------------------------------------------------------
 
 
+class Overlap(IntEnum):
+    """What a warp group lets the tensor cores do while it takes exponentials."""
+
+    NONE = 0
+    """Nothing: scores, exponentials, values, one after the other. Others have to use the tensor cores."""
+    VALUES = 1
+    """P @ V of the tile before. Holds one more P."""
+    SCORES = 2
+    """Q @ K^T of the tile after. Holds one more S, which is twice as wide."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FmhaConfig:
-    """How a head is cut into tiles, and what the compiler is told."""
+    """How a head is cut into tiles, in which order they are computed, and what the compiler is told."""
 
     tile_m: int
     """Queries per block."""
     tile_n: int
     """Keys per step."""
+    overlap: Overlap = Overlap.NONE
+    """What runs on the tensor cores during the exponentials."""
+    heads_together: int = 1
+    """Heads whose tiles take turns. 1 computes head after head, whose K and V then stay in the L2. Causal
+    attention wants the long tiles, of later queries, of several heads before the short ones, which then fill
+    the gaps at the end; the K and V of so many heads should fit in the L2."""
+    persistent: bool = False
+    """As many blocks as the GPU holds, each of which computes tile after tile. The next tile's loads and the
+    last one's store then overlap with what is computed."""
+    transpose_v: bool = False
+    """Whether 8-bit V is transposed in memory first, unless it comes that way."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int | None = None
     """Warps that hold scores and accumulator; None lets the compiler choose."""
+    num_ctas: int | None = None
+    """Multiprocessors that share a block: each has a part of the queries, and one load feeds all."""
     latency_k: int | None = 2
     """How far ahead tiles of K are loaded, 1 to 10; None lets the compiler choose."""
     latency_v: int | None = 4
@@ -79,8 +125,6 @@ CONFIGS = {
     "sm_80": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     "sm_86": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     "sm_89": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
-    # Two blocks, of which one multiplies while the other takes exponentials.
-    "sm_90": FmhaConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4),
     # Accumulators live in tensor memory, which leaves room for large tiles.
     "sm_100": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
     "sm_103": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
@@ -88,13 +132,8 @@ CONFIGS = {
     "sm_120": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     "sm_121": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
 }
-CAUSAL_CONFIGS = {
-    "sm_90": FmhaConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8),
-}
-"""For causal attention, where it wants other tiles. Not measured."""
 WIDE_CONFIGS = {
     # What the compiler fits into registers and tensor memory (256x64 spills 6 KiB on sm_103). Not measured.
-    "sm_90": FmhaConfig(tile_m=128, tile_n=64, occupancy=1, num_worker_warps=8),
     "sm_100": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
     "sm_103": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
     "sm_110": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
@@ -102,15 +141,39 @@ WIDE_CONFIGS = {
     "sm_121": FmhaConfig(tile_m=64, tile_n=32, occupancy=1, num_worker_warps=8),
 }
 """For heads of 256 dimensions."""
+# Two warp groups of 64 rows each, in one block, which loads K and V once for both, or in two, of which one
+# can start or end while the other computes.
+_TWO_GROUPS = FmhaConfig(
+    tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8, latency_k=None, latency_v=None
+)
+_TWO_BLOCKS = FmhaConfig(
+    tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4, latency_k=None, latency_v=None
+)
+HOPPER_CONFIGS = {
+    (64, 2, False): replace(_TWO_GROUPS, overlap=Overlap.VALUES),
+    (64, 2, True): replace(_TWO_GROUPS, overlap=Overlap.VALUES, heads_together=16),
+    (128, 2, False): replace(_TWO_BLOCKS, overlap=Overlap.VALUES),
+    (128, 2, True): replace(_TWO_GROUPS, overlap=Overlap.VALUES, heads_together=16),
+    (256, 2, False): replace(_TWO_GROUPS, tile_n=64),
+    (256, 2, True): replace(_TWO_GROUPS, tile_n=64, heads_together=16),
+    (64, 1, False): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True),
+    (64, 1, True): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True, heads_together=16),
+    (128, 1, False): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True),
+    (128, 1, True): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True, heads_together=16),
+    # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
+    (256, 1, False): replace(_TWO_GROUPS, tile_m=64, transpose_v=True),
+    (256, 1, True): replace(_TWO_GROUPS, tile_m=64, transpose_v=True, heads_together=16),
+}
+"""For sm_90, by head dimension, bytes per number, and mask. Not measured."""
 DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 
 
-def choose_config(arch: str, *, head_dim: int, causal: bool) -> FmhaConfig:
-    """Return the configuration for heads of `head_dim` on `arch`."""
+def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int = 2) -> FmhaConfig:
+    """Return the configuration for heads of `head_dim` numbers of `itemsize` bytes on `arch`."""
+    if arch == "sm_90":
+        return HOPPER_CONFIGS[head_dim, itemsize, causal]
     config = CONFIGS.get(arch, DEFAULT_CONFIG)
-    if causal:
-        config = CAUSAL_CONFIGS.get(arch, config)
     if head_dim <= 128:  # noqa: PLR2004
         return config
     # Tiles of Q, K and V and the accumulator are twice as wide: half as many keys a step make room for them.
@@ -120,68 +183,151 @@ def choose_config(arch: str, *, head_dim: int, causal: bool) -> FmhaConfig:
 # -- kernel -----------------------------------------------------------------------------------------
 
 
-def add_keys(
-    q: ct.Tile,
-    K: ct.Array,
+def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nearly all arguments
+    q: tuple[ct.Tile, ...],
+    K: tuple[ct.Array, ...],
     V: ct.Array,
     batch: int,
-    kv_head: int,
-    j: int,
+    k_heads: tuple[int, ...],
+    v_head: int,
     first_row: int,
-    row_max: ct.Tile,
-    row_sum: ct.Tile,
-    acc: ct.Tile,
     scale_log2: float,
     TILE_N: int,
+    D: int,
     LATENCY_K: int,
     LATENCY_V: int,
-    MASK_CAUSAL: bool,
-    MASK_END: bool,
-) -> tuple[ct.Tile, ct.Tile, ct.Tile]:
-    """Take in the `j`-th tile of keys and values.
+    CAUSAL: bool,
+    RAGGED: bool,
+    OVERLAP: int,
+    HEADROOM: float,
+) -> ct.Tile:
+    """Return the attention of a tile of queries, `[TILE_M, D]` in float32.
 
-    `row_max` and `row_sum` are `[TILE_M, 1]`, `acc` is `[TILE_M, D]`; the maximum is that of the scores in
-    powers of two. What is masked: with `MASK_CAUSAL` the keys after each query, with `MASK_END` those after
-    the last. Returns the new `row_max`, `row_sum` and `acc`.
+    Q and K may come in parts along the dimension that is summed over: `q` are tiles `[TILE_M, D_part]`, `K`
+    arrays `[B, heads, N, D_part]`, of which part `i` takes the head `k_heads[i]`. V is `[B, heads, N, D]`.
+    `first_row` is the tile's first query. `RAGGED` says that a query may meet the end of the keys inside a
+    tile. A latency of 0 leaves it to the compiler.
     """
-    TILE_M, D = q.shape
-    # Transposed on the way in: no tile has to be permuted on the chip.
-    k = ct.load(
-        K,
-        (batch, kv_head, 0, j),
-        (1, 1, D, TILE_N),
-        order=(0, 1, 3, 2),
-        padding_mode=ct.PaddingMode.ZERO,
-        latency=ct.static_eval(LATENCY_K or None),
-    ).reshape((D, TILE_N))
-    s = ct.mma(q, k, ct.zeros((TILE_M, TILE_N), dtype=ct.float32))  # [TILE_M, TILE_N]
+    TILE_M = q[0].shape[0]
+    EIGHT_BIT = ct.static_eval(V.dtype.bitwidth == 8)  # noqa: PLR2004
+    keys = V.shape[2]
 
-    if MASK_CAUSAL or MASK_END:
-        column = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]  # [1, TILE_N]
-        if MASK_CAUSAL:
-            # Both counted from the block's first row, which costs fewer registers than from row 0.
-            row = ct.arange(TILE_M, dtype=ct.int32)[:, None]  # [TILE_M, 1]
-            s = ct.where(column - first_row <= row, s, -math.inf)
-        if MASK_END:
-            s = ct.where(column < K.shape[2], s, -math.inf)
+    def multiply_keys(j: int, MASK: bool) -> ct.Tile:
+        """Return the raw scores of the `j`-th tile of keys, `[TILE_M, TILE_N]`; -inf if `MASK` hides them."""
+        s = ct.zeros((TILE_M, TILE_N), dtype=ct.float32)
+        for part in ct.static_iter(range(len(q))):
+            D_PART = q[part].shape[1]
+            # Transposed on the way in: no tile has to be permuted on the chip.
+            k = ct.load(
+                K[part],
+                (batch, k_heads[part], 0, j),
+                (1, 1, D_PART, TILE_N),
+                order=(0, 1, 3, 2),
+                padding_mode=ct.PaddingMode.ZERO,
+                latency=ct.static_eval(LATENCY_K or None),
+            ).reshape((D_PART, TILE_N))
+            # The sum is too short for what fast accumulation loses to matter: below 2^-12 of a score.
+            s = ct.mma(q[part], k, s, use_fast_acc=EIGHT_BIT)
+        if MASK:
+            column = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]  # [1, TILE_N]
+            if CAUSAL:
+                # Both counted from the tile's first row, which costs fewer registers than from row 0.
+                row = ct.arange(TILE_M, dtype=ct.int32)[:, None]  # [TILE_M, 1]
+                s = ct.where(column - first_row <= row, s, -math.inf)
+            if RAGGED:
+                s = ct.where(column < keys, s, -math.inf)
+        return s
 
-    # The scale is positive, so it can wait for the maximum, and becomes part of a multiply-add below.
-    new_max = ct.maximum(row_max, ct.max(s, 1, keepdims=True) * scale_log2)
-    p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
-    # 0 in the first step. Never -inf - -inf: every query sees key 0, so every new maximum is finite.
-    shrink = ct.exp2(row_max - new_max, flush_to_zero=True)  # [TILE_M, 1]
-    row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
+    def add_values(p: ct.Tile, j: int, acc: ct.Tile) -> ct.Tile:
+        """Return `acc` plus P times the `j`-th tile of values, `[TILE_M, D]`."""
+        v = ct.load(
+            V,
+            (batch, v_head, j, 0),
+            (1, 1, TILE_N, D),
+            # Zeros, because 0 * P is 0, and whatever lies there may be NaN.
+            padding_mode=ct.PaddingMode.ZERO,
+            latency=ct.static_eval(LATENCY_V or None),
+        ).reshape((TILE_N, D))
+        p = p.astype(V.dtype)
+        if EIGHT_BIT:
+            # Hopper sums 8-bit products in 22 bits: its tensor cores over one tile, float32 over all tiles.
+            acc = acc + ct.mma(p, v, ct.zeros((TILE_M, D), dtype=ct.float32), use_fast_acc=True)
+        else:
+            acc = ct.mma(p, v, acc)
+        return acc
 
-    v = ct.load(
-        V,
-        (batch, kv_head, j, 0),
-        (1, 1, TILE_N, D),
-        # Zeros, because 0 * P is 0, and whatever lies there may be NaN.
-        padding_mode=ct.PaddingMode.ZERO,
-        latency=ct.static_eval(LATENCY_V or None),
-    ).reshape((TILE_N, D))
-    acc = ct.mma(p.astype(V.dtype), v, acc * shrink)
-    return new_max, row_sum, acc
+    def start(j: int) -> tuple[Any, ...]:
+        """Take in the first tile. A state starts with what is left to do for a tile: see `Overlap`."""
+        row_max, row_sum, acc = start_softmax(TILE_M, D)
+        s = multiply_keys(j, CAUSAL or RAGGED)
+        left: tuple[Any, ...] = ()
+        if OVERLAP == Overlap.SCORES:
+            left = (s,)
+        else:
+            p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, 1, HEADROOM)
+            if OVERLAP == Overlap.VALUES:
+                left = (p.astype(V.dtype), shrink)
+            else:
+                acc = add_values(p, j, acc)
+        return left, row_max, row_sum, acc
+
+    def step(j: int, MASK: bool, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Take in the `j`-th tile, with what the one before, `j + 1`, has left."""
+        left, row_max, row_sum, acc = state
+        s = multiply_keys(j, MASK)
+        if OVERLAP == Overlap.SCORES:
+            p, row_max, row_sum, acc = add_scores(left[0], row_max, row_sum, acc, scale_log2, 1, HEADROOM)
+            acc = add_values(p, j + 1, acc)
+            left = (s,)
+        elif OVERLAP == Overlap.VALUES:
+            acc = add_values(left[0], j + 1, acc * left[1])
+            p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, 1, HEADROOM)
+            left = (p.astype(V.dtype), shrink)
+        else:
+            p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2, 1, HEADROOM)
+            acc = add_values(p, j, acc)
+        return left, row_max, row_sum, acc
+
+    def finish(state: tuple[Any, ...]) -> ct.Tile:
+        """Do what tile 0, the last one, has left."""
+        left, row_max, row_sum, acc = state
+        if OVERLAP == Overlap.SCORES:
+            p, row_max, row_sum, acc = add_scores(left[0], row_max, row_sum, acc, scale_log2, 1, HEADROOM)
+            acc = add_values(p, 0, acc)
+        elif OVERLAP == Overlap.VALUES:
+            acc = add_values(left[0], 0, acc * left[1])
+        o, _ = finish_softmax(row_max, row_sum, acc)
+        return o
+
+    # Tiles of which the last row sees any.
+    tiles = ct.cdiv(min(keys, first_row + TILE_M) if CAUSAL else keys, TILE_N)
+    state = start(tiles - 1)
+    unmasked = tiles - 1
+    if CAUSAL and TILE_M > TILE_N:
+        # The diagonal crosses more than one tile. Unmasked are those whose last key the first row sees.
+        unmasked = min(min(keys, first_row + 1) // TILE_N, tiles - 1)
+        for back in range(1, tiles - unmasked):
+            state = step(tiles - 1 - back, True, state)
+    for back in range(unmasked):
+        state = step(unmasked - 1 - back, False, state)
+    return finish(state)
+
+
+def share_tiles(tiles: int, heads: int, HEADS_TOGETHER: int, PERSISTENT: bool, turn: int) -> tuple[int, int]:
+    """Return the head, counted through all batches, and the tile of rows that a block computes in its `turn`.
+
+    Blocks run roughly in order, and persistent ones take tiles in that order. Later rows of causal attention
+    see more keys: the last tile of `HEADS_TOGETHER` heads first, then the one before, and so on.
+    """
+    block = ct.bid(0)
+    if PERSISTENT:
+        # Forth in one turn and back in the next, so that no block gets the longer ones every time.
+        blocks = ct.num_blocks(0)
+        first = turn * blocks
+        back = turn % 2 == 1 and first + blocks <= tiles * heads
+        block = first + (blocks - 1 - block if back else block)
+    head, tile = swizzle(block, heads, tiles, HEADS_TOGETHER)
+    return head, tiles - 1 - tile
 
 
 @ct.kernel
@@ -199,58 +345,81 @@ def fmha_kernel(
     LATENCY_V: ConstInt,
     CAUSAL: ConstBool,
     RAGGED: ConstBool,
+    OVERLAP: ConstInt,
+    HEADS_TOGETHER: ConstInt,
+    PERSISTENT: ConstBool,
+    HEADROOM: ConstFloat,
 ) -> None:
-    """Compute `TILE_M` rows of one head of O per block.
+    """Compute `TILE_M` rows of one head of O per block, or per turn of a persistent block.
 
-    `GROUP` query heads share a head of K and V. A latency of 0 leaves it to the compiler. `RAGGED` says that
-    the last tile of keys sticks out past their end.
+    `GROUP` query heads share a head of K and V. The rest is as in `attend` and in the configuration.
     """
-    # Blocks run roughly in order: all of a head, then the next of its group. They share K and V in the L2.
-    # Later rows see more keys: longest first, so that the short ones fill the gaps at the end.
-    tile = ct.num_blocks(0) - 1 - ct.bid(0)
-    head, batch = ct.bid(1), ct.bid(2)
-    kv_head = head // GROUP
-    first_row = tile * TILE_M
-
-    keys = K.shape[2]
-    whole = keys // TILE_N
-    if CAUSAL:
-        # Tiles whose last key the first row sees, and tiles of which the last row sees any.
-        whole = min(whole, (first_row + 1) // TILE_N)
-
-    q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO).reshape(
-        (TILE_M, D)
-    )
-    row_max = ct.full((TILE_M, 1), -math.inf, dtype=ct.float32)
-    row_sum = ct.zeros((TILE_M, 1), dtype=ct.float32)
-    acc = ct.zeros((TILE_M, D), dtype=ct.float32)
-    for j in range(whole):
-        row_max, row_sum, acc = add_keys(
-            q, K, V, batch, kv_head, j, first_row, row_max, row_sum, acc, scale_log2,
-            TILE_N, LATENCY_K, LATENCY_V, False, False,
+    heads = Q.shape[1]
+    tiles = ct.cdiv(Q.shape[2], TILE_M)
+    blocks = tiles * heads * Q.shape[0]
+    turns = ct.cdiv(blocks - ct.bid(0), ct.num_blocks(0)) if PERSISTENT else 1
+    for turn in range(turns):
+        any_head, tile = share_tiles(tiles, heads * Q.shape[0], HEADS_TOGETHER, PERSISTENT, turn)
+        batch, head = any_head // heads, any_head % heads
+        kv_head = head // GROUP
+        q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
+        o = attend(
+            (q.reshape((TILE_M, D)),), (K,), V, batch, (kv_head,), kv_head, tile * TILE_M, scale_log2,
+            TILE_N, D, LATENCY_K, LATENCY_V, CAUSAL, RAGGED, OVERLAP, HEADROOM,
         )  # fmt: skip
-    if CAUSAL or RAGGED:
-        end = min(keys, first_row + TILE_M) if CAUSAL else keys
-        for j in range(whole, ct.cdiv(end, TILE_N)):
-            row_max, row_sum, acc = add_keys(
-                q, K, V, batch, kv_head, j, first_row, row_max, row_sum, acc, scale_log2,
-                TILE_N, LATENCY_K, LATENCY_V, CAUSAL, RAGGED,
-            )  # fmt: skip
-    # One division per row instead of one per element. The store drops the rows past M.
-    o = acc * (1.0 / row_sum)
-    ct.store(O, (batch, head, tile, 0), o.astype(O.dtype).reshape((1, 1, TILE_M, D)))
+        # Drops the rows past M.
+        ct.store(O, (batch, head, tile, 0), o.astype(O.dtype).reshape((1, 1, TILE_M, D)))
+
+
+@ct.kernel
+def transpose_kernel(V: ct.Array, T: ct.Array, TILE_N: ConstInt, D: ConstInt) -> None:
+    """Write V, `[B, heads, N, D]`, to T, `[B, heads, D, N]`: `TILE_N` rows per block."""
+    tiles = ct.cdiv(V.shape[2], TILE_N)
+    any_head, tile = ct.bid(0) // tiles, ct.bid(0) % tiles
+    batch, head = any_head // V.shape[1], any_head % V.shape[1]
+    v = ct.load(V, (batch, head, tile, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO)
+    ct.store(T, (batch, head, 0, tile), ct.permute(v, (0, 1, 3, 2)))
 
 
 # -- launcher ---------------------------------------------------------------------------------------
 
+TRANSPOSED_ROWS = 128
+"""Rows per block of the kernel that transposes V. Not measured."""
+TMA_ALIGNMENT = 16
+"""Bytes that every stride of an array has to be a multiple of, for TMA: CUDA C++ Programming Guide."""
+
 
 @cache
-def _kernel_for(config: FmhaConfig) -> Any:
-    """Return the kernel with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return fmha_kernel.replace_hints(
-        occupancy=config.occupancy,
-        num_worker_warps=config.num_worker_warps,
+def kernel_for(kernel: Any, config: FmhaConfig) -> Any:
+    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
+    return kernel.replace_hints(
+        occupancy=config.occupancy, num_worker_warps=config.num_worker_warps, num_ctas=config.num_ctas
     )
+
+
+def count_blocks(tiles: int, config: FmhaConfig) -> int:
+    """Return how many blocks compute `tiles` tiles."""
+    if not config.persistent:
+        return tiles
+    return min(tiles, count_sms() * (config.occupancy or 1) // (config.num_ctas or 1))
+
+
+def make_keys_contiguous(v: torch.Tensor) -> torch.Tensor:
+    """Return V, `[B, H_kv, N, D]` of 8-bit floats, with an N that is contiguous in memory."""
+    import torch
+
+    if v.stride(2) == 1:
+        return v
+    b, h, n, d = v.shape
+    row = ct.cdiv(n, TMA_ALIGNMENT) * TMA_ALIGNMENT
+    transposed = torch.empty((b, h, d, row), dtype=v.dtype, device=v.device)[..., :n]
+    ct.launch(
+        torch.cuda.current_stream(),
+        (b * h * ct.cdiv(n, TRANSPOSED_ROWS),),
+        transpose_kernel,
+        (v, transposed, TRANSPOSED_ROWS, d),
+    )
+    return transposed.transpose(2, 3)
 
 
 def fmha(
@@ -260,6 +429,7 @@ def fmha(
     *,
     causal: bool = False,
     scale: float | None = None,
+    out_dtype: torch.dtype | None = None,
     config: FmhaConfig | None = None,
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
@@ -267,15 +437,17 @@ def fmha(
     Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
 
     Args:
-        q: `[B, H, M, D]`, float16 or bfloat16, any strides: `[B, M, H, D]` transposed is as good.
+        q: `[B, H, M, D]`, float16, bfloat16, float8_e4m3fn or float8_e5m2 (8 bits from sm_90 on), any
+            strides: `[B, M, H, D]` transposed is as good.
         k: `[B, H_kv, N, D]`, same dtype and device; H is a multiple of H_kv.
-        v: `[B, H_kv, N, D]`, likewise.
+        v: `[B, H_kv, N, D]`, likewise. On Hopper 8-bit floats are best `[B, H_kv, D, N]` transposed.
         causal: Query i sees the keys j <= i, as `is_causal` of PyTorch's attention means it, M != N included.
         scale: Factor of the scores, greater than 0; by default 1 / sqrt(D).
-        config: Instead of the one chosen for this GPU, head dimension and mask.
+        out_dtype: Of the result; by default that of q. Of 8-bit inputs float16 and bfloat16 keep more.
+        config: Instead of the one chosen for this GPU, head dimension, dtype and mask.
 
     Returns:
-        `[B, H, M, D]`, same dtype and device, contiguous. Zeros where there are no keys.
+        `[B, H, M, D]`, same device, contiguous. Zeros where there are no keys.
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported.
@@ -284,7 +456,7 @@ def fmha(
     """
     import torch
 
-    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=("float16", "bfloat16"))
+    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=tuple(SHORT))
     for name, operand in (("q", q), ("k", k), ("v", v)):
         if operand.ndim != 4:  # noqa: PLR2004
             raise ValueError(
@@ -309,23 +481,58 @@ def fmha(
     scale = 1.0 / math.sqrt(d) if scale is None else scale
     if not 0 < scale < math.inf:
         raise ValueError(f"fmha: scale must be a positive number, got {scale}")
-    if max(b, h) > MAX_GRID:
-        raise ValueError(f"fmha: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch")
+    out_dtype = check_out_dtype("fmha", q, out_dtype)
     if 0 in (b, h, m, n):
-        return torch.zeros((b, h, m, d), dtype=q.dtype, device=q.device)
+        return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
+    check_blocks("fmha", b, h, m)
 
-    config = config or choose_config(device_arch(), head_dim=d, causal=causal)
-    o = torch.empty((b, h, m, d), dtype=q.dtype, device=q.device)
+    config = config or choose_config(device_arch(), head_dim=d, causal=causal, itemsize=q.dtype.itemsize)
+    if q.dtype.itemsize == 1 and config.transpose_v:
+        v = make_keys_contiguous(v)
+    o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(m, config.tile_m), h, b),
-        _kernel_for(config),
-        (
-            *(q, k, v, o, scale * LOG2_E, d, h // h_kv, config.tile_m, config.tile_n),
-            *(config.latency_k or 0, config.latency_v or 0, causal, n % config.tile_n != 0),
-        ),
+        (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
+        kernel_for(fmha_kernel, config),
+        (q, k, v, o, scale * LOG2_E, d, h // h_kv, *constants_of(config, q, n, causal=causal)),
     )
     return o
+
+
+def check_out_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of the result.
+
+    Raises:
+        TypeError: It is neither that of q nor one of 16 bits.
+    """
+    import torch
+
+    if out_dtype not in (None, q.dtype, torch.float16, torch.bfloat16):
+        raise TypeError(f"{kernel}: out_dtype must be q's {q.dtype}, float16 or bfloat16, got {out_dtype}")
+    return q.dtype if out_dtype is None else out_dtype
+
+
+def check_blocks(kernel: str, b: int, h: int, m: int) -> None:
+    """Check that a grid can have a block for every tile of queries, of the smallest height there is.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if b * h * ct.cdiv(m, MIN_TILE_M) > MAX_BLOCKS:
+        raise ValueError(
+            f"{kernel}: {b} batches of {h} heads of {m} queries are too many for one launch; split the batch"
+        )
+
+
+def constants_of(config: FmhaConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:
+    """Return what the kernel takes from `TILE_M` on, for queries `q` and `n` keys."""
+    # A causal query only meets the end of the keys if there are more queries than keys.
+    ragged = n % config.tile_n != 0 and not (causal and q.shape[2] <= n)
+    return (
+        *(config.tile_m, config.tile_n, config.latency_k or 0, config.latency_v or 0, causal, ragged),
+        *(int(config.overlap), config.heads_together, config.persistent),
+        HEADROOM.get(str(q.dtype).removeprefix("torch."), 0.0),
+    )
 
 
 # -- what it is gated with --------------------------------------------------------------------------
@@ -335,7 +542,13 @@ REFERENCE_SCORES = 1 << 24
 
 
 def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Follow the formula in float64, some rows of one head of K at a time.
 
@@ -345,6 +558,7 @@ def reference(
     """
     import torch
 
+    del out_dtype  # what the result is rounded to is the check's business
     b, h, m, d = q.shape
     h_kv, n = k.shape[1:3]
     scale = 1.0 / math.sqrt(d) if scale is None else scale
@@ -365,7 +579,7 @@ def reference(
                     s = s.masked_fill(hidden, -math.inf)
                 rows.append(torch.softmax(s, -1) @ v[batch, kv_head, :seen])
             heads.append(torch.cat(rows, 1))
-    return torch.stack(heads).reshape(b, h, m, d)
+    return torch.stack(heads).reshape(b, h, m, v.shape[3])
 
 
 def inputs(
@@ -380,15 +594,28 @@ def inputs(
     dtype: str,
     causal: bool,
     heads_inside: bool = False,
+    keys_inside: bool = False,
+    out_dtype: str | None = None,
 ) -> dict[str, Any]:
-    """Make q, k and v; with `heads_inside` as views of `[B, length, heads, D]`."""
+    """Make q, k and v.
+
+    With `heads_inside` they are views of `[B, length, heads, D]`, with `keys_inside` v is one of
+    `[B, H_kv, D, N]`.
+    """
+    import torch
 
     def make(heads: int, length: int) -> torch.Tensor:
         if heads_inside:
             return make_tensor((b, length, heads, d), dtype).transpose(1, 2)
         return make_tensor((b, heads, length, d), dtype)
 
-    return {"q": make(h, m), "k": make(h_kv, n), "v": make(h_kv, n), "causal": causal}
+    return {
+        "q": make(h, m),
+        "k": make(h_kv, n),
+        "v": make_tensor((b, h_kv, d, n), dtype).transpose(2, 3) if keys_inside else make(h_kv, n),
+        "causal": causal,
+        "out_dtype": None if out_dtype is None else getattr(torch, out_dtype),
+    }
 
 
 def count_visible(m: int, n: int, *, causal: bool) -> int:
@@ -410,16 +637,20 @@ def work(
     dtype: str,
     causal: bool,
     heads_inside: bool = False,
+    keys_inside: bool = False,
+    out_dtype: str | None = None,
 ) -> Work:
     """Count a multiply and an add per visible score and dimension, twice: Q @ K^T and P @ V.
 
-    The exponentials are not counted. Keys and values that no query sees need not be read.
+    The exponentials are not counted, nor is a transposed copy of V. Keys and values that no query sees need
+    not be read.
     """
-    del heads_inside  # the same work, whatever the layout
+    del heads_inside, keys_inside  # the same work, whatever the layout
     seen = min(m, n) if causal else n
+    itemsize, out_itemsize = ITEMSIZE[dtype], ITEMSIZE[out_dtype or dtype]
     return Work(
         flops=4.0 * b * h * count_visible(m, n, causal=causal) * d,
-        bytes=2.0 * b * d * (2 * h * m + 2 * h_kv * seen),
+        bytes=float(b * d * (itemsize * (h * m + 2 * h_kv * seen) + out_itemsize * h * m)),
         dtype=dtype,
     )
 
@@ -435,9 +666,11 @@ def longest_sum(
     dtype: str,
     causal: bool,
     heads_inside: bool = False,
+    keys_inside: bool = False,
+    out_dtype: str | None = None,
 ) -> int:
     """Return the longer of two sums: over a head's dimensions, and over the keys that a row sees."""
-    del b, h, h_kv, dtype, heads_inside
+    del b, h, h_kv, dtype, heads_inside, keys_inside, out_dtype
     return max(d, min(m, n) if causal else n)
 
 
@@ -452,16 +685,24 @@ def _case(
     h_kv: int | None = None,
     causal: bool = False,
     heads_inside: bool = False,
+    keys_inside: bool = False,
+    out_dtype: str | None = None,
     speed: bool = False,
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
-    params = {"b": b, "h": h, "h_kv": h_kv or h, "m": m, "n": n or m, "d": d}
+    params: dict[str, Any] = {"b": b, "h": h, "h_kv": h_kv or h, "m": m, "n": n or m, "d": d}
     lengths = f"{m}" if n is None else f"{m}_{n}"
     heads = f"{h}" if h_kv is None else f"{h}_{h_kv}"
+    options = "-heads_inside" * heads_inside + "-keys_inside" * keys_inside
+    if out_dtype is not None:
+        options += f"-{SHORT[out_dtype]}_out"
+        params["out_dtype"] = out_dtype
+    if keys_inside:
+        params["keys_inside"] = True
     return Case(
-        name=f"{short}{'-causal' * causal}-{b}x{heads}x{lengths}x{d}{'-heads_inside' * heads_inside}",
+        name=f"{SHORT[dtype]}{'-causal' * causal}-{b}x{heads}x{lengths}x{d}{options}",
         params={**params, "dtype": dtype, "causal": causal, "heads_inside": heads_inside},
         speed=speed,
+        min_arch="sm_90" if ITEMSIZE[dtype] == 1 else None,
     )
 
 
@@ -479,6 +720,8 @@ SPEC = KernelSpec(
         _case("float16", 4, 32, 4096, 128, causal=True, speed=True),
         _case("float16", 4, 32, 8192, 128, causal=True, speed=True),
         _case("float16", 4, 32, 8192, 128, speed=True),
+        _case("float8_e5m2", 4, 32, 4096, 128, causal=True, speed=True),
+        _case("float8_e4m3fn", 4, 32, 4096, 128, keys_inside=True, speed=True),
         # Every head dimension with and without a mask; lengths to each side of a tile's edge.
         _case("float16", 2, 3, 256, 64),
         _case("bfloat16", 2, 3, 257, 64, causal=True),
@@ -486,21 +729,34 @@ SPEC = KernelSpec(
         _case("float16", 3, 2, 383, 128, causal=True),
         _case("float16", 1, 3, 129, 256),
         _case("bfloat16", 1, 2, 300, 256, causal=True),
+        _case("float8_e4m3fn", 1, 2, 256, 64),
+        _case("float8_e5m2", 1, 2, 257, 64, causal=True),
+        _case("float8_e5m2", 1, 2, 300, 128),
+        _case("float8_e4m3fn", 1, 2, 383, 128, causal=True),
+        _case("float8_e4m3fn", 1, 2, 129, 256),
+        _case("float8_e5m2", 1, 2, 140, 256, causal=True),
         # More queries than keys, and fewer.
         _case("float16", 2, 3, 300, 64, n=77),
         _case("bfloat16", 2, 3, 77, 128, n=300),
         _case("float16", 2, 3, 300, 128, n=77, causal=True),
         _case("float16", 2, 3, 300, 64, n=128, causal=True),
         _case("bfloat16", 2, 3, 77, 64, n=300, causal=True),
+        _case("float8_e4m3fn", 1, 2, 200, 64, n=77, causal=True),
         # Grouped queries, down to one head of K and V for all.
         _case("float16", 2, 6, 200, 128, n=333, h_kv=2),
         _case("bfloat16", 2, 8, 333, 64, h_kv=4, causal=True),
         _case("float16", 3, 5, 130, 128, h_kv=1, causal=True),
-        # One query, one key, both; heads beside each other in memory.
+        _case("float8_e5m2", 2, 4, 100, 128, n=233, h_kv=2),
+        # One query, one key, both; heads, or a head's values, beside each other in memory.
         _case("bfloat16", 2, 4, 1, 128, n=300, h_kv=2),
         _case("float16", 2, 3, 300, 128, n=1),
         _case("float16", 1, 2, 1, 64, causal=True),
         _case("float16", 2, 4, 190, 64, n=260, h_kv=2, heads_inside=True),
         _case("bfloat16", 2, 4, 190, 128, h_kv=2, causal=True, heads_inside=True),
+        _case("bfloat16", 1, 2, 70, 64, n=144, keys_inside=True),
+        _case("float8_e4m3fn", 1, 2, 70, 128, n=135, keys_inside=True, out_dtype="float16"),
+        # Less rounded at the end, so that more is seen of what is lost before.
+        _case("float8_e4m3fn", 1, 2, 300, 64, causal=True, out_dtype="bfloat16"),
+        _case("float8_e5m2", 1, 2, 130, 128, heads_inside=True, out_dtype="float16"),
     ],
 )

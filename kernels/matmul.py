@@ -1,18 +1,38 @@
 """Matrix product: C = A @ B.
 
-    C[m, n] = sum over k of A[m, k] * B[k, n]
+    C[m, n] = scale * sum over k of A[m, k] * B[k, n]
 
-A is `[M, K]`, B is `[K, N]`, C is `[M, N]`; all three in float16, bfloat16 or float32. Sums are kept in
-float32. float32 operands are multiplied as tfloat32 (10 mantissa bits instead of 23), because that is what
-tensor cores take; who needs float32's precision needs another kernel.
+A is `[M, K]`, B is `[K, N]`, C is `[M, N]`. A and B are float16, bfloat16, float32, float8_e4m3fn or
+float8_e5m2. Sums are kept in float32 and rounded once, to `out_dtype`. float32 operands are multiplied as
+tfloat32 (10 mantissa bits instead of 23), because that is what tensor cores take; who needs float32's
+precision needs another kernel. The scale is that of quantised operands, 1 unless given.
 
 Any size and any strides: tiles that stick out past an edge are padded with zeros, which add nothing to a
-sum, and a transposed view (`B = W.T`) is read through its strides, never copied.
+sum, and a transposed view (`B = W.T`) is read through its strides.
 
 How it works: each block owns one tile of C. It walks along K, multiplies a tile of A by a tile of B on the
-tensor cores, and adds the product to a float32 accumulator. Three things decide the speed: tiles large
-enough that tensor cores do not wait for memory, loads issued several steps ahead of their use (`latency`),
-and a block order in which the blocks that run together share operands in the L2 (`swizzle`).
+tensor cores, and adds the product to a float32 accumulator (`_gemm.multiply_along_k`). Three things decide
+the speed: tiles large enough that tensor cores do not wait for memory, loads issued several steps ahead of
+their use (`latency`), and a block order in which the blocks that run together share operands in the L2
+(`swizzle`). A product with fewer tiles than the GPU has multiprocessors leaves some of them idle, so it is
+cut into smaller tiles (`choose_config`).
+
+Two things that the hardware asks for, and what they cost:
+
+- The TMA unit fetches whole tiles, but only from rows that start at multiples of 16 bytes: a row-major
+  float16 matrix needs a number of columns divisible by 8. Other matrices are read element by element.
+- Hopper's tensor cores take operands of 8 and of 32 bits only with K contiguous: A row-major, B the
+  transpose of a row-major matrix. Others have to be turned around on the way, in every block again.
+
+In both cases a copy in the right layout costs one pass over the operand, and is made first where the product
+is large enough to pay for it (`copy_tile`).
+
+8-bit floats on Hopper: its tensor cores add up products of 8-bit floats in a register with 13 fraction bits
+(measured by DeepSeek-AI, "DeepSeek-V3 Technical Report", section 3.3.2, https://arxiv.org/abs/2412.19437).
+With `use_fast_acc=False` the compiler moves those sums into float32 every 128 products, which takes a second
+set of registers and time; with `use_fast_acc=True` they stay where they are, along all of K. Other
+architectures have a float32 accumulator, and ignore it. PyTorch's `torch._scaled_mm` has the same switch,
+also off by default.
 
 Source: the tiled product of any GPU textbook; the block order is that of Triton's matmul tutorial
 (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html).
@@ -20,12 +40,20 @@ Source: the tiled product of any GPU textbook; the block order is that of Triton
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k, with_hints
+from kernels._gemm import (
+    GemmConfig,
+    choose_tiles,
+    count_blocks,
+    count_tiles,
+    for_each_tile,
+    multiply_along_k,
+    with_hints,
+)
 from kernels._launch import check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
@@ -38,48 +66,170 @@ if TYPE_CHECKING:
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
+DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+FP8 = ("float8_e4m3fn", "float8_e5m2")
+TMA_ALIGNMENT = 16
+"""Bytes: where a row has to start for TMA (CUDA driver API, cuTensorMapEncodeTiled)."""
+
 
 # -- configuration ----------------------------------------------------------------------------------
 
 
-# For two-byte operands. "Not measured" entries follow the candidates that NVIDIA publishes for TileGym's
-# matmul; they compile, and nobody here has timed them.
-CONFIGS = {
+@dataclass(frozen=True, kw_only=True)
+class MatmulConfig(GemmConfig):
+    """How a product is cut into tiles, what is copied first, and what the compiler is told."""
+
+    k_major: bool = False
+    """Whether the tensor cores take these operands only with K contiguous."""
+    copy_tile: int | None = None
+    """Side of the tiles in which operands of a wrong layout are copied; None multiplies them as they are."""
+
+
+# Largest tiles first: `choose_config` takes the first of which there are enough to fill the GPU.
+# "Not measured" entries follow the candidates that NVIDIA publishes for TileGym's matmul
+# (https://github.com/NVIDIA/TileGym, src/tilegym/ops/cutile/matmul.py); they compile, and nobody here has
+# timed them.
+CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
     # Ampere and Ada have no TMA: shallow steps, and two blocks to hide each other's latency. Not measured.
-    "sm_80": GemmConfig(tile_m=128, tile_n=128, tile_k=32, occupancy=2),
-    "sm_86": GemmConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
-    "sm_89": GemmConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
-    # H200, 2026-11-21, cold L2, interleaved: fp16 4096^3 207 us, 663 TFLOPS (cuBLAS 198 us); bf16 with a
-    # transposed B 196 us (187 us). Two blocks a multiprocessor: one multiplies while the other stores.
-    "sm_90": GemmConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2, group_m=16),
+    "sm_80": (
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=32, occupancy=2),
+        MatmulConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),
+    ),
+    "sm_86": (
+        MatmulConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
+        MatmulConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),
+    ),
+    "sm_89": (
+        MatmulConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
+        MatmulConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),
+    ),
+    "sm_90": (
+        # H200, 2026-11-21, cold L2, interleaved: fp16 4096^3 207 us, 663 TFLOPS (cuBLAS 198 us); bf16 with a
+        # transposed B 196 us (187 us). Two blocks a multiprocessor: one multiplies while the other stores.
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2, group_m=16, copy_tile=64),
+        # Not measured: half the tile for twice the blocks, so that 1024 x 1024 fills 128 of 132.
+        MatmulConfig(tile_m=64, tile_n=128, tile_k=64, latency=6, occupancy=2, copy_tile=64),
+    ),
     # Fifth-generation tensor cores let two thread blocks share one 256x256 tile. Not measured.
-    "sm_100": GemmConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
-    "sm_103": GemmConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
-    "sm_110": GemmConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+    "sm_100": (
+        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
+    ),
+    "sm_103": (
+        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
+    ),
+    "sm_110": (
+        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
+    ),
     # Consumer Blackwell multiplies from registers, and has few multiprocessors to fill. Not measured.
-    "sm_120": GemmConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
-    "sm_121": GemmConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
+    "sm_120": (
+        MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
+        MatmulConfig(tile_m=64, tile_n=64, tile_k=64, occupancy=2),
+    ),
+    "sm_121": (
+        MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
+        MatmulConfig(tile_m=64, tile_n=64, tile_k=64, occupancy=2),
+    ),
 }
-FOUR_BYTE_CONFIGS = {
-    # H200, 2026-11-21: tf32 4096x4096x2048, transposed B, 193 us, 356 TFLOPS (cuBLAS 190 us); 128x128x32 with
-    # two blocks a multiprocessor 210 us.
-    "sm_90": GemmConfig(tile_m=128, tile_n=256, tile_k=32, latency=4, occupancy=1, num_worker_warps=8),
+"""For operands of 16 bits; for others where they have no table, with steps of as many bytes."""
+TF32_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    "sm_90": (
+        # H200, 2026-11-21: tf32 4096x4096x2048, transposed B, 193 us, 356 TFLOPS (cuBLAS 190 us); 128x128x32
+        # with two blocks a multiprocessor 210 us.
+        MatmulConfig(
+            tile_m=128,
+            tile_n=256,
+            tile_k=32,
+            latency=4,
+            occupancy=1,
+            num_worker_warps=8,
+            k_major=True,
+            copy_tile=64,
+        ),
+        # Not measured.
+        MatmulConfig(tile_m=64, tile_n=128, tile_k=32, latency=6, occupancy=2, k_major=True, copy_tile=64),
+    ),
 }
-"""For float32 operands, where they were measured apart."""
-DEFAULT_CONFIG = GemmConfig(tile_m=64, tile_n=64, tile_k=32)
+"""For float32 operands."""
+FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    "sm_90": (
+        # Not measured. Every 128 products the sums move to float32: 64 registers a thread for those, 64 for
+        # these. With 256 products a step the compiler has another 64 to multiply into while it adds.
+        MatmulConfig(
+            tile_m=128,
+            tile_n=128,
+            tile_k=256,
+            latency=4,
+            occupancy=1,
+            num_worker_warps=8,
+            k_major=True,
+            copy_tile=64,
+        ),
+        # Not measured.
+        MatmulConfig(tile_m=64, tile_n=128, tile_k=128, latency=6, occupancy=2, k_major=True, copy_tile=64),
+    ),
+}
+"""For 8-bit floats with `use_fast_acc=False`."""
+FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    "sm_90": (
+        # Not measured. Twice the rate of 16 bits needs twice the work per byte that comes from the L2.
+        MatmulConfig(
+            tile_m=128,
+            tile_n=256,
+            tile_k=128,
+            latency=4,
+            occupancy=1,
+            num_worker_warps=8,
+            k_major=True,
+            copy_tile=64,
+        ),
+        # Not measured.
+        MatmulConfig(tile_m=64, tile_n=128, tile_k=128, latency=6, occupancy=2, k_major=True, copy_tile=64),
+    ),
+}
+"""For 8-bit floats with `use_fast_acc=True`."""
+DEFAULT_CONFIG = MatmulConfig(tile_m=64, tile_n=64, tile_k=32)
 """For architectures that are not in the table."""
 
-
-def choose_config(arch: str, *, itemsize: int) -> GemmConfig:
-    """Return the configuration for operands of `itemsize` bytes on `arch`."""
-    config = CONFIGS.get(arch, DEFAULT_CONFIG)
-    if itemsize != 4:  # noqa: PLR2004
-        return config
-    # Four-byte operands at half the depth: a step moves as many bytes, and as many fit in shared memory.
-    return FOUR_BYTE_CONFIGS.get(arch) or replace(config, tile_k=config.tile_k // 2)
+COPY_FROM = 512
+"""Rows and columns of C from which copying an operand first pays: K is as long for the copy as for the
+product, so what counts is how often each element of the copy is used. Not measured."""
 
 
-# -- kernel -----------------------------------------------------------------------------------------
+def choose_config(
+    arch: str, *, m: int, n: int, itemsize: int, use_fast_acc: bool = False, sms: int
+) -> MatmulConfig:
+    """Return the configuration for an `[m, n]` product on `arch`.
+
+    Args:
+        arch: E.g. `"sm_90"`.
+        m: Rows of C.
+        n: Columns of C.
+        itemsize: Bytes per element of A and B.
+        use_fast_acc: As `matmul` takes it.
+        sms: Multiprocessors of the GPU.
+    """
+    table = {1: FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS, 4: TF32_CONFIGS}.get(itemsize, CONFIGS)
+    candidates = table.get(arch)
+    if candidates is None:
+        candidates = tuple(
+            replace(config, tile_k=config.tile_k * 2 // itemsize)
+            for config in CONFIGS.get(arch, (DEFAULT_CONFIG,))
+        )
+    config = choose_tiles(candidates, m, n, sms=sms)
+    return config if min(m, n) >= COPY_FROM else replace(config, copy_tile=None)
+
+
+# -- kernels ----------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def copy_kernel(X: ct.Array, Y: ct.Array, TILE: ConstInt) -> None:
+    """Copy X to Y, both `[rows, K]`, where K is contiguous in Y; the compiler turns tiles of X around."""
+    tile = ct.load(X, (ct.bid(0), ct.bid(1)), (TILE, TILE), padding_mode=ct.PaddingMode.ZERO)  # [TILE, TILE]
+    ct.store(Y, (ct.bid(0), ct.bid(1)), tile)
 
 
 @ct.kernel
@@ -87,6 +237,7 @@ def matmul_kernel(
     A: ct.Array,
     B: ct.Array,
     C: ct.Array,
+    scales: tuple[ct.Array, ...],
     TILE_M: ConstInt,
     TILE_N: ConstInt,
     TILE_K: ConstInt,
@@ -96,7 +247,10 @@ def matmul_kernel(
     PERSISTENT: ConstBool,
     FAST_ACC: ConstBool,
 ) -> None:
-    """Compute one `[TILE_M, TILE_N]` tile of C per block; `LATENCY` 0 leaves it to the compiler."""
+    """Compute `[TILE_M, TILE_N]` tiles of C, one per block, or with `PERSISTENT` every n-th of n blocks.
+
+    `scales` are factors of C, each `[1]`. `LATENCY` 0 leaves it to the compiler.
+    """
     tiles_m = ct.cdiv(C.shape[0], TILE_M)
     tiles_n = ct.cdiv(C.shape[1], TILE_N)
     latency = ct.static_eval(LATENCY or None)
@@ -111,6 +265,8 @@ def matmul_kernel(
             return ct.load(B, (k, col), (TILE_K, TILE_N), padding_mode=ct.PaddingMode.ZERO, latency=latency)
 
         acc = multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K), TILE_M, TILE_N, FAST_ACC)
+        for scale in ct.static_iter(scales):
+            acc = acc * ct.load(scale, (0,), (1,)).reshape((1, 1))
         # The store drops what sticks out past C's edges.
         ct.store(C, (row, col), acc.astype(C.dtype), allow_tma=STORE_TMA)
 
@@ -120,24 +276,67 @@ def matmul_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -> torch.Tensor:
+def _ready(operand: torch.Tensor, config: MatmulConfig) -> torch.Tensor:
+    """Return `operand`, `[rows, K]`, or a copy that tensor cores and TMA can take, if `config` says so."""
+    import torch
+
+    if config.copy_tile is None:
+        return operand
+    row_stride, k_stride = operand.stride()
+    if k_stride == 1:
+        fits, stride = True, row_stride
+    else:
+        fits, stride = row_stride == 1 and not config.k_major, k_stride
+    if fits and stride * operand.element_size() % TMA_ALIGNMENT == 0:
+        return operand
+    rows, k = operand.shape
+    # Rows of whole 16 bytes, whatever K is.
+    pitch = ct.cdiv(k, TMA_ALIGNMENT) * TMA_ALIGNMENT
+    copy = torch.empty((rows, pitch), dtype=operand.dtype, device=operand.device)[:, :k]
+    ct.launch(
+        torch.cuda.current_stream(),
+        (ct.cdiv(rows, config.copy_tile), ct.cdiv(k, config.copy_tile)),
+        copy_kernel,
+        (operand, copy, config.copy_tile),
+    )
+    return copy
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_acc: bool = False,
+    config: MatmulConfig | None = None,
+) -> torch.Tensor:
     """Multiply two matrices.
 
     Args:
-        a: `[M, K]`, float16, bfloat16 or float32, any strides.
-        b: `[K, N]`, same dtype and device, any strides: a transposed view is as good as a matrix.
-        config: Instead of the one chosen for this GPU and dtype.
+        a: `[M, K]`, float16, bfloat16, float32, float8_e4m3fn or float8_e5m2, any strides.
+        b: `[K, N]`, same dtype and device, any strides: a transposed view is as good as a matrix, and for
+            8-bit floats and float32 on Hopper better.
+        scale_a: One float32 on the same device that `a` is multiplied by, e.g. what its quantisation divided
+            it by; None for 1. It is applied to the sums.
+        scale_b: The same of `b`.
+        out_dtype: float16, bfloat16, float32 or the operands' dtype. By default the operands' dtype, and of
+            8-bit floats bfloat16, because a sum needs more than their 2 or 3 mantissa bits.
+        use_fast_acc: Whether 8-bit floats are added up in the tensor cores of Hopper, which keep 13 fraction
+            bits: faster, and less exact the longer K is. It changes nothing for other dtypes, nor elsewhere.
+        config: Instead of the one chosen for this GPU, dtype and size.
 
     Returns:
-        `[M, N]`, same dtype and device, contiguous.
+        `[M, N]`, `out_dtype`, same device, contiguous.
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Not matrices, inner sizes or devices that differ.
+        ValueError: Not matrices, inner sizes or devices that differ, scales that are not one number.
     """
     import torch
 
-    check_tensors("matmul", {"a": a, "b": b}, dtypes=("float16", "bfloat16", "float32"))
+    check_tensors("matmul", {"a": a, "b": b}, dtypes=DTYPES)
     for name, operand in (("a", a), ("b", b)):
         if operand.ndim != 2:  # noqa: PLR2004
             raise ValueError(f"matmul: {name} must be a matrix, got shape {list(operand.shape)}")
@@ -147,28 +346,40 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None
             f"matmul: a is [M, K] = {list(a.shape)}, so b must have {k} rows, but is {list(b.shape)}"
         )
     n = b.shape[1]
-    if 0 in (m, n, k):
-        return torch.zeros((m, n), dtype=a.dtype, device=a.device)
+    scales = {
+        name: scale for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)) if scale is not None
+    }
+    for name, scale in scales.items():
+        check_tensors("matmul", {name: scale}, dtypes=("float32",))
+        if scale.numel() != 1:
+            raise ValueError(f"matmul: {name} must be one number, got shape {list(scale.shape)}")
+        if scale.device != a.device:
+            raise ValueError(f"matmul: {name} is on {scale.device}, but a is on {a.device}; move one")
+    is_fp8 = a.element_size() == 1
+    out_dtype = out_dtype or (torch.bfloat16 if is_fp8 else a.dtype)
+    if out_dtype not in (allowed := {torch.float16, torch.bfloat16, torch.float32, a.dtype}):
+        raise TypeError(
+            f"matmul: out_dtype is {out_dtype}; for operands of {a.dtype} supported are "
+            f"{', '.join(sorted(map(str, allowed)))}"
+        )
+    c = torch.empty((m, n), dtype=out_dtype, device=a.device)
+    if 0 in (m, n):
+        return c
+    if k == 0:
+        return c.zero_()
 
-    config = config or choose_config(device_arch(), itemsize=a.element_size())
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    tiles = ct.cdiv(m, config.tile_m) * ct.cdiv(n, config.tile_n)
+    config = config or choose_config(
+        device_arch(), m=m, n=n, itemsize=a.element_size(), use_fast_acc=use_fast_acc, sms=count_sms()
+    )
+    a, b = _ready(a, config), _ready(b.T, config).T
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(tiles, config, sms=count_sms()),),
+        (count_blocks(count_tiles(m, n, config), config, sms=count_sms()),),
         with_hints(matmul_kernel, config),
         (
-            a,
-            b,
-            c,
-            config.tile_m,
-            config.tile_n,
-            config.tile_k,
-            config.group_m,
-            config.latency or 0,
-            config.store_tma,
-            config.blocks_per_sm is not None,
-            False,
+            *(a, b, c, tuple(scale.reshape(1) for scale in scales.values())),
+            *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
+            *(config.store_tma, config.blocks_per_sm is not None, use_fast_acc and is_fp8),
         ),
     )
     return c
@@ -177,9 +388,21 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None
 # -- what it is gated with --------------------------------------------------------------------------
 
 
-def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Multiply in float64."""
-    return a @ b
+def reference(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Multiply in float64; `options` say how it is computed and rounded, and change nothing here."""
+    del options
+    c = a @ b
+    for scale in (scale_a, scale_b):
+        if scale is not None:
+            c = c * scale
+    return c
 
 
 def inputs(
@@ -190,7 +413,10 @@ def inputs(
     k: int,
     dtype: str,
     transposed: str = "",
-) -> tuple[torch.Tensor, ...]:
+    out_dtype: str | None = None,
+    use_fast_acc: bool = False,
+    scaled: bool = False,
+) -> dict[str, Any]:
     """Make A `[m, k]` and B `[k, n]`; those named in `transposed` ("a", "b", "ab") are transposed views.
 
     float32 values are tfloat32 values: their last 13 bits are zero. How a float32 becomes a tfloat32 is up to
@@ -204,31 +430,71 @@ def inputs(
     if dtype == "float32":
         for operand in (a, b):
             operand.view(torch.int32).bitwise_and_(~0x1FFF)
-    return a, b
+    made: dict[str, Any] = {"a": a, "b": b}
+    if out_dtype is not None:
+        made["out_dtype"] = getattr(torch, out_dtype)
+    if use_fast_acc:
+        made["use_fast_acc"] = True
+    if scaled:
+        for name in ("scale_a", "scale_b"):
+            made[name] = make_tensor((1,), "float32", dist="uniform", low=0.5, high=2.0)
+    return made
 
 
-def work(*, m: int, n: int, k: int, dtype: str, transposed: str = "") -> Work:
-    """Count a multiply and an add per product; each matrix is moved once."""
-    del transposed  # the same work, whatever the layout
-    itemsize = 4 if dtype == "float32" else 2
+ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+
+def work(*, m: int, n: int, k: int, dtype: str, out_dtype: str | None = None, **layout: Any) -> Work:
+    """Count a multiply and an add per product; each matrix is moved once, in whatever `layout`."""
+    del layout
+    out_dtype = out_dtype or ("bfloat16" if dtype in FP8 else dtype)
     return Work(
         flops=2.0 * m * n * k,
-        bytes=float((m * k + k * n + m * n) * itemsize),
+        bytes=float((m * k + k * n) * ITEMSIZES[dtype] + m * n * ITEMSIZES[out_dtype]),
         dtype="tfloat32" if dtype == "float32" else dtype,
     )
 
 
-def longest_sum(*, m: int, n: int, k: int, dtype: str, transposed: str = "") -> int:
+def longest_sum(*, k: int, **others: Any) -> int:
     """Return how many products each element of C adds up."""
-    del m, n, dtype, transposed
+    del others
     return k
 
 
-def _case(dtype: str, m: int, n: int, k: int, *, transposed: str = "", speed: bool = False) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
-    name = f"{short}-{m}x{n}x{k}" + (f"-transposed_{transposed}" if transposed else "")
-    params = {"m": m, "n": n, "k": k, "dtype": dtype, "transposed": transposed}
-    return Case(name=name, params=params, speed=speed)
+SHORT = {
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "tf32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+}
+"""Names of dtypes in names of cases."""
+
+
+def _case(
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    transposed: str = "",
+    out_dtype: str | None = None,
+    use_fast_acc: bool = False,
+    scaled: bool = False,
+    speed: bool = False,
+) -> Case:
+    params: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype, "transposed": transposed}
+    name = f"{SHORT[dtype]}-{m}x{n}x{k}" + (f"-transposed_{transposed}" if transposed else "")
+    if out_dtype is not None:
+        params["out_dtype"] = out_dtype
+        name += f"-to_{SHORT[out_dtype].replace('tf32', 'fp32')}"
+    if use_fast_acc:
+        params["use_fast_acc"] = True
+        name += "-fast_acc"
+    if scaled:
+        params["scaled"] = True
+        name += "-scaled"
+    return Case(name=name, params=params, speed=speed, min_arch="sm_90" if dtype in FP8 else None)
 
 
 SPEC = KernelSpec(
@@ -244,6 +510,9 @@ SPEC = KernelSpec(
         _case("bfloat16", 4096, 4096, 4096, transposed="b", speed=True),
         _case("bfloat16", 2048, 8192, 4096, speed=True),
         _case("float32", 4096, 4096, 2048, transposed="b", speed=True),
+        # Quantised layers, which store their weight as tensor cores take it; and a B that is turned around.
+        _case("float8_e4m3fn", 4096, 4096, 8192, transposed="b", use_fast_acc=True, speed=True),
+        _case("float8_e5m2", 4096, 4096, 8192, speed=True),
         # No two sizes equal, so that swapped sizes show; one to each side of a tile's edge.
         _case("float16", 384, 256, 512),
         _case("float16", 127, 129, 65),
@@ -261,5 +530,20 @@ SPEC = KernelSpec(
         # tfloat32, with a tail along every axis.
         _case("float32", 130, 258, 1023),
         _case("float32", 192, 320, 448, transposed="b"),
+        # Operands that are copied first: unaligned rows, and layouts that tensor cores do not take.
+        _case("float16", 520, 600, 63),
+        _case("bfloat16", 600, 521, 72, transposed="a"),
+        _case("float32", 520, 600, 44),
+        _case("float8_e4m3fn", 520, 513, 80),
+        _case("float8_e5m2", 513, 520, 49, transposed="a"),
+        # 8-bit floats, in every layout and to every dtype.
+        _case("float8_e4m3fn", 192, 320, 448, transposed="b"),
+        _case("float8_e4m3fn", 127, 129, 65, use_fast_acc=True),
+        _case("float8_e5m2", 130, 200, 272, transposed="ab", out_dtype="float8_e5m2"),
+        _case("float8_e4m3fn", 64, 300, 320, transposed="a", out_dtype="float8_e4m3fn"),
+        _case("float8_e5m2", 257, 65, 144, transposed="b", out_dtype="float16", use_fast_acc=True),
+        _case("float8_e4m3fn", 65, 127, 288, transposed="b", out_dtype="float32", scaled=True),
+        # 16 bits to more of them, and scaled.
+        _case("bfloat16", 129, 64, 200, out_dtype="float32", scaled=True),
     ],
 )

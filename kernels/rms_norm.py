@@ -1,27 +1,39 @@
-"""Root-mean-square normalisation of the last axis, with a weight per column.
+"""Root-mean-square normalisation of the last axis, with a weight per column, optionally of a sum.
 
-    y[..., n] = x[..., n] / sqrt(mean over j of x[..., j]^2 + eps) * w[n]
+    y[..., n] = h[..., n] / sqrt(mean over j of h[..., j]^2 + eps) * w[n]
+    h = x, or x + residual
 
-x and y are `[..., N]`, w is `[N]`, all in the same one of float16, bfloat16 or float32; N is at most 16384.
-Everything between load and store is float32. (Some models round x / rms to 16 bits before the weight; this
-kernel rounds once, at the end.)
+x, residual, h and y are `[..., N]`, w is `[N]`, all in the same one of float16, bfloat16 or float32; N is at
+most 16384. Everything between load and store is float32, the sum too: y is computed from h before h is
+rounded. (Some models round x / rms to 16 bits before the weight; this kernel rounds once, at the end.)
 
 How it works: like softmax, it moves far more bytes than it computes, and the aim is to move each once. A
 tile holds whole rows, so x is read once and stays in registers until it is scaled. The weight is the same
-for every row, so it comes from a cache, or stays in the registers of a block that loops over rows.
+for every row, so it comes from a cache, or stays in the registers of a block that loops over rows. The
+residual stream of a transformer is added to before each normalisation; done here, the sum is written for the
+next layer but not read again.
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, choose_warps, count_sms, device_arch, next_power_of_2
+from kernels._launch import (
+    check_tensors,
+    choose_by_width,
+    choose_warps,
+    count_sms,
+    device_arch,
+    next_power_of_2,
+)
+from kernels._tiles import load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -57,20 +69,25 @@ class RmsNormConfig:
     """Elements per tile from which a block has 8 warps instead of 4, so that a tile fits in its registers."""
 
 
+_DEFAULTS = RmsNormConfig()
+_LOAD_TMA = RmsNormConfig(load_tma=True, blocks_per_sm=2, occupancy=2)
+
+# By architecture, by itemsize: (widest row, configuration).
 CONFIGS = {
-    # H200, 2026-11-21, cold L2, interleaved, against the defaults: fp16 32768x2048 76.2 us (96.2), bf16
-    # 32768x4096 142 us (208), bf16 4096x16384 79.7 us (118), fp32 4096x8192 73.4 us (70.2); a copy of
-    # the same bytes takes 67 us, or 129 us for the second. Two blocks an SM, each prefetching its next rows.
-    "sm_90": RmsNormConfig(load_tma=True, blocks_per_sm=2, occupancy=2),
+    # H200, 2026-11-21, cold L2, interleaved, two blocks an SM that prefetch their next rows, against the
+    # defaults: fp16 32768x2048 76.2 us (96.2), bf16 32768x4096 142 us (208), bf16 4096x16384 79.7 us (118),
+    # fp32 4096x8192 73.4 us (70.2); a copy of the same bytes takes 67 us, or 129 us for the second.
+    # To be measured again: since then, tiles that fit are loaded without checks.
+    "sm_90": {2: ((math.inf, _LOAD_TMA),), 4: ((math.inf, _DEFAULTS),)},
 }
 # Not measured. Stores stay off TMA because NVIDIA's RMSNorm in TileGym gains from that.
-DEFAULT_CONFIG = RmsNormConfig()
+DEFAULT_CONFIGS = dict.fromkeys((2, 4), ((math.inf, _DEFAULTS),))
 """For architectures that are not in the table."""
 
 
-def choose_config(arch: str) -> RmsNormConfig:
-    """Return the configuration for `arch`."""
-    return CONFIGS.get(arch, DEFAULT_CONFIG)
+def choose_config(arch: str, *, width: int, itemsize: int) -> RmsNormConfig:
+    """Return the configuration for `arch`, rows of `width` elements and elements of `itemsize` bytes."""
+    return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS)[itemsize], width)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -78,47 +95,65 @@ def choose_config(arch: str) -> RmsNormConfig:
 
 def normalise(
     X: ct.Array,
+    RESIDUAL: ct.Array,
     W: ct.Array,
     Y: ct.Array,
+    H: ct.Array,
     i: int,
     eps: float,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
+    ADD: ConstBool,
+    FULL_M: ConstBool,
+    FULL_N: ConstBool,
     LOAD_TMA: ConstBool,
     STORE_TMA: ConstBool,
 ) -> None:
     """Normalise the `i`-th group of `TILE_M` rows."""
-    x = ct.load(
-        X, (i, 0), (TILE_M, TILE_N), padding_mode=ct.PaddingMode.ZERO, allow_tma=LOAD_TMA
-    )  # [TILE_M, TILE_N]
-    x = x.astype(ct.float32)
+    INSIDE = FULL_M and FULL_N
+    SHAPE = (TILE_M, TILE_N)
+    h = load_tile(X, (i, 0), SHAPE, INSIDE=INSIDE, ALLOW_TMA=LOAD_TMA).astype(ct.float32)
+    if ADD:
+        residual = load_tile(RESIDUAL, (i, 0), SHAPE, INSIDE=INSIDE, ALLOW_TMA=LOAD_TMA)
+        h = h + residual.astype(ct.float32)
+        ct.store(H, (i, 0), h.astype(H.dtype), check_bounds=not INSIDE, allow_tma=STORE_TMA)
     # The mean is over the row, not over the tile: the padding's zeros add nothing to the sum of squares.
-    mean_square = ct.sum(x * x, 1, keepdims=True) / X.shape[1]  # [TILE_M, 1]
-    w = ct.load(W, (0,), (TILE_N,), padding_mode=ct.PaddingMode.ZERO, allow_tma=LOAD_TMA)  # [TILE_N]
-    y = x * ct.rsqrt(mean_square + eps) * w.astype(ct.float32).reshape((1, TILE_N))
-    ct.store(Y, (i, 0), y.astype(Y.dtype), allow_tma=STORE_TMA)
+    mean_square = ct.sum(h * h, 1, keepdims=True) / X.shape[1]  # [TILE_M, 1]
+    w = load_tile(W, (0,), (TILE_N,), INSIDE=FULL_N, ALLOW_TMA=LOAD_TMA)  # [TILE_N]
+    y = h * ct.rsqrt(mean_square + eps) * w.astype(ct.float32).reshape((1, TILE_N))
+    ct.store(Y, (i, 0), y.astype(Y.dtype), check_bounds=not INSIDE, allow_tma=STORE_TMA)
 
 
 @ct.kernel
 def rms_norm_kernel(
     X: ct.Array,
+    RESIDUAL: ct.Array,
     W: ct.Array,
     Y: ct.Array,
+    H: ct.Array,
     eps: float,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
+    ADD: ConstBool,
+    FULL_M: ConstBool,
+    FULL_N: ConstBool,
     LOOP: ConstBool,
     LOAD_TMA: ConstBool,
     STORE_TMA: ConstBool,
 ) -> None:
-    """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length."""
+    """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length.
+
+    `ADD` says whether there is a residual: without it, RESIDUAL and H are stand-ins. `FULL_M` and `FULL_N`
+    say that tiles fill all rows or all columns: then no load has to be checked.
+    """
     # A loop keeps the weight, which is the same in every turn, in registers. One group of rows per block
     # leaves those registers to more blocks.
     if LOOP:
         for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):
-            normalise(X, W, Y, i, eps, TILE_M, TILE_N, LOAD_TMA, STORE_TMA)
+            normalise(X, RESIDUAL, W, Y, H, i, eps, TILE_M, TILE_N, ADD, FULL_M, FULL_N, LOAD_TMA, STORE_TMA)
     else:
-        normalise(X, W, Y, ct.bid(0), eps, TILE_M, TILE_N, LOAD_TMA, STORE_TMA)
+        i = ct.bid(0)
+        normalise(X, RESIDUAL, W, Y, H, i, eps, TILE_M, TILE_N, ADD, FULL_M, FULL_N, LOAD_TMA, STORE_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -130,27 +165,57 @@ def _kernel_for(occupancy: int | None, warps: int) -> Any:
     return rms_norm_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
 
 
+@overload
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, *, config: RmsNormConfig | None = None
-) -> torch.Tensor:
-    """Divide each row by its root mean square and multiply it by `weight`.
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = ...,
+    residual: None = ...,
+    *,
+    config: RmsNormConfig | None = ...,
+) -> torch.Tensor: ...
+
+
+@overload
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor,
+    *,
+    config: RmsNormConfig | None = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    residual: torch.Tensor | None = None,
+    *,
+    config: RmsNormConfig | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Divide each row of `x`, or of `x + residual`, by its root mean square and multiply it by `weight`.
 
     Args:
         x: `[..., N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         weight: `[N]`, same dtype and device.
         eps: Added to the mean square, so that a row of zeros stays zero.
+        residual: Added to `x` before; same shape, dtype and device, copied likewise.
         config: Instead of the one chosen for this GPU.
 
     Returns:
-        `[..., N]`, same shape, dtype and device as `x`, contiguous.
+        `[..., N]`, same shape, dtype and device as `x`, contiguous; with `residual`, that and the sum.
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: `weight` does not fit the last axis, N above 16384, negative `eps`, devices that differ.
+        ValueError: `weight` does not fit the last axis or `residual` the shape, N above 16384, negative
+            `eps`, devices that differ.
     """
     import torch
 
-    check_tensors("rms_norm", {"x": x, "weight": weight}, dtypes=("float16", "bfloat16", "float32"))
+    tensors = {"x": x, "weight": weight} | ({} if residual is None else {"residual": residual})
+    check_tensors("rms_norm", tensors, dtypes=("float16", "bfloat16", "float32"))
     if x.ndim == 0:
         raise ValueError("rms_norm: x must have at least one axis to normalise, got a scalar")
     n = x.shape[-1]
@@ -158,19 +223,40 @@ def rms_norm(
         raise ValueError(
             f"rms_norm: x is {list(x.shape)}, so weight must be [{n}], but is {list(weight.shape)}"
         )
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(
+            f"rms_norm: residual must have x's shape {list(x.shape)}, but is {list(residual.shape)}"
+        )
     if n > MAX_WIDTH:
         raise ValueError(f"rms_norm: rows of {n} are too wide; at most {MAX_WIDTH} fit in one tile")
     if not eps >= 0:
         raise ValueError(f"rms_norm: eps must not be negative, got {eps}")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if y.numel() == 0:
-        return y
+    h = None if residual is None else torch.empty_like(y)
+    if y.numel() > 0:
+        config = config or choose_config(device_arch(), width=n, itemsize=x.element_size())
+        _launch(x, residual, weight, y, h, eps, config)
+    return y if h is None else (y, h)
 
-    config = config or choose_config(device_arch())
-    rows = x.reshape(-1, n)
+
+def _launch(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    h: torch.Tensor | None,
+    eps: float,
+    config: RmsNormConfig,
+) -> None:
+    """Launch the kernel on tensors that are sound and not empty."""
+    import torch
+
+    n = x.shape[-1]
+    rows, out = x.reshape(-1, n), y.view(-1, n)
+    m = rows.shape[0]
     tile_n = next_power_of_2(n)
     tile_m = max(1, config.tile_elements // tile_n)
-    row_tiles = ct.cdiv(rows.shape[0], tile_m)
+    row_tiles = ct.cdiv(m, tile_m)
     blocks = min(row_tiles, count_sms() * config.blocks_per_sm) if config.blocks_per_sm else row_tiles
     ct.launch(
         torch.cuda.current_stream(),
@@ -178,25 +264,33 @@ def rms_norm(
         _kernel_for(config.occupancy, choose_warps(tile_m * tile_n, config.eight_warps_from)),
         (
             rows,
+            rows if residual is None else residual.reshape(-1, n),
             weight,
-            y.view(-1, n),
+            out,
+            out if h is None else h.view(-1, n),
             float(eps),
             tile_m,
             tile_n,
+            residual is not None,
+            m % tile_m == 0,
+            n == tile_n,
             config.blocks_per_sm > 0,
             config.load_tma,
             config.store_tma,
         ),
     )
-    return y
 
 
 # -- what it is gated with --------------------------------------------------------------------------
 
 
-def reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def reference(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Follow the formula in float64."""
-    return x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight
+    h = x if residual is None else x + residual
+    y = h / (h.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight
+    return y if residual is None else (y, h)
 
 
 def inputs(
@@ -206,27 +300,30 @@ def inputs(
     dtype: str,
     eps: float,
     transposed: bool = False,
+    add: bool = False,
 ) -> tuple[torch.Tensor | float, ...]:
-    """Make x of `shape` and the weight; `transposed` makes x a matrix whose columns are contiguous."""
+    """Make x of `shape`, the weight and, to `add`, a residual; `transposed` makes x's columns contiguous."""
     x = make_tensor(shape[::-1], dtype).T if transposed else make_tensor(shape, dtype)
     # Off zero, so that no column is lost, and not all alike, so that a shifted weight shows.
     weight = make_tensor((shape[-1],), dtype, dist="uniform", low=0.5, high=1.5)
-    return x, weight, eps
+    return (x, weight, eps, make_tensor(shape, dtype)) if add else (x, weight, eps)
 
 
-def work(*, shape: tuple[int, ...], dtype: str, eps: float, transposed: bool = False) -> Work:
-    """Count bytes only: x and the weight read once, y written once."""
+def work(
+    *, shape: tuple[int, ...], dtype: str, eps: float, transposed: bool = False, add: bool = False
+) -> Work:
+    """Count bytes only: x, the residual and the weight read once, y and the sum written once."""
     del eps, transposed  # the same work, whatever they are
     itemsize = 4 if dtype == "float32" else 2
-    elements = 1
-    for length in shape:
-        elements *= length
-    return Work(bytes=float((2 * elements + shape[-1]) * itemsize), dtype=dtype)
+    tensors = 4 if add else 2
+    return Work(bytes=float((tensors * math.prod(shape) + shape[-1]) * itemsize), dtype=dtype)
 
 
-def longest_sum(*, shape: tuple[int, ...], dtype: str, eps: float, transposed: bool = False) -> int:
+def longest_sum(
+    *, shape: tuple[int, ...], dtype: str, eps: float, transposed: bool = False, add: bool = False
+) -> int:
     """Return how many squares each row adds up."""
-    del dtype, eps, transposed
+    del dtype, eps, transposed, add
     return shape[-1]
 
 
@@ -235,13 +332,14 @@ def _case(
     *shape: int,
     eps: float = 1e-6,
     transposed: bool = False,
+    add: bool = False,
     speed: bool = False,
 ) -> Case:
     short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
-    name = f"{short}-{'x'.join(map(str, shape))}" + "-transposed" * transposed
+    name = f"{short}-{'x'.join(map(str, shape))}" + "-transposed" * transposed + "-add" * add
     if eps != 1e-6:  # noqa: PLR2004
         name += f"-eps{eps:g}"
-    params = {"shape": shape, "dtype": dtype, "eps": eps, "transposed": transposed}
+    params = {"shape": shape, "dtype": dtype, "eps": eps, "transposed": transposed, "add": add}
     return Case(name=name, params=params, speed=speed)
 
 
@@ -258,6 +356,7 @@ SPEC = KernelSpec(
         _case("bfloat16", 32768, 4096, speed=True),
         _case("bfloat16", 4096, 16384, speed=True),
         _case("float32", 4096, 8192, speed=True),
+        _case("bfloat16", 16384, 4096, add=True, speed=True),
         # To each side of a power of two; no two sizes equal.
         _case("float16", 37, 256),
         _case("bfloat16", 19, 255),
@@ -276,5 +375,11 @@ SPEC = KernelSpec(
         _case("float16", 96, 200, transposed=True),
         # An eps that weighs as much as the values: wrong inside or outside the root, it shows.
         _case("float32", 33, 512, eps=0.5),
+        # With a residual: tiles that fit and that do not, each dtype, leading axes, columns contiguous.
+        _case("float16", 32, 512, add=True),
+        _case("bfloat16", 19, 255, add=True),
+        _case("float32", 2, 3, 130, add=True),
+        _case("bfloat16", 3, 16384, add=True),
+        _case("float16", 96, 200, transposed=True, add=True),
     ],
 )

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, choose_warps, device_arch, next_power_of_2
+from kernels._launch import check_tensors, choose_by_width, choose_warps, device_arch, next_power_of_2
+from kernels._tiles import load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -62,20 +63,31 @@ class SoftmaxConfig:
     """Elements per tile from which a block has 8 warps instead of 4, so that a tile fits in its registers."""
 
 
+_BLOCKS_8 = SoftmaxConfig(occupancy=8)
+_STORE_TMA = SoftmaxConfig(occupancy=4, store_tma=True)
+_DEFAULTS = SoftmaxConfig()
+
+# By architecture, by itemsize: (longest row, configuration).
 CONFIGS = {
-    # H200, 2026-11-21, cold L2, interleaved, against the defaults: fp16 32768x2048 70.5 us (94.7), bf16
-    # 16384x8192 172 us (189), bf16 2048x32768 93.8 us (116), fp32 4096x8192 69.9 us (69.8); a copy of
-    # the same bytes takes 67 us, or 129 us for the second. Blocks on one SM overlap loads and arithmetic.
-    "sm_90": SoftmaxConfig(occupancy=8),
+    # H200, 2026-11-21, cold L2, interleaved, 8 blocks an SM (which overlap loads and arithmetic) against the
+    # defaults: fp16 32768x2048 70.5 us (94.7), bf16 16384x8192 172 us (189), bf16 2048x32768 93.8 us (116),
+    # fp32 4096x8192 69.9 us (69.8); a copy of the same bytes takes 67 us, or 129 us for the second. With 4
+    # blocks and stores by TMA, the second takes 0.77 of the time with 8 (docs/static.md). Rows of 16384 were
+    # not measured: 8 blocks make float32 spill.
+    # To be measured again: since then, tiles that fit are loaded without checks.
+    "sm_90": {
+        2: ((4096, _BLOCKS_8), (8192, _STORE_TMA), (16384, _DEFAULTS), (math.inf, _BLOCKS_8)),
+        4: ((8192, _BLOCKS_8), (math.inf, _DEFAULTS)),
+    },
 }
 # Not measured. One block per tile of rows needs no tuning to keep every multiprocessor busy.
-DEFAULT_CONFIG = SoftmaxConfig()
+DEFAULT_CONFIGS = dict.fromkeys((2, 4), ((math.inf, _DEFAULTS),))
 """For architectures that are not in the table."""
 
 
-def choose_config(arch: str) -> SoftmaxConfig:
-    """Return the configuration for `arch`."""
-    return CONFIGS.get(arch, DEFAULT_CONFIG)
+def choose_config(arch: str, *, width: int, itemsize: int) -> SoftmaxConfig:
+    """Return the configuration for `arch`, rows of `width` elements and elements of `itemsize` bytes."""
+    return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS)[itemsize], width)
 
 
 # -- kernels ----------------------------------------------------------------------------------------
@@ -87,19 +99,24 @@ def softmax_rows(
     Y: ct.Array,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
+    INSIDE: ConstBool,
     LOAD_TMA: ConstBool,
     STORE_TMA: ConstBool,
 ) -> None:
-    """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length."""
-    x = ct.load(
-        X, (ct.bid(0), 0), (TILE_M, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+    """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length.
+
+    `INSIDE` says that both divide X's sides: then no load has to be checked.
+    """
+    x = load_tile(
+        X, (ct.bid(0), 0), (TILE_M, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF, ALLOW_TMA=LOAD_TMA
     )  # [TILE_M, TILE_N]
     x = x.astype(ct.float32)
     # Subtract before scaling: scaled first, large values would lose digits that the difference still needs.
     e = ct.exp2((x - ct.max(x, 1, keepdims=True)) * LOG2_E)
     # One division per row instead of one per element.
     scale = 1.0 / ct.sum(e, 1, keepdims=True)  # [TILE_M, 1]
-    ct.store(Y, (ct.bid(0), 0), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
+    y = (e * scale).astype(Y.dtype)
+    ct.store(Y, (ct.bid(0), 0), y, check_bounds=not INSIDE, allow_tma=STORE_TMA)
 
 
 @ct.kernel
@@ -107,17 +124,21 @@ def softmax_chunks(
     X: ct.Array,
     Y: ct.Array,
     TILE_N: ConstInt,
+    INSIDE: ConstBool,
     LOAD_TMA: ConstBool,
     STORE_TMA: ConstBool,
 ) -> None:
-    """Normalise one row at a time in chunks of `TILE_N` columns, in two passes."""
+    """Normalise one row at a time in chunks of `TILE_N` columns, in two passes.
+
+    `INSIDE` says that chunks fill the row: then no load has to be checked.
+    """
     row = ct.bid(0)
     chunks = ct.cdiv(X.shape[1], TILE_N)
     row_max = ct.full((1, 1), -math.inf, dtype=ct.float32)
     row_sum = ct.zeros((1, 1), dtype=ct.float32)
     for j in range(chunks):
-        x = ct.load(
-            X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+        x = load_tile(
+            X, (row, j), (1, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF, ALLOW_TMA=LOAD_TMA
         )  # [1, TILE_N]
         x = x.astype(ct.float32)
         new_max = ct.maximum(row_max, ct.max(x, 1, keepdims=True))
@@ -130,11 +151,11 @@ def softmax_chunks(
     # Last chunk first: it is the one most likely to be in a cache still.
     for back in range(chunks):
         j = chunks - 1 - back
-        x = ct.load(
-            X, (row, j), (1, TILE_N), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=LOAD_TMA
+        x = load_tile(
+            X, (row, j), (1, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF, ALLOW_TMA=LOAD_TMA
         )  # [1, TILE_N]
         e = ct.exp2((x.astype(ct.float32) - row_max) * LOG2_E)
-        ct.store(Y, (row, j), (e * scale).astype(Y.dtype), allow_tma=STORE_TMA)
+        ct.store(Y, (row, j), (e * scale).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=STORE_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -174,18 +195,20 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
     if 0 in (m, n):
         return y
 
-    config = config or choose_config(device_arch())
+    config = config or choose_config(device_arch(), width=n, itemsize=x.element_size())
     arguments: tuple[Any, ...]
     tile_n = next_power_of_2(n)
     if tile_n <= config.max_row:
         tile_m = max(1, config.tile_elements // tile_n)
         kernel, blocks = softmax_rows, ct.cdiv(m, tile_m)
         elements = tile_m * tile_n
-        arguments = (x, y, tile_m, tile_n, config.load_tma, config.store_tma)
+        inside = m % tile_m == 0 and n == tile_n
+        arguments = (x, y, tile_m, tile_n, inside, config.load_tma, config.store_tma)
     else:
         kernel, blocks = softmax_chunks, m
         elements = config.chunk
-        arguments = (x, y, config.chunk, config.load_tma, config.store_tma)
+        inside = n % config.chunk == 0
+        arguments = (x, y, config.chunk, inside, config.load_tma, config.store_tma)
     kernel = _kernel_for(kernel, config.occupancy, choose_warps(elements, config.eight_warps_from))
     ct.launch(torch.cuda.current_stream(), (blocks,), kernel, arguments)
     return y

@@ -6,7 +6,7 @@ import functools
 import importlib.metadata
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -99,8 +99,7 @@ class CudaGraphTimer(Timer):
             if done == 0:
                 replays = max(LEAST_REPLAYS, round(BLOCK_SECONDS / self._seconds(times)))
             else:
-                # The first launch of a replay follows a pause: it only leads the others in.
-                for lane, value in zip(order[1:], times[1:], strict=True):
+                for lane, value in _kept(order, times, rounds):
                     samples[lane].append(value)
             done += 1
         return samples
@@ -124,7 +123,9 @@ class CudaGraphTimer(Timer):
         end.record()
         torch.cuda.synchronize()
         one = start.elapsed_time(end) * 1e-3 + len(launches) * self._flush_us * 1e-6
-        return max(1, min(MOST_ROUNDS, int(REPLAY_SECONDS / one)))
+        rounds = max(1, min(MOST_ROUNDS, int(REPLAY_SECONDS / one)))
+        # Even: what launches at odd and at even positions have that others have not, meets all alike.
+        return rounds if rounds == 1 else rounds - rounds % 2
 
     @cached_property
     def _flush_us(self) -> float:
@@ -205,12 +206,20 @@ def _events(count: int) -> list[Any]:
 
 
 def _order(lanes: int, rounds: int) -> list[int]:
-    """Return which launch comes when: a lead that is not kept, then rounds there and back.
+    """Return which launch comes when: a lead, then rounds there and back, then one that follows the last.
 
-    There and back, so that each launch follows itself as often as the other one.
+    There and back, so that each launch follows itself as often as the other one. Lead and end are not kept.
+    The lead follows a pause. What ends a graph reads 0.3 us longer than what another launch follows (a
+    memory-bound kernel of 76 us on an H200: 0.3 % slower); milliseconds do without the end.
     """
     forward = list(range(lanes))
     order = [0]
     for turn in range(rounds):
         order += forward if turn % 2 == 0 else forward[::-1]
-    return order
+    return order if rounds == 1 else [*order, 0]
+
+
+def _kept(order: Sequence[int], times: Sequence[float], rounds: int) -> Iterator[tuple[int, float]]:
+    """Yield the launches and times of a replay without its lead and its end."""
+    stop = len(order) if rounds == 1 else -1
+    return zip(order[1:stop], times[1:stop], strict=True)

@@ -17,6 +17,7 @@ from pytest_cutile.gpu.timer import (
     SETTLE_SECONDS,
     WINDOW_SECONDS,
     CudaGraphTimer,
+    _kept,
     _order,
 )
 
@@ -24,22 +25,37 @@ from pytest_cutile.gpu.timer import (
 @pytest.mark.parametrize("rounds", range(1, MOST_ROUNDS + 1))
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_each_launch_takes_as_many_turns(lanes, rounds):
-    lead, *kept = _order(lanes, rounds)
+    order = _order(lanes, rounds)
+    kept = [lane for lane, _ in _kept(order, [0.0] * len(order), rounds)]
     assert Counter(kept) == dict.fromkeys(range(lanes), rounds)
-    assert lead in range(lanes)
+    assert order[0] in range(lanes)
     for turn in range(rounds):  # nobody is timed twice before all others were
         assert sorted(kept[turn * lanes : (turn + 1) * lanes]) == [*range(lanes)]
 
 
 @pytest.mark.parametrize("rounds", range(2, MOST_ROUNDS + 1))
+def test_what_is_kept_neither_follows_a_pause_nor_ends_a_graph(rounds):
+    order = _order(2, rounds)
+    positions = [at for _, at in _kept(order, [*range(len(order))], rounds)]
+    assert positions == [*range(1, len(order) - 1)]
+
+
+@pytest.mark.parametrize("rounds", range(2, MOST_ROUNDS + 1, 2))
+def test_two_launches_are_at_odd_and_even_positions_alike(rounds):
+    order = _order(2, rounds)
+    kept = Counter((lane, at % 2) for lane, at in _kept(order, [*range(len(order))], rounds))
+    assert set(kept.values()) == {rounds / 2}
+
+
+@pytest.mark.parametrize("rounds", range(2, MOST_ROUNDS + 1))
 def test_two_launches_follow_themselves_as_often_as_each_other(rounds):
-    follows = Counter(itertools.pairwise(_order(2, rounds)))
+    follows = Counter(itertools.pairwise(_order(2, rounds)[:-1]))
     assert abs(follows[0, 0] - follows[1, 1]) <= 1
     assert abs(follows[1, 0] - follows[0, 1]) <= 1
 
 
 def test_drift_acts_on_both_alike():
-    order = _order(2, 4)[1:]
+    order = _order(2, 4)[1:-1]
     positions = [[at for at, lane in enumerate(order) if lane == which] for which in (0, 1)]
     assert sum(positions[0]) == sum(positions[1])
 
@@ -94,8 +110,8 @@ def test_a_block_takes_its_time_flushes_included(monkeypatch, us, flush_us):
     monkeypatch.setattr(PretendTimer, "_flush_us", flush_us)
     timer = PretendTimer(us)
     timer.time()
-    replay = (1 + timer.rounds) * (us + flush_us) * 1e-6
-    first = replay + (1 + timer.rounds) * 2 * us * 1e-6  # the slow one, which the number is taken from
+    replay = (2 + timer.rounds) * (us + flush_us) * 1e-6
+    first = replay + (2 + timer.rounds) * 2 * us * 1e-6  # the slow one, which the number is taken from
     assert BLOCK_SECONDS / first - 0.51 <= timer.replays <= BLOCK_SECONDS / replay + 0.51
 
 

@@ -25,7 +25,9 @@ by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 HALF = {"dtype": torch.float16}
 
 # Timed on workloads that others chose: what matters is that figures can be compared.
-PUBLISHED = {"fmha"}
+PUBLISHED = {"fmha", "mla"}
+# One token of one sequence is what a user alone waits for; it takes a few us, and they are all latency.
+ONE_TOKEN = {"attention_decode", "mla_decoding"}
 # Timed although they last a few microseconds, as they do in a model: what matters is that they stay so short.
 SHORT = {"moe_routing"}
 
@@ -145,10 +147,10 @@ def half(*shape, **kwargs):
         (*[half(1, 2, 3, 64)] * 3, -1.0, ValueError, "scale must be a positive number, got -1.0"),
         (*[half(1, 2, 3, 64)] * 3, float("nan"), ValueError, "scale must be a positive number, got nan"),
         (
-            *[half(1, 1, 1, 64).expand(65536, 1, 1, 64)] * 3,
+            *[half(1, 1, 1, 64).expand(65536, 32768, 1, 64)] * 3,
             None,
             ValueError,
-            "at most 65535 batches and heads",
+            "65536 batches of 32768 heads of 1 queries are too many for one launch",
         ),
     ],
 )
@@ -177,12 +179,13 @@ def test_nothing_is_launched_for_nothing():
 def test_case_names_are_unique_and_some_are_timed(spec):
     names = [case.name for case in spec.cases]
     assert len(set(names)) == len(names)
-    assert 2 <= sum(case.speed for case in spec.cases) <= (6 if spec.name in PUBLISHED else 4)
+    # Several variants (with a residual, interleaved) of several shapes: 4 would leave some untimed.
+    assert 2 <= sum(case.speed for case in spec.cases) <= (8 if spec.name in PUBLISHED else 6)
 
 
 @by_name
 def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
-    """At 85 % of what an H200 can do: 4.8 TB/s, 989 TFLOPS of float16, half of that of tfloat32.
+    """At 85 % of what an H200 can do: 4.8 TB/s, 989 TFLOPS of float16, half for tfloat32, twice for fp8.
 
     Longer ones cost time and tell no more; a published workload is taken as it is.
     """
@@ -190,10 +193,13 @@ def test_timed_cases_last_40_to_400_us_on_an_h200(spec):
         if not case.speed:
             continue
         work = spec.work_of(case)
-        flops_per_us = (495e6 if work.dtype == "tfloat32" else 989e6) * 0.85
+        peak = {"tfloat32": 495e6, "float8_e4m3fn": 1979e6, "float8_e5m2": 1979e6}.get(work.dtype, 989e6)
+        flops_per_us = peak * 0.85
         us = max(work.flops / flops_per_us, work.bytes / (4.8e6 * 0.85))
         if spec.name in SHORT:
             assert us < 40, case.name
+            continue
+        if spec.name in ONE_TOKEN and case.params["b"] == 1 and us < 40:
             continue
         assert 40 < us < (11e3 if spec.name in PUBLISHED else 400), case.name
         if not work.flops:
@@ -247,7 +253,7 @@ def test_fmha_sums_over_keys_or_over_dimensions():
 
 def test_transposed_cases_are_views():
     params = case_of(matmul.SPEC, "bf16-192x320x448-transposed_ab").params
-    a, b = matmul.SPEC.inputs(make_tensor, **params)
+    a, b = matmul.SPEC.inputs(make_tensor, **params).values()
     assert (a.shape, a.stride()) == ((192, 448), (1, 192))
     assert (b.shape, b.stride()) == ((448, 320), (1, 448))
     params = case_of(fmha.SPEC, "fp16-2x4_2x190_260x64-heads_inside").params
@@ -256,7 +262,7 @@ def test_transposed_cases_are_views():
 
 
 def test_float32_matmul_inputs_survive_the_tensor_core():
-    for operand in matmul.SPEC.inputs(make_tensor, m=7, n=5, k=3, dtype="float32", transposed="b"):
+    for operand in matmul.SPEC.inputs(make_tensor, m=7, n=5, k=3, dtype="float32", transposed="b").values():
         assert operand.std() > 0.5
         assert not (operand.contiguous().view(torch.int32) & 0x1FFF).any()
 
@@ -339,9 +345,10 @@ def test_choose_warps_keeps_to_what_every_compiler_accepts():
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_121", "sm_999"])
 def test_every_architecture_has_a_configuration(arch):
-    assert matmul.choose_config(arch, itemsize=4).tile_k * 2 == matmul.choose_config(arch, itemsize=2).tile_k
-    assert softmax.choose_config(arch).max_row == 16384
-    assert rms_norm.choose_config(arch).tile_elements > 0
+    for width in (1, 4096, 100_000):
+        for itemsize in (2, 4):
+            assert softmax.choose_config(arch, width=width, itemsize=itemsize).max_row == 16384
+            assert rms_norm.choose_config(arch, width=width, itemsize=itemsize).tile_elements > 0
     for causal in (False, True):
         narrow, wide = (fmha.choose_config(arch, head_dim=d, causal=causal) for d in (128, 256))
         assert wide.tile_m * wide.tile_n <= narrow.tile_m * narrow.tile_n

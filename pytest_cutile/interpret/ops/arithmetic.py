@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from fractions import Fraction
@@ -101,7 +102,10 @@ def _fma(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
 
 @operation("remf")
 def _remf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
-    return torch.fmod(*_two(frame, op))
+    lhs, rhs = _two(frame, op)
+    wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
+    with np.errstate(invalid="ignore"):  # torch's gives NaN where the quotient overflows
+        return torch.from_numpy(np.fmod(lhs.to(wide).numpy(), rhs.to(wide).numpy())).to(lhs.dtype)
 
 
 @operation("maxf", "minf")
@@ -111,7 +115,10 @@ def _extreme(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     if op.attributes["propagate_nan"]:
         found = (torch.maximum if largest else torch.minimum)(lhs, rhs)
     else:
-        found = (torch.fmax if largest else torch.fmin)(lhs, rhs)
+        # Of a signalling NaN and a number, fmax of C makes NaN, a GPU the number.
+        found = (torch.maximum if largest else torch.minimum)(
+            torch.where(lhs.isnan(), rhs, lhs), torch.where(rhs.isnan(), lhs, rhs)
+        )
     # Zeros are ordered by their sign.
     if not found.all():
         zeros = (lhs == 0) & (rhs == 0)
@@ -130,9 +137,16 @@ def _absf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return torch.abs(frame[op.operands["source"]])
 
 
+def _with_numpy(function: np.ufunc, value: torch.Tensor) -> torch.Tensor:
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.asarray(function(value.numpy())))
+
+
 _FUNCTIONS = {
     **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "rsqrt")},
-    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil")},
+    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "tanh", "floor", "ceil")},
+    # torch's are infinite where the exponential overflows and half of it does not.
+    **{name: functools.partial(_with_numpy, getattr(np, name)) for name in ("sinh", "cosh")},
 }
 
 
@@ -266,6 +280,8 @@ def _divi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     if op.attributes["signed"] == "unsigned":
         return _unsigned_division(lhs, rhs, op.attributes["rounding"])[0]
+    # Nothing says what a division by zero is. This is what an H200 makes of it, here and below: the quotient
+    # has all bits set before it is rounded, and the rest is then the dividend.
     zero = rhs == 0
     divisor = torch.where(zero, torch.ones_like(rhs), rhs)
     overflows = (divisor == -1) & (lhs == torch.iinfo(lhs.dtype).min)
@@ -274,10 +290,12 @@ def _divi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     if rounding == "positive_inf":
         quotient = -torch.div(-lhs, divisor, rounding_mode="floor")
         quotient = torch.where(lhs == torch.iinfo(lhs.dtype).min, _ceil_of_lowest(lhs, divisor), quotient)
+        by_zero = (lhs > 0).to(lhs.dtype) - 1
     else:
         how = "floor" if rounding == "negative_inf" else "trunc"
         quotient = torch.div(lhs, divisor, rounding_mode=how)
-    return torch.where(zero, torch.full_like(quotient, -1), quotient)  # all bits set, as the hardware has it
+        by_zero = -1 - ((lhs < 0) & (how == "floor")).to(lhs.dtype)
+    return torch.where(zero, by_zero, quotient)
 
 
 def _ceil_of_lowest(lhs: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
@@ -291,7 +309,7 @@ def _remi(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     if op.attributes["signed"] == "unsigned":
         return _unsigned_division(lhs, rhs, "zero")[1]
     safe = torch.where((rhs == 0) | (rhs == -1), torch.ones_like(rhs), rhs)
-    return torch.where(rhs == 0, lhs, torch.fmod(lhs, safe))
+    return torch.where(rhs == 0, torch.full_like(lhs, -1), torch.fmod(lhs, safe))
 
 
 def _unsigned_division(
@@ -315,10 +333,9 @@ def _unsigned_division(
     if rounding == "positive_inf":
         quotient = quotient + (rest != 0).to(quotient.dtype)
     zero = rhs == 0
-    return (
-        torch.where(zero, torch.full_like(lhs, -1) if dtype != torch.bool else zero, wrap(quotient, dtype)),
-        torch.where(zero, lhs, wrap(rest, dtype)),
-    )
+    all_bits = torch.full_like(lhs, -1) if dtype != torch.bool else zero
+    by_zero = torch.zeros_like(lhs) if rounding == "positive_inf" else all_bits
+    return torch.where(zero, by_zero, wrap(quotient, dtype)), torch.where(zero, all_bits, wrap(rest, dtype))
 
 
 @operation("maxi", "mini")
@@ -353,6 +370,8 @@ def _bitwise(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
 def _shift(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     width = bits_of(lhs)
+    if width == 64:  # noqa: PLR2004
+        rhs = rhs & 0xFFFFFFFF  # PTX, `shl`: the count has 32 bits, and the rest of it is dropped
     beyond = ordered_unsigned(rhs) >= ordered_unsigned(torch.full_like(rhs, width))
     by = torch.where(beyond, torch.zeros_like(rhs), rhs)
     if op.name == "shli":

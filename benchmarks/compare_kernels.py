@@ -1,0 +1,70 @@
+"""Time the kernels in `kernels/` beside TileGym and what a PyTorch user would call, in one run.
+
+    python -m benchmarks.compare_kernels [matmul ...] [--case fp16] [--device 0,1] [--json F] [--markdown F]
+    python -m benchmarks.compare_kernels --from F [F ...] --markdown docs/comparison.md
+
+Each case of `benchmarks/suite/NAME.py`: our kernel with its committed configuration, checked against its
+float64 reference, and every peer that is installed, all taking turns under the speed gate's timer (cold L2).
+A peer that computes something else is marked, one that raises is listed with its reason, and a figure above
+what the chip can do is called impossible. `--from` renders what other runs wrote, and needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparison.case import start_comparing
+from benchmarks.comparison.page import case_text, merged, page, summary_text
+from benchmarks.gpu_runs.measure import MakeTimer, gpu_timer
+from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
+
+CASE_SECONDS = 300.0
+"""After so long a case is given up: torch.compile may try many algorithms, but not for ever."""
+
+
+def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
+    """Compare what the command line names; return 1 if a case could not be compared."""
+    options = _parse(argv)
+    if options.source:
+        documents = [json.loads(file.read_text(encoding="utf-8")) for file in options.source]
+        complete = True
+    else:
+        without = [name for name in options.without.split(",") if name]
+        start = partial(start_comparing, devices=options.device, make_timer=make_timer, without=without)
+        document, complete = run_jobs(options, start, _show_case, case_seconds=CASE_SECONDS)
+        documents = [document]
+    print("\n" + summary_text(merged(documents)))
+    if options.markdown:
+        options.markdown.write_text(page(documents), encoding="utf-8")
+    return 0 if complete else 1
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compare_kernels", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="file of benchmarks/suite, or file[case; default: all"
+    )
+    add_options(parser)
+    parser.add_argument("--without", default="", metavar="PEER,...", help="peers to leave out")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
+    parser.add_argument(
+        "--from", dest="source", type=Path, nargs="+", metavar="FILE", help="measure nothing: read these"
+    )
+    return parser.parse_args(argv)
+
+
+def _show_case(job: Job, found: Mapping[str, Any]) -> None:
+    del job  # the text says which it is
+    print("\n" + case_text(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

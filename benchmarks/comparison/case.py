@@ -1,0 +1,120 @@
+"""Time one case of a kernel beside all that computes the same, on one GPU, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks.gpu_runs.agreement import check_exactly, describe_difference
+from benchmarks.gpu_runs.gpu_state import guarded, raise_if_broken, release_memory
+from benchmarks.gpu_runs.measure import (
+    MakeTimer,
+    environment_of,
+    figures,
+    plain_ratio,
+    plain_work,
+    ratio_of,
+    time_in_turns,
+)
+from benchmarks.gpu_runs.processes import Handler, describe
+from benchmarks.gpu_runs.runs import Job
+from benchmarks.gpu_runs.suites import Prepared, prepare
+from benchmarks.tuner.candidates import share_cache
+from pytest_cutile.core.timing import Launch, Timer
+
+COPY = "copy"
+"""Name of the peer that only moves as many bytes ("copy", or "copy-..."): its result is not compared."""
+WARM_UP_CALLS = 3
+"""The first call of a peer compiles it, or tries algorithms."""
+
+
+def start_comparing(
+    number: int, *, devices: Sequence[int], make_timer: MakeTimer, without: Sequence[str]
+) -> Handler:
+    """Prepare the process that compares on one GPU."""
+    import torch
+
+    from pytest_cutile.gpu import nvml
+
+    nvml.choose_gpu(devices[number])
+    share_cache()
+    # The kernels multiply float32 as tfloat32: so may the peers.
+    torch.set_float32_matmul_precision("high")
+    torch.set_grad_enabled(False)
+    timer = make_timer()
+    return guarded(partial(_compare, timer, tuple(without)), timer.device.torch_device)
+
+
+def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
+    """Compare a case; return what was found as plain data for a JSON file.
+
+    Raises:
+        Broken: a peer left the GPU in an error.
+        Exception: our own launch is wrong, or raised.
+    """
+    import torch
+
+    release_memory()
+    case = prepare(job.suite, job.case, timer.device.torch_device, arch=timer.device.arch)
+    check_exactly(case)
+    if case.suite.spec.check.get("mutates"):
+        case = prepare(job.suite, job.case, timer.device.torch_device)
+    ours = case.launcher()
+    expected = ours()
+    missing: dict[str, str] = dict.fromkeys(without, "left out on the command line")
+    differs: dict[str, str] = {}
+    lanes: dict[str, Launch] = {}
+    try:
+        found = case.suite.peers(case.inputs, dict(case.case.params))
+    except Exception as error:  # noqa: BLE001 - our own figures are worth having without them
+        found, missing["peers"] = {}, describe(error)
+    for name, launch in found.items():
+        if name in missing:
+            continue
+        try:
+            said = _try(timer, launch, None if name.split("-")[0] == COPY else expected, case)
+        except Exception as error:  # noqa: BLE001 - whatever a peer raises, the others are still of interest
+            missing[name] = describe(error).partition("\n")[0]
+            why = f"{name}: {missing[name]} (it leaves the GPU in an error: leave it out with --without)"
+            raise_if_broken(timer.device.torch_device, why)
+            continue
+        lanes[name] = launch
+        if said is not None:
+            differs[name] = said
+    del expected
+    own, *others = time_in_turns(timer, [ours, *lanes.values()], case.inputs)
+    work = case.suite.spec.work_of(case.case)
+    return {
+        "kernel": case.suite.spec.name,
+        "suite": job.suite,
+        "case": job.case,
+        "params": dict(case.case.params),
+        "of_tilegym": case.case.name in case.suite.of_tilegym,
+        "work": plain_work(work),
+        "ours": figures(timer, work, own),
+        "peers": {
+            name: {
+                **figures(timer, work, blocks),
+                "ratio": plain_ratio(ratio_of(blocks, own)),
+                "differs": differs.get(name),
+            }
+            for name, blocks in zip(lanes, others, strict=True)
+        },
+        "missing": missing,
+        "problems": list(timer.problems()),
+        "sm_clock_mhz": timer.sm_clock_mhz(),
+        "uuid": timer.device.uuid,
+        "l2_bytes": torch.cuda.get_device_properties(0).L2_cache_size if torch.cuda.is_available() else None,
+        "environment": environment_of(timer),
+    }
+
+
+def _try(timer: Timer, launch: Callable[[], object], expected: Any, case: Prepared) -> str | None:
+    """Run a peer as often as it needs to be ready, and once in a graph; return how its result differs."""
+    result = None
+    for _ in range(WARM_UP_CALLS):
+        result = launch()
+    said = describe_difference(result, expected, case.inputs) if expected is not None else None
+    timer.time_block([launch])
+    return said

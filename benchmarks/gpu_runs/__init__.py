@@ -1,0 +1,1 @@
+"""What tuning and comparing share: suites of cases, a process for every GPU, times, checks, tables."""

@@ -1,0 +1,117 @@
+"""Do two launches compute the same? Coarsely for many configurations, sharply for the one that is kept."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu_runs.suites import Prepared
+from pytest_cutile.gpu.check import KernelMismatch, run_check
+from pytest_cutile.gpu.trees import describe, named_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+CHUNK = 1 << 24
+"""Elements compared at a time, so that many processes can compare on one GPU."""
+LEAST_TOLERANCE = 1e-4
+"""Of float32 results, whose sums and exponentials differ by more than a rounding."""
+SHARP_FLOPS = 4e12
+"""Operations per launch up to which the gate's own bounds are used: they need the float64 reference up to
+a dozen times, which takes an H200 some seconds."""
+
+
+def check_exactly(case: Prepared, config: Any = None) -> None:
+    """Compare a launch with its float64 reference: by the gate's bounds where affordable, else coarsely.
+
+    Args:
+        case: with its arguments.
+        config: None is the one that the launcher chooses.
+
+    Raises:
+        KernelMismatch: it is wrong.
+        Exception: whatever launch or reference raise.
+    """
+    spec = case.suite.spec
+    if spec.work_of(case.case).flops > SHARP_FLOPS:
+        said = describe_difference(case.launcher(config)(), case.exact(), case.inputs)
+        if said is not None:
+            raise KernelMismatch(said)
+        return
+    given = case.inputs
+    keys = tuple(given) if isinstance(given, Mapping) else None
+    values = (
+        tuple(given.values())
+        if isinstance(given, Mapping)
+        else tuple(given)
+        if isinstance(given, tuple | list)
+        else (given,)
+    )
+    run_check(
+        _positional(spec.launch, keys, {} if config is None else {"config": config}),
+        values,
+        {},
+        reference=_positional(spec.reference, keys, {}),
+        reduction=spec.reduction_of(case.case),
+        **spec.check,
+    )
+
+
+def _positional(
+    function: Callable[..., Any], keys: tuple[str, ...] | None, more: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return `function` with arguments by position, as `run_check` takes them."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if keys is None:
+            return function(*args, **more)
+        return function(**dict(zip(keys, args, strict=True)), **more)
+
+    return call
+
+
+def describe_difference(got: Any, expected: Any, inputs: Any) -> str | None:
+    """Say how two results differ, coarsely; None if they do not.
+
+    Each element has to agree within a few roundings of the coarsest dtype involved, relative to its value
+    and to the root mean square of all: enough to see a tile that is missing, read twice or misplaced.
+
+    Args:
+        got: a tensor, or a tree of them. Where one side has more tensors, the others are not compared.
+        expected: likewise.
+        inputs: their dtypes say how coarse the arithmetic is.
+    """
+    left, right = list(named_tensors(got, "output")), list(named_tensors(expected, "output"))
+    if not left or not right:
+        return f"returned {describe(got)}, not {describe(expected)}"
+    rounding = max((_eps(tensor) for _, tensor in named_tensors(inputs, "input")), default=0.0)
+    for (name, own), (_, other) in zip(left, right, strict=False):
+        if own.numel() != other.numel():
+            return f"{name} is {describe(own)}, not {describe(other)}"
+        tolerance = max(LEAST_TOLERANCE, rounding, 4 * _eps(own), 4 * _eps(other))
+        if (wrong := _count_differences(own, other, tolerance)) > 0:
+            return f"{name}: {wrong:,} of {own.numel():,} elements differ by more than {tolerance:.2g}"
+    return None
+
+
+def _eps(tensor: torch.Tensor) -> float:
+    import torch
+
+    return float(torch.finfo(tensor.dtype).eps) if tensor.dtype.is_floating_point else 0.0
+
+
+def _count_differences(own: torch.Tensor, other: torch.Tensor, tolerance: float) -> int:
+    if not own.numel():
+        return 0
+    own, other = own.detach().reshape(-1), other.detach().reshape(-1)
+    squares = sum(float(part.float().nan_to_num(0, 0, 0).square().sum()) for part in other.split(CHUNK))
+    rms = math.sqrt(squares / other.numel())
+    wrong = 0
+    for a, b in zip(own.split(CHUNK), other.split(CHUNK), strict=True):
+        x, y = a.float(), b.to(a.device).float()
+        close = (x - y).abs() <= tolerance * (y.abs() + rms)
+        wrong += int((~(close | (x == y) | (x.isnan() & y.isnan()))).sum())
+    return wrong

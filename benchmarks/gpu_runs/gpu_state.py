@@ -1,0 +1,49 @@
+"""What the tuner and the comparison do about a GPU's memory, and about errors that stay in a process."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from functools import partial
+from typing import Any
+
+from benchmarks.gpu_runs.processes import Broken, Handler, describe
+
+
+def release_memory() -> None:
+    """Let go of what the last case left: its memory, and what torch.compile remembers of code it compiled.
+
+    After a few shapes for one piece of code torch.compile gives up and runs it eagerly.
+    """
+    import torch
+
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def guarded(handle: Handler, device: str) -> Handler:
+    """Return `handle` so that it raises Broken where it leaves `device` in an error, which then stays."""
+    return partial(_guarded, handle, device)
+
+
+def _guarded(handle: Handler, device: str, task: Any) -> Any:
+    try:
+        return handle(task)
+    except Exception as error:
+        raise_if_broken(device, describe(error))
+        raise
+
+
+def raise_if_broken(device: str, why: str) -> None:
+    """Raise Broken(why) if the GPU answers nothing but errors."""
+    if device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        raise Broken(why) from error

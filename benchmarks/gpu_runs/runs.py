@@ -1,0 +1,98 @@
+"""A run over many cases: on which GPUs, for how long, and where the figures go after every case."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_runs.processes import Pool, Start
+from benchmarks.gpu_runs.suites import select
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One case to measure."""
+
+    suite: str
+    """Name of the suite."""
+    case: str
+    """Name of the case."""
+
+    def __str__(self) -> str:
+        return f"{self.suite}[{self.case}]"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what both commands understand."""
+    parser.add_argument("--case", default="", metavar="TEXT", help="only cases whose name contains it")
+    parser.add_argument(
+        "--device", type=_devices, default=[0], metavar="0,1", help="GPUs, to share the cases"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no case after so long"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, after every case")
+
+
+def _devices(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def run_jobs(
+    options: argparse.Namespace,
+    start: Start,
+    show: Callable[[Job, Mapping[str, Any]], None],
+    *,
+    case_seconds: float,
+) -> tuple[dict[str, Any], bool]:
+    """Measure the cases that the command line names; return the document, and whether all is in it.
+
+    Args:
+        options: of `add_options`, and `names`.
+        start: prepares the process of a GPU, whose handler takes a Job and returns plain data, with the
+            environment under "environment".
+        show: prints a case.
+        case_seconds: after so long a case is given up.
+    """
+    begun = time.monotonic()
+    jobs = [Job(suite=suite, case=case) for suite, case in select(options.names, options.case)]
+    if not jobs:
+        raise SystemExit(f"no case has {options.case!r} in its name")
+    document: dict[str, Any] = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "environment": {},
+        "cases": [],
+        "errors": {},
+    }
+    done = 0
+    with Pool(min(len(options.device), len(jobs)), start, task_seconds=case_seconds, nested=True) as pool:
+        for number, outcome in pool.run(jobs, until=begun + options.budget):
+            done += 1
+            if outcome.error is not None:
+                document["errors"][str(jobs[number])] = outcome.error
+                print(f"\n{jobs[number]}\n  FAILED: {outcome.error}")
+            else:
+                document["environment"] = outcome.value.pop("environment")
+                document["cases"].append(outcome.value)
+                show(jobs[number], outcome.value)
+            print(f"  {done} of {len(jobs)} cases, {time.monotonic() - begun:.0f} s")
+            sys.stdout.flush()
+            if options.json:
+                write_document(options.json, document)
+    if done < len(jobs):
+        print(f"\n{len(jobs) - done} cases were not begun: the budget of {options.budget:g} s was spent.")
+    return document, done == len(jobs) and not document["errors"]
+
+
+def write_document(file: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON file that is a whole one whenever this process ends."""
+    beside = file.with_name(f"{file.name}.part")
+    beside.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
+    beside.replace(file)

@@ -1,0 +1,34 @@
+"""Peers that several kernels have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_cutile import Work
+
+
+def copy_of(work: Work) -> Callable[[], object]:
+    """Return a plain copy that moves as many bytes as `work`: half of them read, half of them written."""
+    source = torch.zeros(int(work.bytes) // 2, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` as torch.compile makes it, given time; it compiles at the first call."""
+    result: Callable[..., Any] = torch.compile(function, mode="max-autotune-no-cudagraphs")
+    return result
+
+
+def has_tilegym() -> bool:
+    """Say whether TileGym can be imported; it is optional."""
+    try:
+        import tilegym  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""What is timed of the attention of one token, beside what, and which configurations may be fast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from kernels import attention_decode as MODULE  # noqa: N812 - the name that every suite has
+from kernels.attention_decode import AttentionDecodeConfig
+from pytest_cutile import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+def _case(dtype: str, b: int, h: int, h_kv: int, n: int, d: int) -> Case:
+    return MODULE._case(dtype, b, h, h_kv, n, d, speed=True)  # noqa: SLF001 - it names cases
+
+
+# What `test_perf` of TileGym's tests/ops/test_flash_decode.py runs: there is no benchmark script for it.
+TILEGYM = tuple(
+    _case("float16", 1, 32, 32 // group, n, 128)
+    for group in (1, 4, 8)
+    for n in (512, 1024, 2048, 4096, 8192, 16384, 31079)
+)
+# Llama 3 8B and 70B, from one sequence to a full batch, at most 2 GiB of cache.
+MODELS = tuple(
+    _case("bfloat16", b, h, 8, n, 128)
+    for h in (32, 64)
+    for b, n in ((1, 1024), (1, 8192), (1, 131072), (4, 8192), (8, 32768), (16, 2048), (64, 1024), (64, 8000))
+)
+# The other head dimensions.
+DIMS = (_case("bfloat16", 8, 32, 8, 8192, 64), _case("bfloat16", 8, 16, 8, 8192, 256))
+CASES: tuple[Case, ...] = tuple(
+    {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *MODELS, *DIMS) if case.speed}.values()
+)
+
+
+def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
+    """Yield the configurations worth trying for a case on `arch`.
+
+    More blocks and longer latencies are more bytes under way; fewer and longer parts are less to merge. What
+    a part costs, in tiles: 0.01 cuts nearly as finely as there are slots, 0.1 and 1 leave some of them empty
+    when the cache is short, and 100 does not cut: one launch instead of two.
+    """
+    dependent = MODULE.choose_config(arch).dependent_merge
+    common: dict[str, Any] = {"dependent_merge": dependent}
+    tiles = (32, 64) if d > 128 else (64, 128)
+    for tile_n, occupancy, part_cost in product(tiles, (1, 2, 3, 4), (0.01, 0.1)):
+        yield AttentionDecodeConfig(tile_n=tile_n, occupancy=occupancy, part_cost=part_cost, **common)
+    for tile_n, occupancy, latency in product(tiles, (1, 2, 3), (None, 2, 8)):
+        yield AttentionDecodeConfig(tile_n=tile_n, occupancy=occupancy, latency=latency, **common)
+    for occupancy, part_cost in product((1, 2), (0.03, 1.0, 100.0)):
+        yield AttentionDecodeConfig(occupancy=occupancy, part_cost=part_cost, **common)
+    # Queries as rows: 16 of them, most empty, on the tensor cores' older instruction.
+    for tile_n, occupancy in product((64, 128), (1, 2, 3)):
+        yield AttentionDecodeConfig(keys_first=False, tile_n=tile_n, occupancy=occupancy, **common)
+    yield AttentionDecodeConfig(tile_n=128, occupancy=1, num_worker_warps=8, **common)
+    yield AttentionDecodeConfig(tile_n=128, occupancy=2, num_worker_warps=8, **common)
+    if dependent:
+        # What is it worth?
+        yield replace(MODULE.choose_config(arch), dependent_merge=False)
+
+
+def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
+    """Return what else computes the same, and a copy that moves as many bytes."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    b, h, h_kv, d = (params[name] for name in ("b", "h", "h_kv", "d"))
+    k, v = args["k"], args["v"]
+    q = args["q"].reshape(b, h, 1, d)
+    # The queries of a group as rows, which plain attention takes: what one does who knows.
+    rows = q.reshape(b, h_kv, h // h_kv, d)
+
+    def torch_with(backend: SDPBackend | None, queries: Any) -> Callable[[], object]:
+        gqa = queries is q and h != h_kv
+
+        def run() -> object:
+            if backend is None:
+                return scaled_dot_product_attention(queries, k, v, enable_gqa=gqa)
+            with sdpa_kernel(backend):
+                return scaled_dot_product_attention(queries, k, v, enable_gqa=gqa)
+
+        return run
+
+    moved = torch.empty(int(MODULE.work(**params).bytes) // 2, dtype=torch.uint8, device=q.device)
+    target = torch.empty_like(moved)
+    found = {
+        "torch": torch_with(None, q),
+        "cudnn": torch_with(SDPBackend.CUDNN_ATTENTION, q),
+        "flash": torch_with(SDPBackend.FLASH_ATTENTION, q),
+        "torch-rows": torch_with(None, rows),
+        "flash-rows": torch_with(SDPBackend.FLASH_ATTENTION, rows),
+        "copy": lambda: target.copy_(moved),
+    }
+    try:
+        import tilegym
+    except ImportError:
+        return found
+    scale = d**-0.5
+    found["tilegym"] = lambda: tilegym.ops.fmha_decode(q, k, v, sm_scale=scale, backend="cutile")
+    return found

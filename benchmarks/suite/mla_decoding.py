@@ -1,0 +1,137 @@
+"""What is timed of latent attention of one token, beside what, and which configurations may be fast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from kernels import mla_decoding as MODULE  # noqa: N812 - the name that every suite has
+from kernels.mla_decoding import MlaDecodingConfig
+from pytest_cutile import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+def _case(dtype: str, b: int, h: int, n: int, d: int, cache_dtype: str | None = None) -> Case:
+    return MODULE._case(  # noqa: SLF001 - it names cases
+        dtype, b, h, n, d, cache_dtype=cache_dtype, speed=True
+    )
+
+
+# What TileGym's bench_mla_decoding.py runs: one sequence, 16 heads, the split-kv kernel.
+TILEGYM = tuple(
+    _case("float16", 1, 16, n, d)
+    for d in (128, 512)
+    for n in (256, 512, 1024, 2048, 4096, 8192, 16384, 11043)
+)
+# DeepSeek-V3: all heads on one GPU, or those of one of eight; a 16-bit cache, or one of either 8-bit format.
+MODELS = tuple(
+    _case("bfloat16", b, h, n, 512, cache_dtype)
+    for h in (16, 128)
+    for b, n in ((1, 4096), (1, 131072), (16, 4096), (64, 4096), (128, 5000))
+    for cache_dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+)
+CASES: tuple[Case, ...] = tuple(
+    {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *MODELS) if case.speed}.values()
+)
+
+
+# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
+# and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
+FEW_HEADS = ((32, 4, 1), (64, 4, 1), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
+FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 2), (32, 4, 1))
+MANY_HEADS = (
+    (64, 64, False, None, 8),
+    (64, 32, False, None, 8),
+    (64, 64, True, None, 8),
+    (32, 64, True, None, 8),
+    (64, 64, False, 2, 4),
+    (64, 64, False, 2, 8),
+    (128, 32, False, 2, 8),
+    (128, 64, False, 2, 8),
+)
+
+
+def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDecodingConfig]:
+    """Yield the configurations worth trying for a case on `arch`.
+
+    What a part costs, in tiles: 0.01 cuts nearly as finely as there are slots, 0.1 and 1 leave some of them
+    empty when the cache is short, and 100 does not cut: one launch instead of two.
+    """
+    eight_bit = cache_dtype.startswith("float8")
+    best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2)
+    common: dict[str, Any] = {"dependent_merge": best.dependent_merge}
+    if h < MODULE.MANY_HEADS:
+        shapes = FEW_HEADS_8BIT if eight_bit else FEW_HEADS
+        for (tile_n, warps, occupancy), (part_cost, latency) in product(
+            shapes, ((0.01, 4), (0.1, 4), (1.0, 4), (100.0, 4), (0.01, None), (0.01, 8))
+        ):
+            yield MlaDecodingConfig(
+                tile_n=tile_n,
+                num_worker_warps=warps,
+                occupancy=occupancy,
+                part_cost=part_cost,
+                latency=latency,
+                **common,
+            )
+    else:
+        for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, latency) in product(
+            MANY_HEADS, ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2))
+        ):
+            # Clusters came with the same architecture as dependent launches.
+            if num_ctas is None or best.dependent_merge:
+                yield MlaDecodingConfig(
+                    tile_h=tile_h,
+                    tile_n=tile_n,
+                    keys_first=keys_first,
+                    num_ctas=num_ctas,
+                    num_worker_warps=warps,
+                    part_cost=part_cost,
+                    latency=latency,
+                    **common,
+                )
+    if best.dependent_merge:
+        # What is it worth?
+        yield replace(best, dependent_merge=False)
+
+
+def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
+    """Return what else computes the same, and a copy that moves as many bytes.
+
+    Of an 8-bit cache nobody else here has a kernel: PyTorch's convert it first, which is part of their time.
+    """
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, qpe, kv, kpe, scale = (args[name] for name in ("q", "qpe", "kv", "kpe", "scale"))
+    same = kv.dtype == q.dtype
+
+    def eager(q: Any, qpe: Any, kv: Any, kpe: Any) -> Any:
+        values, positions = kv.to(q.dtype), kpe.to(q.dtype)
+        s = (
+            torch.matmul(q, values.transpose(1, 2)).float()
+            + torch.matmul(qpe, positions.transpose(1, 2)).float()
+        )
+        return torch.matmul(torch.softmax(s * scale, -1).to(q.dtype), values)
+
+    compiled = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
+    moved = torch.empty(int(MODULE.work(**params).bytes) // 2, dtype=torch.uint8, device=q.device)
+    target = torch.empty_like(moved)
+    found: dict[str, Callable[[], object]] = {
+        "torch": lambda: eager(q, qpe, kv, kpe),
+        "compile": lambda: compiled(q, qpe, kv, kpe),
+        "copy": lambda: target.copy_(moved),
+    }
+    if not same:
+        return found
+    # Heads as the queries of one head, over a cache that was joined beforehand: what one does who knows.
+    queries, keys = torch.cat([q, qpe], -1)[:, None], torch.cat([kv, kpe], -1)[:, None]
+    found["sdpa"] = lambda: scaled_dot_product_attention(queries, keys, kv[:, None], scale=scale)
+    try:
+        import tilegym
+    except ImportError:
+        return found
+    found["tilegym"] = lambda: tilegym.ops.mla_decoding_split_kv(q, qpe, kv, kpe, scale, backend="cutile")
+    return found

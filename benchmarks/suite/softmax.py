@@ -1,0 +1,71 @@
+"""Softmax: TileGym's bench_softmax.py (4096 rows of 1024 to 16384, four variants) and its peers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.suite._peers import compiled, copy_of, has_tilegym
+from kernels import softmax as MODULE  # noqa: N812
+from kernels.softmax import SoftmaxConfig, _case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_cutile import Case
+
+_TILEGYM = [
+    _case(dtype, 4096, n, speed=True)
+    for dtype in ("float32", "bfloat16")
+    for n in (1024, 2048, 4096, 8192, 16384)
+]
+_TIMED = [case for case in MODULE.SPEC.cases if case.speed]
+CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM)}.values())
+
+TILEGYM_VARIANTS = ("use_tma", "use_chunked", "use_multi_wave")
+
+
+def configs(arch: str, **params: Any) -> Iterator[SoftmaxConfig]:
+    """Yield rows in one tile (one row or several) and in chunks, stores through TMA or not, any occupancy."""
+    del arch
+    row = 1 << (params["n"] - 1).bit_length()
+    spaces: list[tuple[int, dict[str, int]]] = [
+        (chunk, {"max_row": 1, "chunk": chunk}) for chunk in (4096, 8192) if chunk < row
+    ]
+    if row <= 32768:
+        # Rows longer than the aim are tiles by themselves, whatever the aim.
+        tiles = sorted({max(row, tile) for tile in (2048, 4096, 8192)})
+        spaces += [(tile, {"max_row": row, "tile_elements": tile}) for tile in tiles]
+    for elements, space in spaces:
+        # More than 128 elements a thread do not fit in registers; fewer than 8 are less than one load.
+        for warps in (4, 8):
+            if not 8 <= elements / (32 * warps) <= 128:
+                continue
+            eight_warps_from = 1 if warps == 8 else elements + 1
+            for occupancy in (None, 2, 4, 8, 16) if warps == 4 else (None, 1, 2, 4, 8):
+                yield SoftmaxConfig(**space, occupancy=occupancy, eight_warps_from=eight_warps_from)
+            for occupancy in (2, 4):
+                yield SoftmaxConfig(
+                    **space, occupancy=occupancy, store_tma=True, eight_warps_from=eight_warps_from
+                )
+
+
+def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """Return what does the same, and a copy of the same bytes."""
+    (x,) = args
+    eager = partial(torch.softmax, dim=1)
+    fused = compiled(eager)
+    found: dict[str, Callable[[], object]] = {
+        "torch": lambda: eager(x),
+        "compile": lambda: fused(x),
+        "copy": copy_of(MODULE.work(**params)),
+    }
+    if has_tilegym():
+        import tilegym
+
+        found["tilegym"] = partial(tilegym.ops.softmax, x, backend="cutile")
+        for variant in TILEGYM_VARIANTS:
+            found[f"tilegym_{variant}"] = partial(tilegym.ops.softmax, x, backend="cutile", **{variant: True})
+    return found

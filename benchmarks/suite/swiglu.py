@@ -1,0 +1,64 @@
+"""SwiGLU: TileGym's bench_swiglu.py (batches 1, 4, 8; 128 and 4096 rows; three dtypes) and its peers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.suite._peers import compiled, copy_of, has_tilegym
+from kernels import swiglu as MODULE  # noqa: N812
+from kernels.swiglu import SwigluConfig, _case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_cutile import Case
+
+_TILEGYM = [
+    _case(dtype, batch, m, n, speed=True)
+    for dtype in ("float16", "bfloat16", "float32")
+    for batch in (1, 4, 8)
+    for m in (128, 4096)
+    for n in (1024, 2048, 4096, 8192, 16384)
+]
+_TIMED = [case for case in MODULE.SPEC.cases if case.speed]
+CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM)}.values())
+
+
+def configs(arch: str, **params: Any) -> Iterator[SwigluConfig]:
+    """Yield tiles of 4 to 32 elements a thread, with as many blocks as registers hold, looping or not."""
+    del arch, params
+    for warps in (4, 8):
+        for per_thread in (4, 8, 16, 32):
+            tile = per_thread * warps * 32
+            # About 4 registers an element are live, of 65536 an SM.
+            most = min(2048 // (warps * 32), max(1, 65536 // (warps * 32 * max(32, 4 * per_thread))))
+            for occupancy in (None, most, max(1, most // 2)):
+                yield SwigluConfig(tile_elements=tile, occupancy=occupancy, num_worker_warps=warps)
+            for blocks in (most, 2 * most):
+                yield SwigluConfig(
+                    tile_elements=tile, occupancy=most, num_worker_warps=warps, blocks_per_sm=blocks
+                )
+
+
+def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Do it as a PyTorch user would."""
+    return torch.nn.functional.silu(a) * b
+
+
+def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """Return what does the same, and a copy of the same bytes."""
+    a, b = args
+    fused = compiled(eager)
+    found: dict[str, Callable[[], object]] = {
+        "torch": lambda: eager(a, b),
+        "compile": lambda: fused(a, b),
+        "copy": copy_of(MODULE.work(**params)),
+    }
+    if has_tilegym() and a.is_contiguous() and b.is_contiguous():
+        import tilegym
+
+        theirs = tilegym.ops.get_swiglu(backend="cutile")
+        found["tilegym"] = lambda: theirs(a, b)
+    return found

@@ -1,0 +1,159 @@
+"""Attention of few queries to many keys: keys cut into parts for several blocks, and the parts merged again.
+
+With one query token per sequence there are only `batch * heads` rows of scores, often fewer tiles of them
+than a GPU has multiprocessors, and all of a cache to read. So the keys are cut into parts, a block takes in
+one of them, and writes for every row what `_online_softmax.finish_softmax` returns: the part's normalised
+output, and its lse, the base-2 logarithm of its sum of exponentials. A second kernel weighs the parts by what
+they hold of the whole sum, with `top` the largest lse of a row:
+
+    O = sum over parts of 2^(lse - top) * part / sum over parts of 2^(lse - top)
+
+Parts and lse are float32: parts of 16 bits would put a second rounding of that size into the output. They are
+small and were written a moment ago, so they come from the L2.
+
+A kernel's blocks are launched when the last block of the kernel before has ended, and a short cache is read
+in few microseconds: then that gap counts. So on GPUs that can (sm_90 and newer) the merge is a programmatic
+dependent launch: its blocks take their places as soon as all blocks of the first kernel have theirs, and
+wait there until those have ended.
+
+One launch would do if the last block of a row merged its parts. But then one multiprocessor would read what
+here a hundred do, 32 KiB a part for 16 heads of 512 dimensions, and blocks would have to be counted in memory
+that is zero before every launch: by a launch more, or by whoever used it last, which goes wrong as soon as
+two streams use it at a time.
+
+Sources: Dao et al., "Flash-Decoding for long-context inference", 2023
+(https://pytorch.org/blog/flash-decoding/); CUDA C++ Programming Guide, "Programmatic Dependent Launch and
+Synchronization".
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._launch import next_power_of_2
+
+if TYPE_CHECKING:
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
+
+
+# -- how many parts ---------------------------------------------------------------------------------
+
+
+MAX_WAVES = 4
+"""Waves of blocks beyond which shorter parts no longer level out how busy the multiprocessors are."""
+
+
+@lru_cache(maxsize=1024)
+def choose_part(rows: int, tiles: int, slots: int, part_cost: float) -> int:
+    """Return how many tiles of keys make a part, so that all is done soonest.
+
+    Blocks run in waves of `slots`, and a wave lasts as long as a part. Shorter parts fill more slots, and the
+    last wave better; but every part has to be written, read and merged. No part is empty, and only the
+    last one is shorter.
+
+    Args:
+        rows: Tiles of queries, each of which needs all keys: batch times heads, or times tiles of heads.
+        tiles: Tiles of keys, at least one.
+        slots: Blocks that run at a time.
+        part_cost: What one part more costs a row, in the time that a block needs for a tile of keys.
+    """
+    best, best_cost = tiles, math.inf
+    for splits in range(1, max(1, min(tiles, MAX_WAVES * slots // rows)) + 1):
+        part = ct.cdiv(tiles, splits)
+        # Several numbers of splits round to the same part, the first of which is the real one.
+        cost = ct.cdiv(rows * ct.cdiv(tiles, part), slots) * part + part_cost * splits
+        if cost < best_cost:
+            best, best_cost = part, cost
+    return best
+
+
+# -- the merge --------------------------------------------------------------------------------------
+
+MERGED_PARTS = 32
+"""Parts that a block of the merge holds at a time."""
+MERGED_COLUMNS = 64
+"""Columns of the output that a block of the merge computes: few, so that few rows keep many blocks busy."""
+
+
+@ct.kernel
+def merge_kernel(
+    PARTS: ct.Array,
+    LSE: ct.Array,
+    O: ct.Array,  # noqa: E741 - the name of the formula
+    SPLITS: ConstInt,
+    TILE_S: ConstInt,
+    TILE_D: ConstInt,
+    DEPENDENT: ConstBool,
+) -> None:
+    """Merge `TILE_D` columns of one row: PARTS is `[rows, splits, D]`, LSE `[rows, splits]`, O `[rows, D]`.
+
+    `SPLITS` is the number of splits rounded up to a power of two; `TILE_S` of them are loaded at a time.
+    """
+    row, column = ct.bid(0), ct.bid(1)
+    if DEPENDENT:
+        ct.grid_dependency_control_wait()
+    # Every row sees key 0, so the first part's lse is finite, and so is the largest.
+    lse = ct.load(
+        LSE, (row, 0), (1, SPLITS), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
+    )  # [1, SPLITS]
+    top = ct.max(lse, 1, keepdims=True)  # [1, 1]
+    total = ct.sum(ct.exp2(lse - top), 1, keepdims=True)  # [1, 1]
+    acc = ct.zeros((TILE_S, TILE_D), dtype=ct.float32)
+    for i in range(ct.cdiv(PARTS.shape[1], TILE_S)):
+        # No TMA: its descriptors and barriers take longer than these few bytes.
+        part = ct.load(
+            PARTS,
+            (row, i, column),
+            (1, TILE_S, TILE_D),
+            padding_mode=ct.PaddingMode.ZERO,
+            allow_tma=False,
+        ).reshape((TILE_S, TILE_D))
+        # Loaded once more, because no part of a tile can be taken at a variable place; it comes from the L1.
+        some_lse = ct.load(
+            LSE, (row, i), (1, TILE_S), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
+        )  # [1, TILE_S]
+        acc += part * ct.exp2(some_lse - top).reshape((TILE_S, 1))
+    o = ct.sum(acc, 0, keepdims=True) / total  # [1, TILE_D]
+    ct.store(O, (row, column), o.astype(O.dtype), allow_tma=False)
+
+
+@cache
+def _merge_kernel() -> Any:
+    """Return the kernel with its hints; cached, because each object has its own JIT cache."""
+    # Small blocks find a place beside those that still run.
+    return merge_kernel.replace_hints(num_worker_warps=4, occupancy=8)
+
+
+def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, dependent: bool) -> None:
+    """Merge what the kernel before this launch writes.
+
+    Args:
+        parts: `[..., splits, D]`, float32, contiguous: normalised outputs.
+        lse: `[..., splits]`, float32, contiguous: base-2 logarithms of the sums of the exponentials.
+        o: `[..., D]`, contiguous; written.
+        dependent: The kernel before has called `grid_dependency_control_launch_dependents`, and this one
+            may start before it has ended.
+    """
+    import torch
+
+    splits, d = parts.shape[-2:]
+    pow2 = next_power_of_2(splits)
+    rows = lse.numel() // splits
+    tile_d = min(d, MERGED_COLUMNS)
+    ct.launch(
+        torch.cuda.current_stream(),
+        (rows, ct.cdiv(d, tile_d)),
+        _merge_kernel(),
+        (
+            *(parts.view(rows, splits, d), lse.view(rows, splits), o.view(rows, d)),
+            *(pow2, min(pow2, MERGED_PARTS), tile_d, dependent),
+        ),
+        programmatic_dependent_launch=dependent,
+    )

@@ -1,0 +1,397 @@
+"""Attention of one new token per sequence to a cache of keys and values, as in every step of decoding.
+
+    S[h, j] = scale * sum over d of Q[h, d] * K[h', j, d]         h' = floor(h / G)
+    P[h, j] = exp(S[h, j] - max(S[h, :])) / sum over l of exp(S[h, l] - max(S[h, :]))
+    O[h, d] = sum over j of P[h, j] * V[h', j, d]
+
+for every sequence of the batch. Q and O are `[B, H, D]`, K and V are `[B, H_kv, N, D]`, all in float16 or
+bfloat16; G = H / H_kv query heads in a row share one head of K and V (grouped-query attention). D is 64, 128
+or 256, and N is anything. Scores, sums and accumulator are float32; the unnormalised P is rounded to the
+dtype of V before the second product, because that is what tensor cores take.
+
+How it works: G queries use a key or value, and no others, so it takes as long as the cache takes to read,
+and the aim is to keep all of the memory busy. The queries of a group are the rows of one tile, so that their
+head of K and V is read once. A group has 4 or 8 queries, but a tensor core wants 64 rows on Hopper and 16
+elsewhere; of columns, 8 are enough. So by default everything is computed transposed: scores are
+`[keys, queries]`, and the accumulator is `[D, queries]`. The B * H_kv tiles of queries are too few for a GPU
+when the batch is small: `_split_kv` says how the keys are cut into parts for several blocks, and merged.
+
+Sources: Dao et al., "Flash-Decoding for long-context inference", 2023
+(https://pytorch.org/blog/flash-decoding/); Ainslie et al., "GQA", 2023 (https://arxiv.org/abs/2305.13245).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
+from kernels._split_kv import choose_part, merge_parts
+from pytest_cutile import Case, KernelSpec, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
+
+HEAD_DIMS = (64, 128, 256)
+# Blocks along the second and the third axis of a grid: CUDA C++ Programming Guide, technical specifications.
+MAX_GRID = 65535
+MIN_ROWS = {True: 8, False: 16}
+"""Fewest queries that tensor cores take, by whether the keys come first: N and M of `mma.m16n8k16`."""
+MAX_ROWS = 64
+"""Most rows of queries in a block: M of Hopper's `wgmma`."""
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionDecodeConfig:
+    """How the keys of a head are cut into tiles and parts, and what the compiler is told."""
+
+    tile_n: int = 64
+    """Keys per step."""
+    keys_first: bool = True
+    """Whether scores are computed as `[keys, queries]` instead of `[queries, keys]`."""
+    occupancy: int = 2
+    """Blocks that share a multiprocessor; the keys are cut into parts enough for as many."""
+    part_cost: float = 0.01
+    """What one part more takes to write and merge, in the time of a tile of keys: more makes fewer parts."""
+    num_worker_warps: int | None = 4
+    """Warps that hold scores and accumulator; None lets the compiler choose."""
+    latency: int | None = 4
+    """How far ahead tiles of K and V are loaded, 1 to 10; None lets the compiler choose."""
+    dependent_merge: bool = True
+    """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
+
+
+# Not measured, all of it. From sm_90 on two blocks with four tiles of keys under way each, which is what the
+# compiler fits into shared memory.
+CONFIGS = {
+    "sm_80": AttentionDecodeConfig(dependent_merge=False),
+    "sm_86": AttentionDecodeConfig(dependent_merge=False),
+    "sm_89": AttentionDecodeConfig(dependent_merge=False),
+    "sm_90": AttentionDecodeConfig(),
+    "sm_100": AttentionDecodeConfig(),
+    "sm_103": AttentionDecodeConfig(),
+    "sm_110": AttentionDecodeConfig(),
+    "sm_120": AttentionDecodeConfig(),
+    "sm_121": AttentionDecodeConfig(),
+}
+DEFAULT_CONFIG = AttentionDecodeConfig(dependent_merge=False)
+"""For architectures that are not in the table."""
+
+
+def choose_config(arch: str) -> AttentionDecodeConfig:
+    """Return the configuration for `arch`."""
+    return CONFIGS.get(arch, DEFAULT_CONFIG)
+
+
+# -- kernel -----------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def attention_decode_kernel(
+    Q: ct.Array,
+    K: ct.Array,
+    V: ct.Array,
+    PARTS: ct.Array,
+    LSE: ct.Array,
+    tiles_per_part: int,
+    scale_log2: float,
+    ROWS: ConstInt,
+    D: ConstInt,
+    TILE_N: ConstInt,
+    LATENCY: ConstInt,
+    KEYS_FIRST: ConstBool,
+    SPLIT: ConstBool,
+    DEPENDENT: ConstBool,
+) -> None:
+    """Take in one part of the keys for `ROWS` of the queries that share them.
+
+    Q is `[B, H_kv, G, D]`, PARTS is `[B, H_kv, G, splits, D]` and LSE `[B, H_kv, G, splits]`. Without `SPLIT`
+    there is one part, PARTS is the output, and LSE is not written. A latency of 0 leaves it to the compiler.
+    """
+    if DEPENDENT:
+        # All that the merge may do before it waits is to take its place.
+        ct.grid_dependency_control_launch_dependents()
+    part, batch = ct.bid(0), ct.bid(2)
+    tiles_of_rows = ct.cdiv(Q.shape[2], ROWS)
+    kv_head, row = ct.bid(1) // tiles_of_rows, ct.bid(1) % tiles_of_rows
+    keys = K.shape[2]
+    latency = ct.static_eval(LATENCY or None)
+
+    # The rows beyond the group are zeros; the stores drop them.
+    q = ct.load(Q, (batch, kv_head, row, 0), (1, 1, ROWS, D), padding_mode=ct.PaddingMode.ZERO).reshape(
+        (ROWS, D)
+    )
+    q = ct.transpose(q) if KEYS_FIRST else q
+    KEY_AXIS = 0 if KEYS_FIRST else 1
+    row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS)
+    first = part * tiles_per_part
+    for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
+        k = ct.load(
+            K, (batch, kv_head, j, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=latency
+        ).reshape((TILE_N, D))
+        # Masked in every tile: that is few instructions beside the loads, and a loop of its own for the last
+        # tile would start to load only when the one before has ended.
+        key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
+        if KEYS_FIRST:
+            s = ct.mma(k, q, ct.zeros((TILE_N, ROWS), dtype=ct.float32))  # [TILE_N, ROWS]
+            s = ct.where(key[:, None] < keys, s, -math.inf)
+        else:
+            s = ct.mma(q, ct.transpose(k), ct.zeros((ROWS, TILE_N), dtype=ct.float32))  # [ROWS, TILE_N]
+            s = ct.where(key[None, :] < keys, s, -math.inf)
+        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2, KEY_AXIS)
+        v = ct.load(
+            V,
+            (batch, kv_head, j, 0),
+            (1, 1, TILE_N, D),
+            # Zeros, because 0 * P is 0, and whatever lies there may be NaN.
+            padding_mode=ct.PaddingMode.ZERO,
+            latency=latency,
+        ).reshape((TILE_N, D))
+        if KEYS_FIRST:
+            acc = ct.mma(ct.transpose(v), p.astype(V.dtype), acc)  # [D, ROWS]
+        else:
+            acc = ct.mma(p.astype(V.dtype), v, acc)  # [ROWS, D]
+    o, lse = finish_softmax(row_max, row_sum, acc)
+    o = ct.transpose(o) if KEYS_FIRST else o
+    ct.store(PARTS, (batch, kv_head, row, part, 0), o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D)))
+    if SPLIT:
+        ct.store(LSE, (batch, kv_head, row, part), lse.reshape((1, 1, ROWS, 1)))
+
+
+# -- launcher ---------------------------------------------------------------------------------------
+
+
+@cache
+def _kernel_for(config: AttentionDecodeConfig) -> Any:
+    """Return the kernel with `config`'s compiler hints; cached, because each object has its own JIT cache."""
+    return attention_decode_kernel.replace_hints(
+        occupancy=config.occupancy,
+        num_worker_warps=config.num_worker_warps,
+    )
+
+
+def attention_decode(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float | None = None,
+    config: AttentionDecodeConfig | None = None,
+) -> torch.Tensor:
+    """Attend from one query per head to all keys of its head.
+
+    Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
+
+    Args:
+        q: `[B, H, D]` or `[B, H, 1, D]`, float16 or bfloat16, any strides.
+        k: `[B, H_kv, N, D]`, same dtype and device, any strides: a view of the filled part of a cache will
+            do. H is a multiple of H_kv.
+        v: `[B, H_kv, N, D]`, likewise.
+        scale: Factor of the scores, greater than 0; by default 1 / sqrt(D).
+        config: Instead of the one chosen for this GPU.
+
+    Returns:
+        In the shape of `q`, same dtype and device, contiguous. Zeros where there are no keys.
+
+    Raises:
+        TypeError: Not tensors, dtypes that differ or that are not supported.
+        ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
+            scale that is not a positive number.
+    """
+    import torch
+
+    check_tensors("attention_decode", {"q": q, "k": k, "v": v}, dtypes=("float16", "bfloat16"))
+    if q.ndim != 3 and (q.ndim != 4 or q.shape[2] != 1):  # noqa: PLR2004
+        raise ValueError(
+            "attention_decode: q must be [batch, heads, head_dim] or [batch, heads, 1, head_dim], "
+            f"got shape {list(q.shape)}; several queries are for fmha"
+        )
+    for name, operand in (("k", k), ("v", v)):
+        if operand.ndim != 4:  # noqa: PLR2004
+            raise ValueError(
+                f"attention_decode: {name} must be [batch, heads, length, head_dim], "
+                f"got shape {list(operand.shape)}"
+            )
+    b, h, d = q.shape[0], q.shape[1], q.shape[-1]
+    h_kv, n = k.shape[1:3]
+    if d not in HEAD_DIMS:
+        raise ValueError(
+            f"attention_decode: q is {list(q.shape)} with D = {d}; "
+            f"supported are {', '.join(map(str, HEAD_DIMS))}: pad q, k and v with zeros, and give the scale"
+        )
+    if k.shape[0] != b or k.shape[3] != d:
+        raise ValueError(
+            f"attention_decode: q is {list(q.shape)}, so k must be [{b}, H_kv, N, {d}], "
+            f"but is {list(k.shape)}"
+        )
+    if v.shape != k.shape:
+        raise ValueError(f"attention_decode: v must have k's shape {list(k.shape)}, but is {list(v.shape)}")
+    if h and (h_kv == 0 or h % h_kv):
+        raise ValueError(
+            f"attention_decode: q has {h} heads, which is no multiple of the {h_kv} heads of k and v"
+        )
+    scale = 1.0 / math.sqrt(d) if scale is None else scale
+    if not 0 < scale < math.inf:
+        raise ValueError(f"attention_decode: scale must be a positive number, got {scale}")
+    if max(b, h) > MAX_GRID:
+        raise ValueError(
+            f"attention_decode: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch"
+        )
+    if 0 in (b, h, n):
+        return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+
+    config = config or choose_config(device_arch())
+    group = h // h_kv
+    rows = min(max(next_power_of_2(group), MIN_ROWS[config.keys_first]), MAX_ROWS)
+    row_tiles = h_kv * ct.cdiv(group, rows)
+    tiles = ct.cdiv(n, config.tile_n)
+    part = choose_part(b * row_tiles, tiles, count_sms() * config.occupancy, config.part_cost)
+    splits = ct.cdiv(tiles, part)
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
+    lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
+    dependent = splits > 1 and config.dependent_merge
+    ct.launch(
+        torch.cuda.current_stream(),
+        (splits, row_tiles, b),
+        _kernel_for(config),
+        (
+            q.reshape(b, h_kv, group, d),  # always a view
+            *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
+            *(part, scale * LOG2_E, rows, d, config.tile_n, config.latency or 0),
+            *(config.keys_first, splits > 1, dependent),
+        ),
+    )
+    if splits > 1:
+        merge_parts(parts, lse, o, dependent=dependent)
+    return o
+
+
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None
+) -> torch.Tensor:
+    """Follow the formula in float64, one head of K and V at a time: `[G, N]` scores."""
+    import torch
+
+    b, h, d = q.shape[0], q.shape[1], q.shape[-1]
+    h_kv = k.shape[1]
+    scale = 1.0 / math.sqrt(d) if scale is None else scale
+    grouped = q.reshape(b, h_kv, h // h_kv, d)
+    heads = [
+        torch.softmax(grouped[i, j] @ k[i, j].T * scale, -1) @ v[i, j] for i in range(b) for j in range(h_kv)
+    ]
+    return torch.stack(heads).reshape(q.shape)
+
+
+def inputs(
+    make_tensor: Callable[..., torch.Tensor],
+    *,
+    b: int,
+    h: int,
+    h_kv: int,
+    n: int,
+    d: int,
+    dtype: str,
+    layout: str = "heads_outside",
+) -> dict[str, torch.Tensor]:
+    """Make q, k and v.
+
+    `layout` is that of k and v: "heads_outside" as `[B, H_kv, N, D]`; "heads_inside" as views of
+    `[B, N, H_kv, D]`; "cache" as the first N keys of a longer cache, and q has four axes.
+    """
+    if layout == "cache":
+        k, v = (make_tensor((b, h_kv, n + 50, d), dtype)[:, :, :n] for _ in range(2))
+        return {"q": make_tensor((b, h, 1, d), dtype), "k": k, "v": v}
+    if layout == "heads_inside":
+        k, v = (make_tensor((b, n, h_kv, d), dtype).transpose(1, 2) for _ in range(2))
+    else:
+        k, v = (make_tensor((b, h_kv, n, d), dtype) for _ in range(2))
+    return {"q": make_tensor((b, h, d), dtype), "k": k, "v": v}
+
+
+def work(*, b: int, h: int, h_kv: int, n: int, d: int, dtype: str, layout: str = "heads_outside") -> Work:
+    """Count a multiply and an add per score and dimension, twice: Q @ K^T and P @ V.
+
+    K, V and Q are read once, and O is written once. Exponentials and the traffic of parts are not counted.
+    """
+    del layout
+    return Work(flops=4.0 * b * h * n * d, bytes=2.0 * b * d * (2 * h_kv * n + 2 * h), dtype=dtype)
+
+
+def longest_sum(
+    *, b: int, h: int, h_kv: int, n: int, d: int, dtype: str, layout: str = "heads_outside"
+) -> int:
+    """Return the longer of two sums: over a head's dimensions, and over the keys."""
+    del b, h, h_kv, dtype, layout
+    return max(d, n)
+
+
+def _case(
+    dtype: str,
+    b: int,
+    h: int,
+    h_kv: int,
+    n: int,
+    d: int,
+    *,
+    layout: str = "heads_outside",
+    speed: bool = False,
+) -> Case:
+    short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+    params = {"b": b, "h": h, "h_kv": h_kv, "n": n, "d": d, "dtype": dtype, "layout": layout}
+    suffix = "" if layout == "heads_outside" else f"-{layout}"
+    return Case(name=f"{short}-{b}x{h}_{h_kv}x{n}x{d}{suffix}", params=params, speed=speed)
+
+
+SPEC = KernelSpec(
+    name="attention_decode",
+    launch=attention_decode,
+    reference=reference,
+    inputs=inputs,
+    work=work,
+    reduction=longest_sum,
+    cases=[
+        # Llama 3 8B: a batch that needs few parts, and one that needs none. 537 MB, several times any L2.
+        _case("bfloat16", 16, 32, 8, 8192, 128, speed=True),
+        _case("float16", 64, 32, 8, 2048, 128, speed=True),
+        # Llama 3 70B, one sequence that fills its context.
+        _case("bfloat16", 1, 64, 8, 131072, 128, speed=True),
+        # One short sequence: what a user alone at a chat waits for, token by token. It is all latency.
+        _case("float16", 1, 32, 8, 4096, 128, speed=True),
+        # Every head dimension; lengths to each side of a tile's edge and of a part's; groups that
+        # fill their rows, that do not, and that need two tiles of rows.
+        _case("float16", 1, 8, 2, 256, 64),
+        _case("bfloat16", 2, 4, 2, 257, 64),
+        _case("bfloat16", 3, 3, 1, 191, 128),
+        _case("float16", 1, 8, 1, 449, 128),
+        _case("float16", 2, 5, 1, 129, 256),
+        _case("bfloat16", 1, 32, 2, 127, 256),
+        _case("float16", 1, 71, 1, 200, 64),
+        _case("bfloat16", 1, 12, 1, 1000, 64),
+        # No groups: one query a head.
+        _case("bfloat16", 2, 3, 3, 333, 64),
+        # One key, fewer than a tile, exactly one tile.
+        _case("float16", 2, 4, 2, 1, 128),
+        _case("bfloat16", 1, 8, 2, 31, 128),
+        _case("float16", 1, 4, 1, 64, 64),
+        # Heads beside each other in memory, and the filled part of a cache.
+        _case("float16", 2, 8, 2, 190, 128, layout="heads_inside"),
+        _case("bfloat16", 2, 4, 2, 321, 64, layout="cache"),
+    ],
+)

@@ -1,0 +1,372 @@
+"""Dropout: each element is set to zero with probability p, and the others are scaled up to keep the mean.
+
+    y[i] = x[i] / (1 - p)   if word(seed, i) >= p * 2^32,   else 0
+
+x and y have the same shape, any, in the same one of float16, bfloat16 or float32; i counts elements row by
+row. word(seed, i) is a random number of 32 bits, and a function of the seed and of i alone: not of the
+configuration, the GPU or anything that ran before. So the same call makes the same mask, and the backward
+pass is the same call on the gradient; no mask is stored.
+
+How it works: the numbers come from Philox-4x32-10, a counter-based generator: ten rounds of multiplications
+and exclusive ors turn a counter of four words and a key of two into four random words. The key is the seed,
+and neighbours share a counter, so that all four words are used:
+
+    word(seed, i) = philox(counter = (i // 4, 0, 0, 0), key = (seed % 2^32, seed // 2^32))[i % 4]
+
+Ten rounds are 40 integer instructions per counter, which is no little beside 16 bytes of memory traffic for
+four elements of 16 bits, so nothing may be drawn twice: the words are tiles of one row per counter, which
+become one column each of a tile as wide as a counter has words. All of that stays in registers.
+
+Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011
+(https://doi.org/10.1145/2063384.2063405); its library Random123 (https://github.com/DEShawResearch/random123).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._tiles import load_tile
+from pytest_cutile import Case, KernelSpec, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
+
+# Philox-4x32: the multipliers, what is added to the key after each round, and how many rounds there are.
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+WORDS = 4
+"""Words that one counter gives."""
+
+MAX_ELEMENTS = 2**31 - 1
+"""Elements are counted with 32 bits."""
+REFERENCE_COUNTERS = 1 << 20
+"""Counters that the reference draws at a time: its integers are 64 bits wide."""
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutConfig:
+    """How the tensor is cut into tiles, and what the compiler is told. None of it changes the mask."""
+
+    tile_elements: int = 2048
+    """Elements per tile, a power of two of at least four."""
+    blocks_per_sm: int = 0
+    """Blocks launched per multiprocessor, each looping over tiles; 0 launches one block per tile."""
+    occupancy: int | None = 8
+    """Blocks that share a multiprocessor; None lets the compiler choose."""
+    num_worker_warps: int = 4
+    """Warps per block."""
+
+
+# Not measured, none of them. 16 elements a thread are four counters, whose rounds overlap; 8 blocks of 128
+# threads with 64 registers each fill an SM's registers.
+CONFIGS = {
+    **dict.fromkeys(("sm_80", "sm_86", "sm_89"), DropoutConfig()),
+    "sm_90": DropoutConfig(),
+    **dict.fromkeys(("sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), DropoutConfig()),
+}
+DEFAULT_CONFIG = DropoutConfig()
+"""For architectures that are not in the table."""
+
+
+def choose_config(arch: str) -> DropoutConfig:
+    """Return the configuration for `arch`."""
+    return CONFIGS.get(arch, DEFAULT_CONFIG)
+
+
+# -- kernel -----------------------------------------------------------------------------------------
+
+
+def multiply_wide(x: ct.Tile, FACTOR: ConstInt) -> tuple[ct.Tile, ct.Tile]:
+    """Return the upper and the lower 32 bits of x times a constant; one instruction makes both."""
+    product = x.astype(ct.uint64) * FACTOR
+    return (product >> 32).astype(ct.uint32), product.astype(ct.uint32)
+
+
+def philox(counter: tuple[ct.Tile, ...], key: tuple[ct.Tile, ct.Tile]) -> tuple[ct.Tile, ...]:
+    """Return the four words of Philox-4x32-10 for each counter: four tiles of uint32, as the counter is."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in ct.static_iter(range(ROUNDS)):
+        high0, low0 = multiply_wide(c0, MULTIPLIERS[0])
+        high1, low1 = multiply_wide(c2, MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + WEYL[0], k1 + WEYL[1]
+    return c0, c1, c2, c3
+
+
+def draw_words(tile: int, seed_low: int, seed_high: int, TILE: ConstInt) -> ct.Tile:
+    """Return the random words of the elements of the `tile`-th tile: `[TILE / 4, 4]`, row by row."""
+    groups = TILE // WORDS
+    # In unsigned arithmetic throughout: the last element's counter is below 2^29.
+    first = ct.arange(groups, dtype=ct.uint32) + ct.astype(tile * groups, ct.uint32)
+    c0 = first.reshape((groups, 1))
+    zero = ct.zeros((groups, 1), dtype=ct.uint32)
+    key = ct.bitcast(seed_low, ct.uint32), ct.bitcast(seed_high, ct.uint32)
+    w0, w1, w2, w3 = philox((c0, zero, zero, zero), key)  # each [TILE / 4, 1]
+    # Selecting costs nothing: which word an element takes is known when the kernel is compiled.
+    word = ct.arange(WORDS, dtype=ct.int32).reshape((1, WORDS))
+    return ct.where(word == 0, w0, ct.where(word == 1, w1, ct.where(word == WORDS - 1, w3, w2)))
+
+
+def drop_tile(
+    X: ct.Array,
+    Y: ct.Array,
+    tile: int,
+    seed_low: int,
+    seed_high: int,
+    threshold: int,
+    scale: float,
+    TILE: ConstInt,
+    INSIDE: ConstBool,
+) -> None:
+    """Compute the `tile`-th tile; `INSIDE` says that none of it is past the end."""
+    x = load_tile(X, (tile,), (TILE,), INSIDE=INSIDE).reshape((TILE // WORDS, WORDS))
+    keep = draw_words(tile, seed_low, seed_high, TILE) >= ct.bitcast(threshold, ct.uint32)
+    # Not a product with the mask: that would make NaN of an infinity that is dropped.
+    y = ct.where(keep, x.astype(ct.float32) * scale, 0.0)
+    ct.store(Y, (tile,), y.astype(Y.dtype).reshape((TILE,)), check_bounds=not INSIDE, allow_tma=False)
+
+
+def drop_tile_checked(
+    X: ct.Array,
+    Y: ct.Array,
+    tile: int,
+    seed_low: int,
+    seed_high: int,
+    threshold: int,
+    scale: float,
+    TILE: ConstInt,
+) -> None:
+    """Compute the `tile`-th tile, which may be the last and stick out."""
+    if (tile + 1) * TILE <= X.shape[0]:
+        drop_tile(X, Y, tile, seed_low, seed_high, threshold, scale, TILE, True)
+    else:
+        drop_tile(X, Y, tile, seed_low, seed_high, threshold, scale, TILE, False)
+
+
+@ct.kernel
+def dropout_kernel(
+    X: ct.Array,
+    Y: ct.Array,
+    seed_low: int,
+    seed_high: int,
+    threshold: int,
+    scale: float,
+    TILE: ConstInt,
+    LOOP: ConstBool,
+) -> None:
+    """Compute one tile, or with `LOOP` every one of `ct.num_blocks(0)`."""
+    if LOOP:
+        for tile in range(ct.bid(0), ct.cdiv(X.shape[0], TILE), ct.num_blocks(0)):
+            drop_tile_checked(X, Y, tile, seed_low, seed_high, threshold, scale, TILE)
+    else:
+        drop_tile_checked(X, Y, ct.bid(0), seed_low, seed_high, threshold, scale, TILE)
+
+
+# -- launcher ---------------------------------------------------------------------------------------
+
+
+@cache
+def _kernel_for(occupancy: int | None, warps: int) -> Any:
+    """Return the kernel with these compiler hints; cached, because each object has its own JIT cache."""
+    return dropout_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
+
+
+def _as_int32(word: int) -> int:
+    """Return the signed integer with the 32 bits of `word`: what a kernel takes."""
+    return word - 2**32 if word >= 2**31 else word
+
+
+def _threshold(p: float) -> int:
+    """Return p * 2^32, rounded, as the smallest word that keeps an element."""
+    return min(round(p * 2**32), 2**32 - 1)
+
+
+def dropout(
+    x: torch.Tensor, p: float = 0.5, *, seed: int, config: DropoutConfig | None = None
+) -> torch.Tensor:
+    """Set each element to zero with probability `p`, and multiply the others by 1 / (1 - p).
+
+    Backward: the same call on the gradient of the output is the gradient of `x`. A CUDA graph keeps the
+    seed that it was captured with.
+
+    Args:
+        x: Any shape, float16, bfloat16 or float32. Copied if it is not contiguous.
+        p: Probability of being dropped, in [0, 1]; 1 drops everything.
+        seed: Integer in [0, 2^64). Another seed, another mask; the same for every tensor that shares one.
+        config: Instead of the one chosen for this GPU. It does not change the mask.
+
+    Returns:
+        Same shape, dtype and device, contiguous.
+
+    Raises:
+        TypeError: Not a tensor, a dtype that is not supported, or a seed that is no integer.
+        ValueError: `p` or `seed` out of range, or 2^31 elements or more.
+    """
+    import torch
+
+    check_tensors("dropout", {"x": x}, dtypes=("float16", "bfloat16", "float32"))
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p must be a probability between 0 and 1, got {p}")
+    if not isinstance(seed, int):
+        raise TypeError(f"dropout: seed must be an integer, got {type(seed).__name__}")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"dropout: seed must be in [0, 2^64), got {seed}")
+    if x.numel() > MAX_ELEMENTS:
+        raise ValueError(f"dropout: x has {x.numel()} elements; at most {MAX_ELEMENTS} are supported")
+    if x.numel() == 0 or p == 1:
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    config = config or choose_config(device_arch())
+    n = x.numel()
+    tile = min(config.tile_elements, max(next_power_of_2(n), WORDS))
+    tiles = ct.cdiv(n, tile)
+    blocks = min(tiles, count_sms() * config.blocks_per_sm) if config.blocks_per_sm else tiles
+    ct.launch(
+        torch.cuda.current_stream(),
+        (blocks,),
+        _kernel_for(config.occupancy, config.num_worker_warps),
+        (
+            x.reshape(-1),
+            y.view(-1),
+            _as_int32(seed % 2**32),
+            _as_int32(seed >> 32),
+            _as_int32(_threshold(p)),
+            1 / (1 - p),
+            tile,
+            config.blocks_per_sm > 0,
+        ),
+    )
+    return y
+
+
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+def philox_in_torch(counter: tuple[torch.Tensor, ...], seed: int) -> tuple[torch.Tensor, ...]:
+    """Return the four words of Philox-4x32-10, each in an int64: PyTorch's unsigned integers can do little.
+
+    Args:
+        counter: Four tensors of int64, least significant word first.
+        seed: The key, its lower word first.
+    """
+    mask = 2**32 - 1
+    c0, c1, c2, c3 = counter
+    k0, k1 = seed & mask, seed >> 32
+    for _ in range(ROUNDS):
+        # A product of 2^63 or more wraps to a negative number, whose bits are the right ones.
+        product0, product1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        high0, high1 = (product0 >> 32) & mask, (product1 >> 32) & mask
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, product1 & mask, high0 ^ c3 ^ k1, product0 & mask
+        k0, k1 = (k0 + WEYL[0]) & mask, (k1 + WEYL[1]) & mask
+    return c0, c1, c2, c3
+
+
+def words_in_torch(start: int, end: int, seed: int, device: torch.device | str) -> torch.Tensor:
+    """Return word(seed, i) for the elements i in [start, end), as int64."""
+    import torch
+
+    counters = torch.arange(start // WORDS, -(-end // WORDS), device=device)
+    zero = torch.zeros_like(counters)
+    words = torch.stack(philox_in_torch((counters, zero, zero, zero), seed), dim=1).flatten()
+    first = start - start % WORDS
+    return words[start - first : end - first]
+
+
+def reference(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
+    """Follow the formula in float64, a piece of the tensor at a time."""
+    import torch
+
+    y = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    if p == 1:
+        return y
+    flat_x, flat_y = x.reshape(-1), y.view(-1)
+    piece = REFERENCE_COUNTERS * WORDS
+    for start in range(0, x.numel(), piece):
+        end = min(start + piece, x.numel())
+        keep = words_in_torch(start, end, seed, x.device) >= _threshold(p)
+        flat_y[start:end] = torch.where(keep, flat_x[start:end] / (1 - p), 0.0)
+    return y
+
+
+def inputs(
+    make_tensor: Callable[..., torch.Tensor],
+    *,
+    shape: tuple[int, ...],
+    dtype: str,
+    p: float,
+    seed: int,
+    transposed: bool = False,
+) -> dict[str, Any]:
+    """Make x of `shape`; `transposed` makes it a matrix whose columns are contiguous."""
+    x = make_tensor(shape[::-1], dtype).T if transposed else make_tensor(shape, dtype)
+    return {"x": x, "p": p, "seed": seed}
+
+
+def work(*, shape: tuple[int, ...], dtype: str, p: float, seed: int, transposed: bool = False) -> Work:
+    """Count bytes only: x read once, y written once."""
+    del p, seed, transposed  # the same work, whatever they are
+    itemsize = 4 if dtype == "float32" else 2
+    return Work(bytes=2.0 * math.prod(shape) * itemsize, dtype=dtype)
+
+
+def _case(
+    dtype: str,
+    *shape: int,
+    p: float = 0.5,
+    seed: int = 2026,
+    transposed: bool = False,
+    speed: bool = False,
+) -> Case:
+    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    name = f"{short}-{'x'.join(map(str, shape))}-p{p:g}" + "-transposed" * transposed
+    params = {"shape": shape, "dtype": dtype, "p": p, "seed": seed, "transposed": transposed}
+    return Case(name=name, params=params, speed=speed)
+
+
+SPEC = KernelSpec(
+    name="dropout",
+    launch=dropout,
+    reference=reference,
+    inputs=inputs,
+    work=work,
+    cases=[
+        # 268 or 537 MB: TileGym's largest and a larger one, and activations as models have them.
+        _case("float16", 2**26, speed=True),
+        _case("bfloat16", 32768, 4096, p=0.1, speed=True),
+        _case("float32", 16384, 2048, speed=True),
+        # To each side of one tile, of several and of a counter; seeds of one word and of two.
+        _case("float16", 2048, seed=0),
+        _case("bfloat16", 2047, seed=1),
+        _case("float32", 2049, seed=2**31),
+        _case("float16", 6000, seed=2**32),
+        _case("bfloat16", 4096, seed=2**64 - 1),
+        _case("float32", 8191, seed=0x0123_4567_89AB_CDEF),
+        # Nothing dropped, a little, most; p = 1 launches no kernel.
+        _case("float16", 3000, p=0.0),
+        _case("bfloat16", 3000, p=0.1),
+        _case("float32", 3000, p=0.9),
+        _case("float32", 3000, p=1 / 3),
+        # Any rank, one element, three, columns contiguous: the mask goes by rows all the same.
+        _case("bfloat16", 3, 5, 7, 11),
+        _case("float16", 1, p=0.25),
+        _case("float32", 3, p=0.25),
+        _case("float16", 96, 200, transposed=True),
+    ],
+)

@@ -1,0 +1,469 @@
+"""Multi-head latent attention of one new token per sequence: DeepSeek's decoding step, in its absorbed form.
+
+    S[h, j] = scale * (sum over d of Q[h, d] * KV[j, d] + sum over r of QPE[h, r] * KPE[j, r])
+    P[h, j] = exp(S[h, j] - max(S[h, :])) / sum over l of exp(S[h, l] - max(S[h, :]))
+    O[h, d] = sum over j of P[h, j] * KV[j, d]
+
+for every sequence of the batch. The cache has one latent vector per token, which is key and value of all
+heads at once, and a shorter one for its rotated position. Q and O are `[B, H, D]`, QPE is `[B, H, R]`, KV is
+`[B, N, D]`, and KPE is `[B, N, R]`. D is 128, 256 or 512, R is 64; H and N are anything. "Absorbed": the
+projections from the latent vector to each head were multiplied into Q before, and into O after, elsewhere.
+
+Dtypes: Q, QPE and O are float16 or bfloat16. KV and KPE are the same, or both an 8-bit float (e4m3fn or
+e5m2), which halves the cache. Its elements are converted to the dtype of Q as they arrive. That is exact, as
+both 16-bit formats hold all of their values: nothing here is rounded to 8 bits, and the result is that of a
+16-bit cache of the same values. (A factor that the cache was divided by belongs into `scale`, and onto O.)
+Scores, sums and accumulator are float32. What is rounded to 16 bits is the unnormalised P before the second
+product, because that is what tensor cores take, and O.
+
+How it works: a tile of KV is loaded once, and is both the keys and the values of its step. With few heads it
+takes as long as the cache takes to read. With 128 heads there are 242 operations for every byte of a 16-bit
+cache, about as many as an H200 can do while it reads one (989 TFLOPS, 4.8 TB/s), so the products count as
+much. The accumulator is wide, `[heads, 512]`, and a block has registers for 64 heads of it, which are the
+rows that Hopper's tensor cores want. With 16 heads everything is computed transposed, scores `[keys, heads]`
+and accumulator `[512, heads]`, because as columns 8 are enough. `_split_kv` says how the keys are cut into
+parts for several blocks, and merged.
+
+Sources: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1 and appendix C (https://arxiv.org/abs/2405.04434); Dao
+et al., "Flash-Decoding for long-context inference", 2023 (https://pytorch.org/blog/flash-decoding/).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
+from kernels._split_kv import choose_part, merge_parts
+from pytest_cutile import Case, KernelSpec, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
+
+LATENT_DIMS = (128, 256, 512)
+ROPE_DIM = 64
+QUERY_DTYPES = ("float16", "bfloat16")
+CACHE_DTYPES = (*QUERY_DTYPES, "float8_e4m3fn", "float8_e5m2")
+# Blocks along the second and the third axis of a grid: CUDA C++ Programming Guide, technical specifications.
+MAX_GRID = 65535
+MIN_HEADS = 16
+"""Fewest heads in a block; with 8, 8 warps no longer share scores of 64 keys, and the compiler spills."""
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlaDecodingConfig:
+    """How heads and keys are cut into tiles and parts, and what the compiler is told."""
+
+    tile_h: int = 16
+    """Heads per block, at most, and at least 16; each block reads all of its part of the cache."""
+    tile_n: int = 64
+    """Keys per step."""
+    keys_first: bool = True
+    """Whether scores are computed as `[keys, heads]` instead of `[heads, keys]`."""
+    occupancy: int = 1
+    """Blocks that share a multiprocessor; the keys are cut into parts enough for as many."""
+    part_cost: float = 0.01
+    """What one part more takes to write and merge, in the time of a tile of keys: more makes fewer parts."""
+    num_worker_warps: int | None = 8
+    """Warps that hold scores and accumulator; None lets the compiler choose."""
+    num_ctas: int | None = None
+    """Multiprocessors that share a block's work, from sm_90 on; None is one."""
+    latency: int | None = 4
+    """How far ahead tiles of KV and KPE are loaded, 1 to 10; None lets the compiler choose."""
+    dependent_merge: bool = True
+    """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
+
+
+# Not measured, all of it: what the compiler fits into registers and shared memory without spilling. Eight
+# warps, because the accumulator is wide, and 64 keys, because fewer do not occupy as many warps. (An 8-bit
+# cache spills 200 bytes on sm_120 and sm_121; nothing else that was tried spills less there.)
+CONFIGS = {
+    "sm_80": MlaDecodingConfig(dependent_merge=False),
+    "sm_86": MlaDecodingConfig(dependent_merge=False),
+    "sm_89": MlaDecodingConfig(dependent_merge=False),
+    "sm_90": MlaDecodingConfig(),
+    "sm_100": MlaDecodingConfig(),
+    "sm_103": MlaDecodingConfig(),
+    "sm_110": MlaDecodingConfig(),
+    "sm_120": MlaDecodingConfig(),
+    "sm_121": MlaDecodingConfig(),
+}
+DEFAULT_CONFIG = MlaDecodingConfig(dependent_merge=False)
+"""For architectures that are not in the table."""
+MANY_HEADS = 64
+MANY_HEADS_CONFIGS = {
+    "sm_90": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
+    "sm_100": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
+    "sm_103": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
+    "sm_110": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
+}
+"""For at least `MANY_HEADS` heads, where tensor cores take as many rows. Not measured."""
+MANY_HEADS_8BIT_CONFIGS = {
+    "sm_90": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
+    "sm_100": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
+    "sm_103": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
+    "sm_110": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
+}
+"""The same for a cache of 8 bits, whose converted tiles take shared memory, too. Not measured."""
+
+
+def choose_config(arch: str, *, heads: int, cache_itemsize: int) -> MlaDecodingConfig:
+    """Return the configuration for `heads` heads on `arch`, with `cache_itemsize` bytes per element of KV."""
+    config = CONFIGS.get(arch, DEFAULT_CONFIG)
+    if heads < MANY_HEADS:
+        return config
+    return (MANY_HEADS_8BIT_CONFIGS if cache_itemsize == 1 else MANY_HEADS_CONFIGS).get(arch, config)
+
+
+# -- kernel -----------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def mla_decoding_kernel(
+    Q: ct.Array,
+    QPE: ct.Array,
+    KV: ct.Array,
+    KPE: ct.Array,
+    PARTS: ct.Array,
+    LSE: ct.Array,
+    tiles_per_part: int,
+    scale_log2: float,
+    D: ConstInt,
+    R: ConstInt,
+    TILE_H: ConstInt,
+    TILE_N: ConstInt,
+    LATENCY: ConstInt,
+    KEYS_FIRST: ConstBool,
+    SPLIT: ConstBool,
+    DEPENDENT: ConstBool,
+) -> None:
+    """Take in one part of the keys for `TILE_H` heads.
+
+    PARTS is `[B, H, splits, D]` and LSE `[B, H, splits]`. Without `SPLIT` there is one part, PARTS is the
+    output, and LSE is not written. A latency of 0 leaves it to the compiler.
+    """
+    if DEPENDENT:
+        # All that the merge may do before it waits is to take its place.
+        ct.grid_dependency_control_launch_dependents()
+    part, tile, batch = ct.bid(0), ct.bid(1), ct.bid(2)
+    keys = KV.shape[1]
+    latency = ct.static_eval(LATENCY or None)
+
+    # Heads beyond the last are zeros; the stores drop them.
+    q = ct.load(Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO).reshape((TILE_H, D))
+    qpe = ct.load(QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO).reshape(
+        (TILE_H, R)
+    )
+    if KEYS_FIRST:
+        q = ct.transpose(q)
+        qpe = ct.transpose(qpe)
+    KEY_AXIS = 0 if KEYS_FIRST else 1
+    row_max, row_sum, acc = start_softmax(TILE_H, D, KEY_AXIS)
+    first = part * tiles_per_part
+    for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
+        # Zeros beyond the last key: as values they are multiplied by 0, and whatever lies there may be NaN.
+        kv = ct.load(
+            KV, (batch, j, 0), (1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=latency
+        ).reshape((TILE_N, D))
+        kpe = ct.load(
+            KPE, (batch, j, 0), (1, TILE_N, R), padding_mode=ct.PaddingMode.ZERO, latency=latency
+        ).reshape((TILE_N, R))
+        kv = kv.astype(Q.dtype)
+        kpe = kpe.astype(Q.dtype)
+        # Masked in every tile: that is few instructions beside the rest, and a loop of its own for the last
+        # tile would start to load only when the one before has ended.
+        key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
+        if KEYS_FIRST:
+            s = ct.mma(kv, q, ct.zeros((TILE_N, TILE_H), dtype=ct.float32))
+            s = ct.mma(kpe, qpe, s)  # [TILE_N, TILE_H]
+            s = ct.where(key[:, None] < keys, s, -math.inf)
+        else:
+            s = ct.mma(q, ct.transpose(kv), ct.zeros((TILE_H, TILE_N), dtype=ct.float32))
+            s = ct.mma(qpe, ct.transpose(kpe), s)  # [TILE_H, TILE_N]
+            s = ct.where(key[None, :] < keys, s, -math.inf)
+        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2, KEY_AXIS)
+        if KEYS_FIRST:
+            acc = ct.mma(ct.transpose(kv), p.astype(Q.dtype), acc)  # [D, TILE_H]
+        else:
+            acc = ct.mma(p.astype(Q.dtype), kv, acc)  # [TILE_H, D]
+    o, lse = finish_softmax(row_max, row_sum, acc)
+    o = ct.transpose(o) if KEYS_FIRST else o
+    ct.store(PARTS, (batch, tile, part, 0), o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D)))
+    if SPLIT:
+        ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)))
+
+
+# -- launcher ---------------------------------------------------------------------------------------
+
+
+@cache
+def _kernel_for(config: MlaDecodingConfig) -> Any:
+    """Return the kernel with `config`'s compiler hints; cached, because each object has its own JIT cache."""
+    return mla_decoding_kernel.replace_hints(
+        occupancy=config.occupancy,
+        num_worker_warps=config.num_worker_warps,
+        num_ctas=config.num_ctas,
+    )
+
+
+def mla_decoding(
+    q: torch.Tensor,
+    qpe: torch.Tensor,
+    kv: torch.Tensor,
+    kpe: torch.Tensor,
+    *,
+    scale: float,
+    config: MlaDecodingConfig | None = None,
+) -> torch.Tensor:
+    """Attend from one query per head to all tokens of a latent cache.
+
+    Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
+
+    Args:
+        q: `[B, H, D]`, float16 or bfloat16, any strides: the part of the queries without position, absorbed.
+        qpe: `[B, H, 64]`, same dtype and device: their rotated part.
+        kv: `[B, N, D]`, same device, any strides; the dtype of `q`, or float8_e4m3fn or float8_e5m2.
+        kpe: `[B, N, 64]`, the dtype of `kv`.
+        scale: Factor of the scores, greater than 0. It has no default, because it follows from the head
+            dimension before the absorption, which is not seen here: 1 / sqrt(128 + 64) for DeepSeek-V2.
+        config: Instead of the one chosen for this GPU, number of heads and dtype of the cache.
+
+    Returns:
+        `[B, H, D]`, dtype and device of `q`, contiguous. Zeros where there are no keys.
+
+    Raises:
+        TypeError: Not tensors, dtypes that do not go together or that are not supported.
+        ValueError: Shapes or devices that do not fit together, dimensions that are not supported, a scale
+            that is not a positive number.
+    """
+    import torch
+
+    check_tensors("mla_decoding", {"q": q, "qpe": qpe}, dtypes=QUERY_DTYPES)
+    check_tensors("mla_decoding", {"kv": kv, "kpe": kpe}, dtypes=CACHE_DTYPES)
+    if kv.element_size() > 1 and kv.dtype != q.dtype:
+        raise TypeError(
+            f"mla_decoding: kv has dtype {kv.dtype}, but q has {q.dtype}; "
+            "convert one (only an 8-bit cache may have another dtype)"
+        )
+    if kv.device != q.device:
+        raise ValueError(f"mla_decoding: kv is on {kv.device}, but q is on {q.device}; move one")
+    for name, operand, axes in (
+        ("q", q, "batch, heads, latent_dim"),
+        ("kv", kv, "batch, length, latent_dim"),
+    ):
+        if operand.ndim != 3:  # noqa: PLR2004
+            raise ValueError(f"mla_decoding: {name} must be [{axes}], got shape {list(operand.shape)}")
+    b, h, d = q.shape
+    n = kv.shape[1]
+    if d not in LATENT_DIMS:
+        raise ValueError(
+            f"mla_decoding: q is [B, H, D] = {list(q.shape)} with D = {d}; "
+            f"supported are {', '.join(map(str, LATENT_DIMS))}: pad q and kv with zeros"
+        )
+    for name, operand, expected in (
+        ("qpe", qpe, (b, h, ROPE_DIM)),
+        ("kv", kv, (b, n, d)),
+        ("kpe", kpe, (b, n, ROPE_DIM)),
+    ):
+        if tuple(operand.shape) != expected:
+            raise ValueError(
+                f"mla_decoding: q is {list(q.shape)} and kv has {n} keys, "
+                f"so {name} must be {list(expected)}, but is {list(operand.shape)}"
+            )
+    if not 0 < scale < math.inf:
+        raise ValueError(f"mla_decoding: scale must be a positive number, got {scale}")
+    if max(b, h) > MAX_GRID:
+        raise ValueError(
+            f"mla_decoding: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch"
+        )
+    if 0 in (b, h, n):
+        return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+
+    config = config or choose_config(device_arch(), heads=h, cache_itemsize=kv.element_size())
+    tile_h = min(max(next_power_of_2(h), MIN_HEADS), config.tile_h)
+    head_tiles = ct.cdiv(h, tile_h)
+    tiles = ct.cdiv(n, config.tile_n)
+    slots = count_sms() * config.occupancy // (config.num_ctas or 1)
+    part = choose_part(b * head_tiles, tiles, slots, config.part_cost)
+    splits = ct.cdiv(tiles, part)
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
+    lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
+    dependent = splits > 1 and config.dependent_merge
+    ct.launch(
+        torch.cuda.current_stream(),
+        (splits, head_tiles, b),
+        _kernel_for(config),
+        (
+            *(q, qpe, kv, kpe, parts.view(b, h, splits, d), lse),
+            *(part, scale * LOG2_E, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
+            *(config.keys_first, splits > 1, dependent),
+        ),
+    )
+    if splits > 1:
+        merge_parts(parts, lse, o, dependent=dependent)
+    return o
+
+
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+def reference(
+    q: torch.Tensor, qpe: torch.Tensor, kv: torch.Tensor, kpe: torch.Tensor, *, scale: float
+) -> torch.Tensor:
+    """Follow the formula in float64, one sequence at a time: `[H, N]` scores."""
+    import torch
+
+    return torch.stack(
+        [torch.softmax((q[i] @ kv[i].T + qpe[i] @ kpe[i].T) * scale, -1) @ kv[i] for i in range(q.shape[0])]
+    )
+
+
+def inputs(
+    make_tensor: Callable[..., torch.Tensor],
+    *,
+    b: int,
+    h: int,
+    n: int,
+    d: int,
+    dtype: str,
+    cache_dtype: str,
+    scale: float,
+    layout: str = "apart",
+) -> dict[str, Any]:
+    """Make q, qpe, kv and kpe.
+
+    `layout` "apart": each its own tensor. "joined": KV and KPE are columns of one cache `[B, N, D + 64]`
+    that is longer than N, and likewise Q and QPE: as DeepSeek's own code has them.
+    """
+    if layout == "joined":
+        queries = make_tensor((b, h, d + ROPE_DIM), dtype)
+        cached = make_tensor((b, n + 50, d + ROPE_DIM), cache_dtype)[:, :n]
+        q, qpe = queries[..., :d], queries[..., d:]
+        kv, kpe = cached[..., :d], cached[..., d:]
+    else:
+        q, qpe = make_tensor((b, h, d), dtype), make_tensor((b, h, ROPE_DIM), dtype)
+        kv, kpe = make_tensor((b, n, d), cache_dtype), make_tensor((b, n, ROPE_DIM), cache_dtype)
+    return {"q": q, "qpe": qpe, "kv": kv, "kpe": kpe, "scale": scale}
+
+
+def work(
+    *,
+    b: int,
+    h: int,
+    n: int,
+    d: int,
+    dtype: str,
+    cache_dtype: str,
+    scale: float,
+    layout: str = "apart",
+) -> Work:
+    """Count a multiply and an add per head, key and dimension: D + 64 for a score, D for the output.
+
+    The cache, Q and QPE are read once, and O is written once. Exponentials and the traffic of parts are not
+    counted. Products are of the dtype of Q, whatever the cache's.
+    """
+    del scale, layout
+    itemsize = 1 if cache_dtype.startswith("float8") else 2
+    return Work(
+        flops=2.0 * b * h * n * (2 * d + ROPE_DIM),
+        bytes=float(b * (n * (d + ROPE_DIM) * itemsize + h * (2 * d + ROPE_DIM) * 2)),
+        dtype=dtype,
+    )
+
+
+def longest_sum(
+    *,
+    b: int,
+    h: int,
+    n: int,
+    d: int,
+    dtype: str,
+    cache_dtype: str,
+    scale: float,
+    layout: str = "apart",
+) -> int:
+    """Return the longer of two sums: over the dimensions of a score, and over the keys."""
+    del b, h, dtype, cache_dtype, scale, layout
+    return max(d + ROPE_DIM, n)
+
+
+def _case(
+    dtype: str,
+    b: int,
+    h: int,
+    n: int,
+    d: int,
+    *,
+    cache_dtype: str | None = None,
+    layout: str = "apart",
+    speed: bool = False,
+) -> Case:
+    cache_dtype = cache_dtype or dtype
+    short = {
+        "float16": "fp16",
+        "bfloat16": "bf16",
+        "float8_e4m3fn": "e4m3",
+        "float8_e5m2": "e5m2",
+    }
+    prefix = short[dtype] if cache_dtype == dtype else f"{short[cache_dtype]}-{short[dtype]}"
+    params = {"b": b, "h": h, "n": n, "d": d, "dtype": dtype, "cache_dtype": cache_dtype}
+    return Case(
+        name=f"{prefix}-{b}x{h}x{n}x{d}{'-joined' * (layout == 'joined')}",
+        # As TileGym's benchmark has it, for all: what it is makes no difference to the kernel.
+        params={**params, "scale": 1.0 / math.sqrt(d + ROPE_DIM), "layout": layout},
+        speed=speed,
+        min_arch="sm_90" if cache_dtype.startswith("float8") else None,
+    )
+
+
+SPEC = KernelSpec(
+    name="mla_decoding",
+    launch=mla_decoding,
+    reference=reference,
+    inputs=inputs,
+    work=work,
+    reduction=longest_sum,
+    cases=[
+        # DeepSeek-V3 on one GPU, where the products take as long as the reading, and one of eight GPUs that
+        # share its heads, where the reading is all. 302 MB of cache, several times any L2.
+        _case("bfloat16", 64, 128, 4096, 512, speed=True),
+        _case("float16", 64, 16, 4096, 512, speed=True),
+        _case("bfloat16", 64, 16, 8192, 512, cache_dtype="float8_e4m3fn", speed=True),
+        # One sequence: TileGym's benchmark. It is all latency.
+        _case("float16", 1, 16, 11043, 512, speed=True),
+        # Every latent dimension and dtype; lengths to each side of a tile's edge; numbers of heads that fill
+        # their tile, that do not, and that need several.
+        _case("float16", 1, 16, 128, 512),
+        _case("bfloat16", 1, 16, 129, 512),
+        _case("bfloat16", 2, 24, 63, 512),
+        _case("float16", 1, 128, 65, 512),
+        _case("bfloat16", 1, 70, 70, 512),
+        _case("float16", 2, 8, 300, 128),
+        _case("bfloat16", 1, 16, 191, 128),
+        _case("bfloat16", 2, 5, 129, 256),
+        _case("float16", 1, 64, 100, 256),
+        _case("float16", 1, 16, 100, 512, cache_dtype="float8_e4m3fn"),
+        _case("bfloat16", 2, 7, 65, 512, cache_dtype="float8_e5m2"),
+        _case("bfloat16", 1, 128, 40, 512, cache_dtype="float8_e4m3fn"),
+        _case("float16", 2, 16, 77, 128, cache_dtype="float8_e5m2"),
+        # One key and one head; queries and cache with both kinds of columns side by side.
+        _case("float16", 2, 16, 1, 512),
+        _case("bfloat16", 1, 1, 150, 128),
+        _case("float16", 1, 16, 90, 512, layout="joined"),
+        _case("bfloat16", 2, 8, 50, 128, cache_dtype="float8_e4m3fn", layout="joined"),
+    ],
+)

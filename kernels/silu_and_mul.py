@@ -1,0 +1,131 @@
+"""SiLU of the first half of each row times its second half: the gate of a fused gate-and-up projection.
+
+    y[..., n] = silu(x[..., n]) * x[..., N + n],    silu(a) = a / (1 + exp(-a))
+
+x is `[..., 2 N]`, y is `[..., N]`, in the same one of float16, bfloat16 or float32. Everything between load
+and store is float32.
+
+How it works: the halves are views of x, and what remains to do is `kernels/swiglu.py`'s: same kernel, same
+configuration. The rows of a half are apart in memory, so they do not merge into one.
+
+Source: the layout is that of `SiluAndMul` in vLLM (https://github.com/vllm-project/vllm,
+vllm/model_executor/layers/activation.py), where one product makes both halves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kernels._launch import check_tensors, device_arch
+from kernels.swiglu import SwigluConfig, choose_config, launch_swiglu
+from pytest_cutile import Case, KernelSpec, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+
+# -- launcher ---------------------------------------------------------------------------------------
+
+
+def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
+    """Multiply the SiLU of the first half of each row by the second half.
+
+    Args:
+        x: `[..., 2 N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
+        config: Instead of the one chosen for this GPU.
+
+    Returns:
+        `[..., N]`, same dtype and device, contiguous.
+
+    Raises:
+        TypeError: Not a tensor, or a dtype that is not supported.
+        ValueError: The last axis is odd, or there is none.
+    """
+    import torch
+
+    check_tensors("silu_and_mul", {"x": x}, dtypes=("float16", "bfloat16", "float32"))
+    if x.ndim == 0 or x.shape[-1] % 2:
+        raise ValueError(
+            f"silu_and_mul: the last axis of x holds two halves, so it must be even, got {list(x.shape)}"
+        )
+    n = x.shape[-1] // 2
+    y = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
+    if y.numel() == 0:
+        return y
+    rows = x.reshape(-1, 2 * n)
+    launch_swiglu(rows[:, :n], rows[:, n:], y.view(-1, n), config or choose_config(device_arch()))
+    return y
+
+
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    """Follow the formula in float64."""
+    a, b = x.chunk(2, dim=-1)
+    return a / (1 + (-a).exp()) * b
+
+
+def inputs(
+    make_tensor: Callable[..., torch.Tensor],
+    *,
+    shape: tuple[int, ...],
+    dtype: str,
+    transposed: bool = False,
+    scale: float = 1.0,
+) -> tuple[torch.Tensor, ...]:
+    """Make x of `shape`, its values `scale` times normal; `transposed` makes its columns contiguous."""
+    x = make_tensor(shape[::-1], dtype).T if transposed else make_tensor(shape, dtype)
+    return (x * scale if scale != 1.0 else x,)
+
+
+def work(*, shape: tuple[int, ...], dtype: str, transposed: bool = False, scale: float = 1.0) -> Work:
+    """Count bytes only: x read once, y, which is half as large, written once."""
+    del transposed, scale  # the same work, whatever they are
+    itemsize = 4 if dtype == "float32" else 2
+    return Work(bytes=1.5 * math.prod(shape) * itemsize, dtype=dtype)
+
+
+def _case(dtype: str, *shape: int, transposed: bool = False, scale: float = 1.0, speed: bool = False) -> Case:
+    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    name = f"{short}-{'x'.join(map(str, shape))}" + "-transposed" * transposed
+    if scale != 1.0:
+        name += f"-scale{scale:g}"
+    params = {"shape": shape, "dtype": dtype, "transposed": transposed, "scale": scale}
+    return Case(name=name, params=params, speed=speed)
+
+
+SPEC = KernelSpec(
+    name="silu_and_mul",
+    launch=silu_and_mul,
+    reference=reference,
+    inputs=inputs,
+    work=work,
+    cases=[
+        # 400 to 700 MB: TileGym's hidden size, the gates of Llama 3 8B and of Llama 2 7B (256 * 43 columns).
+        _case("float16", 32768, 4096, speed=True),
+        _case("bfloat16", 8192, 2 * 14336, speed=True),
+        _case("bfloat16", 8192, 2 * 11008, speed=True),
+        _case("float32", 16384, 4096, speed=True),
+        # Halves of less than a tile, of one tile and of several, to each side; the second half unaligned.
+        _case("float16", 37, 512),
+        _case("bfloat16", 19, 510),
+        _case("float32", 21, 514),
+        _case("float16", 5, 4096),
+        _case("bfloat16", 3, 4098),
+        _case("float32", 3, 4094),
+        _case("float16", 33, 600),
+        # Leading axes, one row, one pair, columns contiguous.
+        _case("bfloat16", 3, 5, 1536),
+        _case("float32", 2, 3, 5, 130),
+        _case("float16", 154),
+        _case("float32", 2),
+        _case("float16", 96, 200, transposed=True),
+        # Half of the exponentials huge, half tiny.
+        _case("float32", 3, 1000, scale=20.0),
+        _case("bfloat16", 3, 1000, scale=20.0),
+    ],
+)

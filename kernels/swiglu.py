@@ -1,0 +1,285 @@
+"""SwiGLU's gate: the SiLU of one tensor times another, element by element.
+
+    y = silu(a) * b,    silu(a) = a * sigmoid(a) = a / (1 + exp(-a))
+
+a, b and y have the same shape, any, in the same one of float16, bfloat16 or float32. Everything between load
+and store is float32.
+
+How it works: there is little to compute for the bytes that move, so the speed is that of the memory, and the
+aim is to have enough loads under way at any time. A tile is a few 16-byte loads per thread; tiles inside the
+tensors, which are all but the last ones, are loaded without checks (`load_tile` says what checks cost).
+Dense tensors are taken as one long row, so their shape does not matter; others go as rows.
+
+Source: Shazeer, "GLU Variants Improve Transformer", 2020 (https://arxiv.org/abs/2002.05202); SiLU: Elfwing,
+Uchibe and Doya, 2017 (https://arxiv.org/abs/1702.03118).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._tiles import load_tile
+from pytest_cutile import Case, KernelSpec, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ConstBool: TypeAlias = ct.Constant[bool]
+
+# exp(x) = 2^(x log2 e), and 2^x is one instruction.
+LOG2_E = math.log2(math.e)
+
+MIN_TILE_N = 256
+"""Shortest piece of a row that is preferred to a longer one that would stick out of the row."""
+MAX_INDEX = 2**31
+"""Arrays are indexed with 32 bits, axis by axis: a dense tensor of more elements stays a matrix."""
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwigluConfig:
+    """How the tensors are cut into tiles, and what the compiler is told."""
+
+    tile_elements: int = 2048
+    """Elements per tile of each tensor."""
+    blocks_per_sm: int = 0
+    """Blocks launched per multiprocessor, each looping over tiles; 0 launches one block per tile."""
+    occupancy: int | None = 8
+    """Blocks that share a multiprocessor; None lets the compiler choose."""
+    num_worker_warps: int = 4
+    """Warps per block."""
+
+
+# Not measured, none of them. 16 elements a thread are two 16-byte loads of each 16-bit tensor, or four of
+# float32; 8 blocks of 128 threads with 64 registers each fill an SM's registers. So 64 KiB or more are asked
+# for at a time, more than an SM's share of the bandwidth (4.8 TB/s / 132 on an H200) times 1 us of latency.
+CONFIGS = {
+    **dict.fromkeys(("sm_80", "sm_86", "sm_89"), SwigluConfig()),
+    "sm_90": SwigluConfig(),
+    **dict.fromkeys(("sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), SwigluConfig()),
+}
+DEFAULT_CONFIG = SwigluConfig()
+"""For architectures that are not in the table."""
+
+
+def choose_config(arch: str) -> SwigluConfig:
+    """Return the configuration for `arch`."""
+    return CONFIGS.get(arch, DEFAULT_CONFIG)
+
+
+# -- kernel -----------------------------------------------------------------------------------------
+
+
+def silu(x: ct.Tile) -> ct.Tile:
+    """Return x / (1 + exp(-x)) of float32, in a form in which nothing overflows.
+
+    With t = exp(-|x|), which is at most 1, it is x / (1 + t) for x >= 0 and x t / (1 + t) for x < 0. Digits
+    are lost only where t is subnormal, below x = -87.
+    """
+    t = ct.exp2(-ct.abs(x) * LOG2_E)
+    # Between 1 and 2, the special function unit's reciprocal is good to one ulp, and it is not subnormal.
+    reciprocal = ct.truediv(1.0, 1.0 + t, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+    return x * ct.where(x < 0.0, t, 1.0) * reciprocal
+
+
+def multiply_gated(
+    A: ct.Array,
+    B: ct.Array,
+    Y: ct.Array,
+    index: tuple[int, int],
+    TILE_M: ConstInt,
+    TILE_N: ConstInt,
+    INSIDE: ConstBool,
+) -> None:
+    """Compute the tile of Y at `index`; `INSIDE` says that none of it is outside the arrays."""
+    a = load_tile(A, index, (TILE_M, TILE_N), INSIDE=INSIDE).astype(ct.float32)  # [TILE_M, TILE_N]
+    b = load_tile(B, index, (TILE_M, TILE_N), INSIDE=INSIDE).astype(ct.float32)
+    ct.store(Y, index, (silu(a) * b).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
+
+
+def compute_tile(
+    A: ct.Array, B: ct.Array, Y: ct.Array, tile: int, TILE_M: ConstInt, TILE_N: ConstInt
+) -> None:
+    """Compute the `tile`-th tile of Y, counted row by row."""
+    m, n = Y.shape
+    tiles_n = ct.cdiv(n, TILE_N)
+    i, j = tile // tiles_n, tile % tiles_n
+    if (i + 1) * TILE_M <= m and (j + 1) * TILE_N <= n:
+        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True)
+    else:
+        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, False)
+
+
+@ct.kernel
+def swiglu_kernel(
+    A: ct.Array, B: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_N: ConstInt, LOOP: ConstBool
+) -> None:
+    """Compute one tile of Y, or with `LOOP` every one of `ct.num_blocks(0)`."""
+    if LOOP:
+        tiles = ct.cdiv(Y.shape[0], TILE_M) * ct.cdiv(Y.shape[1], TILE_N)
+        for tile in range(ct.bid(0), tiles, ct.num_blocks(0)):
+            compute_tile(A, B, Y, tile, TILE_M, TILE_N)
+    else:
+        compute_tile(A, B, Y, ct.bid(0), TILE_M, TILE_N)
+
+
+# -- launcher ---------------------------------------------------------------------------------------
+
+
+@cache
+def _kernel_for(occupancy: int | None, warps: int) -> Any:
+    """Return the kernel with these compiler hints; cached, because each object has its own JIT cache."""
+    return swiglu_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
+
+
+def choose_tile(m: int, n: int, elements: int) -> tuple[int, int]:
+    """Return the sides of a tile of at most `elements` for a matrix `[m, n]`.
+
+    A tile that divides the row wastes nothing and is never checked, and most models' widths are multiples of
+    256 or more. Where only a very narrow tile would, the last tile of each row sticks out.
+    """
+    divisor = n & -n  # the largest power of two that divides n
+    tile_n = min(elements, divisor if divisor >= MIN_TILE_N else next_power_of_2(n))
+    return min(elements // tile_n, next_power_of_2(m)), tile_n
+
+
+def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: SwigluConfig) -> None:
+    """Write swiglu(a, b) into y; all are matrices `[m, n]`, not empty, of one dtype and any strides."""
+    import torch
+
+    if all(matrix.is_contiguous() for matrix in (a, b, y)) and y.numel() < MAX_INDEX:
+        a, b, y = (matrix.view(1, -1) for matrix in (a, b, y))
+    m, n = y.shape
+    tile_m, tile_n = choose_tile(m, n, config.tile_elements)
+    tiles = ct.cdiv(m, tile_m) * ct.cdiv(n, tile_n)
+    blocks = min(tiles, count_sms() * config.blocks_per_sm) if config.blocks_per_sm else tiles
+    ct.launch(
+        torch.cuda.current_stream(),
+        (blocks,),
+        _kernel_for(config.occupancy, config.num_worker_warps),
+        (a, b, y, tile_m, tile_n, config.blocks_per_sm > 0),
+    )
+
+
+def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
+    """Multiply the SiLU of `a` by `b`, element by element.
+
+    Args:
+        a: The gate, `[..., N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
+        b: Same shape, dtype and device; copied likewise.
+        config: Instead of the one chosen for this GPU.
+
+    Returns:
+        Same shape, dtype and device, contiguous.
+
+    Raises:
+        TypeError: Not tensors, dtypes that differ or that are not supported.
+        ValueError: Shapes or devices that differ.
+    """
+    import torch
+
+    check_tensors("swiglu", {"a": a, "b": b}, dtypes=("float16", "bfloat16", "float32"))
+    if b.shape != a.shape:
+        raise ValueError(f"swiglu: b must have a's shape {list(a.shape)}, but is {list(b.shape)}")
+    y = torch.empty(a.shape, dtype=a.dtype, device=a.device)
+    if y.numel() == 0:
+        return y
+    n = a.shape[-1] if a.ndim else 1
+    config = config or choose_config(device_arch())
+    launch_swiglu(a.reshape(-1, n), b.reshape(-1, n), y.view(-1, n), config)
+    return y
+
+
+# -- what it is gated with --------------------------------------------------------------------------
+
+
+def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Follow the formula in float64."""
+    return a / (1 + (-a).exp()) * b
+
+
+def inputs(
+    make_tensor: Callable[..., torch.Tensor],
+    *,
+    shape: tuple[int, ...],
+    dtype: str,
+    transposed: str = "",
+    spread: float = 1.0,
+) -> tuple[torch.Tensor, ...]:
+    """Make a and b of `shape`, the ones named in `transposed` as matrices whose columns are contiguous.
+
+    With `spread`, the gate is uniform in [-spread, spread] instead of normal.
+    """
+    made = []
+    for name in "ab":
+        size = shape[::-1] if name in transposed else shape
+        gate = name == "a" and spread != 1.0
+        tensor = (
+            make_tensor(size, dtype, dist="uniform", low=-spread, high=spread)
+            if gate
+            else make_tensor(size, dtype)
+        )
+        made.append(tensor.T if name in transposed else tensor)
+    return tuple(made)
+
+
+def work(*, shape: tuple[int, ...], dtype: str, transposed: str = "", spread: float = 1.0) -> Work:
+    """Count bytes only: a and b read once, y written once."""
+    del transposed, spread  # the same work, whatever they are
+    itemsize = 4 if dtype == "float32" else 2
+    return Work(bytes=3.0 * math.prod(shape) * itemsize, dtype=dtype)
+
+
+def _case(dtype: str, *shape: int, transposed: str = "", spread: float = 1.0, speed: bool = False) -> Case:
+    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    name = f"{short}-{'x'.join(map(str, shape))}"
+    if transposed:
+        name += f"-transposed_{transposed}"
+    if spread != 1.0:
+        name += f"-spread{spread:g}"
+    params = {"shape": shape, "dtype": dtype, "transposed": transposed, "spread": spread}
+    return Case(name=name, params=params, speed=speed)
+
+
+SPEC = KernelSpec(
+    name="swiglu",
+    launch=swiglu,
+    reference=reference,
+    inputs=inputs,
+    work=work,
+    cases=[
+        # 400 to 930 MB: TileGym's batch of 4, and the gates of Llama 3 8B and of Qwen 2.5 7B.
+        _case("float16", 4, 4096, 4096, speed=True),
+        _case("bfloat16", 8192, 14336, speed=True),
+        _case("bfloat16", 8192, 18944, speed=True),
+        _case("float32", 4, 4096, 2048, speed=True),
+        # Dense tensors are one row: to each side of one tile and of several, and of any rank.
+        _case("float16", 2048),
+        _case("bfloat16", 2047),
+        _case("float32", 2049),
+        _case("float16", 3, 5, 7),
+        _case("bfloat16", 37, 257),
+        _case("float32", 2, 3, 5, 130),
+        _case("float16", 1),
+        # Rows whose columns are contiguous: tiles over several rows, inside, sticking out to either side.
+        _case("float16", 40, 512, transposed="a"),
+        _case("bfloat16", 37, 300, transposed="b"),
+        _case("float32", 130, 33, transposed="ab"),
+        _case("float16", 5, 2056, transposed="b"),
+        # Gates whose exponential overflows, or whose SiLU is subnormal in 16 bits.
+        _case("float32", 3, 1000, spread=85.0),
+        _case("bfloat16", 3, 1000, spread=85.0),
+        _case("float16", 3, 1000, spread=12.0),
+    ],
+)

@@ -1,0 +1,188 @@
+"""The comparison from its command line to the page, with a kernel on the CPU and a timer that believes it."""
+
+import json
+
+import pytest
+
+from benchmarks import compare_kernels
+from benchmarks.comparison.goals import find_misses, is_memory_bound, rival
+from benchmarks.comparison.page import page, summary_text
+from benchmarks.gpu_runs.tables import aligned, markdown
+from tests.core.toy_kernel import make_timer
+
+SUITE = "tests.core.toy_suite"
+
+
+def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, capsys):
+    file, written = tmp_path / "compared.json", tmp_path / "comparison.md"
+    arguments = [
+        SUITE,
+        "--case",
+        "64",
+        "--json",
+        str(file),
+        "--markdown",
+        str(written),
+        "--without",
+        "missed",
+    ]
+    assert compare_kernels.main(arguments, make_timer=make_timer) == 0
+    text = capsys.readouterr().out
+    (found,) = json.loads(file.read_text())["cases"]
+    assert found["ours"]["us_per_launch"] == 120.0
+    assert found["of_tilegym"]
+    assert found["peers"]["tilegym"]["ratio"] == {"value": 1.25, "low": 1.25, "high": 1.25}
+    assert found["peers"]["torch"]["differs"] is None
+    assert found["peers"]["other"]["differs"] == "output: 64 of 64 elements differ by more than 0.0039"
+    assert found["missing"] == {
+        "missed": "left out on the command line",
+        "compile": "ModuleNotFoundError: No module named 'tilegym'",
+    }
+    assert found["peers"]["eager"]["exceeded"]
+    assert "!!! IMPOSSIBLE: eager" in text
+    assert "compile is missing: ModuleNotFoundError" in text
+    assert "other differs" in text
+
+    again = tmp_path / "again.md"
+    assert compare_kernels.main(["--from", str(file), "--markdown", str(again)]) == 0
+    assert again.read_text() == written.read_text()
+    assert "| `fp16-64` | 120.00 |" in written.read_text()
+    assert "Above the chip's limits" in written.read_text()
+
+
+def test_a_kernel_that_is_wrong_is_not_compared(tmp_path, capsys):
+    file = tmp_path / "compared.json"
+    arguments = ["tests.core.wrong_suite", "--json", str(file), "--markdown", str(tmp_path / "page.md")]
+    assert compare_kernels.main(arguments, make_timer=make_timer) == 1
+    document = json.loads(file.read_text())
+    assert document["cases"] == []
+    assert "differs from its reference" in document["errors"]["tests.core.wrong_suite[fp16-32]"]
+    assert "FAILED" in capsys.readouterr().out
+    assert "tests.core.wrong_suite[fp16-32]: KernelMismatch" in (tmp_path / "page.md").read_text()
+
+
+# -- goals ------------------------------------------------------------------------------------------
+
+
+def figures(us, ratio=None, *, bound="GB/s", differs=None, exceeded=None):
+    made = {"us_per_launch": us, "rate": 1.0, "share_of_peak": 0.5, "bound": bound, "exceeded": exceeded}
+    if ratio is not None:
+        made |= {"ratio": {"value": ratio, "low": ratio - 0.02, "high": ratio + 0.02}, "differs": differs}
+    return made
+
+
+def compared(kernel, case="c", *, dtype="float16", bound="GB/s", **ratios):
+    return {
+        "kernel": kernel,
+        "suite": kernel,
+        "case": case,
+        "of_tilegym": case != "ours",
+        "params": {"dtype": dtype},
+        "work": {"bytes": 1e9, "flops": 0.0, "dtype": dtype},
+        "ours": figures(100.0, bound=bound),
+        "peers": {name: figures(100 * ratio, ratio) for name, ratio in ratios.items()},
+        "missing": {},
+        "problems": [],
+        "l2_bytes": 60e6,
+    }
+
+
+def misses(*cases):
+    return [(miss.what, miss.peer, miss.goal.least, miss.decided) for miss in find_misses(cases)]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (compared("softmax", tilegym=1.4, torch=1.2, copy=0.9), []),
+        (compared("softmax", tilegym=1.4, torch=0.98), [("softmax[c]", "torch", 1.0, False)]),
+        (compared("matmul", tilegym=1.4, cublas=0.98), []),
+        (compared("matmul", tilegym=1.4, cublas=0.9), [("matmul[c]", "cublas", 0.97, True)]),
+        (compared("softmax", torch=1.2, compile=0.9), [("softmax[c]", "compile", 1.0, True)]),
+        (compared("softmax", copy=0.8), [("softmax[c]", "copy", 0.85, True)]),
+        (compared("matmul", copy=0.8, bound="TFLOPS"), []),
+        (compared("fmha", tilegym=1.5), [("geometric mean of 1 cases", "tilegym", 1.6, True)]),
+        (compared("fmha", tilegym=1.5, dtype="bfloat16"), []),
+        (
+            compared("matmul", tilegym=3.0, dtype="float8_e5m2"),
+            [("geometric mean of 1 cases", "tilegym", 4.0, True)],
+        ),
+    ],
+)
+def test_goals(found, expected):
+    assert misses(found) == expected
+
+
+def test_a_mean_is_over_all_cases_of_a_goal():
+    cases = [compared("softmax", "a", tilegym=1.1), compared("rope", "b", tilegym=1.2)]
+    assert misses(*cases) == [("geometric mean of 2 cases", "tilegym", 1.3, True)]
+    assert misses(*cases, compared("bmm", "c", tilegym=2.0)) == []
+
+
+def test_a_mean_is_over_the_cases_of_tilegyms_benchmark_alone():
+    assert misses(compared("rope", "a", tilegym=1.4), compared("rope", "ours", tilegym=1.0)) == []
+
+
+def test_variants_of_tilegym_are_tilegym():
+    found = compared("bmm", tilegym=1.4)
+    found["peers"]["tilegym-not_persistent"] = figures(90.0, 0.9)
+    assert misses(found)[0] == ("bmm[c]", "tilegym-not_persistent", 1.0, True)
+    assert rival(found, "torch") is None
+
+
+def test_a_copy_is_no_measure_for_what_stays_in_the_l2():
+    small = compared("softmax", copy=0.5) | {"work": {"bytes": 1e8, "flops": 0.0}}
+    assert not is_memory_bound(small)
+    assert misses(small) == []
+
+
+def test_a_peer_that_is_wrong_or_impossible_is_no_rival():
+    found = compared("softmax", torch=1.2)
+    found["peers"]["compile"] = figures(10.0, 0.1, differs="other")
+    found["peers"]["flash"] = figures(10.0, 0.1, exceeded="9000 GB/s of at most 4800 GB/s")
+    best = rival(found, "torch")
+    assert best is not None
+    assert best[0] == "torch"
+    assert rival(found, "tilegym") is None
+
+
+# -- the page ---------------------------------------------------------------------------------------
+
+
+def test_the_last_of_several_runs_counts():
+    runs = [
+        {
+            "date": "2026-01-01",
+            "environment": {"gpu": "NVIDIA H200"},
+            "cases": [compared("rope", tilegym=2.0)],
+        }
+        | {"errors": {"bmm[x]": "Broken: it\ndied", "rope[c]": "not then"}},
+        {
+            "date": "2026-01-02",
+            "environment": {"gpu": "NVIDIA H200"},
+            "cases": [compared("rope", tilegym=3.0)],
+        }
+        | {"errors": {}},
+    ]
+    text = page(runs)
+    assert "3.00 [2.98, 3.02]" in text
+    assert "2.00 [" not in text
+    assert "- bmm[x]: Broken: it\n" in text
+    assert "not then" not in text
+    assert text.count("gpu NVIDIA H200") == 2
+
+
+def test_nothing_below_the_goals_is_said():
+    assert "Nothing that was measured is below the goals." in summary_text([compared("rope", tilegym=2.0)])
+
+
+def test_columns_of_numbers_are_to_the_right():
+    assert (
+        aligned(("name", "us"), [("a|b", "9.5"), ("c", "10.25")])
+        == "  name     us\n  a|b     9.5\n  c     10.25"
+    )
+    assert markdown(("name", "us"), [("a|b", "9.5")]).splitlines() == [
+        "| name | us |",
+        "| --- | ---: |",
+        "| a\\|b | 9.5 |",
+    ]

@@ -1,0 +1,258 @@
+"""The tuner, from its command line to the kernel's file: a kernel on the CPU, a timer that believes it."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import tune_kernels
+from benchmarks.gpu_runs.agreement import describe_difference
+from benchmarks.gpu_runs.measure import geometric_mean, moved, ratio_of, time_in_turns
+from benchmarks.gpu_runs.suites import difference, load_suite, prepare, select, watched_choice
+from benchmarks.tuner.config_tables import Entry, config_source, entry_lines, find_entry, replace_entry
+from pytest_cutile.gpu.check import KernelMismatch
+from tests.core import toy_kernel
+from tests.core.toy_kernel import ToyConfig, make_timer
+
+SUITE = "tests.core.toy_suite"
+
+
+def test_a_run_reports_the_best_and_every_failure(tmp_path, capsys):
+    file = tmp_path / "tuned.json"
+    arguments = [SUITE, "--case", "64", "--json", str(file), "--processes", "1"]
+    assert tune_kernels.main(arguments, make_timer=make_timer) == 0
+    text = capsys.readouterr().out
+    document = json.loads(file.read_text())
+    (found,) = document["cases"]
+    assert document["environment"]["driver"] == "1.2"
+    assert found["facets"] == {"itemsize": 2}
+    assert found["committed"] == {"us": 120.0, "fault": ""}
+    assert [(row["us_per_launch"], row["committed"]) for row in found["rows"]] == [
+        (80.0, False),
+        (90.0, False),
+        (120.0, True),  # once, though the search space holds it again
+    ]
+    assert found["rows"][0]["ratio"]["value"] == pytest.approx(1.5)
+    failures = {each["config"]["fault"]: (each["stage"], each["why"]) for each in found["failures"]}
+    assert failures["raises"] == ("check", "RuntimeError: does not compile")
+    assert failures["dies"] == ("check", "its process died (exit code 3)")
+    assert failures["wrong"][1].startswith("wrong result: output: ")
+    assert failures["imprecise"][0] == "final check"  # the fastest, and too coarse for the gate
+    assert '"sm_90": ToyConfig(us=80.0),' in text
+    assert "1 of 1 cases" in text
+
+
+def test_a_name_that_is_no_suite_is_said():
+    with pytest.raises(SystemExit, match=r"there is no benchmarks\.suite\.nonesuch"):
+        load_suite("nonesuch")
+    with pytest.raises(SystemExit, match=r"does not define MODULE .*CASES"):
+        load_suite("tests.core.toy_processes")
+    assert select([SUITE], "96") == [(SUITE, "fp16-96")]
+    assert select([f"{SUITE}[fp16-9", f"{SUITE}[fp16-96]"], "") == [(SUITE, "fp16-96")]
+
+
+def test_cases_of_tilegyms_benchmark_are_known():
+    assert load_suite(SUITE).of_tilegym == {"fp16-64"}
+    assert load_suite("tests.core.wrong_suite").of_tilegym == {"fp16-32"}
+
+
+# -- the best of an entry over its cases ------------------------------------------------------------
+
+
+def row(source, ratio=None, quick=1.0):
+    return {"source": source, "config": {"name": source}, "quick_ratio": quick} | (
+        {"ratio": {"value": ratio, "low": ratio, "high": ratio}} if ratio else {}
+    )
+
+
+def test_an_entry_is_the_best_over_all_its_cases():
+    first = {"rows": [row("a", 2.0), row("b", 1.5), row("old", 1.0)], "failures": []}
+    second = {"rows": [row("b", 1.4), row("old", 1.0), row("a", quick=0.5)], "failures": []}
+    best, gain = tune_kernels.best_for_all([first, second])
+    assert best == "b"
+    assert gain == pytest.approx((1.5 * 1.4) ** 0.5)
+
+
+def test_what_failed_in_one_case_is_no_entry():
+    first = {"rows": [row("a", 2.0), row("old", 1.0)], "failures": []}
+    second = {"rows": [row("a", 2.0), row("old", 1.0)], "failures": [{"config": {"name": "a"}}]}
+    assert tune_kernels.best_for_all([first, second]) == ("old", 1.0)
+
+
+# -- tables in source -------------------------------------------------------------------------------
+
+TABLES = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True, kw_only=True)
+class C:
+    tile: int
+    warps: int | None = None
+
+CONFIGS = {
+    # Not measured, and two at once.
+    "sm_80": C(tile=16),
+    "sm_89": C(tile=16),
+    # Measured
+    # long ago.
+    "sm_90": C(tile=32, warps=4),
+}
+BY_HEAD: dict = {
+    "sm_90": {64: C(tile=64), 128: C(tile=99)},
+    "sm_100": {
+        # Guessed.
+        64: C(
+            tile=1,
+        ),
+    },
+    ("sm_90", 2): C(tile=7),
+}
+"""
+
+
+@pytest.fixture
+def module(tmp_path):
+    file = tmp_path / "tables_of_a_kernel.py"
+    file.write_text(TABLES)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = made
+    spec.loader.exec_module(made)
+    yield made
+    del sys.modules[file.stem]
+
+
+def test_an_entry_is_replaced_with_its_comment(module):
+    entry = find_entry(module, "sm_90", {"tile": 32, "warps": 4})
+    assert isinstance(entry, Entry)
+    assert (entry.table, entry.path) == ("CONFIGS", ("sm_90",))
+    replace_entry(module, entry, config_source(module.C(tile=256)), "H200, today.")
+    text = Path(module.__file__).read_text()
+    assert '    # H200, today.\n    "sm_90": C(tile=256),\n}' in text
+    assert "long ago" not in text
+    assert "two at once" in text
+
+
+def test_an_entry_inside_a_table_of_tables_is_found(module):
+    entry = find_entry(module, "sm_100", {"tile": 1, "warps": None})
+    assert isinstance(entry, Entry)
+    replace_entry(module, entry, config_source(module.C(tile=2)), "Measured.")
+    assert "        # Measured.\n        64: C(tile=2),\n    }," in Path(module.__file__).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arch", "tile", "said"),
+    [
+        ("sm_80", 16, "shares its comment with the entries below"),
+        ("sm_90", 64, "shares its lines"),
+        ("sm_90", 5, "no entry"),
+        ("sm_75", 16, "no entry"),
+    ],
+)
+def test_an_entry_that_is_not_its_own_is_left_alone(module, arch, tile, said):
+    assert said in str(find_entry(module, arch, {"tile": tile, "warps": None}))
+
+
+def test_a_key_may_be_a_tuple(module):
+    entry = find_entry(module, "sm_90", {"tile": 7, "warps": None})
+    assert isinstance(entry, Entry)
+    assert entry.key == '("sm_90", 2)'
+
+
+def test_an_entry_that_is_too_long_has_a_line_for_each_field():
+    source = "Long(" + ", ".join(f"a_field_with_a_name_{n}={n}" for n in range(6)) + ")"
+    lines = entry_lines('"sm_90"', source, "measured " * 30)
+    assert max(map(len, lines)) <= 110
+    assert lines[-8:] == [
+        '    "sm_90": Long(',
+        *(f"        a_field_with_a_name_{n}={n}," for n in range(6)),
+        "    ),",
+    ]
+
+
+def test_a_difference_names_only_what_differs():
+    assert difference({"a": 1, "b": 2}, {"a": 1, "b": 3}) == "b=2"
+    assert difference({"a": 1}, {"a": 1}) == "as committed"
+    assert difference({"a": 1}, None) == "a=1"
+
+
+# -- times and results ------------------------------------------------------------------------------
+
+
+def test_a_ratio_is_taken_within_blocks_and_trimmed():
+    slower = [(2.0 * factor,) for factor in range(1, 9)]
+    faster = [(1.0 * factor,) for factor in range(1, 8)] + [(1.0,)]  # the last block had an accident
+    assert str(ratio_of(slower, faster)) == "2.000 [2.000, 2.000]"
+    assert ratio_of([(4.0,), (6.0,)], [(2.0,), (2.0,)]).high == 3.0
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+
+
+def test_samples_go_to_the_launch_that_they_are_of():
+    case = prepare(SUITE, "fp16-64", "cpu")
+    launches = [case.launcher(ToyConfig(us=us)) for us in (10.0, 20.0, 30.0)]
+    samples = time_in_turns(make_timer(), launches, case.inputs)
+    assert [{block[1] for block in blocks} for blocks in samples] == [{10.0}, {20.0}, {30.0}]
+    assert [len(blocks) for blocks in samples] == [8, 8, 8]
+    long = [case.launcher(ToyConfig(us=1e6))]
+    assert len(time_in_turns(make_timer(), long, case.inputs, seconds=1.0)[0]) == 3
+
+
+def test_moved_tensors_come_home(monkeypatch):
+    from contextlib import contextmanager
+
+    from pytest_cutile.gpu import placement
+    from pytest_cutile.gpu.trees import map_tensors
+
+    @contextmanager
+    def elsewhere(inputs):
+        yield map_tensors(lambda tensor: tensor.clone(), inputs)
+
+    monkeypatch.setattr(placement, "placed_anew", elsewhere)
+    x = torch.arange(6.0).reshape(2, 3).T
+    home = x.data_ptr()
+    with moved({"x": x}):
+        assert x.data_ptr() != home
+        assert x.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert (x.data_ptr(), x.stride()) == (home, (1, 3))
+
+
+def test_the_choice_of_a_launcher_is_seen():
+    case = prepare(SUITE, "fp16-64", "cpu")
+    with watched_choice(toy_kernel) as choice:
+        case.launcher()()
+    assert (choice.config, choice.facets) == (ToyConfig(us=120.0), {"itemsize": 2})
+    with watched_choice(object()) as choice:
+        assert choice.config is None
+
+
+def test_gross_errors_are_differences_and_roundings_are_not():
+    x = torch.randn(1000, dtype=torch.float64)
+    half = x.half()
+    assert describe_difference(half, x, half) is None
+    wrong = torch.cat([half[:-1], half.new_tensor([9.0])])
+    assert "1 of 1,000" in str(describe_difference(wrong, x, half))
+    assert describe_difference(half.reshape(10, 100), x, half) is None
+    assert describe_difference(half[:10], x, half) == "output is float16 [10], not float64 [1000]"
+    assert describe_difference(None, x, half) == "returned None, not float64 [1000]"
+    nan = torch.tensor([float("nan"), float("inf"), 1.0])
+    assert describe_difference(nan, nan.clone(), nan) is None
+    assert describe_difference(nan, torch.ones(3), nan) is not None
+    assert describe_difference((half, half), half, half) is None  # a peer may return less
+
+
+def test_large_work_is_checked_coarsely(monkeypatch):
+    from benchmarks.gpu_runs import agreement
+
+    case = prepare(SUITE, "fp16-64", "cpu")
+    imprecise = ToyConfig(fault="imprecise")
+    with pytest.raises(KernelMismatch):
+        agreement.check_exactly(case, imprecise)
+    monkeypatch.setattr(agreement, "SHARP_FLOPS", -1)
+    agreement.check_exactly(case, imprecise)
+    with pytest.raises(KernelMismatch, match="elements differ"):
+        agreement.check_exactly(case, ToyConfig(fault="wrong"))

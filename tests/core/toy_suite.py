@@ -1,0 +1,45 @@
+"""What the tuner and the comparison are told of the toy kernel."""
+
+from pytest_cutile import Case
+from tests.core import toy_kernel as MODULE  # noqa: N812
+from tests.core.toy_kernel import LAST, ToyConfig
+
+CASES = (*MODULE.SPEC.cases, Case(name="fp16-96", params={"n": 96}))
+
+
+TILEGYM = CASES[:1]
+
+
+def configs(arch, *, n):
+    del arch
+    yield ToyConfig(us=120.0)
+    yield ToyConfig(us=80.0)
+    yield ToyConfig(us=80.0)
+    yield ToyConfig(us=60.0, fault="imprecise")
+    for fault in ("wrong", "raises", "dies"):
+        yield ToyConfig(us=50.0, fault=fault)
+    yield ToyConfig(us=90.0 if n == 64 else 70.0, fault="fine")
+
+
+def peers(args, params):
+    x = args["x"]
+    del params
+
+    def taking(us, factor=2):
+        def launch():
+            LAST["us"] = us
+            return x * factor
+
+        return launch
+
+    def missing():
+        raise ModuleNotFoundError("No module named 'tilegym'")
+
+    return {
+        "tilegym": taking(150.0),
+        "torch": taking(132.0),
+        "eager": taking(1e-6),
+        "other": taking(110.0, factor=4),
+        "compile": missing,
+        "copy": taking(100.0),
+    }

@@ -1,0 +1,155 @@
+"""Attention of one token: argument checks, work counts, reference, and parts of every length."""
+
+import pytest
+
+from kernels import attention_decode as module
+from kernels._split_kv import merge_parts
+from kernels.attention_decode import SPEC, AttentionDecodeConfig, attention_decode, choose_config
+from pytest_cutile import Work
+from pytest_cutile.interpret import interpreting
+
+torch = pytest.importorskip("torch")
+
+ARCHITECTURES = (
+    "sm_80",
+    "sm_86",
+    "sm_89",
+    "sm_90",
+    "sm_100",
+    "sm_103",
+    "sm_110",
+    "sm_120",
+    "sm_121",
+    "sm_999",
+)
+
+
+def half(*shape, **kwargs):
+    return torch.ones(shape, dtype=torch.float16, **kwargs)
+
+
+def case_of(name):
+    return next(case for case in SPEC.cases if case.name == name)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "scale", "error", "message"),
+    [
+        (half(1, 2, 64), None, half(1, 2, 3, 64), None, TypeError, "k must be a torch.Tensor, got None"),
+        (torch.ones(1, 2, 64), *[torch.ones(1, 2, 3, 64)] * 2, None, TypeError, "supported are float16, bf"),
+        (half(1, 2, 64), *[half(1, 2, 3, 64).bfloat16()] * 2, None, TypeError, "k has dtype .* but q has"),
+        (half(1, 2, 64), *[half(1, 2, 3, 64, device="meta")] * 2, None, ValueError, "k is on meta, but q"),
+        (half(2, 64), *[half(1, 2, 3, 64)] * 2, None, ValueError, r"q must be .* got shape \[2, 64\]"),
+        (half(1, 2, 2, 64), *[half(1, 2, 3, 64)] * 2, None, ValueError, "several queries are for fmha"),
+        (half(1, 2, 64), half(1, 2, 3, 64), half(3, 64), None, ValueError, r"v must be .* shape \[3, 64\]"),
+        (half(1, 2, 80), *[half(1, 2, 3, 80)] * 2, None, ValueError, "D = 80; supported are 64, 128, 256"),
+        (half(2, 2, 64), *[half(1, 2, 3, 64)] * 2, None, ValueError, r"k must be \[2, H_kv, N, 64\]"),
+        (half(1, 2, 64), *[half(1, 2, 3, 128)] * 2, None, ValueError, r"k must be \[1, H_kv, N, 64\]"),
+        (half(1, 2, 64), half(1, 2, 3, 64), half(1, 2, 4, 64), None, ValueError, r"v must have k's shape"),
+        (
+            half(1, 3, 64),
+            *[half(1, 2, 3, 64)] * 2,
+            None,
+            ValueError,
+            "3 heads, which is no multiple of the 2",
+        ),
+        (half(1, 3, 64), *[half(1, 0, 3, 64)] * 2, None, ValueError, "no multiple of the 0 heads of k and v"),
+        (half(1, 2, 64), *[half(1, 2, 3, 64)] * 2, 0.0, ValueError, "scale must be .* number, got 0.0"),
+        (half(1, 2, 64), *[half(1, 2, 3, 64)] * 2, float("nan"), ValueError, "scale must be .* got nan"),
+        (
+            half(1, 1, 64).expand(65536, 1, 64),
+            *[half(1, 1, 1, 64).expand(65536, 1, 1, 64)] * 2,
+            None,
+            ValueError,
+            "at most 65535 batches and heads",
+        ),
+    ],
+)
+def test_says_what_is_wrong(q, k, v, scale, error, message):
+    with pytest.raises(error, match="^attention_decode: .*" + message):
+        attention_decode(q, k, v, scale=scale)
+
+
+def test_nothing_is_launched_for_nothing():
+    assert attention_decode(half(0, 4, 64), *[half(0, 2, 5, 64)] * 2).shape == (0, 4, 64)
+    empty = attention_decode(half(2, 4, 1, 64), *[half(2, 2, 0, 64)] * 2)
+    assert torch.equal(empty, half(2, 4, 1, 64) * 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # 4 * 16*32*8192*128; (2 * 16*8*8192 + 2 * 16*32) * 128 * 2
+        ("bf16-16x32_8x8192x128", Work(flops=2147483648, bytes=537133056, dtype="bfloat16")),
+        # 4 * 1*8*449*128; (2 * 449 + 2 * 8) * 128 * 2
+        ("fp16-1x8_1x449x128", Work(flops=1839104, bytes=233984, dtype="float16")),
+        # The rest of a cache is not read: 4 * 2*4*321*64; (2 * 2*2*321 + 2 * 2*4) * 64 * 2
+        ("bf16-2x4_2x321x64-cache", Work(flops=657408, bytes=330752, dtype="bfloat16")),
+    ],
+)
+def test_work_equals_what_a_hand_computes(name, expected):
+    assert SPEC.work_of(case_of(name)) == expected
+
+
+def test_sums_are_over_keys_or_over_dimensions():
+    assert SPEC.reduction_of(case_of("bf16-1x12_1x1000x64")) == 1000
+    assert SPEC.reduction_of(case_of("fp16-2x4_2x1x128")) == 128
+
+
+@pytest.mark.parametrize("scale", [None, 0.7])
+def test_reference_is_torchs_attention(scale):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(shape, dtype=torch.float64) for shape in ((2, 6, 1, 8), *[(2, 2, 9, 8)] * 2))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True)
+    torch.testing.assert_close(SPEC.reference(q, k, v, scale=scale), expected)
+    torch.testing.assert_close(SPEC.reference(q[:, :, 0], k, v, scale=scale), expected[:, :, 0])
+
+
+@pytest.mark.parametrize(
+    ("config", "splits"),
+    [
+        # All keys in one block, whose loop then does not begin and end with the same tile.
+        (AttentionDecodeConfig(tile_n=32, part_cost=1e9), 1),
+        # Five tiles in parts of two: the last one is shorter, and its only tile is not full.
+        (AttentionDecodeConfig(tile_n=32, part_cost=0.9), 3),
+        (AttentionDecodeConfig(tile_n=32, part_cost=0.9, dependent_merge=False), 3),
+        (AttentionDecodeConfig(tile_n=32, keys_first=False), 5),
+        (AttentionDecodeConfig(tile_n=128, keys_first=False, latency=None, num_worker_warps=None), 2),
+    ],
+)
+def test_any_configuration_gives_the_same(monkeypatch, config, splits):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(shape).half() for shape in ((1, 8, 64), *[(1, 2, 150, 64)] * 2))
+    merged: list[int] = []
+
+    def merge(parts, lse, o, *, dependent):
+        merged.append(parts.shape[2])
+        merge_parts(parts, lse, o, dependent=dependent)
+
+    monkeypatch.setattr(module, "merge_parts", merge)
+    with interpreting("sm_90"):
+        o = attention_decode(q, k, v, config=config)
+    assert merged == ([splits] if splits > 1 else [])
+    expected = SPEC.reference(q.double(), k.double(), v.double())
+    torch.testing.assert_close(o.double(), expected, atol=2e-3, rtol=2e-3)
+
+
+def test_keys_beyond_the_last_are_never_seen():
+    """The tile of the last key reaches into the unused part of a cache, whatever lies there."""
+    torch.manual_seed(0)
+    q, cache = torch.randn(1, 4, 64).half(), torch.randn(2, 1, 1, 128, 64).half()
+    cache[..., 70:, :] = float("nan")
+    k, v = cache[..., :70, :]
+    with interpreting("sm_90"):
+        o = attention_decode(q, k, v)
+    torch.testing.assert_close(
+        o.double(), SPEC.reference(q.double(), k.double(), v.double()), atol=2e-3, rtol=2e-3
+    )
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_architecture_has_a_configuration(arch):
+    config = choose_config(arch)
+    assert config.tile_n > 0
+    # Programmatic dependent launches came with sm_90.
+    assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})

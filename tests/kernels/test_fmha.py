@@ -1,0 +1,127 @@
+"""Attention: every way to order and overlap its tiles, and 8-bit floats, interpreted on the CPU."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernels import fmha
+from kernels.fmha import FmhaConfig, Overlap
+from pytest_cutile.core.tolerance import FORMATS
+from pytest_cutile.interpret import interpreting
+
+torch = pytest.importorskip("torch")
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121", "sm_999")
+
+
+def randn(*shape, dtype=torch.float16):
+    return torch.randn(shape).to(dtype)
+
+
+def assert_attends(q, k, v, config, **kwargs):
+    with interpreting("sm_90"):
+        o = fmha.fmha(q, k, v, config=config, **kwargs)
+    expected = fmha.reference(q.double(), k.double(), v.double(), causal=kwargs.get("causal", False))
+    torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tile", [(32, 16), (16, 32)], ids=str)
+@pytest.mark.parametrize(("m", "n"), [(50, 50), (48, 20), (20, 48)])
+def test_any_overlap_of_any_tiles(overlap, causal, tile, m, n):
+    """Several tiles on the diagonal, one, and part of one; the keys' end in a tile and at its edge."""
+    torch.manual_seed(0)
+    q, k, v = randn(1, 1, m, 64), randn(1, 1, n, 64), randn(1, 1, n, 64)
+    assert_attends(q, k, v, FmhaConfig(tile_m=tile[0], tile_n=tile[1], overlap=overlap), causal=causal)
+
+
+@pytest.mark.parametrize("heads_together", [1, 3, 100])
+@pytest.mark.parametrize("sms", [None, 5, 1000])
+def test_every_tile_is_computed_in_any_order(monkeypatch, heads_together, sms):
+    monkeypatch.setattr(fmha, "count_sms", lambda: sms)
+    torch.manual_seed(0)
+    q, k, v = (randn(2, 2, 40, 64) for _ in range(3))
+    config = FmhaConfig(tile_m=16, tile_n=16, heads_together=heads_together, persistent=sms is not None)
+    assert_attends(q, k, v, config, causal=True)
+
+
+def test_persistent_blocks_fill_the_gpu(monkeypatch):
+    monkeypatch.setattr(fmha, "count_sms", lambda: 132)
+    config = FmhaConfig(tile_m=128, tile_n=128)
+    assert fmha.count_blocks(4096, config) == 4096
+    assert fmha.count_blocks(4096, replace(config, persistent=True)) == 132
+    assert fmha.count_blocks(4096, replace(config, persistent=True, occupancy=2)) == 264
+    assert fmha.count_blocks(4096, replace(config, persistent=True, num_ctas=2)) == 66
+    assert fmha.count_blocks(7, replace(config, persistent=True)) == 7
+
+
+# -- 8-bit floats -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_values_are_transposed_unless_they_come_that_way(dtype):
+    v = randn(2, 3, 133, 64, dtype=dtype)
+    with interpreting("sm_90"):
+        contiguous = fmha.make_keys_contiguous(v)
+    assert contiguous.stride(2) == 1
+    assert contiguous.shape == v.shape
+    # TMA wants strides in multiples of 16 bytes.
+    assert [stride % 16 for stride in contiguous.stride()] == [0, 0, 1, 0]
+    assert torch.equal(contiguous.float(), v.float())
+    assert fmha.make_keys_contiguous(contiguous) is contiguous
+
+
+def test_headroom_is_as_far_as_the_formats_go():
+    for dtype, headroom in fmha.HEADROOM.items():
+        assert math.log2(FORMATS[dtype].max_finite) - 1 < headroom <= math.log2(FORMATS[dtype].max_finite)
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+def test_small_probabilities_survive_8_bits(overlap):
+    """One key weighs 1 and 500 others 2^-10 each: a third of all, which e4m3 alone would flush to zero."""
+    keys, weight = 501, 2.0**-10
+    q, k = torch.zeros(1, 1, 1, 64), torch.zeros(1, 1, keys, 64)
+    q[..., 0], k[0, 0, 0, 0] = 1.0, 1.0
+    v = torch.ones(1, 1, keys, 64)
+    v[0, 0, 0] = 0.0
+    q, k, v = (each.to(torch.float8_e4m3fn) for each in (q, k, v))
+    config = FmhaConfig(tile_m=16, tile_n=64, overlap=overlap)
+    with interpreting("sm_90"):
+        o = fmha.fmha(q, k, v, scale=-math.log(weight), out_dtype=torch.bfloat16, config=config)
+    expected = 500 * weight / (1 + 500 * weight)
+    torch.testing.assert_close(o.double(), torch.full_like(o, expected).double(), rtol=0.07, atol=0)
+
+
+def test_out_dtype_is_checked_and_taken():
+    q = torch.zeros(1, 1, 2, 64, dtype=torch.float8_e5m2)
+    for wrong in (torch.float32, torch.float8_e4m3fn):
+        with pytest.raises(
+            TypeError, match=f"^fmha: out_dtype must be q's torch.float8_e5m2, .* got {wrong}"
+        ):
+            fmha.fmha(q, q, q, out_dtype=wrong)
+    assert fmha.fmha(q, q[:, :, :0], q[:, :, :0]).dtype == torch.float8_e5m2
+    assert fmha.fmha(q, q[:, :, :0], q[:, :, :0], out_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_work_in_8_bits():
+    params: dict[str, Any] = {"b": 2, "h": 4, "h_kv": 2, "m": 100, "n": 50, "d": 128, "causal": False}
+    same = fmha.work(**params, dtype="float8_e5m2")
+    # 4 * 2*4 * 100*50 * 128 flops; Q and O of 2*4*100*128, K and V of 2*2*50*128, each a byte
+    assert (same.flops, same.bytes, same.dtype) == (20480000, 256000, "float8_e5m2")
+    assert fmha.work(**params, dtype="float8_e5m2", out_dtype="float16").bytes == 256000 + 102400
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_architecture_has_a_configuration(arch):
+    for head_dim, causal, itemsize in itertools.product(fmha.HEAD_DIMS, (False, True), (1, 2)):
+        config = fmha.choose_config(arch, head_dim=head_dim, causal=causal, itemsize=itemsize)
+        assert config.tile_m >= fmha.MIN_TILE_M
+        # Only Hopper's tensor cores care where V's keys are.
+        assert config.transpose_v == (arch == "sm_90" and itemsize == 1)

@@ -1,0 +1,172 @@
+"""Latent attention of one token: argument checks, work counts, reference, and what an 8-bit cache rounds."""
+
+import math
+
+import pytest
+
+from kernels import mla_decoding as module
+from kernels._split_kv import merge_parts
+from kernels.mla_decoding import SPEC, MlaDecodingConfig, choose_config, mla_decoding
+from pytest_cutile import Work
+from pytest_cutile.interpret import interpreting
+
+torch = pytest.importorskip("torch")
+
+ARCHITECTURES = (
+    "sm_80",
+    "sm_86",
+    "sm_89",
+    "sm_90",
+    "sm_100",
+    "sm_103",
+    "sm_110",
+    "sm_120",
+    "sm_121",
+    "sm_999",
+)
+F16, BF16, E4M3 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
+
+
+def ones(*shape, dtype=F16, **kwargs):
+    return torch.ones(shape, **kwargs).to(dtype)
+
+
+def make(b, h, n, d, *, dtype=F16, cache_dtype=None):
+    torch.manual_seed(0)
+    queries = [torch.randn(b, h, each).to(dtype) for each in (d, 64)]
+    return *queries, *(torch.randn(b, n, each).to(cache_dtype or dtype) for each in (d, 64))
+
+
+def case_of(name):
+    return next(case for case in SPEC.cases if case.name == name)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"q": None}, TypeError, "q must be a torch.Tensor, got NoneType"),
+        ({"kpe": [1.0]}, TypeError, "kpe must be a torch.Tensor, got list"),
+        ({"q": ones(2, 3, 128, dtype=torch.float32)}, TypeError, "q has dtype .*; supported are float16"),
+        ({"qpe": ones(2, 3, 64, dtype=BF16)}, TypeError, "qpe has dtype torch.bfloat16, but q has"),
+        ({"kpe": ones(2, 5, 64, dtype=E4M3)}, TypeError, "kpe has dtype torch.float8_e4m3fn, but kv has"),
+        (
+            {"kv": ones(2, 5, 128, dtype=BF16), "kpe": ones(2, 5, 64, dtype=BF16)},
+            TypeError,
+            r"kv has dtype torch.bfloat16, but q has torch.float16; .*only an 8-bit cache may",
+        ),
+        (
+            {"kv": ones(2, 5, 128, device="meta"), "kpe": ones(2, 5, 64, device="meta")},
+            ValueError,
+            "kv is on meta, but q is on cpu",
+        ),
+        ({"q": ones(3, 128)}, ValueError, r"q must be \[batch, heads, latent_dim\], got shape \[3, 128\]"),
+        ({"kv": ones(2, 1, 5, 128)}, ValueError, r"kv must be \[batch, length, latent_dim\], got shape"),
+        ({"q": ones(2, 3, 96)}, ValueError, "with D = 96; supported are 128, 256, 512"),
+        ({"qpe": ones(2, 3, 32)}, ValueError, r"qpe must be \[2, 3, 64\], but is \[2, 3, 32\]"),
+        ({"kv": ones(2, 5, 256)}, ValueError, r"kv must be \[2, 5, 128\], but is \[2, 5, 256\]"),
+        ({"kpe": ones(2, 6, 64)}, ValueError, r"kv has 5 keys, so kpe must be \[2, 5, 64\], but is"),
+        ({"scale": 0.0}, ValueError, "scale must be a positive number, got 0.0"),
+        ({"scale": math.nan}, ValueError, "scale must be a positive number, got nan"),
+        (
+            {
+                "q": ones(1, 1, 128).expand(65536, 1, 128),
+                "qpe": ones(1, 1, 64).expand(65536, 1, 64),
+                "kv": ones(1, 5, 128).expand(65536, 5, 128),
+                "kpe": ones(1, 5, 64).expand(65536, 5, 64),
+            },
+            ValueError,
+            "at most 65535 batches and heads",
+        ),
+    ],
+)
+def test_says_what_is_wrong(changed, error, message):
+    right = {"q": ones(2, 3, 128), "qpe": ones(2, 3, 64), "kv": ones(2, 5, 128), "kpe": ones(2, 5, 64)}
+    with pytest.raises(error, match="^mla_decoding: .*" + message):
+        mla_decoding(**{**right, "scale": 0.1, **changed})
+
+
+def test_nothing_is_launched_for_nothing():
+    assert mla_decoding(*make(0, 3, 5, 128), scale=0.1).shape == (0, 3, 128)
+    assert torch.equal(mla_decoding(*make(2, 3, 0, 128), scale=0.1), ones(2, 3, 128) * 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # 2 * 64*128*4096 * (512 + 64 + 512); 64 * (4096*576 + 128*(512 + 64 + 512)) * 2
+        (
+            "bf16-64x128x4096x512",
+            Work(flops=73014444032, bytes=319815680, dtype="bfloat16"),
+        ),
+        # Half the cache, and queries and output as before: 64 * (8192*576 + 16*1088 * 2)
+        (
+            "e4m3-bf16-64x16x8192x512",
+            Work(flops=18253611008, bytes=304218112, dtype="bfloat16"),
+        ),
+        # 2 * 2*5*129 * (256 + 64 + 256); 2 * (129*320 + 5*576) * 2
+        ("bf16-2x5x129x256", Work(flops=1486080, bytes=176640, dtype="bfloat16")),
+    ],
+)
+def test_work_equals_what_a_hand_computes(name, expected):
+    assert SPEC.work_of(case_of(name)) == expected
+
+
+def test_sums_are_over_keys_or_over_dimensions():
+    assert SPEC.reduction_of(case_of("fp16-1x16x11043x512")) == 11043
+    assert SPEC.reduction_of(case_of("fp16-1x16x128x512")) == 576
+
+
+def test_reference_is_torchs_attention_with_one_head_of_keys():
+    q, qpe, kv, kpe = (each.double() for each in make(2, 6, 9, 128))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        torch.cat([q, qpe], -1)[:, None], torch.cat([kv, kpe], -1)[:, None], kv[:, None], scale=0.07
+    )
+    torch.testing.assert_close(SPEC.reference(q, qpe, kv, kpe, scale=0.07), expected[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("config", "splits"),
+    [
+        # All keys in one block.
+        (MlaDecodingConfig(tile_n=32, part_cost=1e9), 1),
+        # Five tiles in parts of two: the last one is shorter, and its only tile is not full.
+        (MlaDecodingConfig(tile_n=32, part_cost=0.9), 3),
+        (MlaDecodingConfig(tile_n=32, part_cost=0.9, dependent_merge=False), 3),
+        (MlaDecodingConfig(tile_n=32, keys_first=False), 5),
+        (MlaDecodingConfig(tile_h=32, tile_n=64, latency=None, num_worker_warps=None), 3),
+    ],
+)
+def test_any_configuration_gives_the_same(monkeypatch, config, splits):
+    q, qpe, kv, kpe = make(1, 20, 150, 128)
+    merged: list[int] = []
+
+    def merge(parts, lse, o, *, dependent):
+        merged.append(parts.shape[2])
+        merge_parts(parts, lse, o, dependent=dependent)
+
+    monkeypatch.setattr(module, "merge_parts", merge)
+    with interpreting("sm_90"):
+        o = mla_decoding(q, qpe, kv, kpe, scale=0.05, config=config)
+    assert merged == ([splits] if splits > 1 else [])
+    expected = SPEC.reference(*(each.double() for each in (q, qpe, kv, kpe)), scale=0.05)
+    torch.testing.assert_close(o.double(), expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("cache_dtype", [E4M3, torch.float8_e5m2])
+def test_an_8_bit_cache_is_as_good_as_the_same_values_in_16_bits(dtype, cache_dtype):
+    q, qpe, kv, kpe = make(1, 16, 100, 128, dtype=dtype, cache_dtype=cache_dtype)
+    with interpreting("sm_90"):
+        narrow = mla_decoding(q, qpe, kv, kpe, scale=0.05)
+        wide = mla_decoding(q, qpe, kv.to(dtype), kpe.to(dtype), scale=0.05)
+    assert torch.equal(narrow, wide)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("heads", [16, 128])
+@pytest.mark.parametrize("cache_itemsize", [1, 2])
+def test_every_architecture_has_a_configuration(arch, heads, cache_itemsize):
+    config = choose_config(arch, heads=heads, cache_itemsize=cache_itemsize)
+    assert config.tile_h >= 16
+    # Programmatic dependent launches came with sm_90.
+    assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})

@@ -1,0 +1,77 @@
+"""How keys are cut into parts, and how parts are merged."""
+
+import math
+
+import pytest
+
+from kernels._split_kv import MAX_WAVES, MERGED_PARTS, choose_part, merge_parts
+from pytest_cutile.interpret import interpreting
+
+torch = pytest.importorskip("torch")
+
+
+def splits_of(rows, tiles, slots, part_cost=0.01):
+    return math.ceil(tiles / choose_part(rows, tiles, slots, part_cost))
+
+
+@pytest.mark.parametrize(
+    ("rows", "tiles", "slots", "splits"),
+    [
+        (1, 1, 264, 1),
+        # One row: as many parts as slots, or as tiles.
+        (1, 256, 132, 128),
+        (1, 7, 132, 7),
+        # Llama 3 8B with one sequence: 33 parts fit, and 32 parts are as short.
+        (8, 64, 264, 32),
+        # Two parts fill the slots; more rows than slots need none.
+        (128, 128, 264, 2),
+        (264, 128, 264, 1),
+        (5000, 128, 264, 1),
+        # 160 rows alone would leave 104 slots empty; 480 blocks of a third take two waves.
+        (160, 64, 264, 3),
+    ],
+)
+def test_parts_fill_the_slots(rows, tiles, slots, splits):
+    assert splits_of(rows, tiles, slots) == splits
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 100, 132, 133, 1000])
+@pytest.mark.parametrize("tiles", [1, 2, 5, 31, 64, 1000])
+def test_no_part_is_empty_and_none_is_needless(rows, tiles):
+    slots = 132
+    part = choose_part(rows, tiles, slots, 0.01)
+    splits = math.ceil(tiles / part)
+    assert 1 <= part <= tiles
+    assert (splits - 1) * part < tiles <= splits * part
+    assert splits == 1 or rows * splits <= MAX_WAVES * slots
+    # Never longer than without any.
+    assert math.ceil(rows * splits / slots) * part <= math.ceil(rows / slots) * tiles
+
+
+def test_parts_that_cost_more_are_fewer():
+    splits = [splits_of(1, 256, 132, cost) for cost in (0.0, 0.01, 0.1, 1.0, 1e9)]
+    assert splits == sorted(splits, reverse=True)
+    assert splits[0] == 128
+    assert splits[-1] == 1
+
+
+@pytest.mark.parametrize("splits", [1, 2, 5, MERGED_PARTS, MERGED_PARTS + 1, 3 * MERGED_PARTS])
+@pytest.mark.parametrize(("d", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
+def test_merge_weighs_parts_by_their_sums(splits, d, dtype):
+    torch.manual_seed(0)
+    parts = torch.randn(2, 3, splits, d)
+    lse = torch.randn(2, 3, splits) * 5
+    o = torch.empty(2, 3, d, dtype=dtype)
+    with interpreting("sm_90"):
+        merge_parts(parts, lse, o, dependent=True)
+    expected = (torch.softmax(lse.double() * math.log(2), -1)[..., None] * parts.double()).sum(2)
+    torch.testing.assert_close(o.double(), expected, atol=1e-2, rtol=2**-7)
+
+
+def test_merge_leaves_out_parts_that_saw_no_key():
+    parts, lse = torch.randn(1, 4, 64), torch.tensor([[0.5, -math.inf, 2.0, -math.inf]])
+    o = torch.empty(1, 64)
+    with interpreting("sm_90"):
+        merge_parts(parts, lse, o, dependent=False)
+    weights = torch.softmax(lse * math.log(2), -1)
+    torch.testing.assert_close(o, weights @ parts[0])
