@@ -3,9 +3,9 @@
     C[m, n] = scale * sum over k of A[m, k] * B[k, n]
 
 A is `[M, K]`, B is `[K, N]`, C is `[M, N]`. A and B are float16, bfloat16, float32, float8_e4m3fn or
-float8_e5m2. Sums are kept in float32 and rounded once, to `out_dtype`. float32 operands are multiplied as
-tfloat32 (10 mantissa bits instead of 23), because that is what tensor cores take; who needs float32's
-precision needs another kernel. The scale is that of quantised operands, 1 unless given.
+float8_e5m2. Sums are kept in float32 (of 8-bit floats see below) and rounded once, to `out_dtype`. float32
+operands are multiplied as tfloat32 (10 mantissa bits instead of 23), because that is what tensor cores take;
+who needs float32's precision needs another kernel. The scale is that of quantised operands, 1 unless given.
 
 Any size and any strides: tiles that stick out past an edge are padded with zeros, which add nothing to a
 sum, and a transposed view (`B = W.T`) is read through its strides.
@@ -27,12 +27,11 @@ Two things that the hardware asks for, and what they cost:
 In both cases a copy in the right layout costs one pass over the operand, and is made first where the product
 is large enough to pay for it (`copy_tile`).
 
-8-bit floats on Hopper: its tensor cores add up products of 8-bit floats in a register with 13 fraction bits
-(measured by DeepSeek-AI, "DeepSeek-V3 Technical Report", section 3.3.2, https://arxiv.org/abs/2412.19437).
-With `use_fast_acc=False` the compiler moves those sums into float32 every 128 products, which takes a second
-set of registers and time; with `use_fast_acc=True` they stay where they are, along all of K. Other
-architectures have a float32 accumulator, and ignore it. PyTorch's `torch._scaled_mm` has the same switch,
-also off by default.
+8-bit floats: Hopper's tensor cores add products of 8-bit floats up with about 14 bits (DeepSeek-AI,
+"DeepSeek-V3 Technical Report", section 3.3.2, https://arxiv.org/abs/2412.19437). With `use_fast_acc=False`
+the compiler moves those sums into float32 every 128 products (tileiras 13.4.92, in its machine code), which
+takes time and a second set of registers; with `use_fast_acc=True` they stay where they are, along all of K.
+Other architectures ignore it. PyTorch's `torch._scaled_mm` has the same switch, also off by default.
 
 Source: the tiled product of any GPU textbook; the block order is that of Triton's matmul tutorial
 (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html).
@@ -103,12 +102,43 @@ CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
         MatmulConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
         MatmulConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),
     ),
+    # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; "against" is the next best of 37 candidates
+    # that differs in more than an order of blocks.
     "sm_90": (
-        # H200, 2026-11-21, cold L2, interleaved: fp16 4096^3 207 us, 663 TFLOPS (cuBLAS 198 us); bf16 with a
-        # transposed B 196 us (187 us). Two blocks a multiprocessor: one multiplies while the other stores.
-        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, latency=4, occupancy=2, group_m=16, copy_tile=64),
-        # Not measured: half the tile for twice the blocks, so that 1024 x 1024 fills 128 of 132.
-        MatmulConfig(tile_m=64, tile_n=128, tile_k=64, latency=6, occupancy=2, copy_tile=64),
+        # fp16 4096^3 188 us, 730 TFLOPS, bf16 2048x8192x4096 178 us, 772 TFLOPS, against 194 and 183 us of
+        # 128x256 with a block for each tile. At 16384^3 (13.3 to 13.8 ms) figures move by 4 % from sample to
+        # sample, and say nothing.
+        MatmulConfig(
+            tile_m=256,
+            tile_n=256,
+            tile_k=64,
+            group_m=8,
+            latency=4,
+            blocks_per_sm=1,
+            occupancy=1,
+            num_ctas=2,
+            num_worker_warps=8,
+            min_k=4096,
+            copy_tile=64,
+        ),
+        # As bmm (`kernels.bmm`), where it is measured with shorter sums; here 4096^3 192 us.
+        MatmulConfig(
+            tile_m=128,
+            tile_n=256,
+            tile_k=64,
+            group_m=8,
+            latency=4,
+            blocks_per_sm=1,
+            occupancy=1,
+            num_worker_warps=8,
+            copy_tile=64,
+        ),
+        # fp16 2048^3 29.6 us, 580 TFLOPS, as 128x256. Two blocks a multiprocessor: one multiplies while the
+        # other stores.
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, group_m=16, latency=4, occupancy=2, copy_tile=64),
+        # fp16 1024^3 11.2 us, 192 TFLOPS, against 12.1 us with half the step. Most of it is no arithmetic:
+        # what bmm takes for 2 and for 8 such products, 13.4 and 33.5 us, is 6.7 us and 3.35 us for each.
+        MatmulConfig(tile_m=64, tile_n=128, tile_k=128, group_m=16, latency=6, occupancy=1, copy_tile=64),
     ),
     # Fifth-generation tensor cores let two thread blocks share one 256x256 tile. Not measured.
     "sm_100": (
@@ -136,57 +166,134 @@ CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 """For operands of 16 bits; for others where they have no table, with steps of as many bytes."""
 TF32_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
     "sm_90": (
-        # H200, 2026-11-21: tf32 4096x4096x2048, transposed B, 193 us, 356 TFLOPS (cuBLAS 190 us); 128x128x32
-        # with two blocks a multiprocessor 210 us.
+        # H200, 2026-11-21, as above: tf32 4096x4096x2048, transposed B, 182 us, 377 TFLOPS.
+        MatmulConfig(
+            tile_m=256,
+            tile_n=256,
+            tile_k=32,
+            group_m=8,
+            latency=4,
+            blocks_per_sm=1,
+            occupancy=1,
+            num_ctas=2,
+            num_worker_warps=8,
+            min_k=2048,
+            k_major=True,
+            copy_tile=64,
+        ),
+        # The same product 184 us, with a latency of 4 191 us.
         MatmulConfig(
             tile_m=128,
             tile_n=256,
             tile_k=32,
-            latency=4,
+            group_m=16,
+            latency=8,
             occupancy=1,
             num_worker_warps=8,
             k_major=True,
             copy_tile=64,
         ),
-        # Not measured.
-        MatmulConfig(tile_m=64, tile_n=128, tile_k=32, latency=6, occupancy=2, k_major=True, copy_tile=64),
+        # Not measured: that of 16 bits.
+        MatmulConfig(
+            tile_m=64,
+            tile_n=128,
+            tile_k=64,
+            group_m=16,
+            latency=6,
+            occupancy=1,
+            k_major=True,
+            copy_tile=64,
+        ),
     ),
 }
 """For float32 operands."""
 FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    # H200, 2026-11-21, as above. Every 128 products the sums move to float32: 64 registers a thread for
+    # those, 64 for these. With 256 products a step the compiler has another 64 to multiply into while it
+    # adds.
     "sm_90": (
-        # Not measured. Every 128 products the sums move to float32: 64 registers a thread for those, 64 for
-        # these. With 256 products a step the compiler has another 64 to multiply into while it adds.
+        # e4m3, transposed B, 8192^3 922 us, 1193 TFLOPS, 2048^3 22.5 us, 764 TFLOPS; e5m2 4096x4096x8192
+        # 241 us, against 257 us with 128 products a step, and 342 us of blocks that take several tiles. Bands
+        # of 4 tiles gain 1 to 2 % at 4096^3, and lose 2 to 4 % in larger products.
         MatmulConfig(
             tile_m=128,
             tile_n=128,
             tile_k=256,
-            latency=4,
+            group_m=8,
             occupancy=1,
             num_worker_warps=8,
             k_major=True,
             copy_tile=64,
         ),
-        # Not measured.
-        MatmulConfig(tile_m=64, tile_n=128, tile_k=128, latency=6, occupancy=2, k_major=True, copy_tile=64),
+        # 1024^3: e5m2 11.6 us, 185 TFLOPS, of which 2 us are the copy of B; e4m3, transposed B, 9.8 us.
+        MatmulConfig(
+            tile_m=64,
+            tile_n=128,
+            tile_k=128,
+            group_m=16,
+            latency=6,
+            occupancy=2,
+            k_major=True,
+            copy_tile=64,
+        ),
     ),
 }
 """For 8-bit floats with `use_fast_acc=False`."""
 FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    # H200, 2026-11-21, as above. Twice the rate of 16 bits needs twice the work per byte from the L2.
     "sm_90": (
-        # Not measured. Twice the rate of 16 bits needs twice the work per byte that comes from the L2.
+        # e4m3, transposed B, 4096x4096x8192 186 us, 1477 TFLOPS, 8192^3 768 us, 1432 TFLOPS, against 191 and
+        # 794 us of the next.
+        MatmulConfig(
+            tile_m=256,
+            tile_n=256,
+            tile_k=128,
+            group_m=8,
+            latency=4,
+            blocks_per_sm=1,
+            occupancy=1,
+            num_ctas=2,
+            num_worker_warps=8,
+            min_k=4096,
+            k_major=True,
+            copy_tile=64,
+        ),
+        # e4m3 4096^3 99.4 us, 1382 TFLOPS (the one above 99.9 us), against 107 us with a block for each tile.
         MatmulConfig(
             tile_m=128,
             tile_n=256,
             tile_k=128,
+            group_m=8,
             latency=4,
+            blocks_per_sm=1,
             occupancy=1,
             num_worker_warps=8,
             k_major=True,
             copy_tile=64,
         ),
-        # Not measured.
-        MatmulConfig(tile_m=64, tile_n=128, tile_k=128, latency=6, occupancy=2, k_major=True, copy_tile=64),
+        # 2048^3, one round of blocks: e4m3 19.1 us, 899 TFLOPS.
+        MatmulConfig(
+            tile_m=256,
+            tile_n=128,
+            tile_k=128,
+            group_m=8,
+            latency=6,
+            occupancy=1,
+            num_worker_warps=8,
+            k_major=True,
+            copy_tile=64,
+        ),
+        # 1024^3: e4m3 9.2 us, 233 TFLOPS, against 9.8 us of 64x128.
+        MatmulConfig(
+            tile_m=64,
+            tile_n=64,
+            tile_k=128,
+            group_m=16,
+            latency=6,
+            occupancy=2,
+            k_major=True,
+            copy_tile=64,
+        ),
     ),
 }
 """For 8-bit floats with `use_fast_acc=True`."""
@@ -195,11 +302,16 @@ DEFAULT_CONFIG = MatmulConfig(tile_m=64, tile_n=64, tile_k=32)
 
 COPY_FROM = 512
 """Rows and columns of C from which copying an operand first pays: K is as long for the copy as for the
-product, so what counts is how often each element of the copy is used. Not measured."""
+product, so what counts is how often each element of the copy is used.
+
+H200, 2026-11-21: e5m2 with a row-major B takes 12.2 us with the copy and 13.3 us without at 1024^3, 25.9 and
+39.0 us at 2048^3, 129 and 254 us at 4096^3; nothing smaller was measured. With tiles of 128 instead of 64 the
+copy is no faster at 4096^3, and 1 us slower at 2048^3.
+"""
 
 
 def choose_config(
-    arch: str, *, m: int, n: int, itemsize: int, use_fast_acc: bool = False, sms: int
+    arch: str, *, m: int, n: int, k: int, itemsize: int, use_fast_acc: bool = False, sms: int
 ) -> MatmulConfig:
     """Return the configuration for an `[m, n]` product on `arch`.
 
@@ -207,6 +319,7 @@ def choose_config(
         arch: E.g. `"sm_90"`.
         m: Rows of C.
         n: Columns of C.
+        k: Length of the sums.
         itemsize: Bytes per element of A and B.
         use_fast_acc: As `matmul` takes it.
         sms: Multiprocessors of the GPU.
@@ -218,7 +331,7 @@ def choose_config(
             replace(config, tile_k=config.tile_k * 2 // itemsize)
             for config in CONFIGS.get(arch, (DEFAULT_CONFIG,))
         )
-    config = choose_tiles(candidates, m, n, sms=sms)
+    config = choose_tiles(candidates, m, n, k, sms=sms)
     return config if min(m, n) >= COPY_FROM else replace(config, copy_tile=None)
 
 
@@ -323,8 +436,8 @@ def matmul(
         scale_b: The same of `b`.
         out_dtype: float16, bfloat16, float32 or the operands' dtype. By default the operands' dtype, and of
             8-bit floats bfloat16, because a sum needs more than their 2 or 3 mantissa bits.
-        use_fast_acc: Whether 8-bit floats are added up in the tensor cores of Hopper, which keep 13 fraction
-            bits: faster, and less exact the longer K is. It changes nothing for other dtypes, nor elsewhere.
+        use_fast_acc: Whether 8-bit floats are added up in the tensor cores of Hopper, with about 14 bits:
+            faster, and less exact the longer K is. It changes nothing for other dtypes, nor elsewhere.
         config: Instead of the one chosen for this GPU, dtype and size.
 
     Returns:
@@ -369,7 +482,13 @@ def matmul(
         return c.zero_()
 
     config = config or choose_config(
-        device_arch(), m=m, n=n, itemsize=a.element_size(), use_fast_acc=use_fast_acc, sms=count_sms()
+        device_arch(),
+        m=m,
+        n=n,
+        k=k,
+        itemsize=a.element_size(),
+        use_fast_acc=use_fast_acc,
+        sms=count_sms(),
     )
     a, b = _ready(a, config), _ready(b.T, config).T
     ct.launch(
@@ -518,7 +637,7 @@ SPEC = KernelSpec(
         _case("float16", 127, 129, 65),
         _case("bfloat16", 257, 255, 63),
         # Rows that no 16-byte load is aligned to.
-        _case("float16", 200, 1000, 1023),
+        _case("float16", 200, 504, 519),
         _case("bfloat16", 511, 313, 1023, transposed="b"),
         # Every layout.
         _case("float16", 192, 320, 448, transposed="a"),

@@ -34,19 +34,35 @@ _LARGE = (
 )
 _SMALL = (
     (64, 64, 4, None, None),
+    (64, 128, 1, None, None),
     (64, 128, 2, None, None),
-    (64, 128, 2, None, 2),
     (128, 64, 2, None, None),
     (64, 256, 1, 8, None),
     (128, 128, 1, 8, None),
+    (128, 128, 1, None, 2),
+    (128, 128, 1, 8, 2),
+    (128, 256, 1, 8, 2),
+    (128, 256, 1, None, 4),
+    (128, 256, 1, 8, 4),
+    (256, 128, 1, 8, 4),
+    (256, 256, 1, 8, 4),
+)
+# Little arithmetic for each byte. Blocks of 8 warps take 168 registers a thread (tileiras 13.4.92): no two of
+# them share a multiprocessor.
+_SHORT = (
+    (64, 128, 2, None, None),
+    (64, 256, 1, 8, None),
+    (128, 128, 1, 8, None),
+    (128, 256, 1, 8, None),
+    (256, 128, 1, 8, None),
 )
 
 
-def configs(arch: str, *, batch: int, m: int, n: int, **params: Any) -> Iterator[GemmConfig]:
+def configs(arch: str, *, batch: int, m: int, n: int, k: int, **params: Any) -> Iterator[GemmConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
     del params
     if arch == "sm_90":
-        yield from dict.fromkeys(_hopper(batch, m, n))
+        yield from dict.fromkeys(_hopper(batch, m, n, k))
         return
     wide = arch in ("sm_100", "sm_103", "sm_110")
     tiles = [(64, 64), (128, 64), (64, 128), (128, 128)] + [(128, 256), (256, 128), (256, 256)] * wide
@@ -62,9 +78,9 @@ def configs(arch: str, *, batch: int, m: int, n: int, **params: Any) -> Iterator
             )
 
 
-def _hopper(batch: int, m: int, n: int) -> Iterator[GemmConfig]:
-    few = batch * -(-m // 128) * -(-n // 128) < 2 * 132
-    for tile_m, tile_n, occupancy, warps, ctas in (*_LARGE, *_SMALL) if few else _LARGE:
+def _hopper(batch: int, m: int, n: int, k: int) -> Iterator[GemmConfig]:
+    small = batch * -(-m // 128) * -(-n // 128) < 132
+    for tile_m, tile_n, occupancy, warps, ctas in _SMALL if small else _LARGE:
         config = GemmConfig(
             tile_m=tile_m,
             tile_n=tile_n,
@@ -80,11 +96,29 @@ def _hopper(batch: int, m: int, n: int) -> Iterator[GemmConfig]:
         yield replace(config, group_m=4)
         # One block a multiprocessor gains most: nobody else multiplies while it stores.
         yield replace(config, blocks_per_sm=occupancy)
-    best = MODULE.choose_config("sm_90", batch=batch, m=m, n=n, sms=132)
-    for latency in (None, 2):
+        yield replace(config, blocks_per_sm=occupancy, latency=8)
+        if small:
+            yield replace(config, tile_k=128)
+    if k <= 256:
+        for (tile_m, tile_n, occupancy, warps, _), tile_k in product(_SHORT, (64, 128)):
+            config = GemmConfig(
+                tile_m=tile_m,
+                tile_n=tile_n,
+                tile_k=tile_k,
+                latency=4,
+                blocks_per_sm=occupancy,
+                occupancy=occupancy,
+                num_worker_warps=warps,
+            )
+            yield config
+            yield replace(config, latency=2)
+            yield replace(config, store_tma=False)
+    best = MODULE.choose_config("sm_90", batch=batch, m=m, n=n, k=k, sms=132)
+    for latency in (None, 2, 3, 6):
         yield replace(best, latency=latency)
+    for group_m in (4, 8, 16):
+        yield replace(best, group_m=group_m)
     yield replace(best, store_tma=False)
-    yield replace(best, tile_k=128)
 
 
 def peers(args: tuple[Any, ...], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:

@@ -20,8 +20,8 @@ def _square(n: int, dtype: str, **options: Any) -> Case:
     return MODULE._case(dtype, n, n, n, speed=True, **options)  # noqa: SLF001 - it names cases
 
 
-# What TileGym's bench_matrix_multiplication.py and bench_persistent_matmul.py run: both operands row-major, of
-# 8 bits only e5m2, with a result of e5m2. The second script also runs 32768, more than 70 ms a launch of fp16.
+# What TileGym's bench_matrix_multiplication.py and bench_persistent_matmul.py run: operands row-major, of 8
+# bits only e5m2, with a result of e5m2. The second script also runs 32768, over 70 ms a launch of fp16.
 # TileGym sums with full precision; the same with fast accumulation stands beside it.
 TILEGYM = tuple(
     case
@@ -41,10 +41,10 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-def configs(arch: str, *, m: int, n: int, dtype: str, **params: Any) -> Iterator[MatmulConfig]:
+def configs(arch: str, *, m: int, n: int, k: int, dtype: str, **params: Any) -> Iterator[MatmulConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
     if arch == "sm_90":
-        yield from dict.fromkeys(_hopper(m, n, dtype, **params))
+        yield from dict.fromkeys(_hopper(m, n, k, dtype, **params))
         return
     itemsize = MODULE.ITEMSIZES[dtype]
     wide = arch in ("sm_100", "sm_103", "sm_110")
@@ -63,6 +63,9 @@ def configs(arch: str, *, m: int, n: int, dtype: str, **params: Any) -> Iterator
             )
 
 
+SHARED = 227 * 1024
+"""Bytes of shared memory that a multiprocessor of sm_90 has for its blocks (CUDA C++ Programming Guide)."""
+
 # (tile_m, tile_n, occupancy, num_worker_warps, num_ctas). The accumulator of 128 x 128 takes 128 registers of
 # each of 4 warps' threads, or 64 of 8; two blocks of 128 x 128 or one of 128 x 256 fill a multiprocessor.
 _LARGE = (
@@ -75,15 +78,26 @@ _LARGE = (
     (256, 128, 1, 8, 2),
     (256, 256, 1, 8, 2),
 )
+# Fewer tiles of 128 x 128 than multiprocessors. Thread blocks that compute a tile together fetch what they
+# share once (TMA's multicast: tileiras 13.4.92, in its machine code): four that compute 128 x 256 fetch half
+# of what four of 64 x 128 do. K is not split: that needs a second launch, to add up the parts, and of the
+# 11 us that fp16 1024^3 takes about 7 do not depend on the work (see `kernels.matmul`).
 _SMALL = (
     (64, 64, 2, None, None),
     (64, 64, 4, None, None),
     (64, 128, 1, None, None),
     (64, 128, 2, None, None),
-    (64, 128, 2, None, 2),
+    (128, 64, 1, None, None),
     (128, 64, 2, None, None),
     (64, 256, 1, 8, None),
+    (128, 128, 1, None, 2),
     (128, 128, 1, 8, 2),
+    (128, 128, 1, None, 4),
+    (128, 256, 1, None, 4),
+    (128, 256, 1, 8, 4),
+    (256, 128, 1, None, 4),
+    (256, 128, 1, 8, 4),
+    (256, 256, 1, 8, 4),
 )
 # Sums in float32 beside those of the tensor cores: twice the registers.
 _PRECISE = (
@@ -97,15 +111,21 @@ _PRECISE = (
 )
 
 
-def _hopper(m: int, n: int, dtype: str, *, use_fast_acc: bool = False, **_: Any) -> Iterator[MatmulConfig]:
-    few = -(-m // 128) * -(-n // 128) < 2 * 132
+def _hopper(
+    m: int, n: int, k: int, dtype: str, *, use_fast_acc: bool = False, **_: Any
+) -> Iterator[MatmulConfig]:
+    tiles = -(-m // 128) * -(-n // 128)
+    small, few = tiles < 132, tiles < 2 * 132
     itemsize = MODULE.ITEMSIZES[dtype]
     step = 128 // itemsize
     layouts: dict[str, Any] = {"k_major": itemsize != 2, "copy_tile": 64}
     precise = itemsize == 1 and not use_fast_acc
-    shapes = _PRECISE if precise else (*_LARGE, *_SMALL) if few else _LARGE
-    steps = (step, 2 * step) if precise or few else (step,)
+    shapes = _SMALL if small else _PRECISE if precise else _LARGE
+    steps = (step, 2 * step, 4 * step) if small else (step, 2 * step) if precise else (step,)
     for (tile_m, tile_n, occupancy, warps, ctas), tile_k in product(shapes, steps):
+        # Shared memory holds two steps of each block, or loads do not overlap with products.
+        if 2 * (tile_m + tile_n) // (ctas or 1) * tile_k * itemsize * occupancy > SHARED:
+            continue
         common: dict[str, Any] = {
             "tile_m": tile_m,
             "tile_n": tile_n,
@@ -115,15 +135,19 @@ def _hopper(m: int, n: int, dtype: str, *, use_fast_acc: bool = False, **_: Any)
             "num_ctas": ctas,
             **layouts,
         }
-        for latency in (6,) if few else (4, 8):
+        for latency in (4, 10) if small else (4, 6) if few else (4, 8):
             yield MatmulConfig(**common, latency=latency, group_m=16 if tile_m <= 128 else 8)
-        if not few and tile_k == steps[-1]:
+        if not small and tile_k == steps[-1]:
             # One block of 8 warps a multiprocessor gains most: nobody else multiplies while it stores.
-            yield MatmulConfig(**common, latency=4, blocks_per_sm=occupancy)
+            for latency in (4, 8):
+                yield MatmulConfig(**common, latency=latency, blocks_per_sm=occupancy)
+        if not few and tile_k == steps[-1]:
             yield MatmulConfig(**common, latency=4, group_m=4)
-    best = MODULE.choose_config("sm_90", m=m, n=n, itemsize=itemsize, use_fast_acc=use_fast_acc, sms=132)
-    for latency in (None, 2):
+    best = MODULE.choose_config("sm_90", m=m, n=n, k=k, itemsize=itemsize, use_fast_acc=use_fast_acc, sms=132)
+    for latency in (None, 2, 3, 6):
         yield replace(best, latency=latency)
+    for group_m in (4, 8, 16):
+        yield replace(best, group_m=group_m)
     yield replace(best, store_tma=False)
     # What does the copy of an operand cost, and with larger tiles, and without it?
     yield replace(best, copy_tile=128)

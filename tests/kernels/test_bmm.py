@@ -1,6 +1,7 @@
 """The batched product's host side: argument checks, shared matrices, configurations, work."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,19 +73,28 @@ def test_persistent_blocks_compute_every_tile(monkeypatch):
 )
 def test_every_architecture_has_a_configuration(arch):
     for batch in (1, 128):
-        config = bmm.choose_config(arch, batch=batch, m=512, n=512, sms=132)
+        config = bmm.choose_config(arch, batch=batch, m=512, n=512, k=512, sms=132)
         assert config.tile_k in (32, 64)
 
 
 def test_the_batch_fills_the_gpu_too():
     def tiles(batch):
-        return count_tiles(1024, 1024, bmm.choose_config("sm_90", batch=batch, m=1024, n=1024, sms=132))
+        config = bmm.choose_config("sm_90", batch=batch, m=1024, n=1024, k=1024, sms=132)
+        return count_tiles(1024, 1024, config)
 
-    assert (tiles(1), tiles(2)) == (128, 64)
+    assert [tiles(batch) for batch in (1, 2, 4, 8)] == [128, 128, 64, 32]
+
+
+def test_long_sums_get_larger_tiles():
+    def tile(k):
+        config = bmm.choose_config("sm_90", batch=2, m=4096, n=4096, k=k, sms=132)
+        return config.tile_m, config.tile_n
+
+    assert (tile(2048), tile(4096)) == ((128, 256), (256, 256))
 
 
 def test_work_equals_what_a_hand_computes():
-    sizes = {"batch": 3, "m": 5, "n": 7, "k": 11, "dtype": "float16"}
+    sizes: dict[str, Any] = {"batch": 3, "m": 5, "n": 7, "k": 11, "dtype": "float16"}
     # 2 * 3 * 5*7*11; 3 * (5*11 + 11*7 + 5*7) * 2, of B one matrix
     assert bmm.work(**sizes, transposed="ab") == Work(flops=2310, bytes=1002, dtype="float16")
     assert bmm.work(**sizes, shared="b") == Work(flops=2310, bytes=694, dtype="float16")

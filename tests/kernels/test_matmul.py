@@ -1,6 +1,7 @@
 """The matrix product: which configuration, which copies, what is counted, and what the cases do not reach."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,7 @@ from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
 
-H200 = {"arch": "sm_90", "sms": 132}
-LARGE = {"m": 8192, "n": 8192}
+H200: dict[str, Any] = {"arch": "sm_90", "sms": 132}
 ARCHITECTURES = (
     "sm_80",
     "sm_86",
@@ -70,7 +70,7 @@ def test_dtype_of_the_result():
 @pytest.mark.parametrize("size", [64, 1024, 8192])
 def test_every_architecture_has_a_configuration(arch, size):
     def choose(itemsize, **options):
-        return matmul.choose_config(arch, m=size, n=size, itemsize=itemsize, sms=132, **options)
+        return matmul.choose_config(arch, m=size, n=size, k=size, itemsize=itemsize, sms=132, **options)
 
     for config in (choose(1), choose(1, use_fast_acc=True), choose(2), choose(4)):
         assert config.tile_m * config.tile_n <= 256 * 256
@@ -80,14 +80,16 @@ def test_every_architecture_has_a_configuration(arch, size):
 
 def test_small_products_get_small_tiles():
     def tiles(size):
-        config = matmul.choose_config(**H200, m=size, n=size, itemsize=2)
+        config = matmul.choose_config(**H200, m=size, n=size, k=size, itemsize=2)
         return count_tiles(size, size, config)
 
     # Tiles of 128 x 128 would be 64 for 132 multiprocessors.
     assert tiles(1024) == 128
+    # Those of 128 x 256 would be 128: not two for each block that is to take several.
     assert tiles(2048) == 256
+    assert tiles(4096) == 256
     # Where no tiles are enough, the smallest.
-    assert matmul.choose_config(**H200, m=1, n=1, itemsize=2) == replace(
+    assert matmul.choose_config(**H200, m=1, n=1, k=1, itemsize=2) == replace(
         matmul.CONFIGS["sm_90"][-1], copy_tile=None
     )
 
@@ -95,10 +97,27 @@ def test_small_products_get_small_tiles():
 def test_two_thread_blocks_of_a_tile_count_as_two():
     pair = GemmConfig(tile_m=256, tile_n=256, tile_k=64, num_ctas=2)
     single = GemmConfig(tile_m=128, tile_n=128, tile_k=64)
-    assert choose_tiles((pair, single), 2048, 2048, sms=132) is pair
-    assert choose_tiles((pair, single), 2048, 1024, sms=132) is single
-    assert choose_tiles((pair, single), 2048, 1024, batch=2, sms=132) is pair
-    assert choose_tiles((pair,), 1, 1, sms=132) is pair
+    assert choose_tiles((pair, single), 2048, 2048, 1, sms=132) == pair
+    assert choose_tiles((pair, single), 2048, 1024, 1, sms=132) == single
+    assert choose_tiles((pair, single), 2048, 1024, 1, batch=2, sms=132) == pair
+    assert choose_tiles((pair,), 1, 1, 1, sms=132) == pair
+
+
+@pytest.mark.parametrize("hints", [{"occupancy": 2}, {"blocks_per_sm": 1}])
+def test_blocks_that_share_a_multiprocessor_or_take_several_tiles_need_more(hints):
+    small = GemmConfig(tile_m=64, tile_n=64, tile_k=64)
+    large = GemmConfig(tile_m=128, tile_n=128, tile_k=64, **hints)
+    # 8 x 16 and 16 x 16 tiles for 132 multiprocessors
+    assert choose_tiles((large, small), 1024, 2048, 1, sms=132) == small
+    assert choose_tiles((large, small), 2048, 2048, 1, sms=132) == large
+
+
+def test_some_tiles_need_long_sums():
+    short, long = (GemmConfig(tile_m=128, tile_n=128, tile_k=64, min_k=min_k) for min_k in (0, 4096))
+    table = (long, replace(short, tile_m=64))
+    assert choose_tiles(table, 2048, 2048, 4095, sms=132).tile_m == 64
+    # The condition is the table's: what is chosen is a configuration like any other.
+    assert choose_tiles(table, 2048, 2048, 4096, sms=132) == short
 
 
 def test_blocks_of_a_persistent_launch():
@@ -143,8 +162,8 @@ def test_copies_what_tensor_cores_or_tma_do_not_take(dtype, a, b, copies):
 
 
 def test_copies_nothing_for_few_rows():
-    assert matmul.choose_config(**H200, m=511, n=8192, itemsize=1).copy_tile is None
-    assert matmul.choose_config(**H200, m=512, n=8192, itemsize=1).copy_tile is not None
+    assert matmul.choose_config(**H200, m=511, n=8192, k=512, itemsize=1).copy_tile is None
+    assert matmul.choose_config(**H200, m=512, n=8192, k=512, itemsize=1).copy_tile is not None
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
