@@ -102,8 +102,6 @@ def _for_many_rows() -> Iterator[MoeConfig]:
         )
         for down in downs:
             yield MoeConfig(gate_up=gate_ups[0], down=down)
-        for gate_up in gate_ups:
-            yield MoeConfig(gate_up=gate_up, down=downs[0], sort_rows=True)
         for gate_up in gate_ups[1:]:
             yield MoeConfig(gate_up=gate_up, down=downs[0])
 
