@@ -12,12 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import cuda.tile as ct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+
+TMA_ALIGNMENT = 16
+"""Bytes: where a row has to start for TMA (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 # -- configuration ----------------------------------------------------------------------------------
 
@@ -82,9 +90,14 @@ def choose_tiles(candidates: Sequence[Config], m: int, n: int, k: int, *, batch:
     multiprocessors have room for, and two for one that is to take several: so they come largest first, and
     the last is for what is too small for any. What is returned has no `min_k` any more.
     """
+    return choose_fit(candidates, lambda config: batch * count_tiles(m, n, config), k, sms=sms)
+
+
+def choose_fit(candidates: Sequence[Config], count: Callable[[Config], int], k: int, *, sms: int) -> Config:
+    """Do what `choose_tiles` does for anything of which `count` says how many tiles a configuration makes."""
     chosen = candidates[-1]
     for config in candidates:
-        blocks = batch * count_tiles(m, n, config) * (config.num_ctas or 1)
+        blocks = count(config) * (config.num_ctas or 1)
         places = sms * (config.occupancy or 1)
         rounds = 1 if config.blocks_per_sm is None else 2
         if blocks >= FULL * places * rounds and k >= config.min_k:
@@ -141,3 +154,52 @@ def multiply_along_k(
         dtype = ct.tfloat32 if a.dtype == ct.float32 else a.dtype
         acc = ct.mma(a.astype(dtype), b.astype(dtype), acc, use_fast_acc=FAST_ACC)
     return acc
+
+
+# -- copies in the right layout ---------------------------------------------------------------------
+
+
+@ct.kernel
+def copy_kernel(
+    Xs: tuple[ct.Array, ...], Ys: tuple[ct.Array, ...], ends: tuple[int, ...], TILE: ConstInt
+) -> None:
+    """Copy a tile of any X to its Y, `[rows, K]`, per block; the tiles of the i-th end before `ends[i]`."""
+    block = ct.bid(0)
+    first = 0
+    # Unrolled, because matrices that are separate arguments have TMA descriptors.
+    for i in ct.static_iter(range(len(Xs))):
+        if block >= first and block < ends[i]:
+            tiles = ct.cdiv(Xs[i].shape[0], TILE)
+            index = ((block - first) % tiles, (block - first) // tiles)
+            # K is contiguous in Y, but not in X: the compiler turns the tile around.
+            tile = ct.load(Xs[i], index, (TILE, TILE), padding_mode=ct.PaddingMode.ZERO)  # [TILE, TILE]
+            ct.store(Ys[i], index, tile)
+        first = ends[i]
+
+
+def copy_k_major(operands: Sequence[torch.Tensor], tile: int) -> list[torch.Tensor]:
+    """Copy operands, each `[rows, K]`, in one launch, to where K is contiguous and TMA can fetch every row.
+
+    Args:
+        operands: At least one, of any strides.
+        tile: Side of the tiles in which they are copied.
+
+    Returns:
+        The copies, in the same order.
+    """
+    import torch
+
+    copies = []
+    for operand in operands:
+        rows, k = operand.shape
+        # Rows of whole 16 bytes, whatever K is.
+        pitch = ct.cdiv(k, TMA_ALIGNMENT) * TMA_ALIGNMENT
+        copies.append(torch.empty((rows, pitch), dtype=operand.dtype, device=operand.device)[:, :k])
+    ends = tuple(accumulate(ct.cdiv(len(copy), tile) * ct.cdiv(copy.shape[1], tile) for copy in copies))
+    ct.launch(
+        torch.cuda.current_stream(),
+        (ends[-1],),
+        copy_kernel,
+        (tuple(operands), tuple(copies), ends, tile),
+    )
+    return copies

@@ -45,8 +45,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._gemm import (
+    TMA_ALIGNMENT,
     GemmConfig,
     choose_tiles,
+    copy_k_major,
     count_blocks,
     count_tiles,
     for_each_tile,
@@ -67,8 +69,6 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
 FP8 = ("float8_e4m3fn", "float8_e5m2")
-TMA_ALIGNMENT = 16
-"""Bytes: where a row has to start for TMA (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -339,13 +339,6 @@ def choose_config(
 
 
 @ct.kernel
-def copy_kernel(X: ct.Array, Y: ct.Array, TILE: ConstInt) -> None:
-    """Copy X to Y, both `[rows, K]`, where K is contiguous in Y; the compiler turns tiles of X around."""
-    tile = ct.load(X, (ct.bid(0), ct.bid(1)), (TILE, TILE), padding_mode=ct.PaddingMode.ZERO)  # [TILE, TILE]
-    ct.store(Y, (ct.bid(0), ct.bid(1)), tile)
-
-
-@ct.kernel
 def matmul_kernel(
     A: ct.Array,
     B: ct.Array,
@@ -391,8 +384,6 @@ def matmul_kernel(
 
 def _ready(operand: torch.Tensor, config: MatmulConfig) -> torch.Tensor:
     """Return `operand`, `[rows, K]`, or a copy that tensor cores and TMA can take, if `config` says so."""
-    import torch
-
     if config.copy_tile is None:
         return operand
     row_stride, k_stride = operand.stride()
@@ -402,17 +393,7 @@ def _ready(operand: torch.Tensor, config: MatmulConfig) -> torch.Tensor:
         fits, stride = row_stride == 1 and not config.k_major, k_stride
     if fits and stride * operand.element_size() % TMA_ALIGNMENT == 0:
         return operand
-    rows, k = operand.shape
-    # Rows of whole 16 bytes, whatever K is.
-    pitch = ct.cdiv(k, TMA_ALIGNMENT) * TMA_ALIGNMENT
-    copy = torch.empty((rows, pitch), dtype=operand.dtype, device=operand.device)[:, :k]
-    ct.launch(
-        torch.cuda.current_stream(),
-        (ct.cdiv(rows, config.copy_tile), ct.cdiv(k, config.copy_tile)),
-        copy_kernel,
-        (operand, copy, config.copy_tile),
-    )
-    return copy
+    return copy_k_major([operand], config.copy_tile)[0]
 
 
 def matmul(

@@ -7,7 +7,8 @@
     weights[t, k] = P[t, ids[t, k]], divided by the sum over k if renormalized
 
 L is `[T, E]` in float16, bfloat16 or float32; weights are float32 and ids int32, both `[T, K]`.
-DeepSeek-V2-Lite does not renormalize (`norm_topk_prob` in its config.json), Mixtral does.
+DeepSeek-V2-Lite does not renormalize (the softmax case of `Gate` in DeepSeek-AI's own inference code,
+https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py), Mixtral does.
 
 `align` makes a table for expert products from the ids. A pair is one token at one expert, number t * K + k.
 Every expert's pairs get slots in a row, in the order of their numbers, and the slots of an expert are padded

@@ -1,35 +1,34 @@
 """Group GEMM: TileGym's sizes, and what a PyTorch user would call instead.
 
 TileGym's benchmark (tests/benchmark/bench_group_gemm.py, 1.5.1) multiplies 4 and 16 groups of equal squares
-in float16 and float8_e5m2, with the results in the dtype of the operands; so do these cases.
+in float16 and float8_e5m2, with the results in the dtype of the operands; so do these cases. It asks
+for no fast accumulation of 8-bit floats; these cases do, as those who call `_scaled_mm` for speed, and some
+stand beside them that do not.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any
 
 from kernels import group_gemm
+from kernels.group_gemm import GroupGemmConfig
 from pytest_cutile import Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from kernels.group_gemm import GroupGemmConfig
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MODULE = group_gemm
 
 
-def _tilegym_case(dtype: str, groups: int, n: int, *, transpose_b: bool) -> Case:
+def _tilegym_case(dtype: str, groups: int, n: int, *, transpose_b: bool, fast: bool = True) -> Case:
     short = {"float16": "fp16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype]
-    params = {"sizes": ((n, n, n),) * groups, "dtype": dtype, "transpose_b": transpose_b}
-    if dtype.startswith("float8"):
-        params["fast_acc"] = True
-    name = f"{short}-{groups}x{n}" + ("-transposed_b" if transpose_b else "")
-    return Case(
-        name=f"tilegym-{name}", params=params, min_arch="sm_90" if dtype.startswith("float8") else None
-    )
+    params: dict[str, Any] = {"sizes": ((n, n, n),) * groups, "dtype": dtype, "transpose_b": transpose_b}
+    if dtype in group_gemm.FP8:
+        params |= {"use_fast_acc": fast, "out_dtype": dtype}
+    name = f"{short}-{groups}x{n}" + "-transposed_b" * transpose_b + "-precise" * (not fast)
+    return Case(name=f"tilegym-{name}", params=params, min_arch="sm_90" if dtype in group_gemm.FP8 else None)
 
 
 CASES: tuple[Case, ...] = (
@@ -40,44 +39,105 @@ CASES: tuple[Case, ...] = (
             ("float16", "float8_e5m2"), (4, 16), (False, True), (1024, 2048, 4096)
         )
     ),
+    *(
+        _tilegym_case("float8_e5m2", 4, n, transpose_b=transpose_b, fast=False)
+        for transpose_b, n in product((False, True), (1024, 2048, 4096))
+    ),
     # cuBLAS multiplies no two e5m2 matrices; these are what it can be compared with.
     *(_tilegym_case("float8_e4m3fn", 4, n, transpose_b=True) for n in (1024, 2048, 4096)),
 )
 
 
-def configs(arch: str, **params: Any) -> Iterator[GroupGemmConfig]:
-    """Yield the configurations worth trying for a case."""
-    chosen = group_gemm.choose_config(arch, itemsize=1 if params["dtype"].startswith("float8") else 2)
-    yield chosen
-    make = group_gemm.GroupGemmConfig
-    depth = 2 if params["dtype"].startswith("float8") else 1
-    if arch != "sm_90":
-        for tile_m, tile_n, occupancy in ((64, 128, 1), (128, 128, 1), (128, 128, 2), (256, 128, 1)):
-            yield make(tile_m=tile_m, tile_n=tile_n, tile_k=64 * depth, occupancy=occupancy)
-        if arch in {"sm_100", "sm_103", "sm_110"}:
-            yield make(tile_m=256, tile_n=256, tile_k=64 * depth, occupancy=1, num_ctas=2, blocks_per_sm=1)
+# (tile_m, tile_n, occupancy, num_worker_warps, num_ctas): see benchmarks/suite/matmul.py.
+_LARGE = (
+    (128, 128, 2, None, None),
+    (128, 256, 1, 8, None),
+    (256, 128, 1, 8, None),
+    (256, 128, 1, 8, 2),
+    (256, 256, 1, 8, 2),
+)
+# Tiles that fill a GPU more evenly where there are few of them.
+_SMALL = (
+    (64, 64, 2, None, None),
+    (64, 128, 2, None, None),
+    (128, 64, 2, None, None),
+    (64, 256, 1, 8, None),
+    (128, 128, 1, 8, None),
+)
+# Sums in float32 beside those of the tensor cores: twice the registers.
+_PRECISE = (
+    (64, 128, 2, None, None),
+    (64, 256, 1, 8, None),
+    (128, 128, 1, 8, None),
+    (256, 128, 1, 8, 2),
+)
+
+
+def configs(
+    arch: str, *, sizes: Sequence[tuple[int, int, int]], dtype: str, use_fast_acc: bool = False, **_: Any
+) -> Iterator[GroupGemmConfig]:
+    """Yield the configurations worth trying for a case on `arch`."""
+    itemsize = 1 if dtype in group_gemm.FP8 else 2
+    if arch == "sm_90":
+        yield from dict.fromkeys(_hopper(sizes, itemsize, use_fast_acc=use_fast_acc))
         return
-    for max_copies in (16, 0):
-        square = partial(
-            make, tile_m=128, tile_n=128, tile_k=64 * depth, latency=4, occupancy=2, max_copies=max_copies
+    wide = arch in {"sm_100", "sm_103", "sm_110"}
+    tiles = [(64, 64), (64, 128), (128, 64), (128, 128)] + [(128, 256), (256, 128), (256, 256)] * wide
+    for (tile_m, tile_n), step_bytes, occupancy, blocks_per_sm in product(
+        tiles, (64, 128), (1, 2), (None, 1)
+    ):
+        for num_ctas in (1, 2) if wide and tile_m == 256 else (None,):
+            yield GroupGemmConfig(
+                tile_m=tile_m,
+                tile_n=tile_n,
+                tile_k=step_bytes // itemsize,
+                occupancy=occupancy,
+                blocks_per_sm=blocks_per_sm,
+                num_ctas=num_ctas,
+            )
+
+
+def _hopper(
+    sizes: Sequence[tuple[int, int, int]], itemsize: int, *, use_fast_acc: bool
+) -> Iterator[GroupGemmConfig]:
+    best = group_gemm.choose_config(
+        "sm_90",
+        sizes=[size for size in sizes if all(size)],
+        itemsize=itemsize,
+        use_fast_acc=use_fast_acc,
+        sms=132,
+    )
+    yield best
+    precise = itemsize == 1 and not use_fast_acc
+    few = sum(-(-m // 128) * -(-n // 128) for m, n, _ in sizes) <= 2 * 132
+    step = 128 // itemsize
+    for tile_m, tile_n, occupancy, warps, ctas in (
+        _PRECISE if precise else (*_LARGE, *(_SMALL if few else ()))
+    ):
+        config = GroupGemmConfig(
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=step,
+            group_m=16 if tile_m <= 128 else 8,
+            latency=4,
+            occupancy=occupancy,
+            num_worker_warps=warps,
+            num_ctas=ctas,
+            copy_tile=best.copy_tile,
         )
-        large = partial(make, tile_k=64 * depth, occupancy=1, num_worker_warps=8, max_copies=max_copies)
-        # A block per tile, two a multiprocessor: one multiplies while the other prepares or stores.
-        for latency, group_m in product((2, 4, 6), (8, 16)):
-            yield square(latency=latency, group_m=group_m)
-        yield square(tile_k=32 * depth)
-        yield square(num_worker_warps=8)
-        yield square(store_tma=False)
-        # Smaller tiles fill the GPU more evenly where there are few of them.
-        for tile_m, tile_n in ((64, 128), (64, 256), (128, 64)):
-            yield square(tile_m=tile_m, tile_n=tile_n)
-        # One large tile a multiprocessor; the next tile's loads run while one is stored.
-        for (tile_m, tile_n), latency, blocks_per_sm in product(
-            ((128, 256), (256, 128)), (None, 3, 5), (1, None)
-        ):
-            yield large(tile_m=tile_m, tile_n=tile_n, latency=latency, blocks_per_sm=blocks_per_sm)
-        if max_copies:  # the compiler refuses pairs of thread blocks where matrices come from a list
-            yield large(tile_m=256, tile_n=128, num_ctas=2, blocks_per_sm=1)
+        yield config
+        # One block of 8 warps a multiprocessor gains most: nobody else multiplies while it stores.
+        yield replace(config, blocks_per_sm=occupancy)
+        if few or precise:
+            yield replace(config, tile_k=2 * step)
+    for latency in (None, 2, 6, 8):
+        yield replace(best, latency=latency)
+    for group_m in (4, 8, 16):
+        yield replace(best, group_m=group_m)
+    yield replace(best, store_tma=False)
+    if best.copy_tile:
+        yield replace(best, copy_tile=128)
+        yield replace(best, copy_tile=None)
 
 
 def peers(args: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
@@ -89,13 +149,14 @@ def peers(args: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Calla
     pairs = list(zip(a, b, strict=True))
     found: dict[str, Callable[[], object]] = {}
 
-    if not params["dtype"].startswith("float8"):
+    if params["dtype"] not in group_gemm.FP8:
         found["torch"] = lambda: [torch.matmul(left, right) for left, right in pairs]
     elif params["dtype"] == "float8_e4m3fn" and transpose_b:
-        one = torch.ones((), device=a[0].device)
+        one, out_dtype = torch.ones((), device=a[0].device), args["out_dtype"]
+        fast = args.get("use_fast_acc", False)
         found["_scaled_mm"] = lambda: [
             torch._scaled_mm(  # noqa: SLF001
-                left, right, scale_a=one, scale_b=one, out_dtype=left.dtype, use_fast_accum=True
+                left, right, scale_a=one, scale_b=one, out_dtype=out_dtype, use_fast_accum=fast
             )
             for left, right in pairs
         ]

@@ -1,9 +1,11 @@
-"""Group GEMM on the host: argument checks, order and lookup of tiles, both kernels, work."""
+"""Group GEMM on the host: argument checks, order and lookup of tiles, launches, copies, work."""
 
 import pytest
 
 from kernels import group_gemm
 from pytest_cutile import Work
+from pytest_cutile.compile import record_launches
+from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
 
@@ -47,20 +49,13 @@ def case_of(name):
             [half(3, 2)],
             {"out_dtype": torch.int8},
             TypeError,
-            "out_dtype is torch.int8; supported",
+            r"out_dtype is torch\.int8; for operands of torch\.float16 supported are torch\.bfloat16, ",
         ),
     ],
 )
 def test_it_says_what_is_wrong(a, b, options, error, message):
     with pytest.raises(error, match="^group_gemm: .*" + message):
         group_gemm.group_gemm(a, b, **options)
-
-
-def test_too_many_groups_are_refused():
-    groups = group_gemm.MAX_GROUPS + 1
-    config = group_gemm.DEFAULT_CONFIG
-    with pytest.raises(ValueError, match="takes 512 groups that are not empty, got 513"):
-        group_gemm.group_gemm([half(1, 1)] * groups, [half(1, 1)] * groups, config=config)
 
 
 def test_nothing_is_launched_for_nothing():
@@ -75,20 +70,17 @@ def test_nothing_is_launched_for_nothing():
 SIZES = [(70, 60, 40), (0, 20, 30), (130, 100, 90), (20, 30, 0), (10, 33, 64)]
 
 
-@pytest.mark.parametrize("max_copies", [16, 0])
 @pytest.mark.parametrize("blocks_per_sm", [None, 1])
 @pytest.mark.parametrize("sms", [2, 3, 132])
-def test_every_group_is_computed_whichever_kernel_computes_it(monkeypatch, max_copies, blocks_per_sm, sms):
-    interpret = pytest.importorskip("pytest_cutile.interpret")
-    pytest.importorskip("cuda.tile")
+def test_every_group_is_computed_however_many_blocks_there_are(monkeypatch, blocks_per_sm, sms):
     if blocks_per_sm is None and sms != 132:
         pytest.skip("one block per tile, whatever the GPU")
     config = group_gemm.GroupGemmConfig(
-        tile_m=64, tile_n=64, tile_k=32, group_m=2, max_copies=max_copies, blocks_per_sm=blocks_per_sm
+        tile_m=64, tile_n=64, tile_k=32, group_m=2, blocks_per_sm=blocks_per_sm
     )
     monkeypatch.setattr(group_gemm, "count_sms", lambda: sms)
     torch.manual_seed(0)
-    with interpret.interpreting("sm_90"):
+    with interpreting("sm_90"):
         a = [torch.randint(-4, 5, (m, k), device="cuda").half() for m, _, k in SIZES]
         # Whole numbers, so that sums are exact; one B has other strides than its neighbours.
         b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in SIZES]
@@ -98,20 +90,22 @@ def test_every_group_is_computed_whichever_kernel_computes_it(monkeypatch, max_c
         assert torch.equal(product.double(), left.double() @ right.double())
 
 
-def test_longest_sums_are_launched_first():
-    from pytest_cutile.compile import record_launches
-
-    pytest.importorskip("cuda.tile")
-    config = group_gemm.GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32)
+def record(sizes, *, dtype=torch.float16, transpose_b=False, **options):
+    """Return the launches of groups of these sizes."""
 
     def launch():
-        a, b = (
-            [torch.empty(size[i], size[j], device="cuda", **HALF) for size in SIZES]
-            for i, j in ((0, 2), (2, 1))
-        )
-        group_gemm.group_gemm(a, b, config=config)
+        a = [torch.empty(m, k, device="cuda", dtype=dtype) for m, _, k in sizes]
+        b = [
+            torch.empty(*((n, k) if transpose_b else (k, n)), device="cuda", dtype=dtype) for _, n, k in sizes
+        ]
+        group_gemm.group_gemm(a, b, transpose_b=transpose_b, **options)
 
-    (launched,) = record_launches(launch, "sm_90")
+    return record_launches(launch, "sm_90")
+
+
+def test_longest_sums_are_launched_first():
+    config = group_gemm.GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32)
+    (launched,) = record(SIZES, config=config)
     a, _, _, ends, *_ = launched.args
     assert [matrix.shape[1] for matrix in a] == [90, 64, 40]
     # 3 * 2 tiles, then 1, then 2 * 1.
@@ -119,16 +113,63 @@ def test_longest_sums_are_launched_first():
     assert launched.grid == (9,)
 
 
+def test_no_launch_takes_more_groups_than_fit_into_one():
+    """They are dealt out: no launch is much shorter than another, and each has groups of all sizes."""
+    launches = record([(8, 8, 8 * k) for k in range(1, 34)], config=group_gemm.DEFAULT_CONFIG)
+    lengths = [[matrix.shape[1] // 8 for matrix in launched.args[0]] for launched in launches]
+    assert lengths == [list(range(33, 0, -3)), list(range(32, 0, -3)), list(range(31, 0, -3))]
+    (launched,) = record([(8, 8, 8)] * 16, config=group_gemm.DEFAULT_CONFIG)
+    assert len(launched.args[0]) == group_gemm.GROUPS_PER_LAUNCH == 16
+
+
+@pytest.mark.parametrize(
+    ("dtype", "transpose_b", "copied"),
+    [
+        (torch.float16, False, []),
+        (torch.float8_e5m2, True, []),
+        # Only where each element of the copy is used often: the second group has few rows.
+        (torch.float8_e5m2, False, [[600, 64], [576, 80]]),
+    ],
+)
+def test_operands_that_tensor_cores_cannot_take_are_copied_in_one_launch(dtype, transpose_b, copied):
+    sizes = [(512, 600, 64), (511, 600, 64), (2048, 576, 80)]
+    launches = record(sizes, dtype=dtype, transpose_b=transpose_b, use_fast_acc=True)
+    names = [launched.kernel._pyfunc.__name__ for launched in launches]
+    assert names == ["copy_kernel"] * bool(copied) + ["group_gemm_kernel"]
+    if copied:
+        sources, copies, ends, tile = launches[0].args
+        # In the order in which groups are launched: the longest sum first.
+        assert [list(source.shape) for source in sources] == [*reversed(copied)]
+        assert all(copy.stride(1) == 1 and copy.stride(0) % 16 == 0 for copy in copies)
+        assert ends == (9 * 2, 9 * 2 + 10 * 1)
+        assert tile == 64
+
+
+def test_copied_operands_are_multiplied(monkeypatch):
+    monkeypatch.setattr(group_gemm, "COPY_FROM", 1)
+    config = group_gemm.GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32, copy_tile=32)
+    torch.manual_seed(0)
+    with interpreting("sm_90"):
+        a = [torch.randint(-4, 5, (k, m), device="cuda").half().T for m, _, k in SIZES]
+        b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in SIZES]
+        computed = group_gemm.group_gemm(a, b, config=config)
+    for left, right, product in zip(a, b, computed, strict=True):
+        assert torch.equal(product.double(), left.double() @ right.double())
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         # 4 * 2 * 2048^3; 4 * 3 * 2048^2 * 2
         ("fp16-4x2048", Work(flops=68719476736, bytes=100663296, dtype="float16")),
-        ("e5m2-4x2048-transposed_b-fast_acc", Work(flops=68719476736, bytes=50331648, dtype="float8_e5m2")),
+        (
+            "e5m2-4x2048-transposed_b-fast_acc-to_float8_e5m2",
+            Work(flops=68719476736, bytes=50331648, dtype="float8_e5m2"),
+        ),
         # 2 * (128*192*256 + 64*64*128); (128*256 + 256*192 + 64*128 + 128*64) + 2 * (128*192 + 64*64)
-        ("e5m2-even-to_float16", Work(flops=13631488, bytes=155648, dtype="float8_e5m2")),
+        ("e4m3-even-transposed_b-fast_acc", Work(flops=13631488, bytes=155648, dtype="float8_e4m3fn")),
         # Nobody reads the B of a group with no rows: 2 * 128*192*256; 128*256 + 256*192 + 4 * 128*192
-        ("e4m3-even-transposed_b-to_float32", Work(flops=12582912, bytes=180224, dtype="float8_e4m3fn")),
+        ("e4m3-even-to_float32", Work(flops=12582912, bytes=180224, dtype="float8_e4m3fn")),
     ],
 )
 def test_work_equals_what_a_hand_computes(name, expected):
@@ -136,7 +177,7 @@ def test_work_equals_what_a_hand_computes(name, expected):
 
 
 def test_reduction_is_the_longest_sum():
-    assert group_gemm.SPEC.reduction_of(case_of("bf16-sums")) == 1000
+    assert group_gemm.SPEC.reduction_of(case_of("bf16-sums-transposed_b")) == 1000
 
 
 def test_reference_is_a_loop_of_torchs_products():
@@ -150,6 +191,28 @@ def test_reference_is_a_loop_of_torchs_products():
 
 
 @pytest.mark.parametrize("arch", [*group_gemm.CONFIGS, "sm_999"])
-def test_every_architecture_has_a_configuration(arch):
-    two, one = (group_gemm.choose_config(arch, itemsize=itemsize) for itemsize in (2, 1))
-    assert one.tile_k == 2 * two.tile_k
+@pytest.mark.parametrize("size", [16, 1024, 4096])
+def test_every_architecture_has_a_configuration(arch, size):
+    def choose(itemsize, **options):
+        sizes = [(size, size, size)] * 4
+        return group_gemm.choose_config(arch, sizes=sizes, itemsize=itemsize, sms=132, **options)
+
+    for config in (choose(2), choose(1), choose(1, use_fast_acc=True)):
+        assert config.tile_m * config.tile_n <= 256 * 256
+        assert config.min_k == 0
+    if arch != "sm_90":  # which has tables for 8-bit floats
+        assert choose(1).tile_k == 2 * choose(2).tile_k
+
+
+def test_tiles_are_chosen_by_all_groups_together():
+    def tiles(*sizes):
+        config = group_gemm.choose_config("sm_90", sizes=sizes, itemsize=2, sms=132)
+        return config.tile_m, config.tile_n
+
+    # 64 tiles of 128 x 128 would be too few for 132 multiprocessors, 4 * 64 are not.
+    assert tiles((1024, 1024, 1024)) == (64, 128)
+    assert tiles(*[(1024, 1024, 1024)] * 4) == (128, 128)
+    assert tiles(*[(1024, 1024, 1024)] * 16) == (128, 256)
+    # The largest only where all sums are long.
+    assert tiles(*[(4096, 4096, 4096)] * 4) == (256, 256)
+    assert tiles(*[(4096, 4096, 4096)] * 4, (4096, 4096, 2048)) == (128, 256)
