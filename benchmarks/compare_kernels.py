@@ -14,21 +14,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison.case import start_comparing
 from benchmarks.comparison.page import case_text, merged, page, summary_text
+from benchmarks.comparison.stream_timer import StreamTimer
 from benchmarks.gpu_runs.measure import MakeTimer, gpu_timer
 from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
+from pytest_cutile.core.timing import Timer
 
 CASE_SECONDS = 300.0
 """After so long a case is given up: torch.compile may try many algorithms, but not for ever."""
 
 
-def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    make_timer: MakeTimer = gpu_timer,
+    make_stream_timer: Callable[[Timer], Timer] = StreamTimer,
+) -> int:
     """Compare what the command line names; return 1 if a case could not be compared."""
     options = _parse(argv)
     if options.source:
@@ -36,7 +43,13 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
         complete = True
     else:
         without = [name for name in options.without.split(",") if name]
-        start = partial(start_comparing, devices=options.device, make_timer=make_timer, without=without)
+        start = partial(
+            start_comparing,
+            devices=options.device,
+            make_timer=make_timer,
+            make_stream_timer=make_stream_timer,
+            without=without,
+        )
         document, complete = run_jobs(options, start, _show_case, case_seconds=CASE_SECONDS)
         documents = [document]
     print("\n" + summary_text(merged(documents)))

@@ -45,15 +45,11 @@ def edits(rows: int, rms_rows: int, steps: int) -> dict[str, list[tuple[str, str
             ("ct.cdiv(A.shape[1], TILE_K), TILE_M", f"ct.cdiv(A.shape[1], TILE_K) + {steps}, TILE_M")
         ],
         "kernels/rms_norm.py": [
-            (
-                "range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0))",
-                f"range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M) {rms_more}, ct.num_blocks(0))",
-            ),
-            ("normalise(X, W, Y, i,", "normalise(X, W, Y, i % ct.cdiv(X.shape[0], TILE_M),"),
+            ("i = ct.bid(0)", "i = ct.bid(0) % ct.cdiv(X.shape[0], TILE_M)"),
+            ("(ct.cdiv(m, tile_m),)", f"(ct.cdiv(m, tile_m) {rms_more},)"),
         ],
         "kernels/softmax.py": [
-            ("X, (ct.bid(0), 0)", "X, (ct.bid(0) % ct.cdiv(X.shape[0], TILE_M), 0)"),
-            ("Y, (ct.bid(0), 0)", "Y, (ct.bid(0) % ct.cdiv(X.shape[0], TILE_M), 0)"),
+            ("i = ct.bid(0)", "i = ct.bid(0) % ct.cdiv(X.shape[0], TILE_M)"),
             ("softmax_rows, ct.cdiv(m, tile_m)", f"softmax_rows, ct.cdiv(m, tile_m) {more}"),
         ],
     }

@@ -44,12 +44,10 @@ PLANTS = (
         what="softmax, fp32: 5 % of the rows twice",
         edits=(
             (
-                "    x = ct.load(\n        X, (ct.bid(0), 0), (TILE_M, TILE_N)",
-                "    row = ct.bid(0)\n    if X.dtype == ct.float32:\n"
-                "        row = row % ct.cdiv(X.shape[0], TILE_M)\n"
-                "    x = ct.load(\n        X, (row, 0), (TILE_M, TILE_N)",
+                "    i = ct.bid(0)\n",
+                "    i = ct.bid(0)\n    if X.dtype == ct.float32:\n"
+                "        i = i % ct.cdiv(X.shape[0], TILE_M)\n",
             ),
-            ("Y, (ct.bid(0), 0)", "Y, (row, 0)"),
             (
                 "kernel, blocks = softmax_rows, ct.cdiv(m, tile_m)",
                 "twentieths = 21 if x.element_size() == 4 else 20\n"
@@ -61,13 +59,8 @@ PLANTS = (
         file="kernels/rms_norm.py",
         what="rms_norm: 5 % of the rows twice",
         edits=(
-            (
-                "for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):\n"
-                "            normalise(X, W, Y, i,",
-                "groups = ct.cdiv(X.shape[0], TILE_M)\n"
-                "        for i in range(ct.bid(0), groups * 21 // 20, ct.num_blocks(0)):\n"
-                "            normalise(X, W, Y, i % groups,",
-            ),
+            ("i = ct.bid(0)", "i = ct.bid(0) % ct.cdiv(X.shape[0], TILE_M)"),
+            ("(ct.cdiv(m, tile_m),)", "(ct.cdiv(m, tile_m) * 21 // 20,)"),
         ),
     ),
     Plant(

@@ -32,15 +32,23 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def choose_warps(tile_elements: int, eight_from: int) -> int:
-    """Return how many warps hold a tile: 8 from `eight_from` elements on, else 4.
+MIN_PIECE = 256
+"""Shortest piece of a row that is preferred to a tile that sticks out of the row."""
 
-    Those two counts are the ones that every compiler since CTK 13.3 accepts.
+
+def cut_row(n: int) -> tuple[int, int]:
+    """Return how long the pieces are that hold a row of `n` elements in registers, and how many there are.
+
+    A tile's sides are powers of two, and few models' widths are: 3072 in a tile of 4096 would leave a quarter
+    of the registers idle and, worse, be loaded with checks (`load_tile` says what they cost). So a row is cut
+    into pieces as long as the largest power of two that divides it, three of 1024 here. Only where those
+    would be shorter than `MIN_PIECE` is it one piece that sticks out.
     """
-    return 8 if tile_elements >= eight_from else 4
+    divisor = n & -n
+    return (divisor, n // divisor) if divisor >= MIN_PIECE else (next_power_of_2(n), 1)
 
 
-def choose_by_width(ladder: Sequence[tuple[float, ConfigT]], width: int) -> ConfigT:
+def choose_by_width(ladder: Sequence[tuple[float, ConfigT]], width: float) -> ConfigT:
     """Return the first configuration of `ladder` whose limit is at least `width`; the last limit is inf."""
     return next(config for limit, config in ladder if width <= limit)
 

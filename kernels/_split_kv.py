@@ -14,7 +14,10 @@ small and were written a moment ago, so they come from the L2.
 A kernel's blocks are launched when the last block of the kernel before has ended, and a short cache is read
 in few microseconds: then that gap counts. So on GPUs that can (sm_90 and newer) the merge is a programmatic
 dependent launch: its blocks take their places as soon as all blocks of the first kernel have theirs, and
-wait there until those have ended.
+wait there until those have ended. For that they need registers beside those of the first kernel. Where it
+takes them all, as with `occupancy=1` and 128 parts of 16384 keys, 16 latent heads of 128 dimensions took an
+H200 18.0 us, and 15.6 us without the dependent launch: presumably early blocks crowd on the four idle
+multiprocessors. With `occupancy=2`, which leaves room on all, it took 15.5 us (2026-11-21).
 
 One launch would do if the last block of a row merged its parts. But then one multiprocessor would read what
 here a hundred do, 32 KiB a part for 16 heads of 512 dimensions, and blocks would have to be counted in memory
@@ -48,27 +51,38 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 MAX_WAVES = 4
 """Waves of blocks beyond which shorter parts no longer level out how busy the multiprocessors are."""
+ALONE = 1.2
+"""How long a block alone on its multiprocessor takes over a tile, if two take 2 and so on.
+
+One block nearly uses up what its multiprocessor gets of the memory: on an H200 (2026-11-21), 64 sequences of
+4096 tokens with 16 latent heads took 111 us in 128 blocks, one each, and 99 us in 256 blocks of half as much.
+That is 1.13; a little more, because a short part has no time to get up to speed.
+"""
 
 
 @lru_cache(maxsize=1024)
-def choose_part(rows: int, tiles: int, slots: int, part_cost: float) -> int:
+def choose_part(rows: int, tiles: int, sms: int, blocks_per_sm: int, part_cost: float) -> int:
     """Return how many tiles of keys make a part, so that all is done soonest.
 
-    Blocks run in waves of `slots`, and a wave lasts as long as a part. Shorter parts fill more slots, and the
-    last wave better; but every part has to be written, read and merged. No part is empty, and only the
-    last one is shorter.
+    Blocks run in waves of `sms * blocks_per_sm`. Shorter parts fill more of those places, and the last wave
+    better; but every part has to be written, read and merged. A wave with fewer blocks on the busiest
+    multiprocessor is faster, down to `ALONE`. No part is empty, and only the last one is shorter.
 
     Args:
         rows: Tiles of queries, each of which needs all keys: batch times heads, or times tiles of heads.
         tiles: Tiles of keys, at least one.
-        slots: Blocks that run at a time.
-        part_cost: What one part more costs a row, in the time that a block needs for a tile of keys.
+        sms: Multiprocessors, or clusters of them that share a block's work.
+        blocks_per_sm: Blocks that each of them runs at a time.
+        part_cost: What one part more costs a row, in the time that a block needs for a tile of keys when all
+            places are taken.
     """
     best, best_cost = tiles, math.inf
-    for splits in range(1, max(1, min(tiles, MAX_WAVES * slots // rows)) + 1):
+    for splits in range(1, max(1, min(tiles, MAX_WAVES * sms * blocks_per_sm // rows)) + 1):
         part = ct.cdiv(tiles, splits)
         # Several numbers of splits round to the same part, the first of which is the real one.
-        cost = ct.cdiv(rows * ct.cdiv(tiles, part), slots) * part + part_cost * splits
+        waves, rest = divmod(rows * ct.cdiv(tiles, part), sms * blocks_per_sm)
+        last_wave = max(ALONE, ct.cdiv(rest, sms)) / blocks_per_sm if rest else 0.0
+        cost = (waves + min(1.0, last_wave)) * part + part_cost * splits
         if cost < best_cost:
             best, best_cost = part, cost
     return best
@@ -76,10 +90,10 @@ def choose_part(rows: int, tiles: int, slots: int, part_cost: float) -> int:
 
 # -- the merge --------------------------------------------------------------------------------------
 
-MERGED_PARTS = 32
-"""Parts that a block of the merge holds at a time."""
 MERGED_COLUMNS = 64
 """Columns of the output that a block of the merge computes: few, so that few rows keep many blocks busy."""
+MERGED_ELEMENTS = 2048
+"""Elements of parts that a block of the merge holds at a time, at most: 16 for each of its threads."""
 
 
 @ct.kernel
@@ -131,13 +145,17 @@ def _merge_kernel() -> Any:
     return merge_kernel.replace_hints(num_worker_warps=4, occupancy=8)
 
 
-def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, dependent: bool) -> None:
+def merge_parts(
+    parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, parts_at_a_time: int, dependent: bool
+) -> None:
     """Merge what the kernel before this launch writes.
 
     Args:
         parts: `[..., splits, D]`, float32, contiguous: normalised outputs.
         lse: `[..., splits]`, float32, contiguous: base-2 logarithms of the sums of the exponentials.
         o: `[..., D]`, contiguous; written.
+        parts_at_a_time: Parts that a block loads at a time, at most: a power of two. More take fewer rounds,
+            of fewer columns.
         dependent: The kernel before has called `grid_dependency_control_launch_dependents`, and this one
             may start before it has ended.
     """
@@ -146,14 +164,15 @@ def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, depe
     splits, d = parts.shape[-2:]
     pow2 = next_power_of_2(splits)
     rows = lse.numel() // splits
-    tile_d = min(d, MERGED_COLUMNS)
+    tile_s = min(pow2, parts_at_a_time)
+    tile_d = min(d, MERGED_COLUMNS, MERGED_ELEMENTS // tile_s)
     ct.launch(
         torch.cuda.current_stream(),
         (rows, ct.cdiv(d, tile_d)),
         _merge_kernel(),
         (
             *(parts.view(rows, splits, d), lse.view(rows, splits), o.view(rows, d)),
-            *(pow2, min(pow2, MERGED_PARTS), tile_d, dependent),
+            *(pow2, tile_s, tile_d, dependent),
         ),
         programmatic_dependent_launch=dependent,
     )

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._launch import check_tensors, choose_by_width, count_sms, device_arch, next_power_of_2
 from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
 from kernels._split_kv import choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
@@ -62,38 +62,53 @@ class AttentionDecodeConfig:
     """Keys per step."""
     keys_first: bool = True
     """Whether scores are computed as `[keys, queries]` instead of `[queries, keys]`."""
+    blocks_per_sm: int = 2
+    """Blocks for every multiprocessor, into which the keys are cut if the rows are fewer."""
     occupancy: int = 2
-    """Blocks that share a multiprocessor; the keys are cut into parts enough for as many."""
+    """Blocks that have room on a multiprocessor: more than `blocks_per_sm` leave some for the merge."""
     part_cost: float = 0.01
     """What one part more takes to write and merge, in the time of a tile of keys: more makes fewer parts."""
     num_worker_warps: int | None = 4
     """Warps that hold scores and accumulator; None lets the compiler choose."""
     latency: int | None = 4
     """How far ahead tiles of K and V are loaded, 1 to 10; None lets the compiler choose."""
+    small_tma: bool = True
+    """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
+    merged_parts: int = 32
+    """Parts that a block of the merge loads at a time."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
 
-# Not measured, all of it. From sm_90 on two blocks with four tiles of keys under way each, which is what the
-# compiler fits into shared memory.
-CONFIGS = {
-    "sm_80": AttentionDecodeConfig(dependent_merge=False),
-    "sm_86": AttentionDecodeConfig(dependent_merge=False),
-    "sm_89": AttentionDecodeConfig(dependent_merge=False),
-    "sm_90": AttentionDecodeConfig(),
-    "sm_100": AttentionDecodeConfig(),
-    "sm_103": AttentionDecodeConfig(),
-    "sm_110": AttentionDecodeConfig(),
-    "sm_120": AttentionDecodeConfig(),
-    "sm_121": AttentionDecodeConfig(),
+# By the keys that each multiprocessor takes in, all sequences and heads together.
+# sm_90: H200, 2026-11-21, driver 580.159.04, cold L2, medians, against (tile_n=64, occupancy=2) for all.
+# The others are not measured.
+CONFIGS: dict[str, tuple[tuple[float, AttentionDecodeConfig], ...]] = {
+    "sm_80": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),
+    "sm_86": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),
+    "sm_89": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),
+    "sm_90": (
+        # Tiles of 128 keys would not be enough for a block each. 8 heads of 512 keys 9.50 us (9.89), of 1024
+        # 10.50 us (11.62), of 2048 12.10 us (13.89).
+        (128, AttentionDecodeConfig(occupancy=4)),
+        # Few parts, of few large tiles. 8 heads of 4096 keys 14.34 us (16.74), of 8192 19.84 us (22.26).
+        (4096, AttentionDecodeConfig(tile_n=128, occupancy=3)),
+        # Many blocks hide what each of them waits for. 64 * 8 heads of 2048 keys 131.3 us (135.5).
+        (math.inf, AttentionDecodeConfig(tile_n=128, occupancy=4)),
+    ),
+    "sm_100": ((math.inf, AttentionDecodeConfig()),),
+    "sm_103": ((math.inf, AttentionDecodeConfig()),),
+    "sm_110": ((math.inf, AttentionDecodeConfig()),),
+    "sm_120": ((math.inf, AttentionDecodeConfig()),),
+    "sm_121": ((math.inf, AttentionDecodeConfig()),),
 }
-DEFAULT_CONFIG = AttentionDecodeConfig(dependent_merge=False)
+DEFAULT_CONFIGS = ((math.inf, AttentionDecodeConfig(dependent_merge=False)),)
 """For architectures that are not in the table."""
 
 
-def choose_config(arch: str) -> AttentionDecodeConfig:
-    """Return the configuration for `arch`."""
-    return CONFIGS.get(arch, DEFAULT_CONFIG)
+def choose_config(arch: str, *, keys_per_sm: float) -> AttentionDecodeConfig:
+    """Return the configuration for `keys_per_sm` keys, of all heads, for every multiprocessor on `arch`."""
+    return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys_per_sm)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -113,6 +128,7 @@ def attention_decode_kernel(
     TILE_N: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
+    SMALL_TMA: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
 ) -> None:
@@ -131,9 +147,13 @@ def attention_decode_kernel(
     latency = ct.static_eval(LATENCY or None)
 
     # The rows beyond the group are zeros; the stores drop them.
-    q = ct.load(Q, (batch, kv_head, row, 0), (1, 1, ROWS, D), padding_mode=ct.PaddingMode.ZERO).reshape(
-        (ROWS, D)
-    )
+    q = ct.load(
+        Q,
+        (batch, kv_head, row, 0),
+        (1, 1, ROWS, D),
+        padding_mode=ct.PaddingMode.ZERO,
+        allow_tma=SMALL_TMA,
+    ).reshape((ROWS, D))
     q = ct.transpose(q) if KEYS_FIRST else q
     KEY_AXIS = 0 if KEYS_FIRST else 1
     row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS)
@@ -166,9 +186,10 @@ def attention_decode_kernel(
             acc = ct.mma(p.astype(V.dtype), v, acc)  # [ROWS, D]
     o, lse = finish_softmax(row_max, row_sum, acc)
     o = ct.transpose(o) if KEYS_FIRST else o
-    ct.store(PARTS, (batch, kv_head, row, part, 0), o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D)))
+    o = o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D))
+    ct.store(PARTS, (batch, kv_head, row, part, 0), o, allow_tma=SMALL_TMA)
     if SPLIT:
-        ct.store(LSE, (batch, kv_head, row, part), lse.reshape((1, 1, ROWS, 1)))
+        ct.store(LSE, (batch, kv_head, row, part), lse.reshape((1, 1, ROWS, 1)), allow_tma=SMALL_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -253,12 +274,13 @@ def attention_decode(
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
-    config = config or choose_config(device_arch())
+    sms = count_sms()
+    config = config or choose_config(device_arch(), keys_per_sm=b * h_kv * n / sms)
     group = h // h_kv
     rows = min(max(next_power_of_2(group), MIN_ROWS[config.keys_first]), MAX_ROWS)
     row_tiles = h_kv * ct.cdiv(group, rows)
     tiles = ct.cdiv(n, config.tile_n)
-    part = choose_part(b * row_tiles, tiles, count_sms() * config.occupancy, config.part_cost)
+    part = choose_part(b * row_tiles, tiles, sms, config.blocks_per_sm, config.part_cost)
     splits = ct.cdiv(tiles, part)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
@@ -272,11 +294,11 @@ def attention_decode(
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
             *(part, scale * LOG2_E, rows, d, config.tile_n, config.latency or 0),
-            *(config.keys_first, splits > 1, dependent),
+            *(config.keys_first, config.small_tma, splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, parts_at_a_time=config.merged_parts, dependent=dependent)
     return o
 
 

@@ -24,13 +24,14 @@ of one head, keeps them on chip, and walks along K and V, `TILE_N` keys at a tim
 diagonal and at the end of the keys, come first, and all others are taken by a loop that knows no mask.
 
 What bounds it: at D = 128 the exponentials of a step take about half as long as its two products, in 8 bits
-as long. So the tensor cores must not wait for them. Either another warp group or block multiplies meanwhile,
-or a warp group starts a product and takes exponentials until it is done: see `Overlap`. And the blocks of
-causal attention differ in length, up to M / TILE_M times: see `heads_together`.
+as long. So the tensor cores must not wait for them: another warp group or block multiplies meanwhile, or a
+warp group starts P @ V of one tile and takes the exponentials of the next until it is done (`overlap`). And
+the blocks of causal attention differ in length, up to M / TILE_M times: see `heads_together`.
 
 8-bit floats on Hopper: its tensor cores take 8-bit operands with the summed axis contiguous only, and in
-P @ V that is the axis of keys. A V that is `[B, H_kv, D, N]` in memory is taken as it is; any other is
-transposed before by a kernel of its own, instead of on the chip, tile by tile, in every block.
+P @ V that is the axis of keys. A V that is `[B, H_kv, D, N]` in memory, N in steps of 16, is taken as it is;
+any other is copied to that by a kernel of its own, instead of transposed on the chip, tile by tile, in every
+block.
 
 Sources: Dao, "FlashAttention-2", 2023 (https://arxiv.org/abs/2307.08691); Shah et al., "FlashAttention-3",
 2024 (https://arxiv.org/abs/2407.08608), for the overlap within a warp group and the headroom of 8-bit floats;
@@ -41,12 +42,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._gemm import for_each_tile
 from kernels._launch import check_tensors, count_sms, device_arch
 from kernels._online_softmax import LOG2_E, add_scores, exponentiate, finish_softmax, start_softmax
 from kernels._tiles import swizzle
@@ -75,17 +76,6 @@ MAX_BLOCKS = 2**31 - 1
 # -- configuration ----------------------------------------------------------------------------------
 
 
-class Overlap(IntEnum):
-    """What a warp group lets the tensor cores do while it takes exponentials."""
-
-    NONE = 0
-    """Nothing: scores, exponentials, values, one after the other. Others have to use the tensor cores."""
-    VALUES = 1
-    """P @ V of the tile before. Holds one more P."""
-    SCORES = 2
-    """Q @ K^T of the tile after. Holds one more S, which is twice as wide."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class FmhaConfig:
     """How a head is cut into tiles, in which order they are computed, and what the compiler is told."""
@@ -94,87 +84,99 @@ class FmhaConfig:
     """Queries per block."""
     tile_n: int
     """Keys per step."""
-    overlap: Overlap = Overlap.NONE
-    """What runs on the tensor cores during the exponentials."""
+    overlap: bool = False
+    """Whether P @ V of the tile before is computed during the exponentials, by the warps that take them. It
+    holds one more P; without it, others have to use the tensor cores meanwhile."""
     heads_together: int = 1
     """Heads whose tiles take turns. 1 computes head after head, whose K and V then stay in the L2. Causal
     attention wants the long tiles, of later queries, of several heads before the short ones, which then fill
     the gaps at the end; the K and V of so many heads should fit in the L2."""
     persistent: bool = False
     """As many blocks as the GPU holds, each of which computes tile after tile. The next tile's loads and the
-    last one's store then overlap with what is computed."""
+    last one's store then overlap with what is computed. All get as many tiles: for tiles of one length."""
     transpose_v: bool = False
     """Whether 8-bit V is transposed in memory first, unless it comes that way."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int | None = None
     """Warps that hold scores and accumulator; None lets the compiler choose."""
-    num_ctas: int | None = None
-    """Multiprocessors that share a block: each has a part of the queries, and one load feeds all."""
-    latency_k: int | None = 2
+    latency_k: int | None = None
     """How far ahead tiles of K are loaded, 1 to 10; None lets the compiler choose."""
-    latency_v: int | None = 4
+    latency_v: int | None = None
     """The same for V, which is needed later in a step."""
 
 
 # For heads of 64 and 128 dimensions. Not measured, all of it: sm_103 and sm_121, latencies included, are what
 # NVIDIA publishes for this kernel on B300 and DGX Spark (DGX Spark playbooks, cuTile kernels), and the other
 # Blackwells follow the nearer of the two.
+_DATA_CENTER = FmhaConfig(tile_m=256, tile_n=128, occupancy=1, latency_k=2, latency_v=4)
+_WORKSTATION = FmhaConfig(tile_m=64, tile_n=64, occupancy=2, latency_k=2, latency_v=4)
 CONFIGS = {
     # No TMA: small tiles, and two blocks to hide each other's latency.
     "sm_80": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     "sm_86": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     "sm_89": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
     # Accumulators live in tensor memory, which leaves room for large tiles.
-    "sm_100": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
-    "sm_103": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
-    "sm_110": FmhaConfig(tile_m=256, tile_n=128, occupancy=1),
-    "sm_120": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
-    "sm_121": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
+    "sm_100": _DATA_CENTER,
+    "sm_103": _DATA_CENTER,
+    "sm_110": _DATA_CENTER,
+    "sm_120": _WORKSTATION,
+    "sm_121": _WORKSTATION,
 }
 WIDE_CONFIGS = {
     # What the compiler fits into registers and tensor memory (256x64 spills 6 KiB on sm_103). Not measured.
-    "sm_100": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
-    "sm_103": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
-    "sm_110": FmhaConfig(tile_m=128, tile_n=128, occupancy=1),
-    "sm_120": FmhaConfig(tile_m=64, tile_n=32, occupancy=1, num_worker_warps=8),
-    "sm_121": FmhaConfig(tile_m=64, tile_n=32, occupancy=1, num_worker_warps=8),
+    "sm_100": replace(_DATA_CENTER, tile_m=128),
+    "sm_103": replace(_DATA_CENTER, tile_m=128),
+    "sm_110": replace(_DATA_CENTER, tile_m=128),
+    "sm_120": replace(_WORKSTATION, tile_n=32, occupancy=1, num_worker_warps=8),
+    "sm_121": replace(_WORKSTATION, tile_n=32, occupancy=1, num_worker_warps=8),
 }
 """For heads of 256 dimensions."""
-# Two warp groups of 64 rows each, in one block, which loads K and V once for both, or in two, of which one
-# can start or end while the other computes.
-_TWO_GROUPS = FmhaConfig(
-    tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8, latency_k=None, latency_v=None
-)
-_TWO_BLOCKS = FmhaConfig(
-    tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4, latency_k=None, latency_v=None
-)
+# Two warp groups of 64 rows each: in two blocks, of which one can start or end while the other computes, or
+# in one, which loads K and V once for both.
+TWO_BLOCKS = FmhaConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4)
+TWO_GROUPS = FmhaConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8)
+# The figures are us at 4x32xNx128, cold L2, interleaved (H200, 2026-11-21). The compiler's own latencies are
+# as good as any.
 HOPPER_CONFIGS = {
-    (64, 2, False): replace(_TWO_GROUPS, overlap=Overlap.VALUES),
-    (64, 2, True): replace(_TWO_GROUPS, overlap=Overlap.VALUES, heads_together=16),
-    (128, 2, False): replace(_TWO_BLOCKS, overlap=Overlap.VALUES),
-    (128, 2, True): replace(_TWO_GROUPS, overlap=Overlap.VALUES, heads_together=16),
-    (256, 2, False): replace(_TWO_GROUPS, tile_n=64),
-    (256, 2, True): replace(_TWO_GROUPS, tile_n=64, heads_together=16),
-    (64, 1, False): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True),
-    (64, 1, True): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True, heads_together=16),
-    (128, 1, False): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True),
-    (128, 1, True): replace(_TWO_GROUPS, overlap=Overlap.SCORES, transpose_v=True, heads_together=16),
-    # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
-    (256, 1, False): replace(_TWO_GROUPS, tile_m=64, transpose_v=True),
-    (256, 1, True): replace(_TWO_GROUPS, tile_m=64, transpose_v=True, heads_together=16),
+    # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS); without the overlap 139.0,
+    # 497.6, 1932, 8129; as TWO_GROUPS 139.9, 489.1, 1935, 8030, 29149.
+    (2, False): replace(TWO_BLOCKS, overlap=True, persistent=True),
+    # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS); as TWO_GROUPS, which need the
+    # overlap, 97.8, 290.4, 1115, 4310.
+    (2, True): replace(TWO_BLOCKS, heads_together=16),
+    # e5m2, N = 1024: 114.6 (600 TFLOPS), not persistent 119.4, as TWO_GROUPS 130.3; e4m3, keys_inside,
+    # N = 4096: 1395 (788 TFLOPS), 1421 and 1484.
+    (1, False): replace(TWO_BLOCKS, transpose_v=True, persistent=True),
+    # e5m2, N = 1024 to 8192: 86.0, 236.3, 768, 2938 (400 to 749 TFLOPS); as TWO_GROUPS 93.3, 257.0, 841,
+    # 3185.
+    (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
 }
-"""For sm_90, by head dimension, bytes per number, and mask. Not measured."""
+"""For sm_90 and heads of 64 and 128 dimensions, by bytes per number, and mask. 64 is not measured."""
+WIDE_HOPPER_CONFIGS = {
+    (2, False): replace(TWO_GROUPS, tile_n=64),
+    (2, True): replace(TWO_GROUPS, tile_n=64, heads_together=16),
+    # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
+    (1, False): replace(TWO_GROUPS, tile_m=64, transpose_v=True),
+    (1, True): replace(TWO_GROUPS, tile_m=64, transpose_v=True, heads_together=16),
+}
+"""For sm_90 and heads of 256 dimensions. Not measured."""
+PERSISTENT_KEYS = 4096
+"""Keys up to which persistent blocks pay on sm_90. Each tile of a longer walk begins and ends more rarely,
+and what is left for the last, partly filled turn is longer: fp16 as above, N = 1024 to 16384, persistent by a
+factor of 1.030, 1.018, 1.001, 0.985, 0.958 faster."""
 DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 
 
-def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int = 2) -> FmhaConfig:
-    """Return the configuration for heads of `head_dim` numbers of `itemsize` bytes on `arch`."""
+def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> FmhaConfig:
+    """Return the configuration for `keys` keys and heads of `head_dim` numbers of `itemsize` bytes."""
+    wide = head_dim > 128  # noqa: PLR2004
     if arch == "sm_90":
-        return HOPPER_CONFIGS[head_dim, itemsize, causal]
+        config = (WIDE_HOPPER_CONFIGS if wide else HOPPER_CONFIGS)[itemsize, causal]
+        return replace(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
     config = CONFIGS.get(arch, DEFAULT_CONFIG)
-    if head_dim <= 128:  # noqa: PLR2004
+    if not wide:
         return config
     # Tiles of Q, K and V and the accumulator are twice as wide: half as many keys a step make room for them.
     return WIDE_CONFIGS.get(arch) or replace(config, tile_n=config.tile_n // 2)
@@ -198,7 +200,7 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
     LATENCY_V: int,
     CAUSAL: bool,
     RAGGED: bool,
-    OVERLAP: int,
+    OVERLAP: bool,
     HEADROOM: float,
 ) -> ct.Tile:
     """Return the attention of a tile of queries, `[TILE_M, D]` in float32.
@@ -256,30 +258,23 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
             acc = ct.mma(p, v, acc)
         return acc
 
+    # The state of the walk: what is left to do of the tile before, and the softmax's own.
+
     def start(j: int) -> tuple[Any, ...]:
-        """Take in the first tile. A state starts with what is left to do for a tile: see `Overlap`."""
+        """Return the state to step on from; with `OVERLAP` it has begun with the `j`-th tile."""
         row_max, row_sum, acc = start_softmax(TILE_M, D)
-        s = multiply_keys(j, CAUSAL or RAGGED)
         left: tuple[Any, ...] = ()
-        if OVERLAP == Overlap.SCORES:
-            left = (s,)
-        else:
+        if OVERLAP:
+            s = multiply_keys(j, CAUSAL or RAGGED)
             p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, 1, HEADROOM)
-            if OVERLAP == Overlap.VALUES:
-                left = (p.astype(V.dtype), shrink)
-            else:
-                acc = add_values(p, j, acc)
+            left = (p.astype(V.dtype), shrink)
         return left, row_max, row_sum, acc
 
     def step(j: int, MASK: bool, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """Take in the `j`-th tile, with what the one before, `j + 1`, has left."""
         left, row_max, row_sum, acc = state
         s = multiply_keys(j, MASK)
-        if OVERLAP == Overlap.SCORES:
-            p, row_max, row_sum, acc = add_scores(left[0], row_max, row_sum, acc, scale_log2, 1, HEADROOM)
-            acc = add_values(p, j + 1, acc)
-            left = (s,)
-        elif OVERLAP == Overlap.VALUES:
+        if OVERLAP:
             acc = add_values(left[0], j + 1, acc * left[1])
             p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, 1, HEADROOM)
             left = (p.astype(V.dtype), shrink)
@@ -291,41 +286,33 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
     def finish(state: tuple[Any, ...]) -> ct.Tile:
         """Do what tile 0, the last one, has left."""
         left, row_max, row_sum, acc = state
-        if OVERLAP == Overlap.SCORES:
-            p, row_max, row_sum, acc = add_scores(left[0], row_max, row_sum, acc, scale_log2, 1, HEADROOM)
-            acc = add_values(p, 0, acc)
-        elif OVERLAP == Overlap.VALUES:
+        if OVERLAP:
             acc = add_values(left[0], 0, acc * left[1])
         o, _ = finish_softmax(row_max, row_sum, acc)
         return o
 
-    # Tiles of which the last row sees any.
+    # Tiles of which the last row sees any. With `OVERLAP`, the first of them is taken to start with.
     tiles = ct.cdiv(min(keys, first_row + TILE_M) if CAUSAL else keys, TILE_N)
     state = start(tiles - 1)
-    unmasked = tiles - 1
+    STARTED = 1 if OVERLAP else 0
     if CAUSAL and TILE_M > TILE_N:
-        # The diagonal crosses more than one tile. Unmasked are those whose last key the first row sees.
-        unmasked = min(min(keys, first_row + 1) // TILE_N, tiles - 1)
-        for back in range(1, tiles - unmasked):
-            state = step(tiles - 1 - back, True, state)
-    for back in range(unmasked):
-        state = step(unmasked - 1 - back, False, state)
+        # The diagonal crosses several. Those before need no mask: the first row sees their last key.
+        masked = tiles - min(min(keys, first_row + 1) // TILE_N, tiles - 1)
+    else:
+        masked = 1 if CAUSAL or RAGGED else STARTED
+    for back in range(STARTED, masked):
+        state = step(tiles - 1 - back, True, state)
+    for back in range(masked, tiles):
+        state = step(tiles - 1 - back, False, state)
     return finish(state)
 
 
-def share_tiles(tiles: int, heads: int, HEADS_TOGETHER: int, PERSISTENT: bool, turn: int) -> tuple[int, int]:
-    """Return the head, counted through all batches, and the tile of rows that a block computes in its `turn`.
+def order_tiles(block: int, tiles: int, heads: int, HEADS_TOGETHER: int) -> tuple[int, int]:
+    """Return the head, counted through all batches, and the tile of rows that are the `block`-th to compute.
 
     Blocks run roughly in order, and persistent ones take tiles in that order. Later rows of causal attention
     see more keys: the last tile of `HEADS_TOGETHER` heads first, then the one before, and so on.
     """
-    block = ct.bid(0)
-    if PERSISTENT:
-        # Forth in one turn and back in the next, so that no block gets the longer ones every time.
-        blocks = ct.num_blocks(0)
-        first = turn * blocks
-        back = turn % 2 == 1 and first + blocks <= tiles * heads
-        block = first + (blocks - 1 - block if back else block)
     head, tile = swizzle(block, heads, tiles, HEADS_TOGETHER)
     return head, tiles - 1 - tile
 
@@ -345,21 +332,20 @@ def fmha_kernel(
     LATENCY_V: ConstInt,
     CAUSAL: ConstBool,
     RAGGED: ConstBool,
-    OVERLAP: ConstInt,
+    OVERLAP: ConstBool,
     HEADS_TOGETHER: ConstInt,
     PERSISTENT: ConstBool,
     HEADROOM: ConstFloat,
 ) -> None:
-    """Compute `TILE_M` rows of one head of O per block, or per turn of a persistent block.
+    """Compute `TILE_M` rows of one head of O per block, or with `PERSISTENT` of every n-th of n blocks.
 
     `GROUP` query heads share a head of K and V. The rest is as in `attend` and in the configuration.
     """
     heads = Q.shape[1]
     tiles = ct.cdiv(Q.shape[2], TILE_M)
-    blocks = tiles * heads * Q.shape[0]
-    turns = ct.cdiv(blocks - ct.bid(0), ct.num_blocks(0)) if PERSISTENT else 1
-    for turn in range(turns):
-        any_head, tile = share_tiles(tiles, heads * Q.shape[0], HEADS_TOGETHER, PERSISTENT, turn)
+
+    def compute(block: int) -> None:
+        any_head, tile = order_tiles(block, tiles, heads * Q.shape[0], HEADS_TOGETHER)
         batch, head = any_head // heads, any_head % heads
         kv_head = head // GROUP
         q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
@@ -369,6 +355,8 @@ def fmha_kernel(
         )  # fmt: skip
         # Drops the rows past M.
         ct.store(O, (batch, head, tile, 0), o.astype(O.dtype).reshape((1, 1, TILE_M, D)))
+
+    for_each_tile(compute, tiles * heads * Q.shape[0], PERSISTENT)
 
 
 @ct.kernel
@@ -392,25 +380,23 @@ TMA_ALIGNMENT = 16
 @cache
 def kernel_for(kernel: Any, config: FmhaConfig) -> Any:
     """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(
-        occupancy=config.occupancy, num_worker_warps=config.num_worker_warps, num_ctas=config.num_ctas
-    )
+    return kernel.replace_hints(occupancy=config.occupancy, num_worker_warps=config.num_worker_warps)
 
 
 def count_blocks(tiles: int, config: FmhaConfig) -> int:
     """Return how many blocks compute `tiles` tiles."""
     if not config.persistent:
         return tiles
-    return min(tiles, count_sms() * (config.occupancy or 1) // (config.num_ctas or 1))
+    return min(tiles, count_sms() * (config.occupancy or 1))
 
 
 def make_keys_contiguous(v: torch.Tensor) -> torch.Tensor:
-    """Return V, `[B, H_kv, N, D]` of 8-bit floats, with an N that is contiguous in memory."""
+    """Return V, `[B, H_kv, N, D]` of 8-bit floats, with an N that is contiguous in memory, ready for TMA."""
     import torch
 
-    if v.stride(2) == 1:
-        return v
     b, h, n, d = v.shape
+    if v.stride(2) == 1 and all(v.stride(axis) % TMA_ALIGNMENT == 0 for axis in (0, 1, 3)):
+        return v
     row = ct.cdiv(n, TMA_ALIGNMENT) * TMA_ALIGNMENT
     transposed = torch.empty((b, h, d, row), dtype=v.dtype, device=v.device)[..., :n]
     ct.launch(
@@ -444,7 +430,7 @@ def fmha(
         causal: Query i sees the keys j <= i, as `is_causal` of PyTorch's attention means it, M != N included.
         scale: Factor of the scores, greater than 0; by default 1 / sqrt(D).
         out_dtype: Of the result; by default that of q. Of 8-bit inputs float16 and bfloat16 keep more.
-        config: Instead of the one chosen for this GPU, head dimension, dtype and mask.
+        config: Instead of the one chosen for this GPU, head dimension, dtype, mask and number of keys.
 
     Returns:
         `[B, H, M, D]`, same device, contiguous. Zeros where there are no keys.
@@ -486,7 +472,9 @@ def fmha(
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
     check_blocks("fmha", b, h, m)
 
-    config = config or choose_config(device_arch(), head_dim=d, causal=causal, itemsize=q.dtype.itemsize)
+    config = config or choose_config(
+        device_arch(), head_dim=d, causal=causal, itemsize=q.dtype.itemsize, keys=n
+    )
     if q.dtype.itemsize == 1 and config.transpose_v:
         v = make_keys_contiguous(v)
     o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
@@ -530,7 +518,7 @@ def constants_of(config: FmhaConfig, q: torch.Tensor, n: int, *, causal: bool) -
     ragged = n % config.tile_n != 0 and not (causal and q.shape[2] <= n)
     return (
         *(config.tile_m, config.tile_n, config.latency_k or 0, config.latency_v or 0, causal, ragged),
-        *(int(config.overlap), config.heads_together, config.persistent),
+        *(config.overlap, config.heads_together, config.persistent),
         HEADROOM.get(str(q.dtype).removeprefix("torch."), 0.0),
     )
 
@@ -722,41 +710,22 @@ SPEC = KernelSpec(
         _case("float16", 4, 32, 8192, 128, speed=True),
         _case("float8_e5m2", 4, 32, 4096, 128, causal=True, speed=True),
         _case("float8_e4m3fn", 4, 32, 4096, 128, keys_inside=True, speed=True),
-        # Every head dimension with and without a mask; lengths to each side of a tile's edge.
-        _case("float16", 2, 3, 256, 64),
-        _case("bfloat16", 2, 3, 257, 64, causal=True),
-        _case("bfloat16", 3, 2, 300, 128),
-        _case("float16", 3, 2, 383, 128, causal=True),
-        _case("float16", 1, 3, 129, 256),
-        _case("bfloat16", 1, 2, 300, 256, causal=True),
-        _case("float8_e4m3fn", 1, 2, 256, 64),
+        # Every head dimension, with and without a mask; lengths to each side of a tile's edge; groups of
+        # queries, down to one head of K and V for all.
+        _case("float16", 2, 4, 130, 128, n=333, h_kv=2),
+        _case("float16", 2, 3, 257, 128, h_kv=1, causal=True),
+        _case("float16", 1, 2, 65, 256, n=128),
         _case("float8_e5m2", 1, 2, 257, 64, causal=True),
-        _case("float8_e5m2", 1, 2, 300, 128),
-        _case("float8_e4m3fn", 1, 2, 383, 128, causal=True),
-        _case("float8_e4m3fn", 1, 2, 129, 256),
-        _case("float8_e5m2", 1, 2, 140, 256, causal=True),
-        # More queries than keys, and fewer.
-        _case("float16", 2, 3, 300, 64, n=77),
-        _case("bfloat16", 2, 3, 77, 128, n=300),
-        _case("float16", 2, 3, 300, 128, n=77, causal=True),
-        _case("float16", 2, 3, 300, 64, n=128, causal=True),
+        _case("float8_e4m3fn", 1, 2, 130, 128),
+        # Fewer queries than keys, more, one query, one key. The last two are compiled as the first case is.
         _case("bfloat16", 2, 3, 77, 64, n=300, causal=True),
-        _case("float8_e4m3fn", 1, 2, 200, 64, n=77, causal=True),
-        # Grouped queries, down to one head of K and V for all.
-        _case("float16", 2, 6, 200, 128, n=333, h_kv=2),
-        _case("bfloat16", 2, 8, 333, 64, h_kv=4, causal=True),
-        _case("float16", 3, 5, 130, 128, h_kv=1, causal=True),
-        _case("float8_e5m2", 2, 4, 100, 128, n=233, h_kv=2),
-        # One query, one key, both; heads, or a head's values, beside each other in memory.
-        _case("bfloat16", 2, 4, 1, 128, n=300, h_kv=2),
-        _case("float16", 2, 3, 300, 128, n=1),
-        _case("float16", 1, 2, 1, 64, causal=True),
-        _case("float16", 2, 4, 190, 64, n=260, h_kv=2, heads_inside=True),
-        _case("bfloat16", 2, 4, 190, 128, h_kv=2, causal=True, heads_inside=True),
-        _case("bfloat16", 1, 2, 70, 64, n=144, keys_inside=True),
-        _case("float8_e4m3fn", 1, 2, 70, 128, n=135, keys_inside=True, out_dtype="float16"),
+        _case("bfloat16", 1, 2, 150, 256, n=77, causal=True),
+        _case("float16", 2, 4, 1, 128, n=300, h_kv=2),
+        _case("float16", 2, 4, 70, 128, n=1, h_kv=2),
+        # Heads, or a head's values, beside each other in memory.
+        _case("bfloat16", 2, 4, 70, 64, n=140, h_kv=2, heads_inside=True),
         # Less rounded at the end, so that more is seen of what is lost before.
-        _case("float8_e4m3fn", 1, 2, 300, 64, causal=True, out_dtype="bfloat16"),
-        _case("float8_e5m2", 1, 2, 130, 128, heads_inside=True, out_dtype="float16"),
+        _case("float8_e4m3fn", 1, 2, 70, 128, n=135, keys_inside=True, out_dtype="float16"),
+        _case("float8_e5m2", 1, 2, 130, 256, n=70, causal=True, heads_inside=True, out_dtype="bfloat16"),
     ],
 )

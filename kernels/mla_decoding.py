@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._launch import check_tensors, choose_by_width, count_sms, device_arch, next_power_of_2
 from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
 from kernels._split_kv import choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
@@ -74,7 +74,7 @@ class MlaDecodingConfig:
     keys_first: bool = True
     """Whether scores are computed as `[keys, heads]` instead of `[heads, keys]`."""
     occupancy: int = 1
-    """Blocks that share a multiprocessor; the keys are cut into parts enough for as many."""
+    """Blocks that have room on a multiprocessor; the keys are cut into parts enough for as many."""
     part_cost: float = 0.01
     """What one part more takes to write and merge, in the time of a tile of keys: more makes fewer parts."""
     num_worker_warps: int | None = 8
@@ -83,49 +83,77 @@ class MlaDecodingConfig:
     """Multiprocessors that share a block's work, from sm_90 on; None is one."""
     latency: int | None = 4
     """How far ahead tiles of KV and KPE are loaded, 1 to 10; None lets the compiler choose."""
+    small_tma: bool = True
+    """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
+    merged_parts: int = 32
+    """Parts that a block of the merge loads at a time."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
 
-# Not measured, all of it: what the compiler fits into registers and shared memory without spilling. Eight
+# By the keys that each multiprocessor takes in, all sequences together; each tile of 16 heads counts as one.
+# What is not measured is what the compiler fits into registers and shared memory without spilling. Eight
 # warps, because the accumulator is wide, and 64 keys, because fewer do not occupy as many warps. (An 8-bit
 # cache spills 200 bytes on sm_120 and sm_121; nothing else that was tried spills less there.)
-CONFIGS = {
-    "sm_80": MlaDecodingConfig(dependent_merge=False),
-    "sm_86": MlaDecodingConfig(dependent_merge=False),
-    "sm_89": MlaDecodingConfig(dependent_merge=False),
-    "sm_90": MlaDecodingConfig(),
-    "sm_100": MlaDecodingConfig(),
-    "sm_103": MlaDecodingConfig(),
-    "sm_110": MlaDecodingConfig(),
-    "sm_120": MlaDecodingConfig(),
-    "sm_121": MlaDecodingConfig(),
+CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
+    "sm_80": ((math.inf, MlaDecodingConfig(dependent_merge=False)),),
+    "sm_86": ((math.inf, MlaDecodingConfig(dependent_merge=False)),),
+    "sm_89": ((math.inf, MlaDecodingConfig(dependent_merge=False)),),
+    # H200, 2026-11-21, driver 580.159.04, cold L2, medians, against MlaDecodingConfig() for all.
+    "sm_90": (
+        # 16 heads of 1024 keys: D = 128 9.66 us (10.35), D = 512 11.20 us (12.56).
+        (48, MlaDecodingConfig(occupancy=2, latency=8)),
+        # One tile of 128 keys each for half of the multiprocessors, and the others are free for the merge.
+        # 8192 keys: D = 128 11.04 us (16.90), D = 512 16.06 us (21.47).
+        (96, MlaDecodingConfig(tile_n=128, num_worker_warps=4, latency=8)),
+        # 16384 keys: D = 128 15.49 us (18.02), D = 512 21.52 us (25.14); 64 * 4096 keys 98.86 us (118.99).
+        (math.inf, MlaDecodingConfig(occupancy=2, num_worker_warps=4, latency=8)),
+    ),
+    "sm_100": ((math.inf, MlaDecodingConfig()),),
+    "sm_103": ((math.inf, MlaDecodingConfig()),),
+    "sm_110": ((math.inf, MlaDecodingConfig()),),
+    "sm_120": ((math.inf, MlaDecodingConfig()),),
+    "sm_121": ((math.inf, MlaDecodingConfig()),),
 }
-DEFAULT_CONFIG = MlaDecodingConfig(dependent_merge=False)
+DEFAULT_CONFIGS = ((math.inf, MlaDecodingConfig(dependent_merge=False)),)
 """For architectures that are not in the table."""
+CONFIGS_8BIT = {
+    # H200, 2026-11-21: 64 * 8192 keys of 16 heads 198.6 us (211.3). With 4 warps 250 us, latency 8 236 us.
+    "sm_90": MlaDecodingConfig(occupancy=2),
+}
+"""For a cache of 8 bits, whose converted tiles take registers and shared memory, too."""
 MANY_HEADS = 64
 MANY_HEADS_CONFIGS = {
+    # H200, 2026-11-21: 64 * 4096 keys of 128 heads 233.2 us; with keys first 258.6 us, in clusters of two
+    # blocks 367 us at best.
     "sm_90": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
     "sm_100": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
     "sm_103": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
     "sm_110": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
 }
-"""For at least `MANY_HEADS` heads, where tensor cores take as many rows. Not measured."""
+"""For at least `MANY_HEADS` heads, where tensor cores take as many rows. Only sm_90 is measured."""
 MANY_HEADS_8BIT_CONFIGS = {
     "sm_90": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
     "sm_100": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
     "sm_103": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
     "sm_110": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
 }
-"""The same for a cache of 8 bits, whose converted tiles take shared memory, too. Not measured."""
+"""The same for a cache of 8 bits. Not measured."""
 
 
-def choose_config(arch: str, *, heads: int, cache_itemsize: int) -> MlaDecodingConfig:
-    """Return the configuration for `heads` heads on `arch`, with `cache_itemsize` bytes per element of KV."""
-    config = CONFIGS.get(arch, DEFAULT_CONFIG)
-    if heads < MANY_HEADS:
-        return config
-    return (MANY_HEADS_8BIT_CONFIGS if cache_itemsize == 1 else MANY_HEADS_CONFIGS).get(arch, config)
+def choose_config(arch: str, *, heads: int, cache_itemsize: int, keys_per_sm: float) -> MlaDecodingConfig:
+    """Return the configuration for `arch`.
+
+    Args:
+        arch: As in "sm_90".
+        heads: Heads of a sequence.
+        cache_itemsize: Bytes of an element of KV.
+        keys_per_sm: Keys of all sequences, times tiles of 16 heads, for every multiprocessor.
+    """
+    config = choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys_per_sm)
+    if heads >= MANY_HEADS:
+        return (MANY_HEADS_8BIT_CONFIGS if cache_itemsize == 1 else MANY_HEADS_CONFIGS).get(arch, config)
+    return CONFIGS_8BIT.get(arch, config) if cache_itemsize == 1 else config
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -147,6 +175,7 @@ def mla_decoding_kernel(
     TILE_N: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
+    SMALL_TMA: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
 ) -> None:
@@ -163,10 +192,12 @@ def mla_decoding_kernel(
     latency = ct.static_eval(LATENCY or None)
 
     # Heads beyond the last are zeros; the stores drop them.
-    q = ct.load(Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO).reshape((TILE_H, D))
-    qpe = ct.load(QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO).reshape(
-        (TILE_H, R)
-    )
+    q = ct.load(
+        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=SMALL_TMA
+    ).reshape((TILE_H, D))
+    qpe = ct.load(
+        QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=SMALL_TMA
+    ).reshape((TILE_H, R))
     if KEYS_FIRST:
         q = ct.transpose(q)
         qpe = ct.transpose(qpe)
@@ -201,9 +232,10 @@ def mla_decoding_kernel(
             acc = ct.mma(p.astype(Q.dtype), kv, acc)  # [TILE_H, D]
     o, lse = finish_softmax(row_max, row_sum, acc)
     o = ct.transpose(o) if KEYS_FIRST else o
-    ct.store(PARTS, (batch, tile, part, 0), o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D)))
+    o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D))
+    ct.store(PARTS, (batch, tile, part, 0), o, allow_tma=SMALL_TMA)
     if SPLIT:
-        ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)))
+        ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)), allow_tma=SMALL_TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -292,12 +324,19 @@ def mla_decoding(
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
-    config = config or choose_config(device_arch(), heads=h, cache_itemsize=kv.element_size())
+    sms = count_sms()
+    config = config or choose_config(
+        device_arch(),
+        heads=h,
+        cache_itemsize=kv.element_size(),
+        keys_per_sm=b * ct.cdiv(h, MIN_HEADS) * n / sms,
+    )
     tile_h = min(max(next_power_of_2(h), MIN_HEADS), config.tile_h)
     head_tiles = ct.cdiv(h, tile_h)
     tiles = ct.cdiv(n, config.tile_n)
-    slots = count_sms() * config.occupancy // (config.num_ctas or 1)
-    part = choose_part(b * head_tiles, tiles, slots, config.part_cost)
+    part = choose_part(
+        b * head_tiles, tiles, sms // (config.num_ctas or 1), config.occupancy, config.part_cost
+    )
     splits = ct.cdiv(tiles, part)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
@@ -310,11 +349,11 @@ def mla_decoding(
         (
             *(q, qpe, kv, kpe, parts.view(b, h, splits, d), lse),
             *(part, scale * LOG2_E, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
-            *(config.keys_first, splits > 1, dependent),
+            *(config.keys_first, config.small_tma, splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, parts_at_a_time=config.merged_parts, dependent=dependent)
     return o
 
 

@@ -8,8 +8,8 @@ most 16384. Everything between load and store is float32, the sum too: y is comp
 rounded. (Some models round x / rms to 16 bits before the weight; this kernel rounds once, at the end.)
 
 How it works: like softmax, it moves far more bytes than it computes, and the aim is to move each once. A
-tile holds whole rows, so x is read once and stays in registers until it is scaled. The weight is the same
-for every row, so it comes from a cache, or stays in the registers of a block that loops over rows. The
+block holds whole rows, so x is read once and stays in registers until it is scaled, in pieces that need no
+padding if the width allows (`cut_row`). The weight is the same for every row, so it comes from a cache. The
 residual stream of a transformer is added to before each normalisation; done here, the sum is written for the
 next layer but not read again.
 
@@ -28,8 +28,7 @@ import cuda.tile as ct
 from kernels._launch import (
     check_tensors,
     choose_by_width,
-    choose_warps,
-    count_sms,
+    cut_row,
     device_arch,
     next_power_of_2,
 )
@@ -55,33 +54,35 @@ MAX_WIDTH = 16384
 class RmsNormConfig:
     """How rows are cut into tiles, and what the compiler is told."""
 
-    tile_elements: int = 4096
-    """Elements per tile to aim at: short rows are grouped until a tile has as many."""
-    blocks_per_sm: int = 0
-    """Blocks launched per multiprocessor, each looping over rows; 0 launches one block per tile of rows."""
-    load_tma: bool = False
-    """Whether loads may use TMA."""
-    store_tma: bool = False
-    """Whether stores may use TMA."""
+    tile_elements: int = 1
+    """Elements to aim at of a tile: short rows are grouped until a tile has as many."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    eight_warps_from: int = 8192
-    """Elements per tile from which a block has 8 warps instead of 4, so that a tile fits in its registers."""
+    num_worker_warps: int = 4
+    """Warps per block."""
 
 
-_DEFAULTS = RmsNormConfig()
-_LOAD_TMA = RmsNormConfig(load_tma=True, blocks_per_sm=2, occupancy=2)
-
-# By architecture, by itemsize: (widest row, configuration).
-CONFIGS = {
-    # H200, 2026-11-21, cold L2, interleaved, two blocks an SM that prefetch their next rows, against the
-    # defaults: fp16 32768x2048 76.2 us (96.2), bf16 32768x4096 142 us (208), bf16 4096x16384 79.7 us (118),
-    # fp32 4096x8192 73.4 us (70.2); a copy of the same bytes takes 67 us, or 129 us for the second.
-    # To be measured again: since then, tiles that fit are loaded without checks.
-    "sm_90": {2: ((math.inf, _LOAD_TMA),), 4: ((math.inf, _DEFAULTS),)},
+# H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses two blocks an SM that loop over
+# tiles of 4096 elements or one row, loaded by TMA:
+#
+#     fp16   4096x1024   9.9 us (10.8)      fp16   4096x8192  39.3 us (40.5)
+#     fp16  32768x2048  70.2 us (76.4)      fp16  4096x16384  70.6 us (79.3)
+#     fp16   4096x4096  22.9 us (23.8)      bf16  16384x4096 with a residual  133 us (138)
+#
+# One row per tile is the rule, held by 8 warps from 4096 on; rows of up to 1024 go by eight. With rows of
+# 4096 and a residual, 8 blocks an SM win 2 % against what the compiler chooses; with float32 they lose 4 %,
+# with 16384 elements 55 %. Loops and TMA won once only: fp16 4096x2048 takes 14.3 us with four looping blocks
+# an SM, 14.9 us as it is here.
+_WIDE = RmsNormConfig(num_worker_warps=8)
+# By itemsize: (widest row, configuration). Of float32, only rows of 8192 were measured.
+_NARROW = ((1024, RmsNormConfig(tile_elements=8192)), (2048, RmsNormConfig(occupancy=2)))
+_MEASURED = {
+    2: (*_NARROW, (8192, RmsNormConfig(occupancy=8, num_worker_warps=8)), (math.inf, _WIDE)),
+    4: (*_NARROW, (math.inf, _WIDE)),
 }
-# Not measured. Stores stay off TMA because NVIDIA's RMSNorm in TileGym gains from that.
-DEFAULT_CONFIGS = dict.fromkeys((2, 4), ((math.inf, _DEFAULTS),))
+CONFIGS = {"sm_90": _MEASURED}
+# Not measured.
+DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
 
@@ -93,35 +94,47 @@ def choose_config(arch: str, *, width: int, itemsize: int) -> RmsNormConfig:
 # -- kernel -----------------------------------------------------------------------------------------
 
 
-def normalise(
+def normalise_rows(
     X: ct.Array,
     RESIDUAL: ct.Array,
     W: ct.Array,
     Y: ct.Array,
     H: ct.Array,
-    i: int,
     eps: float,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
+    PIECES: ConstInt,
     ADD: ConstBool,
-    FULL_M: ConstBool,
     FULL_N: ConstBool,
-    LOAD_TMA: ConstBool,
-    STORE_TMA: ConstBool,
+    INSIDE: ConstBool,
 ) -> None:
-    """Normalise the `i`-th group of `TILE_M` rows."""
-    INSIDE = FULL_M and FULL_N
+    """Normalise the block's rows; `INSIDE` says that no piece of them is outside X."""
+    i = ct.bid(0)
     SHAPE = (TILE_M, TILE_N)
-    h = load_tile(X, (i, 0), SHAPE, INSIDE=INSIDE, ALLOW_TMA=LOAD_TMA).astype(ct.float32)
+    h: tuple[ct.Tile, ...] = ()
+    for j in ct.static_iter(range(PIECES)):
+        x = load_tile(X, (i, j), SHAPE, INSIDE=INSIDE).astype(ct.float32)  # [TILE_M, TILE_N]
+        if ADD:
+            x = x + load_tile(RESIDUAL, (i, j), SHAPE, INSIDE=INSIDE).astype(ct.float32)
+        h += (x,)
     if ADD:
-        residual = load_tile(RESIDUAL, (i, 0), SHAPE, INSIDE=INSIDE, ALLOW_TMA=LOAD_TMA)
-        h = h + residual.astype(ct.float32)
-        ct.store(H, (i, 0), h.astype(H.dtype), check_bounds=not INSIDE, allow_tma=STORE_TMA)
+        for j in ct.static_iter(range(PIECES)):
+            ct.store(H, (i, j), h[j].astype(H.dtype), check_bounds=not INSIDE, allow_tma=False)
+    # Pieces are added element by element first, so that threads have to meet only once for a row.
+    squares = h[0] * h[0]
+    for j in ct.static_iter(range(1, PIECES)):
+        squares = squares + h[j] * h[j]
     # The mean is over the row, not over the tile: the padding's zeros add nothing to the sum of squares.
-    mean_square = ct.sum(h * h, 1, keepdims=True) / X.shape[1]  # [TILE_M, 1]
-    w = load_tile(W, (0,), (TILE_N,), INSIDE=FULL_N, ALLOW_TMA=LOAD_TMA)  # [TILE_N]
-    y = h * ct.rsqrt(mean_square + eps) * w.astype(ct.float32).reshape((1, TILE_N))
-    ct.store(Y, (i, 0), y.astype(Y.dtype), check_bounds=not INSIDE, allow_tma=STORE_TMA)
+    mean_square = ct.sum(squares, 1, keepdims=True) / X.shape[1]  # [TILE_M, 1]
+    scale = ct.rsqrt(mean_square + eps)
+    # All of the weight is asked for before the first store: no load is moved across one.
+    w: tuple[ct.Tile, ...] = ()
+    for j in ct.static_iter(range(PIECES)):
+        piece = load_tile(W, (j,), (TILE_N,), INSIDE=FULL_N).astype(ct.float32)  # [TILE_N]
+        w += (piece.reshape((1, TILE_N)),)
+    for j in ct.static_iter(range(PIECES)):
+        y = h[j] * scale * w[j]
+        ct.store(Y, (i, j), y.astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
 
 
 @ct.kernel
@@ -134,26 +147,20 @@ def rms_norm_kernel(
     eps: float,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
+    PIECES: ConstInt,
     ADD: ConstBool,
     FULL_M: ConstBool,
     FULL_N: ConstBool,
-    LOOP: ConstBool,
-    LOAD_TMA: ConstBool,
-    STORE_TMA: ConstBool,
 ) -> None:
-    """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length.
+    """Normalise whole rows, `TILE_M` at a time, each in `PIECES` pieces of `TILE_N` columns.
 
-    `ADD` says whether there is a residual: without it, RESIDUAL and H are stand-ins. `FULL_M` and `FULL_N`
-    say that tiles fill all rows or all columns: then no load has to be checked.
+    `ADD` says whether there is a residual: without it, RESIDUAL and H are stand-ins. `FULL_M` says that tiles
+    fill all rows, `FULL_N` that pieces fill a row: then no load has to be checked.
     """
-    # A loop keeps the weight, which is the same in every turn, in registers. One group of rows per block
-    # leaves those registers to more blocks.
-    if LOOP:
-        for i in range(ct.bid(0), ct.cdiv(X.shape[0], TILE_M), ct.num_blocks(0)):
-            normalise(X, RESIDUAL, W, Y, H, i, eps, TILE_M, TILE_N, ADD, FULL_M, FULL_N, LOAD_TMA, STORE_TMA)
+    if FULL_M or (ct.bid(0) + 1) * TILE_M <= X.shape[0]:
+        normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, ADD, FULL_N, FULL_N)
     else:
-        i = ct.bid(0)
-        normalise(X, RESIDUAL, W, Y, H, i, eps, TILE_M, TILE_N, ADD, FULL_M, FULL_N, LOAD_TMA, STORE_TMA)
+        normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, ADD, FULL_N, False)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -254,14 +261,12 @@ def _launch(
     n = x.shape[-1]
     rows, out = x.reshape(-1, n), y.view(-1, n)
     m = rows.shape[0]
-    tile_n = next_power_of_2(n)
-    tile_m = max(1, config.tile_elements // tile_n)
-    row_tiles = ct.cdiv(m, tile_m)
-    blocks = min(row_tiles, count_sms() * config.blocks_per_sm) if config.blocks_per_sm else row_tiles
+    tile_m = max(1, config.tile_elements // next_power_of_2(n))
+    tile_n, pieces = cut_row(n)
     ct.launch(
         torch.cuda.current_stream(),
-        (blocks,),
-        _kernel_for(config.occupancy, choose_warps(tile_m * tile_n, config.eight_warps_from)),
+        (ct.cdiv(m, tile_m),),
+        _kernel_for(config.occupancy, config.num_worker_warps),
         (
             rows,
             rows if residual is None else residual.reshape(-1, n),
@@ -271,12 +276,10 @@ def _launch(
             float(eps),
             tile_m,
             tile_n,
+            pieces,
             residual is not None,
             m % tile_m == 0,
-            n == tile_n,
-            config.blocks_per_sm > 0,
-            config.load_tma,
-            config.store_tma,
+            n == pieces * tile_n,
         ),
     )
 
@@ -363,7 +366,7 @@ SPEC = KernelSpec(
         _case("float32", 21, 257),
         _case("float16", 301, 1000),
         _case("bfloat16", 65, 1023),
-        # Leading axes, and a width that is no power of two (Llama 3.2 3B).
+        # Leading axes, and a width in three pieces (Llama 3.2 3B).
         _case("bfloat16", 3, 5, 3072),
         _case("float32", 2, 3, 5, 130),
         # The widest row, one less, one row, one column, one element, columns contiguous.
@@ -380,6 +383,7 @@ SPEC = KernelSpec(
         _case("bfloat16", 19, 255, add=True),
         _case("float32", 2, 3, 130, add=True),
         _case("bfloat16", 3, 16384, add=True),
+        _case("float16", 11, 768, add=True),
         _case("float16", 96, 200, transposed=True, add=True),
     ],
 )

@@ -56,9 +56,9 @@ MAX_BATCH = 65535
 class RopeConfig:
     """How heads and tokens are cut into tiles, and what the compiler is told."""
 
-    tile_elements: int = 4096
+    tile_elements: int = 2048
     """Elements to aim at of a tile as wide as what turns of a head (R)."""
-    tile_h: int = 2
+    tile_h: int = 1
     """Heads per tile, a power of two: as many share one load of the angles. Tokens make up the rest."""
     occupancy: int | None = 8
     """Blocks that share a multiprocessor; None lets the compiler choose."""
@@ -66,22 +66,36 @@ class RopeConfig:
     """Warps per block."""
 
 
-# By architecture and convention: (half-split, interleaved). Not measured, none of them. 32 elements a thread
-# are four 16-byte loads, besides those of angles. The heads per tile are those with which tileiras 13.4 moves
-# nothing through shared memory on sm_90, of heads of which 64 or 128 dimensions turn.
-_UNMEASURED = (RopeConfig(), RopeConfig(tile_h=4))
-CONFIGS = {
-    **dict.fromkeys(("sm_80", "sm_86", "sm_89"), _UNMEASURED),
-    "sm_90": _UNMEASURED,
-    **dict.fromkeys(("sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _UNMEASURED),
+# H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses tiles of 4096 elements of 2 heads
+# (4 if pairs are interleaved), in 8 blocks an SM of 4 warps:
+#
+#     fp16  1x16x4096x64                                 15.3 us (15.8)
+#     fp16  1x16x32768x64                                72.8 us (73.9)
+#     bf16  2x32_8x8192x128                              92.7 us (94.4)
+#     fp16  8x16x2048x256, 64 turn, interleaved           140 us (143)
+#     bf16  4x16_2x4096x256, 64 turn, float32 tables     84.1 us (107)
+#
+# Half-split pairs with tables of 16 bits want small tiles of one head, the others larger tiles of two.
+_SMALL = RopeConfig()
+_LARGE = RopeConfig(tile_elements=4096, tile_h=2, occupancy=4, num_worker_warps=8)
+_MEASURED = {
+    # Whether pairs are interleaved, itemsize of the tables.
+    (False, 2): _SMALL,
+    (False, 4): _LARGE,
+    (True, 2): _LARGE,
+    (True, 4): _LARGE,
 }
-DEFAULT_CONFIGS = _UNMEASURED
+# Not measured, except on sm_90.
+CONFIGS = dict.fromkeys(
+    ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _MEASURED
+)
+DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
 
-def choose_config(arch: str, *, interleaved: bool) -> RopeConfig:
-    """Return the configuration for `arch` and the convention."""
-    return CONFIGS.get(arch, DEFAULT_CONFIGS)[interleaved]
+def choose_config(arch: str, *, interleaved: bool, table_itemsize: int) -> RopeConfig:
+    """Return the configuration for `arch`, the convention, and cosines of `table_itemsize` bytes."""
+    return CONFIGS.get(arch, DEFAULT_CONFIGS)[interleaved, table_itemsize]
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -272,7 +286,9 @@ def rope(
     if q.numel() + k.numel() == 0:
         return outs
 
-    config = config or choose_config(device_arch(), interleaved=interleaved)
+    config = config or choose_config(
+        device_arch(), interleaved=interleaved, table_itemsize=cos.element_size()
+    )
     # With few heads, and of course few tokens, tiles are no larger than what there is.
     tile_h = min(config.tile_h, next_power_of_2(max(heads, k.shape[1])))
     tile_s = max(1, config.tile_elements // (tile_h * next_power_of_2(2 * half)))
@@ -442,7 +458,7 @@ SPEC = KernelSpec(
         # To each side of a tile of tokens; heads that are no multiple of a tile; one token, one head.
         _case("float16", 2, 3, 32, 64),
         _case("bfloat16", 1, 4, 33, 64),
-        _case("float16", 2, 5, 31, 128),
+        _case("float16", 1, 3, 31, 128),
         _case("bfloat16", 2, 1, 1, 64, offset=77),
         _case("float16", 1, 2, 100, 32),
         # Grouped heads, offsets, tables of float32.
@@ -451,8 +467,8 @@ SPEC = KernelSpec(
         _case("bfloat16", 3, 2, 7, 32, heads_kv=5, offset=1000, table_dtype="float32"),
         # Partial, also where neither part is a power of two; a rest of one.
         _case("float16", 2, 3, 21, 128, rotary=32),
-        _case("bfloat16", 1, 3, 17, 96, rotary=24),
-        _case("float16", 1, 2, 9, 80, rotary=80),
+        _case("bfloat16", 1, 3, 9, 96, rotary=24),
+        _case("float16", 1, 2, 5, 80, rotary=80),
         _case("float16", 1, 2, 9, 7, rotary=6),
         # Interleaved, whole and partial.
         _case("float16", 2, 3, 33, 64, interleaved=True),

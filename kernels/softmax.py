@@ -6,10 +6,10 @@ x and y are `[M, N]` in float16, bfloat16 or float32; everything in between is f
 sticks out past the end of its rows is padded with -inf, which is never the maximum and whose exp is 0.
 
 How it works: softmax does little arithmetic per byte, so its speed is that of the memory, and the aim is to
-move each element once in each direction. A row that fits in a tile (`softmax_rows`) is read once and stays
-in registers. A longer row (`softmax_chunks`) goes by twice: the first pass keeps a running maximum and a sum
-that is rescaled whenever the maximum grows; the second writes the result, and finds part of the row still
-in the L2.
+move each element once in each direction. A row that fits in registers (`softmax_rows`) is read once and
+stays there, in pieces that need no padding if its length allows (`cut_row`). A longer row (`softmax_chunks`)
+goes by twice: the first pass keeps a running maximum and a sum that is rescaled whenever the maximum grows;
+the second writes the result, and finds part of the row still in the L2.
 
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018
 (https://arxiv.org/abs/1805.02867).
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, choose_by_width, choose_warps, device_arch, next_power_of_2
+from kernels._launch import check_tensors, choose_by_width, cut_row, device_arch, next_power_of_2
 from kernels._tiles import load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -47,41 +47,49 @@ LOG2_E = math.log2(math.e)
 class SoftmaxConfig:
     """How rows are cut into tiles, and what the compiler is told."""
 
-    max_row: int = 16384
-    """Longest row, padded to a power of two, that is held in one tile; longer ones go by in chunks."""
+    tile_elements: int = 1
+    """Elements to aim at of a tile of whole rows: short rows are grouped until a tile has as many."""
+    max_row: int = 32768
+    """Longest row, padded to a power of two, that is held in registers; longer ones go by in chunks."""
     chunk: int = 8192
     """Columns per chunk of a row that is longer."""
-    tile_elements: int = 4096
-    """Elements per tile to aim at: short rows are grouped until a tile has as many."""
-    load_tma: bool = False
-    """Whether loads may use TMA."""
-    store_tma: bool = False
-    """Whether stores may use TMA."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    eight_warps_from: int = 8192
-    """Elements per tile from which a block has 8 warps instead of 4, so that a tile fits in its registers."""
+    num_worker_warps: int = 4
+    """Warps per block."""
 
 
-_BLOCKS_8 = SoftmaxConfig(occupancy=8)
-_STORE_TMA = SoftmaxConfig(occupancy=4, store_tma=True)
-_DEFAULTS = SoftmaxConfig()
-
-# By architecture, by itemsize: (longest row, configuration).
-CONFIGS = {
-    # H200, 2026-11-21, cold L2, interleaved, 8 blocks an SM (which overlap loads and arithmetic) against the
-    # defaults: fp16 32768x2048 70.5 us (94.7), bf16 16384x8192 172 us (189), bf16 2048x32768 93.8 us (116),
-    # fp32 4096x8192 69.9 us (69.8); a copy of the same bytes takes 67 us, or 129 us for the second. With 4
-    # blocks and stores by TMA, the second takes 0.77 of the time with 8 (docs/static.md). Rows of 16384 were
-    # not measured: 8 blocks make float32 spill.
-    # To be measured again: since then, tiles that fit are loaded without checks.
-    "sm_90": {
-        2: ((4096, _BLOCKS_8), (8192, _STORE_TMA), (16384, _DEFAULTS), (math.inf, _BLOCKS_8)),
-        4: ((8192, _BLOCKS_8), (math.inf, _DEFAULTS)),
-    },
+# H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses 4096 elements or one row per tile,
+# 8 warps from 8192 elements on, mostly 8 blocks an SM, and chunks from 16384 on:
+#
+#     bf16  4096x1024   10.4 us (11.2)      fp32  4096x1024   13.5 us (15.0)
+#     bf16  4096x2048   14.2 us (15.8)      fp32  4096x2048   21.9 us (22.5)
+#     bf16  4096x8192   38.7 us (39.8)      fp32  4096x8192   70.4 us (70.8)
+#     bf16  2048x32768  91.0 us (94.4)      fp32  4096x16384   136 us (137)
+#
+# One row per tile, held by 4 warps, is the rule; rows of up to 1024 go by four. Longer than 8192 (float32:
+# 16384), a row takes 8 warps to stay in their registers. Few blocks an SM are asked for, which leaves each
+# thread as many registers as it wants. Neither loads nor stores by TMA won anywhere.
+_CHUNKS = SoftmaxConfig(occupancy=4, num_worker_warps=8)
+_LONG = SoftmaxConfig(occupancy=1, num_worker_warps=8)
+# By itemsize: (longest row, configuration). Chunks were measured with rows of 32768 only.
+_MEASURED = {
+    2: (
+        (1024, SoftmaxConfig(occupancy=2, tile_elements=4096)),
+        (8192, SoftmaxConfig(occupancy=2)),
+        (32768, _LONG),
+        (math.inf, _CHUNKS),
+    ),
+    4: (
+        (1024, SoftmaxConfig(tile_elements=4096)),
+        (16384, SoftmaxConfig()),
+        (32768, _LONG),
+        (math.inf, _CHUNKS),
+    ),
 }
-# Not measured. One block per tile of rows needs no tuning to keep every multiprocessor busy.
-DEFAULT_CONFIGS = dict.fromkeys((2, 4), ((math.inf, _DEFAULTS),))
+CONFIGS = {"sm_90": _MEASURED}
+# Not measured.
+DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
 
@@ -93,69 +101,101 @@ def choose_config(arch: str, *, width: int, itemsize: int) -> SoftmaxConfig:
 # -- kernels ----------------------------------------------------------------------------------------
 
 
+def normalise_rows(
+    X: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_N: ConstInt, PIECES: ConstInt, INSIDE: ConstBool
+) -> None:
+    """Normalise the block's rows; `INSIDE` says that no piece of them is outside X."""
+    i = ct.bid(0)
+    x: tuple[ct.Tile, ...] = ()
+    for j in ct.static_iter(range(PIECES)):
+        piece = load_tile(X, (i, j), (TILE_M, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF)
+        x += (piece.astype(ct.float32),)  # [TILE_M, TILE_N]
+    # Pieces are combined element by element first, so that threads have to meet only once for a row.
+    highest = x[0]
+    for j in ct.static_iter(range(1, PIECES)):
+        highest = ct.maximum(highest, x[j])
+    row_max = ct.max(highest, 1, keepdims=True)  # [TILE_M, 1]
+    e: tuple[ct.Tile, ...] = ()
+    for j in ct.static_iter(range(PIECES)):
+        # Subtract before scaling: scaled first, large values would lose digits that the difference needs.
+        e += (ct.exp2((x[j] - row_max) * LOG2_E),)
+    total = e[0]
+    for j in ct.static_iter(range(1, PIECES)):
+        total = total + e[j]
+    # One division per row instead of one per element.
+    scale = 1.0 / ct.sum(total, 1, keepdims=True)  # [TILE_M, 1]
+    for j in ct.static_iter(range(PIECES)):
+        ct.store(Y, (i, j), (e[j] * scale).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
+
+
 @ct.kernel
 def softmax_rows(
     X: ct.Array,
     Y: ct.Array,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
-    INSIDE: ConstBool,
-    LOAD_TMA: ConstBool,
-    STORE_TMA: ConstBool,
+    PIECES: ConstInt,
+    FULL_M: ConstBool,
+    FULL_N: ConstBool,
 ) -> None:
-    """Normalise whole rows, `TILE_M` at a time; `TILE_N` is at least their length.
+    """Normalise whole rows, `TILE_M` at a time, each in `PIECES` pieces of `TILE_N` columns.
 
-    `INSIDE` says that both divide X's sides: then no load has to be checked.
+    `FULL_M` says that tiles fill all rows, `FULL_N` that pieces fill a row: then no load has to be checked.
     """
-    x = load_tile(
-        X, (ct.bid(0), 0), (TILE_M, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF, ALLOW_TMA=LOAD_TMA
-    )  # [TILE_M, TILE_N]
-    x = x.astype(ct.float32)
-    # Subtract before scaling: scaled first, large values would lose digits that the difference still needs.
-    e = ct.exp2((x - ct.max(x, 1, keepdims=True)) * LOG2_E)
-    # One division per row instead of one per element.
-    scale = 1.0 / ct.sum(e, 1, keepdims=True)  # [TILE_M, 1]
-    y = (e * scale).astype(Y.dtype)
-    ct.store(Y, (ct.bid(0), 0), y, check_bounds=not INSIDE, allow_tma=STORE_TMA)
+    if FULL_M or (ct.bid(0) + 1) * TILE_M <= X.shape[0]:
+        normalise_rows(X, Y, TILE_M, TILE_N, PIECES, FULL_N)
+    else:
+        normalise_rows(X, Y, TILE_M, TILE_N, PIECES, False)
+
+
+def take_in(
+    X: ct.Array, j: int, row_max: ct.Tile, row_sum: ct.Tile, TILE_N: ConstInt, INSIDE: ConstBool
+) -> tuple[ct.Tile, ct.Tile]:
+    """Return maximum and sum of the block's row, which were those up to its `j`-th chunk, including it."""
+    x = load_tile(X, (ct.bid(0), j), (1, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF)
+    x = x.astype(ct.float32)  # [1, TILE_N]
+    new_max = ct.maximum(row_max, ct.max(x, 1, keepdims=True))
+    # Until the first finite element the maximum is -inf, and -inf - -inf would be NaN.
+    shift = ct.where(new_max == -math.inf, 0.0, new_max)
+    e = ct.exp2((x - shift) * LOG2_E)
+    return new_max, row_sum * ct.exp2((row_max - shift) * LOG2_E) + ct.sum(e, 1, keepdims=True)
+
+
+def write_out(
+    X: ct.Array,
+    Y: ct.Array,
+    j: int,
+    row_max: ct.Tile,
+    scale: ct.Tile,
+    TILE_N: ConstInt,
+    INSIDE: ConstBool,
+) -> None:
+    """Write the `j`-th chunk of the block's row."""
+    row = ct.bid(0)
+    x = load_tile(X, (row, j), (1, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF)
+    e = ct.exp2((x.astype(ct.float32) - row_max) * LOG2_E)  # [1, TILE_N]
+    ct.store(Y, (row, j), (e * scale).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
 
 
 @ct.kernel
-def softmax_chunks(
-    X: ct.Array,
-    Y: ct.Array,
-    TILE_N: ConstInt,
-    INSIDE: ConstBool,
-    LOAD_TMA: ConstBool,
-    STORE_TMA: ConstBool,
-) -> None:
+def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool) -> None:
     """Normalise one row at a time in chunks of `TILE_N` columns, in two passes.
 
-    `INSIDE` says that chunks fill the row: then no load has to be checked.
+    `FULL_N` says that chunks fill the row. If not, one more sticks out, and only that one is checked.
     """
-    row = ct.bid(0)
-    chunks = ct.cdiv(X.shape[1], TILE_N)
+    chunks = X.shape[1] // TILE_N
     row_max = ct.full((1, 1), -math.inf, dtype=ct.float32)
     row_sum = ct.zeros((1, 1), dtype=ct.float32)
     for j in range(chunks):
-        x = load_tile(
-            X, (row, j), (1, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF, ALLOW_TMA=LOAD_TMA
-        )  # [1, TILE_N]
-        x = x.astype(ct.float32)
-        new_max = ct.maximum(row_max, ct.max(x, 1, keepdims=True))
-        # Until the first finite element the maximum is -inf, and -inf - -inf would be NaN.
-        shift = ct.where(new_max == -math.inf, 0.0, new_max)
-        e = ct.exp2((x - shift) * LOG2_E)
-        row_sum = row_sum * ct.exp2((row_max - shift) * LOG2_E) + ct.sum(e, 1, keepdims=True)
-        row_max = new_max
+        row_max, row_sum = take_in(X, j, row_max, row_sum, TILE_N, True)
+    if not FULL_N:
+        row_max, row_sum = take_in(X, chunks, row_max, row_sum, TILE_N, False)
     scale = 1.0 / row_sum
     # Last chunk first: it is the one most likely to be in a cache still.
+    if not FULL_N:
+        write_out(X, Y, chunks, row_max, scale, TILE_N, False)
     for back in range(chunks):
-        j = chunks - 1 - back
-        x = load_tile(
-            X, (row, j), (1, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF, ALLOW_TMA=LOAD_TMA
-        )  # [1, TILE_N]
-        e = ct.exp2((x.astype(ct.float32) - row_max) * LOG2_E)
-        ct.store(Y, (row, j), (e * scale).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=STORE_TMA)
+        write_out(X, Y, chunks - 1 - back, row_max, scale, TILE_N, True)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -197,19 +237,16 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
 
     config = config or choose_config(device_arch(), width=n, itemsize=x.element_size())
     arguments: tuple[Any, ...]
-    tile_n = next_power_of_2(n)
-    if tile_n <= config.max_row:
-        tile_m = max(1, config.tile_elements // tile_n)
+    row = next_power_of_2(n)
+    if row <= config.max_row:
+        tile_m = max(1, config.tile_elements // row)
+        tile_n, pieces = cut_row(n)
         kernel, blocks = softmax_rows, ct.cdiv(m, tile_m)
-        elements = tile_m * tile_n
-        inside = m % tile_m == 0 and n == tile_n
-        arguments = (x, y, tile_m, tile_n, inside, config.load_tma, config.store_tma)
+        arguments = (x, y, tile_m, tile_n, pieces, m % tile_m == 0, n == pieces * tile_n)
     else:
         kernel, blocks = softmax_chunks, m
-        elements = config.chunk
-        inside = n % config.chunk == 0
-        arguments = (x, y, config.chunk, inside, config.load_tma, config.store_tma)
-    kernel = _kernel_for(kernel, config.occupancy, choose_warps(elements, config.eight_warps_from))
+        arguments = (x, y, config.chunk, n % config.chunk == 0)
+    kernel = _kernel_for(kernel, config.occupancy, config.num_worker_warps)
     ct.launch(torch.cuda.current_stream(), (blocks,), kernel, arguments)
     return y
 
@@ -268,11 +305,14 @@ SPEC = KernelSpec(
         _case("float32", 21, 257),
         _case("float16", 301, 1000),
         _case("bfloat16", 65, 1023),
-        # To each side of the longest row that is held in one tile, and a chunk that is almost all padding.
-        _case("float16", 5, 16384),
-        _case("float32", 3, 16383),
-        _case("bfloat16", 7, 16385),
-        _case("float32", 3, 40000),
+        # Rows in three pieces: several a tile, of which the last sticks out; one a tile.
+        _case("bfloat16", 7, 768),
+        _case("float16", 3, 3072),
+        # To each side of the longest row that is held in registers, and a chunk that is almost all padding.
+        _case("float16", 3, 32768),
+        _case("float32", 2, 32767),
+        _case("bfloat16", 3, 32769),
+        _case("float32", 2, 40000),
         # One row, one column, one element, columns contiguous.
         _case("float32", 1, 5000),
         _case("bfloat16", 130, 1),

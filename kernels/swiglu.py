@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, count_sms, device_arch, next_power_of_2
+from kernels._launch import check_tensors, device_arch, next_power_of_2
 from kernels._tiles import load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -51,25 +51,25 @@ MAX_INDEX = 2**31
 class SwigluConfig:
     """How the tensors are cut into tiles, and what the compiler is told."""
 
-    tile_elements: int = 2048
-    """Elements per tile of each tensor."""
-    blocks_per_sm: int = 0
-    """Blocks launched per multiprocessor, each looping over tiles; 0 launches one block per tile."""
+    tile_bytes: int = 4096
+    """Bytes per tile of each tensor."""
     occupancy: int | None = 8
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
 
 
-# Not measured, none of them. 16 elements a thread are two 16-byte loads of each 16-bit tensor, or four of
-# float32; 8 blocks of 128 threads with 64 registers each fill an SM's registers. So 64 KiB or more are asked
-# for at a time, more than an SM's share of the bandwidth (4.8 TB/s / 132 on an H200) times 1 us of latency.
-CONFIGS = {
-    **dict.fromkeys(("sm_80", "sm_86", "sm_89"), SwigluConfig()),
-    "sm_90": SwigluConfig(),
-    **dict.fromkeys(("sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), SwigluConfig()),
-}
-DEFAULT_CONFIG = SwigluConfig()
+# H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 32 bytes a thread are two 16-byte loads of each
+# tensor, and with 8 blocks of 128 threads with 64 registers each, an SM's registers are full. Half
+# the elements of before win with float32: 4096x2048 30.5 us (31.1), 4x128x16384 30.4 us (30.8), 4096x16384
+# 189 us (191), 8x4096x16384 1466 us (1477). With 16 bits, nothing was better than what was there: fp16
+# 4x4096x4096 98.8 us, bf16 8192x14336 167 us. Blocks that loop over several tiles were slower.
+_MEASURED = SwigluConfig()
+# Not measured, except on sm_90.
+CONFIGS = dict.fromkeys(
+    ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _MEASURED
+)
+DEFAULT_CONFIG = _MEASURED
 """For architectures that are not in the table."""
 
 
@@ -108,30 +108,16 @@ def multiply_gated(
     ct.store(Y, index, (silu(a) * b).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
 
 
-def compute_tile(
-    A: ct.Array, B: ct.Array, Y: ct.Array, tile: int, TILE_M: ConstInt, TILE_N: ConstInt
-) -> None:
-    """Compute the `tile`-th tile of Y, counted row by row."""
+@ct.kernel
+def swiglu_kernel(A: ct.Array, B: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_N: ConstInt) -> None:
+    """Compute one tile of Y; blocks count tiles row by row."""
     m, n = Y.shape
     tiles_n = ct.cdiv(n, TILE_N)
-    i, j = tile // tiles_n, tile % tiles_n
+    i, j = ct.bid(0) // tiles_n, ct.bid(0) % tiles_n
     if (i + 1) * TILE_M <= m and (j + 1) * TILE_N <= n:
         multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True)
     else:
         multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, False)
-
-
-@ct.kernel
-def swiglu_kernel(
-    A: ct.Array, B: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_N: ConstInt, LOOP: ConstBool
-) -> None:
-    """Compute one tile of Y, or with `LOOP` every one of `ct.num_blocks(0)`."""
-    if LOOP:
-        tiles = ct.cdiv(Y.shape[0], TILE_M) * ct.cdiv(Y.shape[1], TILE_N)
-        for tile in range(ct.bid(0), tiles, ct.num_blocks(0)):
-            compute_tile(A, B, Y, tile, TILE_M, TILE_N)
-    else:
-        compute_tile(A, B, Y, ct.bid(0), TILE_M, TILE_N)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -161,14 +147,12 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
     if all(matrix.is_contiguous() for matrix in (a, b, y)) and y.numel() < MAX_INDEX:
         a, b, y = (matrix.view(1, -1) for matrix in (a, b, y))
     m, n = y.shape
-    tile_m, tile_n = choose_tile(m, n, config.tile_elements)
-    tiles = ct.cdiv(m, tile_m) * ct.cdiv(n, tile_n)
-    blocks = min(tiles, count_sms() * config.blocks_per_sm) if config.blocks_per_sm else tiles
+    tile_m, tile_n = choose_tile(m, n, config.tile_bytes // y.element_size())
     ct.launch(
         torch.cuda.current_stream(),
-        (blocks,),
+        (ct.cdiv(m, tile_m) * ct.cdiv(n, tile_n),),
         _kernel_for(config.occupancy, config.num_worker_warps),
-        (a, b, y, tile_m, tile_n, config.blocks_per_sm > 0),
+        (a, b, y, tile_m, tile_n),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from benchmarks.comparison.stream_timer import StreamTimer
 from benchmarks.gpu_runs.agreement import check_exactly, describe_difference
 from benchmarks.gpu_runs.gpu_state import guarded, raise_if_broken, release_memory
 from benchmarks.gpu_runs.measure import (
@@ -21,7 +22,7 @@ from benchmarks.gpu_runs.processes import Handler, describe
 from benchmarks.gpu_runs.runs import Job
 from benchmarks.gpu_runs.suites import Prepared, prepare
 from benchmarks.tuner.candidates import share_cache
-from pytest_cutile.core.timing import Launch, Timer
+from pytest_cutile.core.timing import Launch, Timer, TimingError
 
 COPY = "copy"
 """Name of the peer that only moves as many bytes ("copy", or "copy-..."): its result is not compared."""
@@ -30,7 +31,12 @@ WARM_UP_CALLS = 3
 
 
 def start_comparing(
-    number: int, *, devices: Sequence[int], make_timer: MakeTimer, without: Sequence[str]
+    number: int,
+    *,
+    devices: Sequence[int],
+    make_timer: MakeTimer,
+    make_stream_timer: Callable[[Timer], Timer] = StreamTimer,
+    without: Sequence[str],
 ) -> Handler:
     """Prepare the process that compares on one GPU."""
     import torch
@@ -43,10 +49,11 @@ def start_comparing(
     torch.set_float32_matmul_precision("high")
     torch.set_grad_enabled(False)
     timer = make_timer()
-    return guarded(partial(_compare, timer, tuple(without)), timer.device.torch_device)
+    handler = partial(_compare, timer, make_stream_timer(timer), tuple(without))
+    return guarded(handler, timer.device.torch_device)
 
 
-def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
+def _compare(timer: Timer, stream_timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
     """Compare a case; return what was found as plain data for a JSON file.
 
     Raises:
@@ -65,6 +72,7 @@ def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
     missing: dict[str, str] = dict.fromkeys(without, "left out on the command line")
     differs: dict[str, str] = {}
     lanes: dict[str, Launch] = {}
+    on_stream: dict[str, Launch] = {}
     try:
         found = case.suite.peers(case.inputs, dict(case.case.params))
     except Exception as error:  # noqa: BLE001 - our own figures are worth having without them
@@ -73,18 +81,27 @@ def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
         if name in missing:
             continue
         try:
-            said = _try(timer, launch, None if name.split("-")[0] == COPY else expected, case)
+            said, captured = _try(timer, launch, None if name.split("-")[0] == COPY else expected, case)
         except Exception as error:  # noqa: BLE001 - whatever a peer raises, the others are still of interest
             missing[name] = describe(error).partition("\n")[0]
             why = f"{name}: {missing[name]} (it leaves the GPU in an error: leave it out with --without)"
             raise_if_broken(timer.device.torch_device, why)
             continue
-        lanes[name] = launch
+        (lanes if captured else on_stream)[name] = launch
         if said is not None:
             differs[name] = said
     del expected
-    own, *others = time_in_turns(timer, [ours, *lanes.values()], case.inputs)
     work = case.suite.spec.work_of(case.case)
+    own, *others = time_in_turns(timer, [ours, *lanes.values()], case.inputs)
+    peers = {
+        name: {**figures(timer, work, blocks), "ratio": plain_ratio(ratio_of(blocks, own))}
+        for name, blocks in zip(lanes, others, strict=True)
+    }
+    if on_stream:
+        beside, *others = time_in_turns(stream_timer, [ours, *on_stream.values()], case.inputs)
+        for name, blocks in zip(on_stream, others, strict=True):
+            ratio = plain_ratio(ratio_of(blocks, beside))
+            peers[name] = {**figures(timer, work, blocks), "ratio": ratio, "on_stream": True}
     return {
         "kernel": case.suite.spec.name,
         "suite": job.suite,
@@ -94,12 +111,7 @@ def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
         "work": plain_work(work),
         "ours": figures(timer, work, own),
         "peers": {
-            name: {
-                **figures(timer, work, blocks),
-                "ratio": plain_ratio(ratio_of(blocks, own)),
-                "differs": differs.get(name),
-            }
-            for name, blocks in zip(lanes, others, strict=True)
+            name: {"on_stream": False, **peer, "differs": differs.get(name)} for name, peer in peers.items()
         },
         "missing": missing,
         "problems": list(timer.problems()),
@@ -110,11 +122,20 @@ def _compare(timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
     }
 
 
-def _try(timer: Timer, launch: Callable[[], object], expected: Any, case: Prepared) -> str | None:
-    """Run a peer as often as it needs to be ready, and once in a graph; return how its result differs."""
+def _try(
+    timer: Timer, launch: Callable[[], object], expected: Any, case: Prepared
+) -> tuple[str | None, bool]:
+    """Run a peer as often as it needs to be ready, and once in a graph.
+
+    Returns:
+        How its result differs, and whether a graph could be made of it.
+    """
     result = None
     for _ in range(WARM_UP_CALLS):
         result = launch()
     said = describe_difference(result, expected, case.inputs) if expected is not None else None
-    timer.time_block([launch])
-    return said
+    try:
+        timer.time_block([launch])
+    except TimingError:
+        return said, False
+    return said, True

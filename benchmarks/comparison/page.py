@@ -136,7 +136,7 @@ def _speed(figures: Mapping[str, Any]) -> tuple[str, str, str]:
 def _ratio(peer: Mapping[str, Any]) -> str:
     ratio = peer["ratio"]
     return f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]" + (
-        " differs" * bool(peer["differs"])
+        " differs" * bool(peer["differs"]) + " (on a stream)" * bool(peer.get("on_stream"))
     )
 
 
@@ -197,6 +197,9 @@ def _notes(cases: Sequence[Case]) -> list[str]:
         for name, why in found["missing"].items():
             notes[f"{name} is missing: {why}"].append(found["case"])
         for name, peer in found["peers"].items():
+            if peer.get("on_stream"):
+                why = "cannot be captured into a CUDA graph: both were timed on a stream, with its overhead"
+                notes[f"{name} {why}"].append(found["case"])
             if peer["differs"]:
                 notes[f"{name} computes something else"].append(found["case"])
         for problem in found["problems"]:

@@ -41,26 +41,33 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
     """Yield the configurations worth trying for a case on `arch`.
 
     More blocks and longer latencies are more bytes under way; fewer and longer parts are less to merge. What
-    a part costs, in tiles: 0.01 cuts nearly as finely as there are slots, 0.1 and 1 leave some of them empty
-    when the cache is short, and 100 does not cut: one launch instead of two.
+    a part costs, in tiles: 0.01 cuts nearly as finely as there is place, 0.1 leaves some of it empty when the
+    cache is short, and 100 does not cut: one launch instead of two.
     """
-    dependent = MODULE.choose_config(arch).dependent_merge
+    dependent = MODULE.choose_config(arch, keys_per_sm=0).dependent_merge
     common: dict[str, Any] = {"dependent_merge": dependent}
     tiles = (32, 64) if d > 128 else (64, 128)
-    for tile_n, occupancy, part_cost in product(tiles, (1, 2, 3, 4), (0.01, 0.1)):
-        yield AttentionDecodeConfig(tile_n=tile_n, occupancy=occupancy, part_cost=part_cost, **common)
-    for tile_n, occupancy, latency in product(tiles, (1, 2, 3), (None, 2, 8)):
-        yield AttentionDecodeConfig(tile_n=tile_n, occupancy=occupancy, latency=latency, **common)
-    for occupancy, part_cost in product((1, 2), (0.03, 1.0, 100.0)):
-        yield AttentionDecodeConfig(occupancy=occupancy, part_cost=part_cost, **common)
-    # Queries as rows: 16 of them, most empty, on the tensor cores' older instruction.
-    for tile_n, occupancy in product((64, 128), (1, 2, 3)):
-        yield AttentionDecodeConfig(keys_first=False, tile_n=tile_n, occupancy=occupancy, **common)
-    yield AttentionDecodeConfig(tile_n=128, occupancy=1, num_worker_warps=8, **common)
-    yield AttentionDecodeConfig(tile_n=128, occupancy=2, num_worker_warps=8, **common)
-    if dependent:
-        # What is it worth?
-        yield replace(MODULE.choose_config(arch), dependent_merge=False)
+    places = ((1, 1), (1, 2), (2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (4, 4))
+    for tile_n, (blocks_per_sm, occupancy) in product(tiles, places):
+        config = AttentionDecodeConfig(
+            tile_n=tile_n, blocks_per_sm=blocks_per_sm, occupancy=occupancy, **common
+        )
+        yield config
+        yield replace(config, part_cost=0.1)
+        if blocks_per_sm < 4 and occupancy < 4:
+            yield replace(config, latency=8)
+    for config in (
+        AttentionDecodeConfig(tile_n=tiles[0], occupancy=4, **common),
+        AttentionDecodeConfig(tile_n=tiles[1], occupancy=3, **common),
+    ):
+        # What are they worth?
+        yield replace(config, small_tma=False)
+        yield replace(config, merged_parts=128)
+        yield replace(config, small_tma=False, merged_parts=128)
+        yield replace(config, part_cost=100.0)
+        yield replace(config, dependent_merge=False)
+        yield replace(config, keys_first=False)
+        yield replace(config, num_worker_warps=8)
 
 
 def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:

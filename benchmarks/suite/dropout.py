@@ -27,7 +27,7 @@ CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM
 
 
 def configs(arch: str, **params: Any) -> Iterator[DropoutConfig]:
-    """Yield tiles of 4 to 32 elements a thread, with as many blocks as registers hold, looping or not."""
+    """Yield tiles of 4 to 32 elements a thread, with as many blocks as registers hold."""
     del arch, params
     for warps in (4, 8):
         for per_thread in (4, 8, 16, 32):
@@ -36,10 +36,6 @@ def configs(arch: str, **params: Any) -> Iterator[DropoutConfig]:
             most = min(2048 // (warps * 32), max(1, 65536 // (warps * 32 * max(32, 3 * per_thread))))
             for occupancy in (None, most, max(1, most // 2)):
                 yield DropoutConfig(tile_elements=tile, occupancy=occupancy, num_worker_warps=warps)
-            for blocks in (most, 2 * most):
-                yield DropoutConfig(
-                    tile_elements=tile, occupancy=most, num_worker_warps=warps, blocks_per_sm=blocks
-                )
 
 
 def eager(x: torch.Tensor, p: float) -> torch.Tensor:

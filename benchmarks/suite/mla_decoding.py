@@ -40,8 +40,8 @@ CASES: tuple[Case, ...] = tuple(
 
 # What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
 # and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
-FEW_HEADS = ((32, 4, 1), (64, 4, 1), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
-FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 2), (32, 4, 1))
+FEW_HEADS = ((32, 4, 1), (32, 4, 2), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
+FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (128, 8, 1), (32, 4, 2))
 MANY_HEADS = (
     (64, 64, False, None, 8),
     (64, 32, False, None, 8),
@@ -57,18 +57,18 @@ MANY_HEADS = (
 def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDecodingConfig]:
     """Yield the configurations worth trying for a case on `arch`.
 
-    What a part costs, in tiles: 0.01 cuts nearly as finely as there are slots, 0.1 and 1 leave some of them
-    empty when the cache is short, and 100 does not cut: one launch instead of two.
+    What a part costs, in tiles: 0.01 cuts nearly as finely as there is place, more leaves some of it empty
+    when the cache is short, and 100 does not cut: one launch instead of two.
     """
     eight_bit = cache_dtype.startswith("float8")
-    best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2)
+    best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2, keys_per_sm=0)
     common: dict[str, Any] = {"dependent_merge": best.dependent_merge}
     if h < MODULE.MANY_HEADS:
         shapes = FEW_HEADS_8BIT if eight_bit else FEW_HEADS
         for (tile_n, warps, occupancy), (part_cost, latency) in product(
-            shapes, ((0.01, 4), (0.1, 4), (1.0, 4), (100.0, 4), (0.01, None), (0.01, 8))
+            shapes, ((0.01, 4), (0.03, 8), (100.0, 8), (0.01, 8))
         ):
-            yield MlaDecodingConfig(
+            config = MlaDecodingConfig(
                 tile_n=tile_n,
                 num_worker_warps=warps,
                 occupancy=occupancy,
@@ -76,6 +76,11 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
                 latency=latency,
                 **common,
             )
+            yield config
+            if (part_cost, latency) == (0.01, 4 if eight_bit else 8):
+                yield replace(config, small_tma=False)
+                yield replace(config, merged_parts=128)
+                yield replace(config, small_tma=False, merged_parts=128)
     else:
         for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, latency) in product(
             MANY_HEADS, ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2))

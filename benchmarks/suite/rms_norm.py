@@ -21,14 +21,22 @@ _TILEGYM = [
     for dtype in ("float16", "bfloat16")
     for n in (1024, 2048, 4096, 8192, 16384)
 ]
+# Widths that are no power of two: Llama 3.2 3B, Qwen 2.5 32B, DeepSeek-V3; groups of rows that do not fit.
+_PIECES = [
+    _case("bfloat16", 16384, 3072, speed=True),
+    _case("bfloat16", 16384, 5120, speed=True),
+    _case("bfloat16", 8192, 7168, speed=True),
+    _case("bfloat16", 8192, 7168, add=True, speed=True),
+    _case("bfloat16", 8193, 1024, speed=True),
+]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
-CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM)}.values())
+CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *_TILEGYM)}.values())
 
 TILEGYM_MODES = ("static_persistent", "multi_wave_reload", "multi_wave_cached")
 
 
 def configs(arch: str, **params: Any) -> Iterator[RmsNormConfig]:
-    """Yield one block per tile of rows or looping ones, tiles of one row or several, with TMA and without."""
+    """Yield tiles of one row or several, any number of blocks per SM."""
     del arch
     row = 1 << (params["shape"][-1] - 1).bit_length()
     # Rows longer than the aim are tiles by themselves, whatever the aim.
@@ -37,22 +45,8 @@ def configs(arch: str, **params: Any) -> Iterator[RmsNormConfig]:
         for warps in (4, 8):
             if not 8 <= tile / (32 * warps) <= 64:
                 continue
-            eight_warps_from = 1 if warps == 8 else tile + 1
             for occupancy in (None, 2, 4, 8, 16) if warps == 4 else (None, 1, 2, 4, 8):
-                yield RmsNormConfig(
-                    tile_elements=tile, occupancy=occupancy, eight_warps_from=eight_warps_from
-                )
-            yield RmsNormConfig(
-                tile_elements=tile, occupancy=4, store_tma=True, eight_warps_from=eight_warps_from
-            )
-            for blocks, load_tma in ((1, True), (2, True), (3, True), (4, True), (4, False), (8, False)):
-                yield RmsNormConfig(
-                    tile_elements=tile,
-                    blocks_per_sm=blocks,
-                    occupancy=blocks,
-                    load_tma=load_tma,
-                    eight_warps_from=eight_warps_from,
-                )
+                yield RmsNormConfig(tile_elements=tile, occupancy=occupancy, num_worker_warps=warps)
 
 
 def eager(

@@ -21,18 +21,26 @@ _TILEGYM = [
     for dtype in ("float32", "bfloat16")
     for n in (1024, 2048, 4096, 8192, 16384)
 ]
+# Rows that no power of two holds: models' widths, and the vocabulary of Qwen 2.5.
+_PIECES = [
+    _case("bfloat16", 16384, 3072, speed=True),
+    _case("bfloat16", 16384, 5120, speed=True),
+    _case("bfloat16", 8192, 7168, speed=True),
+    _case("bfloat16", 8193, 1000, speed=True),
+    _case("bfloat16", 512, 151936, speed=True),
+]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
-CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM)}.values())
+CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *_TILEGYM)}.values())
 
 TILEGYM_VARIANTS = ("use_tma", "use_chunked", "use_multi_wave")
 
 
 def configs(arch: str, **params: Any) -> Iterator[SoftmaxConfig]:
-    """Yield rows in one tile (one row or several) and in chunks, stores through TMA or not, any occupancy."""
+    """Yield rows in registers (one row a tile or several) and in chunks, any number of blocks per SM."""
     del arch
     row = 1 << (params["n"] - 1).bit_length()
     spaces: list[tuple[int, dict[str, int]]] = [
-        (chunk, {"max_row": 1, "chunk": chunk}) for chunk in (4096, 8192) if chunk < row
+        (chunk, {"max_row": 1, "chunk": chunk}) for chunk in (4096, 8192, 16384) if chunk < row
     ]
     if row <= 32768:
         # Rows longer than the aim are tiles by themselves, whatever the aim.
@@ -43,13 +51,8 @@ def configs(arch: str, **params: Any) -> Iterator[SoftmaxConfig]:
         for warps in (4, 8):
             if not 8 <= elements / (32 * warps) <= 128:
                 continue
-            eight_warps_from = 1 if warps == 8 else elements + 1
             for occupancy in (None, 2, 4, 8, 16) if warps == 4 else (None, 1, 2, 4, 8):
-                yield SoftmaxConfig(**space, occupancy=occupancy, eight_warps_from=eight_warps_from)
-            for occupancy in (2, 4):
-                yield SoftmaxConfig(
-                    **space, occupancy=occupancy, store_tma=True, eight_warps_from=eight_warps_from
-                )
+                yield SoftmaxConfig(**space, occupancy=occupancy, num_worker_warps=warps)
 
 
 def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[], object]]:

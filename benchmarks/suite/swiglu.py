@@ -27,18 +27,15 @@ CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM
 
 
 def configs(arch: str, **params: Any) -> Iterator[SwigluConfig]:
-    """Yield tiles of 4 to 32 elements a thread, with as many blocks as registers hold, looping or not."""
+    """Yield tiles of one to eight 16-byte loads a thread, with as many blocks as registers hold."""
     del arch, params
     for warps in (4, 8):
-        for per_thread in (4, 8, 16, 32):
-            tile = per_thread * warps * 32
-            # About 4 registers an element are live, of 65536 an SM.
-            most = min(2048 // (warps * 32), max(1, 65536 // (warps * 32 * max(32, 4 * per_thread))))
-            for occupancy in (None, most, max(1, most // 2)):
-                yield SwigluConfig(tile_elements=tile, occupancy=occupancy, num_worker_warps=warps)
-            for blocks in (most, 2 * most):
+        for loads in (1, 2, 4, 8):
+            # About 8 registers a load are live, of 65536 an SM.
+            most = min(2048 // (warps * 32), max(1, 65536 // (warps * 32 * max(32, 16 * loads))))
+            for occupancy in (None, most, max(1, most // 2), max(1, most // 4)):
                 yield SwigluConfig(
-                    tile_elements=tile, occupancy=most, num_worker_warps=warps, blocks_per_sm=blocks
+                    tile_bytes=16 * loads * warps * 32, occupancy=occupancy, num_worker_warps=warps
                 )
 
 

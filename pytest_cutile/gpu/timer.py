@@ -165,12 +165,12 @@ class CudaGraphTimer(Timer):
                     launch()
                     end.record()
         except RuntimeError as error:
-            if "captur" not in str(error):
+            if "captur" not in str(error) and "CUDAGraph" not in str(error):
                 raise
             raise TimingError(
                 f"the launch cannot be captured into a CUDA graph, so it cannot be timed: {error}\n"
                 "Launch code must not read values back from the GPU (.item(), .tolist(), synchronize) and "
-                "must launch on torch.cuda.current_stream()."
+                "must launch on torch.cuda.current_stream(). Lists of arrays cannot be captured, tuples can."
             ) from error
         finally:
             torch.cuda.set_stream(stream)  # a capture that failed leaves torch on its own stream

@@ -8,7 +8,7 @@ from benchmarks import compare_kernels
 from benchmarks.comparison.goals import find_misses, is_memory_bound, rival
 from benchmarks.comparison.page import page, summary_text
 from benchmarks.gpu_runs.tables import aligned, markdown
-from tests.core.toy_kernel import make_timer
+from tests.core.toy_kernel import make_stream_timer, make_timer
 
 SUITE = "tests.core.toy_suite"
 
@@ -26,7 +26,8 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
         "--without",
         "missed",
     ]
-    assert compare_kernels.main(arguments, make_timer=make_timer) == 0
+    timers = {"make_timer": make_timer, "make_stream_timer": make_stream_timer}
+    assert compare_kernels.main(arguments, **timers) == 0
     text = capsys.readouterr().out
     (found,) = json.loads(file.read_text())["cases"]
     assert found["ours"]["us_per_launch"] == 120.0
@@ -42,6 +43,10 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
     assert "!!! IMPOSSIBLE: eager" in text
     assert "compile is missing: ModuleNotFoundError" in text
     assert "other differs" in text
+    # 180 + 10 beside 120 + 10.
+    assert found["peers"]["uncaptured"]["on_stream"]
+    assert round(found["peers"]["uncaptured"]["ratio"]["value"], 3) == 1.462
+    assert "(on a stream)" in text
 
     again = tmp_path / "again.md"
     assert compare_kernels.main(["--from", str(file), "--markdown", str(again)]) == 0

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from pytest_cutile import Case, KernelSpec, Work
-from pytest_cutile.core.timing import Device, Timer
+from pytest_cutile.core.timing import Device, Timer, TimingError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ CONFIGS = {
     "sm_90": ToyConfig(us=120.0),
 }
 
-LAST = {"us": 0.0}
+LAST = {"us": 0.0, "captured": True}
 """What the fake timer reads after a launch."""
 
 
@@ -72,11 +72,26 @@ class FakeTimer(Timer):
         return [[self._time(launch, noise) for noise in (0.99, 1.0, 1.01)] for launch in launches]
 
     def _time(self, launch, noise):
+        LAST["captured"] = True
         launch()
+        if not LAST["captured"]:
+            raise TimingError("the launch cannot be captured into a CUDA graph")
         return LAST["us"] * noise
 
     def environment(self):
         return {"driver": "1.2"}
 
 
+class FakeStreamTimer(FakeTimer):
+    """Captures nothing; every launch takes 10 us more than in a graph."""
+
+    def __init__(self, timer):
+        del timer
+
+    def _time(self, launch, noise):
+        launch()
+        return (LAST["us"] + 10) * noise
+
+
 make_timer = FakeTimer
+make_stream_timer = FakeStreamTimer

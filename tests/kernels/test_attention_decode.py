@@ -111,9 +111,10 @@ def test_reference_is_torchs_attention(scale):
         # All keys in one block, whose loop then does not begin and end with the same tile.
         (AttentionDecodeConfig(tile_n=32, part_cost=1e9), 1),
         # Five tiles in parts of two: the last one is shorter, and its only tile is not full.
-        (AttentionDecodeConfig(tile_n=32, part_cost=0.9), 3),
-        (AttentionDecodeConfig(tile_n=32, part_cost=0.9, dependent_merge=False), 3),
+        (AttentionDecodeConfig(tile_n=32, part_cost=0.5), 3),
+        (AttentionDecodeConfig(tile_n=32, part_cost=0.5, dependent_merge=False), 3),
         (AttentionDecodeConfig(tile_n=32, keys_first=False), 5),
+        (AttentionDecodeConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
         (AttentionDecodeConfig(tile_n=128, keys_first=False, latency=None, num_worker_warps=None), 2),
     ],
 )
@@ -122,9 +123,9 @@ def test_any_configuration_gives_the_same(monkeypatch, config, splits):
     q, k, v = (torch.randn(shape).half() for shape in ((1, 8, 64), *[(1, 2, 150, 64)] * 2))
     merged: list[int] = []
 
-    def merge(parts, lse, o, *, dependent):
+    def merge(parts, lse, o, **options):
         merged.append(parts.shape[2])
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, **options)
 
     monkeypatch.setattr(module, "merge_parts", merge)
     with interpreting("sm_90"):
@@ -148,8 +149,9 @@ def test_keys_beyond_the_last_are_never_seen():
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_every_architecture_has_a_configuration(arch):
-    config = choose_config(arch)
+@pytest.mark.parametrize("keys_per_sm", [0.01, 128, 4096, 1e6])
+def test_every_architecture_has_a_configuration(arch, keys_per_sm):
+    config = choose_config(arch, keys_per_sm=keys_per_sm)
     assert config.tile_n > 0
     # Programmatic dependent launches came with sm_90.
     assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})

@@ -110,7 +110,7 @@ def independent(first, second) -> bool:
     counts = torch.bincount(first.long() * 2 + second.long(), minlength=4).double()
     expected = len(first) / 4
     # With probabilities known to be one half, three combinations are free.
-    return ((counts - expected) ** 2 / expected).sum().item() < chi_square_bounds(3)[1]
+    return bool(((counts - expected) ** 2 / expected).sum() < chi_square_bounds(3)[1])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -143,7 +143,7 @@ def test_the_tests_above_can_fail():
     [
         dropout.DropoutConfig(tile_elements=4),
         dropout.DropoutConfig(tile_elements=256, num_worker_warps=8),
-        dropout.DropoutConfig(tile_elements=64, blocks_per_sm=1),
+        dropout.DropoutConfig(tile_elements=64),
         dropout.DropoutConfig(tile_elements=8192, occupancy=None),
     ],
 )

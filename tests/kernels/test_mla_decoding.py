@@ -133,6 +133,7 @@ def test_reference_is_torchs_attention_with_one_head_of_keys():
         (MlaDecodingConfig(tile_n=32, part_cost=0.9), 3),
         (MlaDecodingConfig(tile_n=32, part_cost=0.9, dependent_merge=False), 3),
         (MlaDecodingConfig(tile_n=32, keys_first=False), 5),
+        (MlaDecodingConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
         (MlaDecodingConfig(tile_h=32, tile_n=64, latency=None, num_worker_warps=None), 3),
     ],
 )
@@ -140,9 +141,9 @@ def test_any_configuration_gives_the_same(monkeypatch, config, splits):
     q, qpe, kv, kpe = make(1, 20, 150, 128)
     merged: list[int] = []
 
-    def merge(parts, lse, o, *, dependent):
+    def merge(parts, lse, o, **options):
         merged.append(parts.shape[2])
-        merge_parts(parts, lse, o, dependent=dependent)
+        merge_parts(parts, lse, o, **options)
 
     monkeypatch.setattr(module, "merge_parts", merge)
     with interpreting("sm_90"):
@@ -165,8 +166,9 @@ def test_an_8_bit_cache_is_as_good_as_the_same_values_in_16_bits(dtype, cache_dt
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("heads", [16, 128])
 @pytest.mark.parametrize("cache_itemsize", [1, 2])
-def test_every_architecture_has_a_configuration(arch, heads, cache_itemsize):
-    config = choose_config(arch, heads=heads, cache_itemsize=cache_itemsize)
+@pytest.mark.parametrize("keys_per_sm", [0.01, 48, 96, 1e6])
+def test_every_architecture_has_a_configuration(arch, heads, cache_itemsize, keys_per_sm):
+    config = choose_config(arch, heads=heads, cache_itemsize=cache_itemsize, keys_per_sm=keys_per_sm)
     assert config.tile_h >= 16
     # Programmatic dependent launches came with sm_90.
     assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})

@@ -158,5 +158,6 @@ def test_work_equals_what_a_hand_computes():
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_121", "sm_999"])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_every_architecture_has_a_configuration(arch, interleaved):
-    config = rope.choose_config(arch, interleaved=interleaved)
-    assert config.tile_elements % config.tile_h == 0
+    for itemsize in (2, 4):
+        config = rope.choose_config(arch, interleaved=interleaved, table_itemsize=itemsize)
+        assert config.tile_elements % config.tile_h == 0

@@ -4,42 +4,47 @@ import math
 
 import pytest
 
-from kernels._split_kv import MAX_WAVES, MERGED_PARTS, choose_part, merge_parts
+from kernels._split_kv import MAX_WAVES, choose_part, merge_parts
 from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
 
 
-def splits_of(rows, tiles, slots, part_cost=0.01):
-    return math.ceil(tiles / choose_part(rows, tiles, slots, part_cost))
+def splits_of(rows, tiles, sms, blocks_per_sm, part_cost=0.01):
+    return math.ceil(tiles / choose_part(rows, tiles, sms, blocks_per_sm, part_cost))
 
 
 @pytest.mark.parametrize(
-    ("rows", "tiles", "slots", "splits"),
+    ("rows", "tiles", "blocks_per_sm", "splits"),
     [
-        (1, 1, 264, 1),
-        # One row: as many parts as slots, or as tiles.
-        (1, 256, 132, 128),
-        (1, 7, 132, 7),
-        # Llama 3 8B with one sequence: 33 parts fit, and 32 parts are as short.
-        (8, 64, 264, 32),
-        # Two parts fill the slots; more rows than slots need none.
-        (128, 128, 264, 2),
-        (264, 128, 264, 1),
-        (5000, 128, 264, 1),
-        # 160 rows alone would leave 104 slots empty; 480 blocks of a third take two waves.
-        (160, 64, 264, 3),
+        (1, 1, 2, 1),
+        # One row: as many parts as multiprocessors, or as tiles.
+        (1, 256, 1, 128),
+        (1, 7, 1, 7),
+        # 128 blocks of a tile are hardly faster than 64 blocks of two, alone either way; 173 blocks would
+        # have to share, and still 128 beat 86 of three.
+        (1, 128, 2, 64),
+        (1, 173, 2, 87),
+        (1, 256, 2, 128),
+        # Llama 3 8B with one sequence: 33 parts fit, and 32 parts are as short. 22 would leave some
+        # multiprocessors two blocks and some one.
+        (8, 64, 2, 32),
+        # Two parts fill the places; more rows than places need none.
+        (128, 128, 2, 2),
+        (264, 128, 2, 1),
+        (5000, 128, 2, 1),
     ],
 )
-def test_parts_fill_the_slots(rows, tiles, slots, splits):
-    assert splits_of(rows, tiles, slots) == splits
+def test_parts_fill_the_multiprocessors(rows, tiles, blocks_per_sm, splits):
+    assert splits_of(rows, tiles, 132, blocks_per_sm) == splits
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 100, 132, 133, 1000])
 @pytest.mark.parametrize("tiles", [1, 2, 5, 31, 64, 1000])
-def test_no_part_is_empty_and_none_is_needless(rows, tiles):
-    slots = 132
-    part = choose_part(rows, tiles, slots, 0.01)
+@pytest.mark.parametrize("blocks_per_sm", [1, 3])
+def test_no_part_is_empty_and_none_is_needless(rows, tiles, blocks_per_sm):
+    slots = 132 * blocks_per_sm
+    part = choose_part(rows, tiles, 132, blocks_per_sm, 0.01)
     splits = math.ceil(tiles / part)
     assert 1 <= part <= tiles
     assert (splits - 1) * part < tiles <= splits * part
@@ -49,21 +54,23 @@ def test_no_part_is_empty_and_none_is_needless(rows, tiles):
 
 
 def test_parts_that_cost_more_are_fewer():
-    splits = [splits_of(1, 256, 132, cost) for cost in (0.0, 0.01, 0.1, 1.0, 1e9)]
+    splits = [splits_of(1, 256, 132, 1, cost) for cost in (0.0, 0.01, 0.1, 1.0, 1e9)]
     assert splits == sorted(splits, reverse=True)
     assert splits[0] == 128
     assert splits[-1] == 1
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5, MERGED_PARTS, MERGED_PARTS + 1, 3 * MERGED_PARTS])
+@pytest.mark.parametrize(
+    ("splits", "at_a_time"), [(1, 32), (2, 32), (5, 32), (32, 32), (33, 32), (96, 32), (96, 128), (300, 128)]
+)
 @pytest.mark.parametrize(("d", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
-def test_merge_weighs_parts_by_their_sums(splits, d, dtype):
+def test_merge_weighs_parts_by_their_sums(splits, at_a_time, d, dtype):
     torch.manual_seed(0)
     parts = torch.randn(2, 3, splits, d)
     lse = torch.randn(2, 3, splits) * 5
     o = torch.empty(2, 3, d, dtype=dtype)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, dependent=True)
+        merge_parts(parts, lse, o, parts_at_a_time=at_a_time, dependent=True)
     expected = (torch.softmax(lse.double() * math.log(2), -1)[..., None] * parts.double()).sum(2)
     torch.testing.assert_close(o.double(), expected, atol=1e-2, rtol=2**-7)
 
@@ -72,6 +79,6 @@ def test_merge_leaves_out_parts_that_saw_no_key():
     parts, lse = torch.randn(1, 4, 64), torch.tensor([[0.5, -math.inf, 2.0, -math.inf]])
     o = torch.empty(1, 64)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, dependent=False)
+        merge_parts(parts, lse, o, parts_at_a_time=32, dependent=False)
     weights = torch.softmax(lse * math.log(2), -1)
     torch.testing.assert_close(o, weights @ parts[0])

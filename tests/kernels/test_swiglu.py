@@ -74,8 +74,8 @@ def test_tiles_divide_rows_where_they_can(m, n, elements, tile):
     assert swiglu.choose_tile(m, n, elements) == tile
 
 
-@pytest.mark.parametrize("config", [swiglu.SwigluConfig(blocks_per_sm=1, tile_elements=64), None])
-def test_looping_blocks_compute_every_tile(config):
+@pytest.mark.parametrize("config", [swiglu.SwigluConfig(tile_bytes=256), None])
+def test_blocks_compute_every_tile(config):
     torch.manual_seed(0)
     with interpreting("sm_90"):
         x = torch.randn(150, 2, 130, device="cuda")
@@ -124,4 +124,4 @@ def test_references_agree_with_torch():
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_121", "sm_999"])
 def test_every_architecture_has_a_configuration(arch):
-    assert swiglu.choose_config(arch).tile_elements >= swiglu.MIN_TILE_N
+    assert swiglu.choose_config(arch).tile_bytes >= 4 * swiglu.MIN_TILE_N
