@@ -160,46 +160,47 @@ def multiply_along_k(
 
 
 @ct.kernel
-def copy_kernel(
-    Xs: tuple[ct.Array, ...], Ys: tuple[ct.Array, ...], ends: tuple[int, ...], TILE: ConstInt
-) -> None:
-    """Copy a tile of any X to its Y, `[rows, K]`, per block; the tiles of the i-th end before `ends[i]`."""
-    block = ct.bid(0)
+def copy_kernel(Xs: tuple[ct.Array, ...], Y: ct.Array, ends: tuple[int, ...], TILE: ConstInt) -> None:
+    """Copy a tile of any X to Y per block.
+
+    Each X is `[rows, K]`. In Y their tiles lie one below the other, those of the i-th X end before row
+    `ends[i]`, and K is contiguous: the compiler turns the tile around.
+    """
+    row, col = ct.bid(0), ct.bid(1)
+    tile = ct.zeros((TILE, TILE), dtype=Y.dtype)
     first = 0
-    # Unrolled, because matrices that are separate arguments have TMA descriptors.
+    # Only the load is unrolled: what turns a tile around takes shared memory for each copy of the code.
     for i in ct.static_iter(range(len(Xs))):
-        if block >= first and block < ends[i]:
-            tiles = ct.cdiv(Xs[i].shape[0], TILE)
-            index = ((block - first) % tiles, (block - first) // tiles)
-            # K is contiguous in Y, but not in X: the compiler turns the tile around.
-            tile = ct.load(Xs[i], index, (TILE, TILE), padding_mode=ct.PaddingMode.ZERO)  # [TILE, TILE]
-            ct.store(Ys[i], index, tile)
+        if row >= first and row < ends[i]:
+            tile = ct.load(Xs[i], (row - first, col), (TILE, TILE), padding_mode=ct.PaddingMode.ZERO)
         first = ends[i]
+    ct.store(Y, (row, col), tile)
 
 
 def copy_k_major(operands: Sequence[torch.Tensor], tile: int) -> list[torch.Tensor]:
     """Copy operands, each `[rows, K]`, in one launch, to where K is contiguous and TMA can fetch every row.
 
     Args:
-        operands: At least one, of any strides.
+        operands: At least one, of one dtype and any strides.
         tile: Side of the tiles in which they are copied.
 
     Returns:
-        The copies, in the same order.
+        The copies, in the same order: parts of one tensor, as wide as the widest.
     """
     import torch
 
-    copies = []
-    for operand in operands:
-        rows, k = operand.shape
-        # Rows of whole 16 bytes, whatever K is.
-        pitch = ct.cdiv(k, TMA_ALIGNMENT) * TMA_ALIGNMENT
-        copies.append(torch.empty((rows, pitch), dtype=operand.dtype, device=operand.device)[:, :k])
-    ends = tuple(accumulate(ct.cdiv(len(copy), tile) * ct.cdiv(copy.shape[1], tile) for copy in copies))
+    ends = tuple(accumulate(ct.cdiv(operand.shape[0], tile) for operand in operands))
+    k = max(operand.shape[1] for operand in operands)
+    # Rows of whole 16 bytes, whatever K is.
+    pitch = ct.cdiv(k, TMA_ALIGNMENT) * TMA_ALIGNMENT
+    y = torch.empty((ends[-1] * tile, pitch), dtype=operands[0].dtype, device=operands[0].device)
     ct.launch(
         torch.cuda.current_stream(),
-        (ends[-1],),
+        (ends[-1], ct.cdiv(k, tile)),
         copy_kernel,
-        (tuple(operands), tuple(copies), ends, tile),
+        (tuple(operands), y, ends, tile),
     )
-    return copies
+    return [
+        y[first * tile :][: operand.shape[0], : operand.shape[1]]
+        for first, operand in zip((0, *ends), operands, strict=False)
+    ]
