@@ -139,11 +139,11 @@ TWO_GROUPS = FmhaConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8)
 # The figures are us at 4x32xNx128, cold L2, interleaved (H200, 2026-11-21). No latency was faster by 1 % than
 # those that the compiler chooses.
 HOPPER_CONFIGS = {
-    # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS). Without the overlap 139.0 at
-    # 1024, 8129 at 8192; TWO_GROUPS at best 139.9, 489.1, 1935, 8030, 29149.
+    # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS). Without the overlap 139.0
+    # at 1024, 8129 at 8192; TWO_GROUPS at best 139.9, 489.1, 1935, 8030, 29149.
     (2, False): replace(TWO_BLOCKS, overlap=True, persistent=True),
-    # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS). Before, TWO_GROUPS with the overlap:
-    # 97.8, 290.4, 1115, 4310.
+    # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS). Before, TWO_GROUPS with the
+    # overlap: 97.8, 290.4, 1115, 4310.
     (2, True): replace(TWO_BLOCKS, heads_together=16),
     # e5m2, N = 1024: 114.6 (600 TFLOPS), not persistent 119.4, before, in tiles of 128x128, 130.3. e4m3 with
     # keys_inside, N = 4096: 1395 (788 TFLOPS), 1421, 1484.
