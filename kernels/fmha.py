@@ -136,20 +136,20 @@ WIDE_CONFIGS = {
 # in one, which loads K and V once for both.
 TWO_BLOCKS = FmhaConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4)
 TWO_GROUPS = FmhaConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8)
-# The figures are us at 4x32xNx128, cold L2, interleaved (H200, 2026-11-21). The compiler's own latencies are
-# as good as any.
+# The figures are us at 4x32xNx128, cold L2, interleaved (H200, 2026-11-21). No latency was faster by 1 % than
+# those that the compiler chooses.
 HOPPER_CONFIGS = {
-    # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS); without the overlap 139.0,
-    # 497.6, 1932, 8129; as TWO_GROUPS 139.9, 489.1, 1935, 8030, 29149.
+    # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS). Without the overlap 139.0
+    # at 1024, 8129 at 8192; TWO_GROUPS at best 139.9, 489.1, 1935, 8030, 29149.
     (2, False): replace(TWO_BLOCKS, overlap=True, persistent=True),
-    # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS); as TWO_GROUPS, which need the
-    # overlap, 97.8, 290.4, 1115, 4310.
+    # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS). Before, TWO_GROUPS with the
+    # overlap: 97.8, 290.4, 1115, 4310.
     (2, True): replace(TWO_BLOCKS, heads_together=16),
-    # e5m2, N = 1024: 114.6 (600 TFLOPS), not persistent 119.4, as TWO_GROUPS 130.3; e4m3, keys_inside,
-    # N = 4096: 1395 (788 TFLOPS), 1421 and 1484.
+    # e5m2, N = 1024: 114.6 (600 TFLOPS), not persistent 119.4, before, in tiles of 128x128, 130.3. e4m3 with
+    # keys_inside, N = 4096: 1395 (788 TFLOPS), 1421, 1484.
     (1, False): replace(TWO_BLOCKS, transpose_v=True, persistent=True),
-    # e5m2, N = 1024 to 8192: 86.0, 236.3, 768, 2938 (400 to 749 TFLOPS); as TWO_GROUPS 93.3, 257.0, 841,
-    # 3185.
+    # e5m2, N = 1024 to 8192: 86.0, 236.3, 768, 2938 (400 to 749 TFLOPS). Before, in tiles of 128x128: 93.3,
+    # 257.0, 841, 3185.
     (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
 }
 """For sm_90 and heads of 64 and 128 dimensions, by bytes per number, and mask. 64 is not measured."""
@@ -162,9 +162,9 @@ WIDE_HOPPER_CONFIGS = {
 }
 """For sm_90 and heads of 256 dimensions. Not measured."""
 PERSISTENT_KEYS = 4096
-"""Keys up to which persistent blocks pay on sm_90. Each tile of a longer walk begins and ends more rarely,
-and what is left for the last, partly filled turn is longer: fp16 as above, N = 1024 to 16384, persistent by a
-factor of 1.030, 1.018, 1.001, 0.985, 0.958 faster."""
+"""Keys up to which persistent blocks pay on sm_90: the longer a tile takes, the less its beginning and end
+matter, and the more that all blocks wait for the slowest. At N = 1024, 2048, 4096, 8192 and 16384 they were
+1.030, 1.018, 1.001, 0.985 and 0.958 times as fast (fp16, H200, as above)."""
 DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 

@@ -63,11 +63,11 @@ CONFIGS = {
 # The figures are us, cold L2, interleaved (H200, 2026-11-21). Without a mask nothing is measured.
 HOPPER_CONFIGS = {
     (2, False): replace(TWO_GROUPS, overlap=True),
-    # Q and K are too long for two blocks to load ahead: bf16-causal-4x16x2048 takes 168.6 (510 TFLOPS),
-    # without the overlap 171.6, 13 % longer as TWO_BLOCKS, 7 % longer with 1 or 64 heads together.
+    # Q and K are too long for two blocks to load ahead. bf16-causal-4x16x2048: 168.6 (510 TFLOPS), without
+    # the overlap 171.6; timed once only, TWO_BLOCKS are 13 % slower, and 1 or 64 heads together 7 %.
     (2, True): replace(TWO_GROUPS, overlap=True, heads_together=16),
     (1, False): replace(TWO_BLOCKS, transpose_v=True),
-    # e4m3-causal-4x16x4096 takes 446.3 (770 TFLOPS), as TWO_GROUPS 457.1.
+    # e4m3-causal-4x16x4096: 446.3 (770 TFLOPS); before, in tiles of 128x128, 457.1.
     (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
 }
 """For sm_90, by bytes per number, and mask."""
