@@ -89,7 +89,7 @@ class Miss:
 
 def kind_of(peer: str) -> str:
     """Return what a peer counts as: "tilegym" (all its variants), "copy", else "torch"."""
-    return next((kind for kind in (TILEGYM, COPY) if peer == kind or peer.startswith(f"{kind}-")), "torch")
+    return next((kind for kind in (TILEGYM, COPY) if peer.startswith(kind)), "torch")
 
 
 def is_memory_bound(found: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ class StreamTimer(Timer):
     """Times launches on the current stream with events, each with a cold L2; all in turns.
 
     A graph does not wait for its host. Here the GPU waits first, until the host has enqueued the whole
-    launch. Events beside a launch read some us more than in a graph: only ratios of such times mean something.
+    launch. Events beside a launch read some us more than in a graph: only ratios of such times count.
     """
 
     def __init__(self, timer: Timer) -> None:

@@ -110,7 +110,8 @@ def independent(first, second) -> bool:
     counts = torch.bincount(first.long() * 2 + second.long(), minlength=4).double()
     expected = len(first) / 4
     # With probabilities known to be one half, three combinations are free.
-    return bool(((counts - expected) ** 2 / expected).sum() < chi_square_bounds(3)[1])
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    return bool(statistic < chi_square_bounds(3)[1])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
