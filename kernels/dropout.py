@@ -7,15 +7,17 @@ row. word(seed, i) is a random number of 32 bits, and a function of the seed and
 configuration, the GPU or anything that ran before. So the same call makes the same mask, and the backward
 pass is the same call on the gradient; no mask is stored.
 
-How it works: the numbers come from Philox-4x32-10, a counter-based generator: ten rounds of multiplications
+How it works: the numbers come from Philox-4x32-7, a counter-based generator: seven rounds of multiplications
 and exclusive ors turn a counter of four words and a key of two into four random words. The key is the seed,
 and neighbours share a counter, so that all four words are used:
 
     word(seed, i) = philox(counter = (i // 4, 0, 0, 0), key = (seed % 2^32, seed // 2^32))[i % 4]
 
-Ten rounds are 40 integer instructions per counter, which is no little beside 16 bytes of memory traffic for
-four elements of 16 bits, so nothing may be drawn twice: the words are tiles of one row per counter, which
-become one column each of a tile as wide as a counter has words. All of that stays in registers.
+Seven rounds are the fewest that its authors found to pass every test of TestU01's BigCrush; PyTorch takes
+ten, for a margin. Seven are 28 integer instructions per counter, which is no little beside
+16 bytes of memory traffic for four elements of 16 bits, so nothing may be drawn twice: the words are tiles of one
+row per counter, which become one column each of a tile as wide as a counter has words. All of that stays in
+registers.
 
 Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011
 (https://doi.org/10.1145/2063384.2063405); its library Random123 (https://github.com/DEShawResearch/random123).
@@ -45,7 +47,7 @@ ConstBool: TypeAlias = ct.Constant[bool]
 # Philox-4x32: the multipliers, what is added to the key after each round, and how many rounds there are.
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
+ROUNDS = 7
 WORDS = 4
 """Words that one counter gives."""
 
@@ -72,9 +74,8 @@ class DropoutConfig:
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 16 elements a thread are four counters, whose
 # rounds overlap if there are registers to spare, more than the 64 a thread of before (8 blocks of 4 warps,
-# 2048 elements each): 2^26 elements 74.2 us (78.2), 2^24
-# 23.0 us (24.6), 2^22 10.1 us (10.8), 2^20 6.6 us (7.1).
-# Only fp16 was measured. Blocks that loop over several tiles were slower.
+# 2048 elements each): 2^26 elements 74.2 us (78.2), 2^24 23.0 us (24.6), 2^22 10.1 us (10.8), 2^20 6.6 us
+# (7.1), all with ten rounds instead of today's seven. Only fp16 was measured. Blocks that loop over several tiles were slower.
 _MEASURED = DropoutConfig()
 # Not measured, except on sm_90.
 CONFIGS = dict.fromkeys(
@@ -99,7 +100,7 @@ def multiply_wide(x: ct.Tile, FACTOR: ConstInt) -> tuple[ct.Tile, ct.Tile]:
 
 
 def philox(counter: tuple[ct.Tile, ...], key: tuple[ct.Tile, ct.Tile]) -> tuple[ct.Tile, ...]:
-    """Return the four words of Philox-4x32-10 for each counter: four tiles of uint32, as the counter is."""
+    """Return the four words of Philox-4x32-7 for each counter: four tiles of uint32, as the counter is."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in ct.static_iter(range(ROUNDS)):
@@ -240,7 +241,7 @@ def dropout(
 
 
 def philox_in_torch(counter: tuple[torch.Tensor, ...], seed: int) -> tuple[torch.Tensor, ...]:
-    """Return the four words of Philox-4x32-10, each in an int64: PyTorch's unsigned integers can do little.
+    """Return the four words of Philox-4x32-7, each in an int64: PyTorch's unsigned integers can do little.
 
     Args:
         counter: Four tensors of int64, least significant word first.

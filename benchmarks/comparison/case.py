@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+
+import cuda.tile as ct
 
 from benchmarks.comparison.stream_timer import StreamTimer
 from benchmarks.gpu_runs.agreement import check_exactly, describe_difference
@@ -48,9 +52,21 @@ def start_comparing(
     # The kernels multiply float32 as tfloat32: so may the peers.
     torch.set_float32_matmul_precision("high")
     torch.set_grad_enabled(False)
+    _import_tilegym()
     timer = make_timer()
     handler = partial(_compare, timer, make_stream_timer(timer), tuple(without))
     return guarded(handler, timer.device.torch_device)
+
+
+def _import_tilegym() -> None:
+    """Import TileGym, if it is there, without what it does to others.
+
+    It replaces `cuda.tile.launch`, to warn of experimental kernels, by a function that takes fewer arguments.
+    """
+    launch = ct.launch
+    with contextlib.suppress(ImportError):
+        importlib.import_module("tilegym")
+    ct.launch = launch
 
 
 def _compare(timer: Timer, stream_timer: Timer, without: Sequence[str], job: Job) -> dict[str, Any]:
