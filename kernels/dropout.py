@@ -14,10 +14,9 @@ and neighbours share a counter, so that all four words are used:
     word(seed, i) = philox(counter = (i // 4, 0, 0, 0), key = (seed % 2^32, seed // 2^32))[i % 4]
 
 Seven rounds are the fewest that its authors found to pass every test of TestU01's BigCrush; PyTorch takes
-ten, for a margin. Seven are 28 integer instructions per counter, which is no little beside
-16 bytes of memory traffic for four elements of 16 bits, so nothing may be drawn twice: the words are tiles of one
-row per counter, which become one column each of a tile as wide as a counter has words. All of that stays in
-registers.
+ten, for a margin. Seven are 28 integer instructions per counter, which is no little beside 16 bytes of
+memory traffic for four elements of 16 bits, so nothing may be drawn twice: the words are tiles of one row per
+counter, which become one column each of a tile as wide as a counter has words. All of that stays in registers.
 
 Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011
 (https://doi.org/10.1145/2063384.2063405); its library Random123 (https://github.com/DEShawResearch/random123).
@@ -75,7 +74,8 @@ class DropoutConfig:
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 16 elements a thread are four counters, whose
 # rounds overlap if there are registers to spare, more than the 64 a thread of before (8 blocks of 4 warps,
 # 2048 elements each): 2^26 elements 74.2 us (78.2), 2^24 23.0 us (24.6), 2^22 10.1 us (10.8), 2^20 6.6 us
-# (7.1), all with ten rounds instead of today's seven. Only fp16 was measured. Blocks that loop over several tiles were slower.
+# (7.1), all with ten rounds instead of today's seven. Only fp16 was measured. Blocks that loop over several
+# tiles were slower.
 _MEASURED = DropoutConfig()
 # Not measured, except on sm_90.
 CONFIGS = dict.fromkeys(
