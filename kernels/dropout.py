@@ -16,7 +16,7 @@ and neighbours share a counter, so that all four words are used:
 Seven rounds are the fewest that its authors found to pass every test of TestU01's BigCrush; PyTorch takes
 ten, for a margin. Seven are 28 integer instructions per counter, which is no little beside 16 bytes of
 memory traffic for four elements of 16 bits, so nothing may be drawn twice: the words are tiles of one row per
-counter, which become one column each of a tile as wide as a counter has words. All of that stays in registers.
+counter, which become one column each of a tile as wide as a counter has words. All of it stays in registers.
 
 Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011
 (https://doi.org/10.1145/2063384.2063405); its library Random123 (https://github.com/DEShawResearch/random123).

@@ -13,6 +13,7 @@ import torch
 from pytest_cutile.compile import cutile
 from pytest_cutile.compile.export import CompileJob, export
 from pytest_cutile.compile.trace import Launch, pretend_gpu
+from pytest_cutile.core.architectures import normalize_architecture
 from pytest_cutile.interpret import ops  # noqa: F401 - registers the operations
 from pytest_cutile.interpret.analysis import every_op, last_uses
 from pytest_cutile.interpret.births import NonfiniteFinder
@@ -74,10 +75,12 @@ def interpreting(
         seen: is told of each launch what the real compiler would be given, before it is interpreted.
 
     Raises:
+        ArchitectureError: `arch` names none.
         CompilerMissing: cuda-tile or tileiras is not installed.
         CompileError: in a launch: cuda-tile rejects the kernel.
         KernelFault: in a launch: the kernel does something wrong.
     """
+    arch = normalize_architecture(arch)
     interpreter = Interpreter(arch, options or Options(), seen=seen)
     with pretend_gpu(arch, "cpu", run=interpreter.launch, fresh=interpreter.poison):
         yield interpreter

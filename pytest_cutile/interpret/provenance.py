@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,7 +18,7 @@ from pytest_cutile.interpret.watch import block_of
 
 if TYPE_CHECKING:
     from pytest_cutile.interpret.arrays import Allocation
-    from pytest_cutile.interpret.ir import Entry, Location, Op
+    from pytest_cutile.interpret.ir import Block, Entry, Location, Op
     from pytest_cutile.interpret.machine import Frame, Machine
 
 LEVELS = 2
@@ -29,7 +29,9 @@ MAX_BYTES = 1 << 29
 """Bytes of all kept tiles together; stores after that are remembered without."""
 
 _FREE = {"reshape", "broadcast", "permute", "ftof", "assume", "exti", "trunci", "bitcast"}
-_ENDS = {"for", "loop", "if", "load_view_tko", "load_ptr_tko", "constant", "iota", "get_tile_block_id"}
+_FLOW = {"for": "last iteration", "loop": "last iteration", "if": "branch"}
+"""What to call that with which they ended."""
+_ENDS = {*_FLOW, "load_view_tko", "load_ptr_tko", "constant", "iota", "get_tile_block_id"}
 
 Position = tuple[int | None, ...]
 """Index of an element of a tile; None stands for a whole axis."""
@@ -106,11 +108,11 @@ class _Node:
     loaded: tuple[torch.Tensor, torch.Tensor | None] | None = None
     children: list[_Node] = field(default_factory=list)
     last: Sequence[tuple[list[int], _Node]] = ()
-    """Of a loop: what the last iteration of these blocks ended with; the last one that has a block counts."""
+    """Of a loop or branch: what it ended with in these blocks; the last one that has a block counts."""
 
 
 Ended: TypeAlias = dict[tuple[int, int], list[tuple[list[int], _Node]]]
-"""What the last iterations of loops ended with, by the loop and its result; see `_Node.last`."""
+"""What loops and branches ended with, by them and their result; see `_Node.last`."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -148,6 +150,8 @@ class Provenance:
         self._bytes = 0
         self._ends: dict[int, list[tuple[Op, int, Op, int]]] = {}
         """Loop, place among its results, end and value, by what makes a value that iterations end with."""
+        self._before: dict[tuple[int, int], tuple[Op, int]] = {}
+        """Likewise what was made before the loop or branch: end and value, by it and the place."""
         self._running: dict[tuple[int, int], list[tuple[list[int], Frame, Op, int]]] = {}
         self._ended: Ended = {}
 
@@ -155,27 +159,36 @@ class Provenance:
         """Follow another launch."""
         self._machine = machine
         self._launch += 1
-        self._ends, self._running, self._ended = {}, {}, {}
-        for loop in every_op(entry.body):
-            if loop.name == "for" and id(loop) not in machine.definitions.private:
-                end = loop.regions[0].ops[-1]
-                for at, value in enumerate(end.operands.get("values", ())):
+        self._ends, self._before, self._running, self._ended = {}, {}, {}, {}
+        for flow in every_op(entry.body):
+            if flow.name not in _FLOW or id(flow) in machine.definitions.private:
+                continue
+            inside = {id(each) for region in flow.regions for each in every_op(region)}
+            for at in range(len(flow.results)):
+                before = []
+                for end, value in _endings(flow, at):
                     source = machine.definitions.made_by.get((id(end), value))
-                    if source is not None:
-                        self._ends.setdefault(id(source), []).append((loop, at, end, value))
+                    if source is not None and id(source) in inside:
+                        self._ends.setdefault(id(source), []).append((flow, at, end, value))
+                    else:
+                        before.append((end, value))
+                if len(before) == 1:  # of two that were there before, nothing tells which one was taken
+                    self._before[id(flow), at] = before[0]
 
     def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
-        """Remember the last iteration of each loop."""
+        """Remember what each loop and each branch ended with."""
         for loop, at, end, value in self._ends.get(id(op), ()):
             blocks = frame.blocks.tolist()
             running = self._running.setdefault((id(loop), at), [])
             running[:] = [each for each in running if not set(each[0]) <= set(blocks)]
             running.append((blocks, frame, end, value))
-        if op.name == "for":
+        if op.name in _FLOW:
             for at, result in enumerate(op.results):
-                found = self._running.pop((id(op), at), ())
+                found = self._running.pop((id(op), at), [])
+                if (before := self._before.get((id(op), at))) is not None:
+                    found.insert(0, (frame.blocks.tolist(), frame, *before))
                 self._ended[id(op), result] = [
-                    (blocks, _walk(machine, inside, end, "last iteration", value, self._ended))
+                    (blocks, _walk(machine, inside, end, _FLOW[op.name], value, self._ended))
                     for blocks, inside, end, value in found
                     if self._bytes < MAX_BYTES and isinstance(inside[value], torch.Tensor)
                 ]
@@ -303,6 +316,32 @@ class Provenance:
         return "\n".join(lines) or "no kernel has stored into it"
 
 
+def _endings(flow: Op, at: int) -> list[tuple[Op, int]]:
+    """Return with what a loop or a branch may end, for one of its results: operations and their operands."""
+    if flow.name != "loop":
+        ends = [region.ops[-1] for region in flow.regions]
+        return [(end, end.operands["values"][at]) for end in ends if end.operands.get("values")]
+    [body] = flow.regions
+    found = []
+    for end in _exits(body, "break"):
+        value = end.operands["values"][at]
+        if value in body.parameters:  # it is what the iteration before went on with
+            place = body.parameters.index(value)
+            found += [(again, again.operands["values"][place]) for again in _exits(body, "continue")]
+        else:
+            found.append((end, value))
+    return found
+
+
+def _exits(block: Block, name: str) -> Iterator[Op]:
+    for op in block.ops:
+        if op.name == name:
+            yield op
+        elif op.name not in {"loop", "for"}:  # those of a loop inside are its own
+            for region in op.regions:
+                yield from _exits(region, name)
+
+
 def _first(where: torch.Tensor, shape: tuple[int, ...]) -> Position | None:
     if not len(where) or where.shape[1] != len(shape):
         return None
@@ -323,7 +362,7 @@ def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int, ended: 
         kind = _type_of(source, value, tile)
         node = _Node(role=role, op=source, type=kind, tile=tile)
         if source is None or source.name in _ENDS:
-            if source is not None and source.name == "for":
+            if source is not None and source.name in _FLOW:
                 node.last = ended.get((id(source), value), ())
             if source is not None and source.name.startswith("load_"):
                 addresses, inside, _ = accessed(machine, frame, source)

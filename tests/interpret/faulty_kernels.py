@@ -389,3 +389,28 @@ def sum_tiles_before(x, y, n: ct.Constant[int]):
     for k in range(i):
         acc = acc + ct.load(x, (k,), (n,))
     ct.store(y, (i,), acc)
+
+
+def _choose(x: ct.Array, y: ct.Array, block: int, n: int) -> ct.Tile:
+    if block > 1:
+        return ct.load(y, (block,), (n,)) * 2
+    return ct.load(x, (block,), (n,))
+
+
+@ct.kernel
+def branching(x: ct.Array, y: ct.Array, out: ct.Array, n: ct.Constant[int]) -> None:
+    block = ct.bid(0)
+    tile = _choose(x, y, block, n)
+    if block % 2 == 0:
+        tile = tile * 3
+    ct.store(out, (block,), tile)
+
+
+@ct.kernel
+def repeating(x: ct.Array, out: ct.Array, n: ct.Constant[int]) -> None:
+    tile = ct.load(x, (ct.bid(0),), (n,))
+    turns = 0
+    while turns < 3:
+        tile = tile + 1.5
+        turns = turns + 1
+    ct.store(out, (ct.bid(0),), tile)

@@ -217,6 +217,24 @@ def test_a_number_that_is_passed_may_be_nan() -> None:
 TRACE = Options(trace_writes=True)
 
 
+@pytest.mark.parametrize("block", range(4))
+def test_an_element_leads_through_branches_and_early_returns(block: int) -> None:
+    x, y, out = (torch.arange(32.0) + 100 * each for each in range(3))
+    interpreter = run(TRACE, 4, kernels.branching, x, y, out, 8)
+    trace = interpreter.trace_element(out, (8 * block + 1,))
+    loads = [tile.source for tile in trace.tiles if tile.op == "load_view_tko"]
+    assert loads == [f"{'y' if block > 1 else 'x'}[{8 * block + 1}]"]
+    assert ("mulf" in [tile.op for tile in trace.tiles]) == (block != 1)
+
+
+def test_an_element_leads_to_the_last_turn_of_a_while_loop() -> None:
+    x, out = torch.arange(16.0), torch.zeros(16)
+    trace = run(TRACE, 2, kernels.repeating, x, out, 8).trace_element(out, (9,))
+    loop, added, before, *_ = trace.tiles
+    assert [loop.op, added.op, added.role] == ["loop", "addf", "last iteration"]
+    assert torch.equal(before.tile, x[8:] + 3.0)
+
+
 def test_an_element_leads_to_its_block_its_line_and_the_tiles_it_came_from() -> None:
     x, y, z = matrices()
     interpreter = run(TRACE, (2, 2), kernels.sum_products, x, y, z, 4)

@@ -516,10 +516,12 @@ def test_a_result_that_depends_on_the_order_of_the_blocks() -> None:
     with pytest.raises(KernelFault) as caught:
         check_order(write, "sm_90", options=Options(check_races=False))
     assert caught.value.kind == "order"
-    assert str(caught.value) == (
-        "write_last: result['y'][0] is 2, and 0 with the blocks in reverse, as are 16 of 16 elements: "
-        "which one is chance"
+    assert str(caught.value).startswith(
+        "write_last in block (2, 0, 0): result['y'][0] is 2, and 0 with the blocks in reverse, "
+        "as are 16 of 16 elements: which one is chance\n"
     )
+    assert caught.value.location is not None
+    assert caught.value.location.line == line_of(kernels.write_last, "ct.store")
     with pytest.raises(KernelFault, match="chance"):
         check_order(write, "sm_90")
 
@@ -533,6 +535,19 @@ def test_a_result_that_depends_on_how_far_the_other_blocks_are() -> None:
     with pytest.raises(KernelFault) as caught:
         check_order(divide, "sm_90", options=Options(check_races=False))
     assert caught.value.kind == "order"
+
+
+def test_a_result_whose_last_bits_depend_on_the_order_shows_them() -> None:
+    def add() -> torch.Tensor:
+        y = torch.zeros(1)
+        launch(64, kernels.split_sum, torch.randn(64 * N) * 1e4, y, N)
+        return y
+
+    with pytest.raises(KernelFault, match=r"result\[0\] is \S+, and \S+ with") as caught:
+        check_order(add, "sm_90")
+    words = str(caught.value).split()
+    at = words.index("is")
+    assert words[at + 1].rstrip(",") != words[at + 3]
 
 
 def test_a_result_that_does_not_depend_on_the_order() -> None:
