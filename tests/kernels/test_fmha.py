@@ -111,10 +111,11 @@ def test_out_dtype_is_checked_and_taken():
     assert fmha.fmha(q, q[:, :, :0], q[:, :, :0], out_dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
-def test_mask_is_on_or_off():
+@pytest.mark.parametrize("causal", [None, 1, torch.tensor(True)])
+def test_mask_is_on_or_off(causal):
     q = torch.zeros(1, 1, 2, 64, dtype=torch.float16)
-    with pytest.raises(TypeError, match=r"^fmha: causal must be a bool, got NoneType$"):
-        fmha.fmha(q, q, q, causal=None)
+    with pytest.raises(TypeError, match=f"^fmha: causal must be a bool, got {type(causal).__name__}$"):
+        fmha.fmha(q, q, q, causal=causal)
 
 
 def test_work_in_8_bits():
