@@ -31,6 +31,12 @@ and its `lse`, both float32. Those of all parts give the whole: with `top` the l
 
 A part without a visible key has o = 0 and lse = -inf, and so drops out as long as any other has one.
 
+Range: float32 holds a score x = scale_log2 * s to |x| 2^-24 at best, and rounds row_max and lse as much. So a
+weight is off by about |x| 2^-23 of itself: at |x| = 2^12 by as much as float16 rounds, 2^-11, and at 2^20,
+beyond which results mean nothing, by an eighth. From about 2^24 on, the rounded maximum is off by whole
+powers of two, and so are p, which then exceeds 2^HEADROOM, and row_sum; still further up both become 0 or
+infinite. (Scores of 8-bit floats are less precise before they come here: see `_attention.attend`.)
+
 Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018
 (https://arxiv.org/abs/1805.02867); Dao, "FlashAttention-2", 2023 (https://arxiv.org/abs/2307.08691); for the
 headroom of 8-bit floats Shah et al., "FlashAttention-3", 2024 (https://arxiv.org/abs/2407.08608).
@@ -39,13 +45,39 @@ headroom of 8-bit floats Shah et al., "FlashAttention-3", 2024 (https://arxiv.or
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import cuda.tile as ct
 
-LOG2_E = math.log2(math.e)
-"""exp(x) = 2^(x log2 e), and 2^x is one instruction."""
+from kernels._tiles import LOG2_E
+
 LOWEST = -(2.0 - 2.0**-23) * 2.0**127
 """The lowest finite float32: where a maximum starts from."""
+SMALLEST = 2.0**-126
+"""The smallest positive float32 that is not a denormal number."""
+
+
+def check_scale(kernel: str, scale: float) -> float:
+    """Return `scale_log2`, for float32 to hold.
+
+    Args:
+        kernel: The kernel's name, for the message.
+        scale: Factor of the scores, as the kernel's user gave it.
+
+    Raises:
+        TypeError: It is not a number, but a tensor, for instance, which would have to be read from the GPU.
+        ValueError: It is not positive, or would be 0, denormal or infinite as a float32.
+    """
+    if isinstance(scale, bool) or not isinstance(scale, Real):
+        raise TypeError(f"{kernel}: scale must be a number, got {type(scale).__name__}")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"{kernel}: scale must be a positive number, got {scale}")
+    if not SMALLEST / LOG2_E <= scale <= -LOWEST / LOG2_E:
+        raise ValueError(
+            f"{kernel}: scale must be {SMALLEST / LOG2_E:.3g} to {-LOWEST / LOG2_E:.3g}, got {scale}: "
+            "scale * log2(e) has to be a normal float32"
+        )
+    return float(scale) * LOG2_E
 
 
 def start_softmax(ROWS: int, D: int, KEY_AXIS: int = 1) -> tuple[ct.Tile, ct.Tile, ct.Tile]:
@@ -72,10 +104,11 @@ def exponentiate(
     KEY_AXIS: int = 1,
     HEADROOM: float = 0.0,
 ) -> tuple[ct.Tile, ct.Tile, ct.Tile, ct.Tile]:
-    """Take in a tile of raw scores: float32, not scaled, hidden ones -inf. The scale must be positive.
+    """Take in a tile of raw scores: float32, not scaled, hidden ones -inf. `scale_log2` is `check_scale`'s.
 
-    `p` is float32, at most 2^HEADROOM: a constant, the same for a whole loop, that says how far up p is
-    pushed in a format of few exponents, so that its small elements are not flushed to zero.
+    `p` is float32, at most 2^HEADROOM for scores within the range above. HEADROOM is a constant, the same for
+    a whole loop, that says how far up p is pushed in a format of few exponents, so that its small elements
+    are not flushed to zero.
 
     Returns `p`, the new `row_max` and `row_sum`, and the factor by which `acc` has to shrink before the
     values that `p` weighs are added to it. Those who do that at once call `add_scores` instead.

@@ -46,6 +46,20 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
 
+MAX_GRID = 65535
+"""Blocks along the second and third axis of a grid: CUDA C++ Programming Guide, technical specifications."""
+
+
+def check_grid(kernel: str, b: int, h: int) -> None:
+    """Check that a grid can have a block for every one of `b` batches and of `h` heads, on an axis each.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if max(b, h) > MAX_GRID:
+        raise ValueError(f"{kernel}: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch")
+
+
 # -- how many parts ---------------------------------------------------------------------------------
 
 
@@ -113,7 +127,8 @@ def merge_kernel(
     row, column = ct.bid(0), ct.bid(1)
     if DEPENDENT:
         ct.grid_dependency_control_wait()
-    # Every row sees key 0, so the first part's lse is finite, and so is the largest.
+    # Every row sees key 0: within the range of `_online_softmax`, the first part's lse is finite, and so is
+    # the largest.
     lse = ct.load(
         LSE, (row, 0), (1, SPLITS), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
     )  # [1, SPLITS]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import cuda.tile as ct
+
+LOG2_E = math.log2(math.e)
+"""exp(x) = 2^(x log2 e), and 2^x is one instruction."""
 
 
 def swizzle(block: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, int]:

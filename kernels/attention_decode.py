@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._launch import check_tensors, choose_by_width, count_sms, device_arch, next_power_of_2
-from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
-from kernels._split_kv import choose_part, merge_parts
+from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
+from kernels._split_kv import check_grid, choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
 HEAD_DIMS = (64, 128, 256)
-# Blocks along the second and the third axis of a grid: CUDA C++ Programming Guide, technical specifications.
-MAX_GRID = 65535
 MIN_ROWS = {True: 8, False: 16}
 """Fewest queries that tensor cores take, by whether the keys come first: N and M of `mma.m16n8k16`."""
 MAX_ROWS = 64
@@ -214,7 +212,8 @@ def attention_decode(
 ) -> torch.Tensor:
     """Attend from one query per head to all keys of its head.
 
-    Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
+    Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
+    `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
     Args:
         q: `[B, H, D]` or `[B, H, 1, D]`, float16 or bfloat16, any strides.
@@ -228,9 +227,9 @@ def attention_decode(
         In the shape of `q`, same dtype and device, contiguous. Zeros where there are no keys.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
+        TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
-            scale that is not a positive number.
+            scale that is not positive or that float32 does not hold.
     """
     import torch
 
@@ -264,13 +263,8 @@ def attention_decode(
         raise ValueError(
             f"attention_decode: q has {h} heads, which is no multiple of the {h_kv} heads of k and v"
         )
-    scale = 1.0 / math.sqrt(d) if scale is None else scale
-    if not 0 < scale < math.inf:
-        raise ValueError(f"attention_decode: scale must be a positive number, got {scale}")
-    if max(b, h) > MAX_GRID:
-        raise ValueError(
-            f"attention_decode: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch"
-        )
+    scale_log2 = check_scale("attention_decode", 1.0 / math.sqrt(d) if scale is None else scale)
+    check_grid("attention_decode", b, h)
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
@@ -293,7 +287,7 @@ def attention_decode(
         (
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
-            *(part, scale * LOG2_E, rows, d, config.tile_n, config.latency or 0),
+            *(part, scale_log2, rows, d, config.tile_n, config.latency or 0),
             *(config.keys_first, config.small_tma, splits > 1, dependent),
         ),
     )

@@ -42,15 +42,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._attention import (
+    attend,
+    check_blocks,
+    check_causal,
+    check_out_dtype,
+    constants_of,
+    count_blocks,
+    kernel_for,
+    make_keys_contiguous,
+    order_tiles,
+)
 from kernels._gemm import for_each_tile
-from kernels._launch import check_tensors, count_sms, device_arch
-from kernels._online_softmax import LOG2_E, add_scores, exponentiate, finish_softmax, start_softmax
-from kernels._tiles import swizzle
+from kernels._launch import check_tensors, device_arch
+from kernels._online_softmax import check_scale
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -66,11 +75,6 @@ SHORT = {"float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8
 """The dtypes that are supported, and what the cases' names call them."""
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 HEAD_DIMS = (64, 128, 256)
-HEADROOM = {"float8_e4m3fn": 8.0, "float8_e5m2": 15.0}
-"""Largest power of two that P reaches, where it is not 0. The formats end at 448 and 57344."""
-MIN_TILE_M = 64
-MAX_BLOCKS = 2**31 - 1
-"""Blocks along the first axis of a grid: CUDA C++ Programming Guide, technical specifications."""
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -185,138 +189,6 @@ def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys
 # -- kernel -----------------------------------------------------------------------------------------
 
 
-def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nearly all arguments
-    q: tuple[ct.Tile, ...],
-    K: tuple[ct.Array, ...],
-    V: ct.Array,
-    batch: int,
-    k_heads: tuple[int, ...],
-    v_head: int,
-    first_row: int,
-    scale_log2: float,
-    TILE_N: int,
-    D: int,
-    LATENCY_K: int,
-    LATENCY_V: int,
-    CAUSAL: bool,
-    RAGGED: bool,
-    OVERLAP: bool,
-    HEADROOM: float,
-) -> ct.Tile:
-    """Return the attention of a tile of queries, `[TILE_M, D]` in float32.
-
-    Q and K may come in parts along the dimension that is summed over: `q` are tiles `[TILE_M, D_part]`, `K`
-    arrays `[B, heads, N, D_part]`, of which part `i` takes the head `k_heads[i]`. V is `[B, heads, N, D]`.
-    `first_row` is the tile's first query. `RAGGED` says that a query may meet the end of the keys inside a
-    tile. A latency of 0 leaves it to the compiler.
-    """
-    TILE_M = q[0].shape[0]
-    EIGHT_BIT = ct.static_eval(V.dtype.bitwidth == 8)  # noqa: PLR2004
-    keys = V.shape[2]
-
-    def multiply_keys(j: int, MASK: bool) -> ct.Tile:
-        """Return the raw scores of the `j`-th tile of keys, `[TILE_M, TILE_N]`; -inf if `MASK` hides them."""
-        s = ct.zeros((TILE_M, TILE_N), dtype=ct.float32)
-        for part in ct.static_iter(range(len(q))):
-            D_PART = q[part].shape[1]
-            # Transposed on the way in: no tile has to be permuted on the chip.
-            k = ct.load(
-                K[part],
-                (batch, k_heads[part], 0, j),
-                (1, 1, D_PART, TILE_N),
-                order=(0, 1, 3, 2),
-                padding_mode=ct.PaddingMode.ZERO,
-                latency=ct.static_eval(LATENCY_K or None),
-            ).reshape((D_PART, TILE_N))
-            # The sum is too short for what fast accumulation loses to matter: below 2^-12 of a score.
-            s = ct.mma(q[part], k, s, use_fast_acc=EIGHT_BIT)
-        if MASK:
-            column = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]  # [1, TILE_N]
-            if CAUSAL:
-                # Both counted from the tile's first row, which costs fewer registers than from row 0.
-                row = ct.arange(TILE_M, dtype=ct.int32)[:, None]  # [TILE_M, 1]
-                s = ct.where(column - first_row <= row, s, -math.inf)
-            if RAGGED:
-                s = ct.where(column < keys, s, -math.inf)
-        return s
-
-    def add_values(p: ct.Tile, j: int, acc: ct.Tile) -> ct.Tile:
-        """Return `acc` plus P times the `j`-th tile of values, `[TILE_M, D]`."""
-        v = ct.load(
-            V,
-            (batch, v_head, j, 0),
-            (1, 1, TILE_N, D),
-            # Zeros, because 0 * P is 0, and whatever lies there may be NaN.
-            padding_mode=ct.PaddingMode.ZERO,
-            latency=ct.static_eval(LATENCY_V or None),
-        ).reshape((TILE_N, D))
-        p = p.astype(V.dtype)
-        if EIGHT_BIT:
-            # Hopper sums 8-bit products in 22 bits: its tensor cores over one tile, float32 over all tiles.
-            acc = acc + ct.mma(p, v, ct.zeros((TILE_M, D), dtype=ct.float32), use_fast_acc=True)
-        else:
-            acc = ct.mma(p, v, acc)
-        return acc
-
-    # The state of the walk: what is left to do of the tile before, and the softmax's own.
-
-    def start(j: int) -> tuple[Any, ...]:
-        """Return the state to step on from; with `OVERLAP` it has begun with the `j`-th tile."""
-        row_max, row_sum, acc = start_softmax(TILE_M, D)
-        left: tuple[Any, ...] = ()
-        if OVERLAP:
-            s = multiply_keys(j, CAUSAL or RAGGED)
-            p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, 1, HEADROOM)
-            left = (p.astype(V.dtype), shrink)
-        return left, row_max, row_sum, acc
-
-    def step(j: int, MASK: bool, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Take in the `j`-th tile, with what the one before, `j + 1`, has left."""
-        left, row_max, row_sum, acc = state
-        s = multiply_keys(j, MASK)
-        if OVERLAP:
-            acc = add_values(left[0], j + 1, acc * left[1])
-            p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, scale_log2, 1, HEADROOM)
-            left = (p.astype(V.dtype), shrink)
-        else:
-            p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2, 1, HEADROOM)
-            acc = add_values(p, j, acc)
-        return left, row_max, row_sum, acc
-
-    def finish(state: tuple[Any, ...]) -> ct.Tile:
-        """Do what tile 0, the last one, has left."""
-        left, row_max, row_sum, acc = state
-        if OVERLAP:
-            acc = add_values(left[0], 0, acc * left[1])
-        o, _ = finish_softmax(row_max, row_sum, acc)
-        return o
-
-    # Tiles of which the last row sees any. With `OVERLAP`, the first of them is taken to start with.
-    tiles = ct.cdiv(min(keys, first_row + TILE_M) if CAUSAL else keys, TILE_N)
-    state = start(tiles - 1)
-    STARTED = 1 if OVERLAP else 0
-    if CAUSAL and TILE_M > TILE_N:
-        # The diagonal crosses several. Those before need no mask: the first row sees their last key.
-        masked = tiles - min(min(keys, first_row + 1) // TILE_N, tiles - 1)
-    else:
-        masked = 1 if CAUSAL or RAGGED else STARTED
-    for back in range(STARTED, masked):
-        state = step(tiles - 1 - back, True, state)
-    for back in range(masked, tiles):
-        state = step(tiles - 1 - back, False, state)
-    return finish(state)
-
-
-def order_tiles(block: int, tiles: int, heads: int, HEADS_TOGETHER: int) -> tuple[int, int]:
-    """Return the head, counted through all batches, and the tile of rows that are the `block`-th to compute.
-
-    Blocks run roughly in order, and persistent ones take tiles in that order. Later rows of causal attention
-    see more keys: the last tile of `HEADS_TOGETHER` heads first, then the one before, and so on.
-    """
-    head, tile = swizzle(block, heads, tiles, HEADS_TOGETHER)
-    return head, tiles - 1 - tile
-
-
 @ct.kernel
 def fmha_kernel(
     Q: ct.Array,
@@ -359,53 +231,7 @@ def fmha_kernel(
     for_each_tile(compute, tiles * heads * Q.shape[0], PERSISTENT)
 
 
-@ct.kernel
-def transpose_kernel(V: ct.Array, T: ct.Array, TILE_N: ConstInt, D: ConstInt) -> None:
-    """Write V, `[B, heads, N, D]`, to T, `[B, heads, D, N]`: `TILE_N` rows per block."""
-    tiles = ct.cdiv(V.shape[2], TILE_N)
-    any_head, tile = ct.bid(0) // tiles, ct.bid(0) % tiles
-    batch, head = any_head // V.shape[1], any_head % V.shape[1]
-    v = ct.load(V, (batch, head, tile, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO)
-    ct.store(T, (batch, head, 0, tile), ct.permute(v, (0, 1, 3, 2)))
-
-
 # -- launcher ---------------------------------------------------------------------------------------
-
-TRANSPOSED_ROWS = 128
-"""Rows per block of the kernel that transposes V. Not measured."""
-TMA_ALIGNMENT = 16
-"""Bytes that every stride of an array has to be a multiple of, for TMA: CUDA C++ Programming Guide."""
-
-
-@cache
-def kernel_for(kernel: Any, config: FmhaConfig) -> Any:
-    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(occupancy=config.occupancy, num_worker_warps=config.num_worker_warps)
-
-
-def count_blocks(tiles: int, config: FmhaConfig) -> int:
-    """Return how many blocks compute `tiles` tiles."""
-    if not config.persistent:
-        return tiles
-    return min(tiles, count_sms() * (config.occupancy or 1))
-
-
-def make_keys_contiguous(v: torch.Tensor) -> torch.Tensor:
-    """Return V, `[B, H_kv, N, D]` of 8-bit floats, with an N that is contiguous in memory, ready for TMA."""
-    import torch
-
-    b, h, n, d = v.shape
-    if v.stride(2) == 1 and all(v.stride(axis) % TMA_ALIGNMENT == 0 for axis in (0, 1, 3)):
-        return v
-    row = ct.cdiv(n, TMA_ALIGNMENT) * TMA_ALIGNMENT
-    transposed = torch.empty((b, h, d, row), dtype=v.dtype, device=v.device)[..., :n]
-    ct.launch(
-        torch.cuda.current_stream(),
-        (b * h * ct.cdiv(n, TRANSPOSED_ROWS),),
-        transpose_kernel,
-        (v, transposed, TRANSPOSED_ROWS, d),
-    )
-    return transposed.transpose(2, 3)
 
 
 def fmha(
@@ -420,7 +246,8 @@ def fmha(
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
-    Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
+    Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
+    `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
     Args:
         q: `[B, H, M, D]`, float16, bfloat16, float8_e4m3fn or float8_e5m2 (8 bits from sm_90 on), any
@@ -436,9 +263,10 @@ def fmha(
         `[B, H, M, D]`, same device, contiguous. Zeros where there are no keys.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
+        TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
+            `causal` that is not a bool.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
-            scale that is not a positive number.
+            scale that is not positive or that float32 does not hold.
     """
     import torch
 
@@ -464,9 +292,8 @@ def fmha(
         raise ValueError(f"fmha: v must have k's shape {list(k.shape)}, but is {list(v.shape)}")
     if h and (h_kv == 0 or h % h_kv):
         raise ValueError(f"fmha: q has {h} heads, which is no multiple of the {h_kv} heads of k and v")
-    scale = 1.0 / math.sqrt(d) if scale is None else scale
-    if not 0 < scale < math.inf:
-        raise ValueError(f"fmha: scale must be a positive number, got {scale}")
+    scale_log2 = check_scale("fmha", 1.0 / math.sqrt(d) if scale is None else scale)
+    check_causal("fmha", causal)
     out_dtype = check_out_dtype("fmha", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
@@ -482,45 +309,9 @@ def fmha(
         torch.cuda.current_stream(),
         (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
         kernel_for(fmha_kernel, config),
-        (q, k, v, o, scale * LOG2_E, d, h // h_kv, *constants_of(config, q, n, causal=causal)),
+        (q, k, v, o, scale_log2, d, h // h_kv, *constants_of(config, q, n, causal=causal)),
     )
     return o
-
-
-def check_out_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
-    """Return the dtype of the result.
-
-    Raises:
-        TypeError: It is neither that of q nor one of 16 bits.
-    """
-    import torch
-
-    if out_dtype not in (None, q.dtype, torch.float16, torch.bfloat16):
-        raise TypeError(f"{kernel}: out_dtype must be q's {q.dtype}, float16 or bfloat16, got {out_dtype}")
-    return q.dtype if out_dtype is None else out_dtype
-
-
-def check_blocks(kernel: str, b: int, h: int, m: int) -> None:
-    """Check that a grid can have a block for every tile of queries, of the smallest height there is.
-
-    Raises:
-        ValueError: It cannot.
-    """
-    if b * h * ct.cdiv(m, MIN_TILE_M) > MAX_BLOCKS:
-        raise ValueError(
-            f"{kernel}: {b} batches of {h} heads of {m} queries are too many for one launch; split the batch"
-        )
-
-
-def constants_of(config: FmhaConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:
-    """Return what the kernel takes from `TILE_M` on, for queries `q` and `n` keys."""
-    # A causal query only meets the end of the keys if there are more queries than keys.
-    ragged = n % config.tile_n != 0 and not (causal and q.shape[2] <= n)
-    return (
-        *(config.tile_m, config.tile_n, config.latency_k or 0, config.latency_v or 0, causal, ragged),
-        *(config.overlap, config.heads_together, config.persistent),
-        HEADROOM.get(str(q.dtype).removeprefix("torch."), 0.0),
-    )
 
 
 # -- what it is gated with --------------------------------------------------------------------------
@@ -541,8 +332,8 @@ def reference(
     """Follow the formula in float64, some rows of one head of K at a time.
 
     All scores at once would be 69 GB for 4x32x8192x8192. In pieces the memory is bounded, and what is left is
-    time: to check all 24 cases takes 48 s on an H200 (2026-11-21), most of it in the two largest. That is why
-    none has 16384 queries: it would take minutes on a GPU with slow memory or little float64.
+    time: four times as much for twice the length. That is why no case has 16384 queries: it would take
+    minutes on a GPU with slow memory or little float64.
     """
     import torch
 

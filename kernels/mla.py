@@ -24,9 +24,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels import fmha
+from kernels._attention import (
+    attend,
+    check_blocks,
+    check_causal,
+    check_out_dtype,
+    constants_of,
+    count_blocks,
+    kernel_for,
+    make_keys_contiguous,
+    order_tiles,
+)
 from kernels._gemm import for_each_tile
 from kernels._launch import check_tensors, device_arch
-from kernels._online_softmax import LOG2_E
+from kernels._online_softmax import check_scale
 from kernels.fmha import ITEMSIZE, SHORT, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -112,11 +123,11 @@ def mla_kernel(
     tiles = ct.cdiv(Q.shape[2], TILE_M)
 
     def compute(block: int) -> None:
-        any_head, tile = fmha.order_tiles(block, tiles, heads * Q.shape[0], HEADS_TOGETHER)
+        any_head, tile = order_tiles(block, tiles, heads * Q.shape[0], HEADS_TOGETHER)
         batch, head = any_head // heads, any_head % heads
         q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
         q_pe = ct.load(Q_PE, (batch, head, tile, 0), (1, 1, TILE_M, D_PE), padding_mode=ct.PaddingMode.ZERO)
-        o = fmha.attend(
+        o = attend(
             (q.reshape((TILE_M, D)), q_pe.reshape((TILE_M, D_PE))), (K, K_PE), V,
             batch, (head, 0), head, tile * TILE_M, scale_log2,
             TILE_N, D, LATENCY_K, LATENCY_V, CAUSAL, RAGGED, OVERLAP, HEADROOM,
@@ -144,7 +155,8 @@ def mla(
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
-    Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
+    Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
+    `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
     Args:
         q: `[B, H, M, 128]`, float16, bfloat16, float8_e4m3fn or float8_e5m2 (8 bits from sm_90 on), any
@@ -162,8 +174,10 @@ def mla(
         `[B, H, M, 128]`, same device, contiguous. Zeros where there are no keys.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Shapes or devices that do not fit together, a scale that is not a positive number.
+        TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
+            `causal` that is not a bool.
+        ValueError: Shapes or devices that do not fit together, a scale that is not positive or that
+            float32 does not hold.
     """
     import torch
 
@@ -191,25 +205,24 @@ def mla(
                 f"mla: q is [B, H, M, {HEAD_DIM}] = {list(q.shape)} and k has N = {n}, so {name} must be "
                 f"{list(shape)}, but is {list(operands[name].shape)}"
             )
-    scale = 1.0 / math.sqrt(HEAD_DIM + ROPE_DIM) if scale is None else scale
-    if not 0 < scale < math.inf:
-        raise ValueError(f"mla: scale must be a positive number, got {scale}")
-    out_dtype = fmha.check_out_dtype("mla", q, out_dtype)
+    scale_log2 = check_scale("mla", 1.0 / math.sqrt(HEAD_DIM + ROPE_DIM) if scale is None else scale)
+    check_causal("mla", causal)
+    out_dtype = check_out_dtype("mla", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
-    fmha.check_blocks("mla", b, h, m)
+    check_blocks("mla", b, h, m)
 
     config = config or choose_config(device_arch(), causal=causal, itemsize=q.dtype.itemsize)
     if q.dtype.itemsize == 1 and config.transpose_v:
-        v = fmha.make_keys_contiguous(v)
+        v = make_keys_contiguous(v)
     o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (fmha.count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
-        fmha.kernel_for(mla_kernel, config),
+        (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
+        kernel_for(mla_kernel, config),
         (
-            *(q, q_pe, k, k_pe, v, o, scale * LOG2_E, HEAD_DIM, ROPE_DIM),
-            *fmha.constants_of(config, q, n, causal=causal),
+            *(q, q_pe, k, k_pe, v, o, scale_log2, HEAD_DIM, ROPE_DIM),
+            *constants_of(config, q, n, causal=causal),
         ),
     )
     return o

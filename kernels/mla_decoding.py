@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._launch import check_tensors, choose_by_width, count_sms, device_arch, next_power_of_2
-from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
-from kernels._split_kv import choose_part, merge_parts
+from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
+from kernels._split_kv import check_grid, choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ LATENT_DIMS = (128, 256, 512)
 ROPE_DIM = 64
 QUERY_DTYPES = ("float16", "bfloat16")
 CACHE_DTYPES = (*QUERY_DTYPES, "float8_e4m3fn", "float8_e5m2")
-# Blocks along the second and the third axis of a grid: CUDA C++ Programming Guide, technical specifications.
-MAX_GRID = 65535
 MIN_HEADS = 16
 """Fewest heads in a block; with 8, 8 warps no longer share scores of 64 keys, and the compiler spills."""
 
@@ -262,7 +260,8 @@ def mla_decoding(
 ) -> torch.Tensor:
     """Attend from one query per head to all tokens of a latent cache.
 
-    Inputs are finite: a row that meets NaN or an infinite score becomes NaN.
+    Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
+    `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
     Args:
         q: `[B, H, D]`, float16 or bfloat16, any strides: the part of the queries without position, absorbed.
@@ -277,9 +276,10 @@ def mla_decoding(
         `[B, H, D]`, dtype and device of `q`, contiguous. Zeros where there are no keys.
 
     Raises:
-        TypeError: Not tensors, dtypes that do not go together or that are not supported.
+        TypeError: Not tensors, dtypes that do not go together or that are not supported, a scale that is not
+            a number.
         ValueError: Shapes or devices that do not fit together, dimensions that are not supported, a scale
-            that is not a positive number.
+            that is not positive or that float32 does not hold.
     """
     import torch
 
@@ -315,12 +315,8 @@ def mla_decoding(
                 f"mla_decoding: q is {list(q.shape)} and kv has {n} keys, "
                 f"so {name} must be {list(expected)}, but is {list(operand.shape)}"
             )
-    if not 0 < scale < math.inf:
-        raise ValueError(f"mla_decoding: scale must be a positive number, got {scale}")
-    if max(b, h) > MAX_GRID:
-        raise ValueError(
-            f"mla_decoding: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch"
-        )
+    scale_log2 = check_scale("mla_decoding", scale)
+    check_grid("mla_decoding", b, h)
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
@@ -348,7 +344,7 @@ def mla_decoding(
         _kernel_for(config),
         (
             *(q, qpe, kv, kpe, parts.view(b, h, splits, d), lse),
-            *(part, scale * LOG2_E, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
+            *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
             *(config.keys_first, config.small_tma, splits > 1, dependent),
         ),
     )

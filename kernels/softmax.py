@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._launch import check_tensors, choose_by_width, cut_row, device_arch, next_power_of_2
-from kernels._tiles import load_tile
+from kernels._tiles import LOG2_E, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
-
-# exp(x) = 2^(x log2 e), and 2^x is one instruction.
-LOG2_E = math.log2(math.e)
 
 
 # -- configuration ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._launch import check_tensors, device_arch, next_power_of_2
-from kernels._tiles import load_tile
+from kernels._tiles import LOG2_E, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
-
-# exp(x) = 2^(x log2 e), and 2^x is one instruction.
-LOG2_E = math.log2(math.e)
 
 MIN_TILE_N = 256
 """Shortest piece of a row that is preferred to a longer one that would stick out of the row."""

@@ -55,6 +55,8 @@ def case_of(name):
         ),
         (half(1, 3, 64), *[half(1, 0, 3, 64)] * 2, None, ValueError, "no multiple of the 0 heads of k and v"),
         (half(1, 2, 64), *[half(1, 2, 3, 64)] * 2, 0.0, ValueError, "scale must be .* number, got 0.0"),
+        (half(1, 2, 64), *[half(1, 2, 3, 64)] * 2, 1e-46, ValueError, "scale must be 8.15e-39 to .* 1e-46"),
+        (half(1, 2, 64), *[half(1, 2, 3, 64)] * 2, True, TypeError, "scale must be a number, got bool"),
         (half(1, 2, 64), *[half(1, 2, 3, 64)] * 2, float("nan"), ValueError, "scale must be .* got nan"),
         (
             half(1, 1, 64).expand(65536, 1, 64),

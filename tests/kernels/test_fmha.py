@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernels import fmha
+from kernels import _attention, fmha
 from kernels.fmha import FmhaConfig
 from pytest_cutile.core.tolerance import FORMATS
 from pytest_cutile.interpret import interpreting
@@ -42,7 +42,7 @@ def test_any_overlap_of_any_tiles(overlap, causal, tile, m, n):
 @pytest.mark.parametrize("heads_together", [1, 3, 100])
 @pytest.mark.parametrize("sms", [None, 5, 1000])
 def test_every_tile_is_computed_in_any_order(monkeypatch, heads_together, sms):
-    monkeypatch.setattr(fmha, "count_sms", lambda: sms)
+    monkeypatch.setattr(_attention, "count_sms", lambda: sms)
     torch.manual_seed(0)
     q, k, v = (randn(2, 2, 40, 64) for _ in range(3))
     config = FmhaConfig(tile_m=16, tile_n=16, heads_together=heads_together, persistent=sms is not None)
@@ -50,12 +50,12 @@ def test_every_tile_is_computed_in_any_order(monkeypatch, heads_together, sms):
 
 
 def test_persistent_blocks_fill_the_gpu(monkeypatch):
-    monkeypatch.setattr(fmha, "count_sms", lambda: 132)
+    monkeypatch.setattr(_attention, "count_sms", lambda: 132)
     config = FmhaConfig(tile_m=128, tile_n=128)
-    assert fmha.count_blocks(4096, config) == 4096
-    assert fmha.count_blocks(4096, replace(config, persistent=True)) == 132
-    assert fmha.count_blocks(4096, replace(config, persistent=True, occupancy=2)) == 264
-    assert fmha.count_blocks(7, replace(config, persistent=True)) == 7
+    assert _attention.count_blocks(4096, config) == 4096
+    assert _attention.count_blocks(4096, replace(config, persistent=True)) == 132
+    assert _attention.count_blocks(4096, replace(config, persistent=True, occupancy=2)) == 264
+    assert _attention.count_blocks(7, replace(config, persistent=True)) == 7
 
 
 # -- 8-bit floats -----------------------------------------------------------------------------------
@@ -65,22 +65,22 @@ def test_persistent_blocks_fill_the_gpu(monkeypatch):
 def test_values_are_transposed_unless_they_come_that_way(dtype):
     v = randn(2, 3, 133, 64, dtype=dtype)
     with interpreting("sm_90"):
-        contiguous = fmha.make_keys_contiguous(v)
+        contiguous = _attention.make_keys_contiguous(v)
     assert contiguous.stride(2) == 1
     assert contiguous.shape == v.shape
     # TMA wants strides in multiples of 16 bytes.
     assert [stride % 16 for stride in contiguous.stride()] == [0, 0, 1, 0]
     assert torch.equal(contiguous.float(), v.float())
-    assert fmha.make_keys_contiguous(contiguous) is contiguous
+    assert _attention.make_keys_contiguous(contiguous) is contiguous
     # Keys beside each other, but in rows of 133 bytes.
     with interpreting("sm_90"):
-        aligned = fmha.make_keys_contiguous(v.transpose(2, 3).contiguous().transpose(2, 3))
+        aligned = _attention.make_keys_contiguous(v.transpose(2, 3).contiguous().transpose(2, 3))
     assert aligned.stride() == contiguous.stride()
     assert torch.equal(aligned.float(), v.float())
 
 
 def test_headroom_is_as_far_as_the_formats_go():
-    for dtype, headroom in fmha.HEADROOM.items():
+    for dtype, headroom in _attention.HEADROOM.items():
         assert math.log2(FORMATS[dtype].max_finite) - 1 < headroom <= math.log2(FORMATS[dtype].max_finite)
 
 
@@ -111,6 +111,13 @@ def test_out_dtype_is_checked_and_taken():
     assert fmha.fmha(q, q[:, :, :0], q[:, :, :0], out_dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("causal", [None, 1, torch.tensor(True)])
+def test_mask_is_on_or_off(causal):
+    q = torch.zeros(1, 1, 2, 64, dtype=torch.float16)
+    with pytest.raises(TypeError, match=f"^fmha: causal must be a bool, got {type(causal).__name__}$"):
+        fmha.fmha(q, q, q, causal=causal)
+
+
 def test_work_in_8_bits():
     params: dict[str, Any] = {"b": 2, "h": 4, "h_kv": 2, "m": 100, "n": 50, "d": 128, "causal": False}
     same = fmha.work(**params, dtype="float8_e5m2")
@@ -126,7 +133,7 @@ def test_work_in_8_bits():
 def test_every_architecture_has_a_configuration(arch):
     for head_dim, causal, itemsize in itertools.product(fmha.HEAD_DIMS, (False, True), (1, 2)):
         config = fmha.choose_config(arch, head_dim=head_dim, causal=causal, itemsize=itemsize, keys=1024)
-        assert config.tile_m >= fmha.MIN_TILE_M
+        assert config.tile_m >= _attention.MIN_TILE_M
         # Only Hopper's tensor cores care where V's keys are.
         assert config.transpose_v == (arch == "sm_90" and itemsize == 1)
 

@@ -4,8 +4,10 @@ import itertools
 
 import pytest
 
-from kernels import mla
+from kernels import _attention, mla
+from kernels.fmha import FmhaConfig
 from pytest_cutile import Work
+from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
 
@@ -40,6 +42,9 @@ def operands(b=1, h=2, m=3, n=5, **changes):
         ({"v": half(2, 5, 128)}, ValueError, r"v must be \[1, 2, 5, 128\], but is \[2, 5, 128\]"),
         ({"scale": 0.0}, ValueError, "scale must be a positive number, got 0.0"),
         ({"scale": float("inf")}, ValueError, "scale must be a positive number, got inf"),
+        ({"scale": 1e-46}, ValueError, "scale must be 8.15e-39 to .* got 1e-46"),
+        ({"scale": torch.tensor(0.1)}, TypeError, "scale must be a number, got Tensor"),
+        ({"causal": None}, TypeError, "causal must be a bool, got NoneType"),
         ({"out_dtype": torch.float32}, TypeError, "out_dtype must be q's torch.float16, .* got"),
     ],
 )  # fmt: skip
@@ -51,6 +56,16 @@ def test_mla_says_what_is_wrong(changes, error, message):
 def test_nothing_is_launched_for_nothing():
     assert mla.mla(**operands(m=0)).shape == (1, 2, 0, 128)
     assert torch.equal(mla.mla(**operands(n=0)), torch.zeros(1, 2, 3, 128, dtype=torch.float16))
+
+
+def test_persistent_blocks_compute_every_tile(monkeypatch):
+    monkeypatch.setattr(_attention, "count_sms", lambda: 3)
+    torch.manual_seed(0)
+    made = {name: torch.randn(t.shape).half() for name, t in operands(b=2, m=40, n=20).items()}
+    with interpreting("sm_90"):
+        o = mla.mla(**made, config=FmhaConfig(tile_m=16, tile_n=16, persistent=True))
+    expected = mla.reference(**{name: t.double() for name, t in made.items()})
+    torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
 
 
 @pytest.mark.parametrize(("m", "n"), [(7, 7), (7, 4), (4, 7)])

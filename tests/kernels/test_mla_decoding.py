@@ -66,6 +66,8 @@ def case_of(name):
         ({"kv": ones(2, 5, 256)}, ValueError, r"kv must be \[2, 5, 128\], but is \[2, 5, 256\]"),
         ({"kpe": ones(2, 6, 64)}, ValueError, r"kv has 5 keys, so kpe must be \[2, 5, 64\], but is"),
         ({"scale": 0.0}, ValueError, "scale must be a positive number, got 0.0"),
+        ({"scale": 1e-46}, ValueError, "scale must be 8.15e-39 to .* got 1e-46"),
+        ({"scale": None}, TypeError, "scale must be a number, got NoneType"),
         ({"scale": math.nan}, ValueError, "scale must be a positive number, got nan"),
         (
             {

@@ -5,7 +5,8 @@ import math
 import cuda.tile as ct
 import pytest
 
-from kernels._online_softmax import LOG2_E, add_scores, finish_softmax, start_softmax
+from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
+from kernels._tiles import LOG2_E
 from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
@@ -71,3 +72,62 @@ def test_parts_of_the_keys_give_the_whole(operands):
     merged = sum(w * o for w, (o, _) in zip(weights, parts, strict=True)) / sum(weights)
     seen = [row for row in range(ROWS) if row != HIDDEN]
     torch.testing.assert_close(merged[seen], whole[seen])
+
+
+# -- range ------------------------------------------------------------------------------------------
+
+
+def near(size):
+    """Return scores that are `size` or `-size`, row by row, in units of base 2, give or take a few."""
+    torch.manual_seed(0)
+    signs = torch.tensor([1.0, -1.0]).repeat(ROWS // 2)[:, None]
+    return size / (0.7 * LOG2_E) * signs + torch.randn(ROWS, KEYS) * 2
+
+
+@pytest.mark.parametrize("headroom", [0.0, 8.0, 15.0])
+@pytest.mark.parametrize("exponent", [11, 16, 20])
+def test_weights_are_as_precise_as_the_range_says(exponent, headroom):
+    """Of all keys at once, and of two parts, whose lse are rounded."""
+    s, v = near(2.0**exponent), torch.randn(KEYS, D)
+    error = 2.0 ** (exponent - 23)
+    weights = (s.double() * 0.7).softmax(1)
+    limit = error * (weights @ v.double().abs()) + 1e-6
+    o, lse = run(s, v, headroom=headroom)
+    assert bool(((o - weights @ v.double()).abs() <= limit).all())
+    expected_lse = (s.double() * 0.7).logsumexp(1, keepdim=True) * LOG2_E
+    assert (lse - expected_lse).abs().max() <= error
+
+    half = KEYS // 2
+    first, rest = s.clone(), s.clone()
+    first[:, half:], rest[:, :half] = -math.inf, -math.inf
+    outputs, lses = zip(*(run(part, v, headroom=headroom) for part in (first, rest)), strict=True)
+    share = torch.softmax(torch.cat(lses, 1).double() * math.log(2), 1)
+    merged = share[:, :1] * outputs[0] + share[:, 1:] * outputs[1]
+    assert bool(((merged - weights @ v.double()).abs() <= limit).all())
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 1e-37, 1e38, 2.0**-126])
+def test_scale_of_a_normal_float32_is_taken(scale):
+    scale_log2 = check_scale("any", scale)
+    assert scale_log2 == scale * LOG2_E
+    assert 2.0**-126 <= torch.tensor(scale_log2, dtype=torch.float32) < math.inf
+
+
+@pytest.mark.parametrize("scale", [1e-46, 8e-39, 2.4e38, 1e300, 10**400])
+def test_scale_that_float32_does_not_hold_is_refused(scale):
+    with pytest.raises(
+        ValueError, match=r"^any: scale must be 8.15e-39 to 2.36e\+38, got .*: .* a normal float32$"
+    ):
+        check_scale("any", scale)
+
+
+@pytest.mark.parametrize("scale", [0, -0.1, math.nan, math.inf])
+def test_scale_that_is_not_positive_is_refused(scale):
+    with pytest.raises(ValueError, match=f"^any: scale must be a positive number, got {scale}$"):
+        check_scale("any", scale)
+
+
+@pytest.mark.parametrize("scale", [None, True, "0.1", 1j, torch.tensor(0.1)])
+def test_scale_that_is_no_number_is_refused(scale):
+    with pytest.raises(TypeError, match=f"^any: scale must be a number, got {type(scale).__name__}$"):
+        check_scale("any", scale)
