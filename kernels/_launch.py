@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import operator
+from numbers import Real
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -10,6 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 ConfigT = TypeVar("ConfigT")
+
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121")
+"""What kernels have configurations for."""
 
 
 def device_arch() -> str:
@@ -87,3 +92,37 @@ def check_tensors(
             raise ValueError(
                 f"{kernel}: {name} is on {tensor.device}, but {first_name} is on {first.device}; move one"
             )
+
+
+def check_config(kernel: str, config: object, kind: type) -> None:
+    """Check that `config` is None or a `kind`.
+
+    Raises:
+        TypeError: It is another kernel's configuration, or none at all.
+    """
+    if config is not None and not isinstance(config, kind):
+        raise TypeError(f"{kernel}: config must be a {kind.__name__}, got {type(config).__name__}")
+
+
+def check_integer(kernel: str, name: str, value: SupportsIndex) -> int:
+    """Return `value` as an int; NumPy's integers are fine.
+
+    Raises:
+        TypeError: It is no integer: a bool hides a mistake, and to read a tensor would wait for the GPU.
+    """
+    import torch
+
+    if isinstance(value, (bool, torch.Tensor)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{kernel}: {name} must be an integer, got {type(value).__name__}")
+    return operator.index(value)
+
+
+def check_number(kernel: str, name: str, value: SupportsFloat) -> float:
+    """Return `value` as a float; integers and NumPy's numbers are fine.
+
+    Raises:
+        TypeError: It is no real number: a bool hides a mistake, and to read a tensor would wait for the GPU.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{kernel}: {name} must be a number, got {type(value).__name__}")
+    return float(value)

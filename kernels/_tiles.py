@@ -38,6 +38,15 @@ def swizzle(block: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, 
     return first_row + inside % height, inside // height
 
 
+def is_full(index: int, size: int, TILE: int) -> bool:
+    """Return whether the `index`-th tile of `TILE` elements does not stick out of an axis of `size`.
+
+    Where the tile ends, `(index + 1) * TILE`, may be 2^31 when `size` still has 32 bits. Overflowed, it would
+    be inside.
+    """
+    return index < size // TILE
+
+
 def load_tile(
     X: ct.Array,
     index: tuple[int, ...],

@@ -30,7 +30,7 @@ from kernels._gemm import (
     multiply_along_k,
     with_hints,
 )
-from kernels._launch import check_tensors, count_sms, device_arch
+from kernels._launch import check_config, check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -195,6 +195,7 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
     import torch
 
     check_tensors("bmm", {"a": a, "b": b}, dtypes=("float16", "bfloat16"))
+    check_config("bmm", config, GemmConfig)
     for name, operand in (("a", a), ("b", b)):
         if operand.ndim != 3:  # noqa: PLR2004
             raise ValueError(f"bmm: {name} must be a batch of matrices, got shape {list(operand.shape)}")

@@ -31,8 +31,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, device_arch, next_power_of_2
-from kernels._tiles import load_tile
+from kernels._launch import (
+    ARCHITECTURES,
+    check_config,
+    check_integer,
+    check_number,
+    check_tensors,
+    device_arch,
+    next_power_of_2,
+)
+from kernels._tiles import is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -78,9 +86,7 @@ class DropoutConfig:
 # tiles were slower.
 _MEASURED = DropoutConfig()
 # Not measured, except on sm_90.
-CONFIGS = dict.fromkeys(
-    ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _MEASURED
-)
+CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIG = _MEASURED
 """For architectures that are not in the table."""
 
@@ -156,7 +162,7 @@ def dropout_kernel(
 ) -> None:
     """Compute one tile, of which the last may stick out."""
     tile = ct.bid(0)
-    if (tile + 1) * TILE <= X.shape[0]:
+    if is_full(tile, X.shape[0], TILE):
         drop_tile(X, Y, tile, seed_low, seed_high, threshold, scale, TILE, True)
     else:
         drop_tile(X, Y, tile, seed_low, seed_high, threshold, scale, TILE, False)
@@ -199,16 +205,18 @@ def dropout(
         Same shape, dtype and device, contiguous.
 
     Raises:
-        TypeError: Not a tensor, a dtype that is not supported, or a seed that is no integer.
+        TypeError: Not a tensor, a dtype that is not supported, a `p` that is no number or a `seed` that is no
+            integer, another kernel's configuration.
         ValueError: `p` or `seed` out of range, or 2^31 elements or more.
     """
     import torch
 
     check_tensors("dropout", {"x": x}, dtypes=("float16", "bfloat16", "float32"))
+    check_config("dropout", config, DropoutConfig)
+    p = check_number("dropout", "p", p)
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p must be a probability between 0 and 1, got {p}")
-    if not isinstance(seed, int):
-        raise TypeError(f"dropout: seed must be an integer, got {type(seed).__name__}")
+    seed = check_integer("dropout", "seed", seed)
     if not 0 <= seed < 2**64:
         raise ValueError(f"dropout: seed must be in [0, 2^64), got {seed}")
     if x.numel() > MAX_ELEMENTS:

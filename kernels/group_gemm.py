@@ -34,6 +34,7 @@ Source: the tiled product of `kernels.matmul`; one launch for all groups is that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,18 +44,19 @@ import cuda.tile as ct
 from kernels._gemm import (
     GemmConfig,
     choose_fit,
+    choose_out_dtype,
     copy_k_major,
     count_blocks,
     count_tiles,
     multiply_along_k,
     with_hints,
 )
-from kernels._launch import check_tensors, count_sms, device_arch
+from kernels._launch import check_config, check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
 
@@ -288,6 +290,7 @@ def group_gemm(
 
     Args:
         a: One `[M_g, K_g]` per group, all float16, bfloat16, float8_e4m3fn or float8_e5m2; any strides.
+            cuTile has 8-bit floats on sm_90 and newer only.
         b: One `[K_g, N_g]` per group, same dtype and device, any strides; 8-bit floats are fastest with the
             strides of a transposed matrix, because that is how tensor cores take them.
         transpose_b: Whether the matrices of `b` are `[N_g, K_g]` instead. They are read as they lie.
@@ -302,24 +305,25 @@ def group_gemm(
         One `[M_g, N_g]` per group, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
+        TypeError: Not lists of tensors, dtypes that differ or that are not supported, another kernel's
+            configuration.
         ValueError: Lists of different length; not matrices, inner sizes or devices that differ.
     """
     import torch
 
+    for name, matrices in (("a", a), ("b", b)):
+        if not isinstance(matrices, Sequence):
+            raise TypeError(
+                f"group_gemm: {name} must be a list of matrices, one per group, got {type(matrices).__name__}"
+            )
+    check_config("group_gemm", config, GroupGemmConfig)
     if len(a) != len(b):
         raise ValueError(f"group_gemm: a has {len(a)} matrices, but b has {len(b)}; a group is one of each")
     if not a:
         return []
     _check(a, b, transpose_b=transpose_b)
     dtype = a[0].dtype
-    is_fp8 = str(dtype).removeprefix("torch.") in FP8
-    out_dtype = out_dtype or (torch.bfloat16 if is_fp8 else dtype)
-    if out_dtype not in (allowed := {torch.float16, torch.bfloat16, torch.float32, dtype}):
-        raise TypeError(
-            f"group_gemm: out_dtype is {out_dtype}; for operands of {dtype} supported are "
-            f"{', '.join(sorted(map(str, allowed)))}"
-        )
+    out_dtype = choose_out_dtype("group_gemm", dtype, out_dtype)
     b = [matrix.T for matrix in b] if transpose_b else b
     c = [
         torch.empty((left.shape[0], right.shape[1]), dtype=out_dtype, device=left.device)
@@ -336,7 +340,7 @@ def group_gemm(
     groups.sort(key=lambda group: -group[0].shape[1])
     launches = ct.cdiv(len(groups), GROUPS_PER_LAUNCH)
     for first in range(launches):
-        _launch(groups[first::launches], use_fast_acc and is_fp8, config)
+        _launch(groups[first::launches], use_fast_acc and dtype.itemsize == 1, config)
     return c
 
 

@@ -47,6 +47,7 @@ import cuda.tile as ct
 from kernels._gemm import (
     TMA_ALIGNMENT,
     GemmConfig,
+    choose_out_dtype,
     choose_tiles,
     copy_k_major,
     count_blocks,
@@ -55,7 +56,7 @@ from kernels._gemm import (
     multiply_along_k,
     with_hints,
 )
-from kernels._launch import check_tensors, count_sms, device_arch
+from kernels._launch import check_config, check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -409,7 +410,8 @@ def matmul(
     """Multiply two matrices.
 
     Args:
-        a: `[M, K]`, float16, bfloat16, float32, float8_e4m3fn or float8_e5m2, any strides.
+        a: `[M, K]`, float16, bfloat16, float32, float8_e4m3fn or float8_e5m2, any strides. cuTile has 8-bit
+            floats on sm_90 and newer only.
         b: `[K, N]`, same dtype and device, any strides: a transposed view is as good as a matrix, and for
             8-bit floats and float32 on Hopper better.
         scale_a: One float32 on the same device that `a` is multiplied by, e.g. what its quantisation divided
@@ -425,12 +427,13 @@ def matmul(
         `[M, N]`, `out_dtype`, same device, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
+        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
         ValueError: Not matrices, inner sizes or devices that differ, scales that are not one number.
     """
     import torch
 
     check_tensors("matmul", {"a": a, "b": b}, dtypes=DTYPES)
+    check_config("matmul", config, MatmulConfig)
     for name, operand in (("a", a), ("b", b)):
         if operand.ndim != 2:  # noqa: PLR2004
             raise ValueError(f"matmul: {name} must be a matrix, got shape {list(operand.shape)}")
@@ -449,14 +452,7 @@ def matmul(
             raise ValueError(f"matmul: {name} must be one number, got shape {list(scale.shape)}")
         if scale.device != a.device:
             raise ValueError(f"matmul: {name} is on {scale.device}, but a is on {a.device}; move one")
-    is_fp8 = a.element_size() == 1
-    out_dtype = out_dtype or (torch.bfloat16 if is_fp8 else a.dtype)
-    if out_dtype not in (allowed := {torch.float16, torch.bfloat16, torch.float32, a.dtype}):
-        raise TypeError(
-            f"matmul: out_dtype is {out_dtype}; for operands of {a.dtype} supported are "
-            f"{', '.join(sorted(map(str, allowed)))}"
-        )
-    c = torch.empty((m, n), dtype=out_dtype, device=a.device)
+    c = torch.empty((m, n), dtype=choose_out_dtype("matmul", a.dtype, out_dtype), device=a.device)
     if 0 in (m, n):
         return c
     if k == 0:
@@ -479,7 +475,7 @@ def matmul(
         (
             *(a, b, c, tuple(scale.reshape(1) for scale in scales.values())),
             *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
-            *(config.store_tma, config.blocks_per_sm is not None, use_fast_acc and is_fp8),
+            *(config.store_tma, config.blocks_per_sm is not None, use_fast_acc and a.element_size() == 1),
         ),
     )
     return c

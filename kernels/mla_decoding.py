@@ -266,7 +266,8 @@ def mla_decoding(
     Args:
         q: `[B, H, D]`, float16 or bfloat16, any strides: the part of the queries without position, absorbed.
         qpe: `[B, H, 64]`, same dtype and device: their rotated part.
-        kv: `[B, N, D]`, same device, any strides; the dtype of `q`, or float8_e4m3fn or float8_e5m2.
+        kv: `[B, N, D]`, same device, any strides; the dtype of `q`, or float8_e4m3fn or float8_e5m2, which
+            cuTile has on sm_90 and newer only.
         kpe: `[B, N, 64]`, the dtype of `kv`.
         scale: Factor of the scores, greater than 0. It has no default, because it follows from the head
             dimension before the absorption, which is not seen here: 1 / sqrt(128 + 64) for DeepSeek-V2.

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k, with_hints
-from kernels._launch import check_tensors, count_sms, device_arch
+from kernels._launch import check_config, check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from kernels.moe_routing import align
 from pytest_cutile import Case, KernelSpec, Work
@@ -281,6 +281,7 @@ def moe(
     """
     import torch
 
+    check_config("moe", config, MoeConfig)
     _check(x, w1, w2, topk_weights, topk_ids)
     tokens, top_k = topk_ids.shape
     experts, hidden_size, inner = w2.shape
@@ -459,17 +460,20 @@ def work(
     top_k: int,
     dtype: str,
     skew: float = 0.0,
+    index_dtype: str = "int32",
+    weights_dtype: str = "float32",
     **_: object,
 ) -> Work:
-    """Count three products per pair; X and O are moved once, and so are the weights of experts with tokens.
+    """Count three products per pair; X, O, weights and ids are moved once, W1 and W2 of experts with tokens.
 
     Which experts those are is drawn at random: with no `skew`, their average number counts, and with any
     `top_k`, the fewest that there can be.
     """
     used = top_k if skew else count_experts(tokens, experts, top_k)
+    pair_bytes = (8 if index_dtype == "int64" else 4) + (4 if weights_dtype == "float32" else 2)
     return Work(
         flops=2.0 * tokens * top_k * 3 * hidden * inner,
-        bytes=2.0 * (used * 3 * hidden * inner + 2 * tokens * hidden) + 8.0 * tokens * top_k,
+        bytes=2.0 * (used * 3 * hidden * inner + 2 * tokens * hidden) + pair_bytes * tokens * top_k,
         dtype=dtype,
     )
 

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, device_arch, next_power_of_2
+from kernels._launch import check_config, check_integer, check_tensors, device_arch, next_power_of_2
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -199,15 +199,19 @@ def route(
         ids: `[T, top_k]`, int32.
 
     Raises:
-        TypeError: Not a tensor, or a dtype that is not supported.
-        ValueError: Not a matrix, too many experts, or `top_k` not between 1 and E.
+        TypeError: Not a tensor, a dtype that is not supported, or a `top_k` that is no integer.
+        ValueError: Not a matrix, no experts or too many, or `top_k` not between 1 and E.
     """
     import torch
 
     check_tensors("route", {"logits": logits}, dtypes=("float16", "bfloat16", "float32"))
+    check_config("route", config, RoutingConfig)
+    top_k = check_integer("route", "top_k", top_k)
     if logits.ndim != 2:  # noqa: PLR2004
         raise ValueError(f"route: logits must be [T, E], got shape {list(logits.shape)}")
     tokens, experts = logits.shape
+    if experts == 0:
+        raise ValueError(f"route: logits must be of at least one expert, got shape {list(logits.shape)}")
     if experts > MAX_EXPERTS:
         raise ValueError(f"route: logits are of {experts} experts; at most {MAX_EXPERTS} are supported")
     if not 1 <= top_k <= experts:

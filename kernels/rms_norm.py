@@ -26,13 +26,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import cuda.tile as ct
 
 from kernels._launch import (
+    ARCHITECTURES,
+    check_config,
+    check_number,
     check_tensors,
     choose_by_width,
     cut_row,
     device_arch,
     next_power_of_2,
 )
-from kernels._tiles import load_tile
+from kernels._tiles import is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -80,8 +83,8 @@ _MEASURED = {
     2: (*_NARROW, (8192, RmsNormConfig(occupancy=8, num_worker_warps=8)), (math.inf, _WIDE)),
     4: (*_NARROW, (math.inf, _WIDE)),
 }
-CONFIGS = {"sm_90": _MEASURED}
-# Not measured.
+# Not measured, except on sm_90.
+CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
@@ -157,7 +160,7 @@ def rms_norm_kernel(
     `ADD` says whether there is a residual: without it, RESIDUAL and H are stand-ins. `FULL_M` says that tiles
     fill all rows, `FULL_N` that pieces fill a row: then no load has to be checked.
     """
-    if FULL_M or (ct.bid(0) + 1) * TILE_M <= X.shape[0]:
+    if FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M):
         normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, ADD, FULL_N, FULL_N)
     else:
         normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, ADD, FULL_N, False)
@@ -204,6 +207,10 @@ def rms_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Divide each row of `x`, or of `x + residual`, by its root mean square and multiply it by `weight`.
 
+    Squares are float32, in which a sum of them overflows above 3.4e38: from values of about 1e19 on, which
+    bfloat16 and float32 hold, a row becomes zeros or NaN. With an `eps` of 0, values below about 1e-19, whose
+    squares have few digits or none, become inexact, infinite or NaN.
+
     Args:
         x: `[..., N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         weight: `[N]`, same dtype and device.
@@ -215,7 +222,7 @@ def rms_norm(
         `[..., N]`, same shape, dtype and device as `x`, contiguous; with `residual`, that and the sum.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
+        TypeError: Not tensors, dtypes that differ or that are not supported, an `eps` that is no number.
         ValueError: `weight` does not fit the last axis or `residual` the shape, N above 16384, negative
             `eps`, devices that differ.
     """
@@ -223,6 +230,7 @@ def rms_norm(
 
     tensors = {"x": x, "weight": weight} | ({} if residual is None else {"residual": residual})
     check_tensors("rms_norm", tensors, dtypes=("float16", "bfloat16", "float32"))
+    check_config("rms_norm", config, RmsNormConfig)
     if x.ndim == 0:
         raise ValueError("rms_norm: x must have at least one axis to normalise, got a scalar")
     n = x.shape[-1]
@@ -235,7 +243,12 @@ def rms_norm(
             f"rms_norm: residual must have x's shape {list(x.shape)}, but is {list(residual.shape)}"
         )
     if n > MAX_WIDTH:
-        raise ValueError(f"rms_norm: rows of {n} are too wide; at most {MAX_WIDTH} fit in one tile")
+        raise ValueError(
+            f"rms_norm: rows of {n} are too wide; at most {MAX_WIDTH} fit into a block's registers"
+        )
+    if isinstance(eps, torch.Tensor):
+        raise TypeError("rms_norm: eps must be a number, got Tensor; to add it to x, pass residual=")
+    eps = check_number("rms_norm", "eps", eps)
     if not eps >= 0:
         raise ValueError(f"rms_norm: eps must not be negative, got {eps}")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -273,7 +286,7 @@ def _launch(
             weight,
             out,
             out if h is None else h.view(-1, n),
-            float(eps),
+            eps,
             tile_m,
             tile_n,
             pieces,

@@ -33,8 +33,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, device_arch, next_power_of_2
-from kernels._tiles import load_tile
+from kernels._launch import (
+    ARCHITECTURES,
+    check_config,
+    check_integer,
+    check_tensors,
+    device_arch,
+    next_power_of_2,
+)
+from kernels._tiles import is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -86,9 +93,7 @@ _MEASURED = {
     (True, 4): _LARGE,
 }
 # Not measured, except on sm_90.
-CONFIGS = dict.fromkeys(
-    ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _MEASURED
-)
+CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
@@ -179,7 +184,7 @@ def embed(
 ) -> None:
     """Embed the `heads`-th group of heads of X, at the positions and in the batch of this block."""
     tokens, batch = ct.bid(0), ct.bid(2)
-    if (heads + 1) * TILE_H <= X.shape[1] and (tokens + 1) * TILE_S <= X.shape[2]:
+    if is_full(heads, X.shape[1], TILE_H) and is_full(tokens, X.shape[2], TILE_S):
         embed_tile(X, Y, COS, SIN, batch, heads, tokens, TILE_H, TILE_S, HALF, REST, INTERLEAVED, True)
     else:
         embed_tile(X, Y, COS, SIN, batch, heads, tokens, TILE_H, TILE_S, HALF, REST, INTERLEAVED, False)
@@ -243,13 +248,15 @@ def rope(
         q and k embedded, with the shape, dtype, device and (if they are dense) strides of q and k.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
+        TypeError: Not tensors, dtypes that differ or that are not supported, an offset that is no integer.
         ValueError: Shapes that do not fit, too few positions, a negative offset, devices that differ.
     """
     import torch
 
     check_tensors("rope", {"q": q, "k": k}, dtypes=("float16", "bfloat16"))
     check_tensors("rope", {"cos": cos, "sin": sin}, dtypes=("float16", "bfloat16", "float32"))
+    check_config("rope", config, RopeConfig)
+    offset = check_integer("rope", "offset", offset)
     if cos.dtype not in (q.dtype, torch.float32):
         raise TypeError(f"rope: cos has dtype {cos.dtype}, but q has {q.dtype}; use that or torch.float32")
     if cos.device != q.device:

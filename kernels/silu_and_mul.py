@@ -18,7 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kernels import swiglu
-from kernels._launch import check_tensors, device_arch
+from kernels._launch import check_config, check_tensors, device_arch
 from kernels.swiglu import SwigluConfig, launch_swiglu
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -62,6 +62,7 @@ def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torc
     import torch
 
     check_tensors("silu_and_mul", {"x": x}, dtypes=("float16", "bfloat16", "float32"))
+    check_config("silu_and_mul", config, SwigluConfig)
     if x.ndim == 0 or x.shape[-1] % 2:
         raise ValueError(
             f"silu_and_mul: the last axis of x holds two halves, so it must be even, got {list(x.shape)}"

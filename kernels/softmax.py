@@ -24,8 +24,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, choose_by_width, cut_row, device_arch, next_power_of_2
-from kernels._tiles import LOG2_E, load_tile
+from kernels._launch import (
+    ARCHITECTURES,
+    check_config,
+    check_tensors,
+    choose_by_width,
+    cut_row,
+    device_arch,
+    next_power_of_2,
+)
+from kernels._tiles import LOG2_E, is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -84,8 +92,8 @@ _MEASURED = {
         (math.inf, _CHUNKS),
     ),
 }
-CONFIGS = {"sm_90": _MEASURED}
-# Not measured.
+# Not measured, except on sm_90.
+CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
@@ -139,7 +147,7 @@ def softmax_rows(
 
     `FULL_M` says that tiles fill all rows, `FULL_N` that pieces fill a row: then no load has to be checked.
     """
-    if FULL_M or (ct.bid(0) + 1) * TILE_M <= X.shape[0]:
+    if FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M):
         normalise_rows(X, Y, TILE_M, TILE_N, PIECES, FULL_N)
     else:
         normalise_rows(X, Y, TILE_M, TILE_N, PIECES, False)
@@ -223,6 +231,7 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
     import torch
 
     check_tensors("softmax", {"x": x}, dtypes=("float16", "bfloat16", "float32"))
+    check_config("softmax", config, SoftmaxConfig)
     if x.ndim != 2:  # noqa: PLR2004
         raise ValueError(
             f"softmax: x must be a matrix whose rows are normalised, got shape {list(x.shape)}; reshape it"

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, device_arch, next_power_of_2
-from kernels._tiles import LOG2_E, load_tile
+from kernels._launch import ARCHITECTURES, check_config, check_tensors, device_arch, next_power_of_2
+from kernels._tiles import LOG2_E, is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ class SwigluConfig:
 # 4x4096x4096 98.8 us, bf16 8192x14336 167 us. Blocks that loop over several tiles were slower.
 _MEASURED = SwigluConfig()
 # Not measured, except on sm_90.
-CONFIGS = dict.fromkeys(
-    ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"), _MEASURED
-)
+CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIG = _MEASURED
 """For architectures that are not in the table."""
 
@@ -111,7 +109,7 @@ def swiglu_kernel(A: ct.Array, B: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_
     m, n = Y.shape
     tiles_n = ct.cdiv(n, TILE_N)
     i, j = ct.bid(0) // tiles_n, ct.bid(0) % tiles_n
-    if (i + 1) * TILE_M <= m and (j + 1) * TILE_N <= n:
+    if is_full(i, m, TILE_M) and is_full(j, n, TILE_N):
         multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True)
     else:
         multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, False)
@@ -130,10 +128,11 @@ def choose_tile(m: int, n: int, elements: int) -> tuple[int, int]:
     """Return the sides of a tile of at most `elements` for a matrix `[m, n]`.
 
     A tile that divides the row wastes nothing and is never checked, and most models' widths are multiples of
-    256 or more. Where only a very narrow tile would, the last tile of each row sticks out.
+    256 or more. Where only a very narrow tile would, the last tile of each row sticks out. A single row,
+    which is what dense tensors are, has only one last tile: it always takes the longest.
     """
     divisor = n & -n  # the largest power of two that divides n
-    tile_n = min(elements, divisor if divisor >= MIN_TILE_N else next_power_of_2(n))
+    tile_n = min(elements, divisor if m > 1 and divisor >= MIN_TILE_N else next_power_of_2(n))
     return min(elements // tile_n, next_power_of_2(m)), tile_n
 
 
@@ -171,6 +170,7 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = No
     import torch
 
     check_tensors("swiglu", {"a": a, "b": b}, dtypes=("float16", "bfloat16", "float32"))
+    check_config("swiglu", config, SwigluConfig)
     if b.shape != a.shape:
         raise ValueError(f"swiglu: b must have a's shape {list(a.shape)}, but is {list(b.shape)}")
     y = torch.empty(a.shape, dtype=a.dtype, device=a.device)

@@ -8,7 +8,7 @@ import pytest
 
 from kernels import dropout
 from pytest_cutile import Work
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.interpret import Options, interpreting
 
 torch = pytest.importorskip("torch")
 
@@ -191,7 +191,12 @@ def test_extreme_probabilities():
         (torch.ones(3), -0.1, 0, ValueError, "p must be a probability between 0 and 1, got -0.1"),
         (torch.ones(3), 1.5, 0, ValueError, "p must be a probability between 0 and 1, got 1.5"),
         (torch.ones(3), math.nan, 0, ValueError, "p must be a probability between 0 and 1, got nan"),
+        (torch.ones(3), torch.tensor(0.5), 0, TypeError, "p must be a number, got Tensor"),
+        (torch.ones(3), "0.5", 0, TypeError, "p must be a number, got str"),
+        (torch.ones(3), True, 0, TypeError, "p must be a number, got bool"),
         (torch.ones(3), 0.5, 1.0, TypeError, "seed must be an integer, got float"),
+        (torch.ones(3), 0.5, True, TypeError, "seed must be an integer, got bool"),
+        (torch.ones(3), 0.5, torch.tensor(3), TypeError, "seed must be an integer, got Tensor"),
         (torch.ones(3), 0.5, -1, ValueError, r"seed must be in \[0, 2\^64\), got -1"),
         (torch.ones(3), 0.5, 2**64, ValueError, r"seed must be in \[0, 2\^64\), got 18446744073709551616"),
         (torch.ones(1).expand(2**31), 0.5, 0, ValueError, "x has 2147483648 elements; at most 2147483647"),
@@ -200,6 +205,28 @@ def test_extreme_probabilities():
 def test_dropout_says_what_is_wrong(x, p, seed, error, message):
     with pytest.raises(error, match="^dropout: " + message):
         dropout.dropout(x, p, seed=seed)
+
+
+def test_numbers_may_be_numpys():
+    np = pytest.importorskip("numpy")
+    with interpreting("sm_90"):
+        x = torch.ones(300, device="cuda")
+        expected = dropout.dropout(x, 0.5, seed=3)
+        for integer in (np.int64, np.uint64):
+            assert torch.equal(dropout.dropout(x, np.float32(0.5), seed=integer(3)), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors:UserWarning")
+def test_the_last_of_2_31_elements_are_checked():
+    """Where the last tile ends, 2^31, has more than 32 bits."""
+    size, tile = dropout.MAX_ELEMENTS, 4096
+    last = size // tile
+    with interpreting("sm_90", Options(only_block=(last, 0, 0))):
+        # One element stands for all: what counts is which are asked for.
+        x, y = (torch.full((1,), value, device="cuda").half().expand(size) for value in (3.0, 0.0))
+        arguments = (x, y, 1, 0, 0, 2.0, tile)
+        ct.launch(torch.cuda.current_stream(), (last + 1,), dropout.dropout_kernel, arguments)
+        assert y[0] == 6.0
 
 
 def test_nothing_is_launched_for_nothing():
@@ -217,6 +244,6 @@ def test_work_equals_what_a_hand_computes():
     assert not expected
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_121", "sm_999"])
-def test_every_architecture_has_a_configuration(arch):
-    assert dropout.choose_config(arch).tile_elements >= dropout.WORDS
+def test_tiles_are_whole_counters():
+    for config in (*dropout.CONFIGS.values(), dropout.choose_config("sm_999")):
+        assert config.tile_elements % dropout.WORDS == 0

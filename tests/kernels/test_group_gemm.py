@@ -23,6 +23,17 @@ def case_of(name):
 @pytest.mark.parametrize(
     ("a", "b", "options", "error", "message"),
     [
+        (half(2, 3, 4), half(2, 4, 3), {}, TypeError, "a must be a list of matrices, .* got Tensor"),
+        ([half(2, 3)], half(1, 3, 2), {}, TypeError, "b must be a list of matrices, .* got Tensor"),
+        (None, [half(2, 3)], {}, TypeError, "a must be a list of matrices, .* got NoneType"),
+        (iter([]), [], {}, TypeError, "a must be a list of matrices, .* got list_iterator"),
+        (
+            [half(2, 3)],
+            [half(3, 2)],
+            {"out_dtype": "float16"},
+            TypeError,
+            r"out_dtype must be a torch.dtype, e\.g\. torch\.float16, got str 'float16'",
+        ),
         ([half(2, 3)], [], {}, ValueError, "a has 1 matrices, but b has 0"),
         ([half(2, 3), None], [half(3, 2)] * 2, {}, TypeError, r"a\[1\] must be a torch.Tensor, got NoneType"),
         ([half(2, 3)] * 2, [half(3, 2), torch.ones(3, 2)], {}, TypeError, r"b\[1\] has dtype torch.float32"),

@@ -6,7 +6,20 @@ import pkgutil
 import pytest
 
 import kernels
-from kernels import fmha, matmul, rms_norm, softmax
+from kernels import (
+    bmm,
+    dropout,
+    fmha,
+    group_gemm,
+    matmul,
+    moe,
+    moe_routing,
+    rms_norm,
+    rope,
+    silu_and_mul,
+    softmax,
+    swiglu,
+)
 from kernels._launch import cut_row, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
@@ -15,11 +28,12 @@ torch = pytest.importorskip("torch")
 tree_leaves = torch.utils._pytree.tree_leaves
 tree_map_only = torch.utils._pytree.tree_map_only
 
-SPECS = [
-    importlib.import_module(f"kernels.{module.name}").SPEC
+MODULES = [
+    importlib.import_module(f"kernels.{module.name}")
     for module in pkgutil.iter_modules(kernels.__path__)
     if not module.name.startswith("_")
 ]
+SPECS = [module.SPEC for module in MODULES]
 by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
 HALF = {"dtype": torch.float16}
@@ -83,6 +97,9 @@ def test_softmax_says_what_is_wrong(x, error, message):
         (torch.ones(2, 3), torch.ones(2), 1e-6, ValueError, r"weight must be \[3\], but is \[2\]"),
         (torch.ones(2, 3), torch.ones(1, 3), 1e-6, ValueError, r"weight must be \[3\], but is \[1, 3\]"),
         (torch.ones(1, 16385), torch.ones(16385), 1e-6, ValueError, "rows of 16385 are too wide"),
+        (torch.ones(2, 3), torch.ones(3), torch.ones(2, 3), TypeError, "eps must be .* Tensor; .* residual="),
+        (torch.ones(2, 3), torch.ones(3), None, TypeError, "eps must be a number, got NoneType"),
+        (torch.ones(2, 3), torch.ones(3), "1e-6", TypeError, "eps must be a number, got str"),
         (torch.ones(2, 3), torch.ones(3), -1.0, ValueError, "eps must not be negative, got -1.0"),
         (torch.ones(2, 3), torch.ones(3), float("nan"), ValueError, "eps must not be negative, got nan"),
         (torch.ones(2, 3), torch.ones(3, device="meta"), 1e-6, ValueError, "weight is on meta, but x is on"),
@@ -354,6 +371,40 @@ def test_next_power_of_2():
 )
 def test_a_row_is_cut_into_pieces_that_are_not_too_short(n, pieces):
     assert cut_row(n) == pieces
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.SPEC.name)
+def test_every_architecture_is_in_the_tables(module):
+    tuned = set(module.CONFIGS)
+    if hasattr(module, "HOPPER_CONFIGS"):
+        tuned.add("sm_90")  # which has a table of its own
+    if module.SPEC.name == "silu_and_mul":
+        tuned |= set(swiglu.CONFIGS)  # which it takes where it has none
+    nine = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"}
+    assert tuned == nine
+
+
+@pytest.mark.parametrize(
+    ("launch", "arguments", "expected"),
+    [
+        (softmax.softmax, (torch.ones(2, 3),), "SoftmaxConfig"),
+        (rms_norm.rms_norm, (torch.ones(2, 3), torch.ones(3)), "RmsNormConfig"),
+        (dropout.dropout, (torch.ones(3),), "DropoutConfig"),
+        (swiglu.swiglu, (torch.ones(3), torch.ones(3)), "SwigluConfig"),
+        (silu_and_mul.silu_and_mul, (torch.ones(4),), "SwigluConfig"),
+        (rope.rope, (torch.ones(1, 2, 3, 8, **HALF),) * 2 + (torch.ones(3, 4),) * 2, "RopeConfig"),
+        (matmul.matmul, (torch.ones(2, 3), torch.ones(3, 2)), "MatmulConfig"),
+        (bmm.bmm, (torch.ones(1, 2, 2, **HALF),) * 2, "GemmConfig"),
+        (group_gemm.group_gemm, ([], []), "GroupGemmConfig"),
+        (moe.moe, (None,) * 5, "MoeConfig"),
+        (moe_routing.route, (torch.ones(2, 3), 1), "RoutingConfig"),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_another_kernels_configuration_is_refused(launch, arguments, expected):
+    options = {"seed": 0} if launch is dropout.dropout else {}
+    with pytest.raises(TypeError, match=f": config must be a {expected}, got FmhaConfig$"):
+        launch(*arguments, config=fmha.DEFAULT_CONFIG, **options)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_121", "sm_999"])

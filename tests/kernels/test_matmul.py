@@ -53,6 +53,16 @@ def ones(*shape, dtype=torch.float8_e4m3fn, **kwargs):
             TypeError,
             r"out_dtype is torch\.int32; .* supported are torch\.bfloat16",
         ),
+        (
+            {"out_dtype": "float16"},
+            TypeError,
+            r"out_dtype must be a torch.dtype, e\.g\. torch\.float16, got str 'float16'",
+        ),
+        (
+            {"config": GemmConfig(tile_m=64, tile_n=64, tile_k=64)},
+            TypeError,
+            "config must be a MatmulConfig, got GemmConfig",
+        ),
     ],
 )
 def test_says_what_is_wrong_with_options(options, error, message):

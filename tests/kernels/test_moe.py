@@ -61,6 +61,9 @@ def test_moe_says_what_is_wrong(changed, error, message):
         ([1.0], 1, TypeError, "logits must be a torch.Tensor, got list"),
         (torch.ones(3, 4).double(), 1, TypeError, "supported are float16, bfloat16, float32"),
         (torch.ones(4), 1, ValueError, r"logits must be \[T, E\], got shape \[4\]"),
+        (torch.ones(3, 4), 2.0, TypeError, "top_k must be an integer, got float"),
+        (torch.ones(3, 4), True, TypeError, "top_k must be an integer, got bool"),
+        (torch.ones(3, 0), 1, ValueError, r"logits must be of at least one expert, got shape \[3, 0\]"),
         (torch.ones(3, 4), 0, ValueError, "top_k must be between 1 and 4, the number of experts, got 0"),
         (torch.ones(3, 4), 5, ValueError, "top_k must be between 1 and 4, the number of experts, got 5"),
         (torch.ones(1, 4097), 1, ValueError, "logits are of 4097 experts; at most 4096"),
@@ -188,6 +191,22 @@ def test_work_equals_what_a_hand_computes(spec, name, expected):
     found = spec.work_of(case_of(spec, name))
     assert (found.flops, found.dtype) == (expected.flops, expected.dtype)
     assert found.bytes == pytest.approx(expected.bytes, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("index_dtype", "weights_dtype", "pair_bytes"),
+    [
+        ("int32", "float32", 8),
+        ("int32", "float16", 6),
+        ("int64", "float32", 12),
+        ("int64", "bfloat16", 10),
+    ],
+)
+def test_work_of_moe_counts_ids_and_weights_as_they_are(index_dtype, weights_dtype, pair_bytes):
+    params = {"tokens": 3, "hidden": 4, "inner": 5, "experts": 7, "top_k": 2, "dtype": "bfloat16"}
+    found = moe.work(**params, skew=1.0, index_dtype=index_dtype, weights_dtype=weights_dtype)
+    # 2 * 3*2 * 3 * 4*5; two experts: (2 * 3*4*5 + 2 * 3*4) * 2, and 3*2 pairs
+    assert found == Work(flops=720, bytes=288 + 6 * pair_bytes, dtype="bfloat16")
 
 
 def test_experts_with_a_token_are_counted_as_often_as_they_come():

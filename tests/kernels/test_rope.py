@@ -50,6 +50,8 @@ def half(*shape, **kwargs):
             "cos has 8 angles per position, which turn 16 dimensions of 8; pass 1 to 4",
         ),
         ({"cos": half(5, 0), "sin": half(5, 0)}, ValueError, "cos has 0 angles per position"),
+        ({"offset": 1.0}, TypeError, "offset must be an integer, got float"),
+        ({"offset": True}, TypeError, "offset must be an integer, got bool"),
         ({"offset": -1}, ValueError, "offset must not be negative, got -1"),
         ({"offset": 3}, ValueError, "3 tokens from position 3 on need 6 rows of cos, but it has 5"),
         (
@@ -155,9 +157,9 @@ def test_work_equals_what_a_hand_computes():
     assert not expected
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_121", "sm_999"])
+@pytest.mark.parametrize("arch", [*rope.CONFIGS, "sm_999"])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_every_architecture_has_a_configuration(arch, interleaved):
+def test_tiles_hold_whole_heads(arch, interleaved):
     for itemsize in (2, 4):
         config = rope.choose_config(arch, interleaved=interleaved, table_itemsize=itemsize)
         assert config.tile_elements % config.tile_h == 0

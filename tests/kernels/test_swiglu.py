@@ -2,11 +2,12 @@
 
 import math
 
+import cuda.tile as ct
 import pytest
 
 from kernels import silu_and_mul, swiglu
 from pytest_cutile import Work
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.interpret import Options, interpreting
 
 torch = pytest.importorskip("torch")
 
@@ -68,10 +69,29 @@ def test_a_scalar_is_one_element():
         (4096, 100, 2048, (16, 128)),
         (3, 100, 2048, (4, 128)),
         (1, 1, 2048, (1, 1)),
+        # One row has one last tile, so its tiles need not divide it.
+        (1, 11008, 2048, (1, 2048)),
+        (1, 3 * 11008, 2048, (1, 2048)),
+        (1, 1280, 2048, (1, 2048)),
     ],
 )
 def test_tiles_divide_rows_where_they_can(m, n, elements, tile):
     assert swiglu.choose_tile(m, n, elements) == tile
+
+
+@pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors:UserWarning")
+def test_the_last_of_2_31_elements_are_checked():
+    """Where the last tile ends, 2^31, has more than 32 bits."""
+    size, tile = swiglu.MAX_INDEX - 1, 4096
+    last = size // tile
+    with interpreting("sm_90", Options(only_block=(last, 0, 0))):
+        # One element stands for all: what counts is which are asked for.
+        a, b, y = (
+            torch.full((1, 1), value, device="cuda").half().expand(1, size) for value in (20.0, 3.0, 0.0)
+        )
+        arguments = (a, b, y, 1, tile)
+        ct.launch(torch.cuda.current_stream(), (last + 1,), swiglu.swiglu_kernel, arguments)
+        assert y[0, 0] == 60.0
 
 
 @pytest.mark.parametrize("config", [swiglu.SwigluConfig(tile_bytes=256), None])
@@ -122,6 +142,11 @@ def test_references_agree_with_torch():
     torch.testing.assert_close(silu_and_mul.reference(torch.cat((a, b), 1)), expected)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_121", "sm_999"])
-def test_every_architecture_has_a_configuration(arch):
-    assert swiglu.choose_config(arch).tile_bytes >= 4 * swiglu.MIN_TILE_N
+def test_tiles_hold_the_shortest_pieces():
+    for config in (*swiglu.CONFIGS.values(), swiglu.choose_config("sm_999")):
+        assert config.tile_bytes >= 4 * swiglu.MIN_TILE_N
+
+
+def test_halves_are_cut_as_swiglu_says_where_nothing_was_measured():
+    assert swiglu.CONFIGS.keys() > silu_and_mul.CONFIGS.keys()
+    assert silu_and_mul.choose_config("sm_80", itemsize=2) == swiglu.CONFIGS["sm_80"]
