@@ -1,6 +1,7 @@
 """Mixture of experts with no GPU: argument checks, `align`, persistent blocks, work, references."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -203,8 +204,9 @@ def test_work_equals_what_a_hand_computes(spec, name, expected):
     ],
 )
 def test_work_of_moe_counts_ids_and_weights_as_they_are(index_dtype, weights_dtype, pair_bytes):
-    params = {"tokens": 3, "hidden": 4, "inner": 5, "experts": 7, "top_k": 2, "dtype": "bfloat16"}
-    found = moe.work(**params, skew=1.0, index_dtype=index_dtype, weights_dtype=weights_dtype)
+    params: dict[str, Any] = {"tokens": 3, "hidden": 4, "inner": 5, "experts": 7, "top_k": 2}
+    params |= {"dtype": "bfloat16", "skew": 1.0, "index_dtype": index_dtype, "weights_dtype": weights_dtype}
+    found = moe.work(**params)
     # 2 * 3*2 * 3 * 4*5; two experts: (2 * 3*4*5 + 2 * 3*4) * 2, and 3*2 pairs
     assert found == Work(flops=720, bytes=288 + 6 * pair_bytes, dtype="bfloat16")
 
