@@ -23,7 +23,9 @@ from typing import Any, Self
 import cuda.tile as ct
 import torch
 
+from benchmarks.interpreter_against_gpu import declared
 from pytest_cutile.compile.export import _exported
+from pytest_cutile.gates.tensors import MakeTensor
 from pytest_cutile.interpret import interpreting
 from pytest_cutile.interpret import launch as launching
 
@@ -73,17 +75,13 @@ class Parts:
 
 def time_cases(repeat: int) -> list[dict[str, Any]]:
     """Time every correctness case of kernels/."""
-    from kernels import fmha, matmul, rms_norm, softmax
-
     rows = []
-    print("kernel    case                                  first  frontend  read  again  peak MB")
-    for spec in (module.SPEC for module in (rms_norm, softmax, matmul, fmha)):
+    print(f"{'kernel':16} {'case':48}  first  frontend  read  again  peak MB")
+    for spec in declared():
         for case in spec.cases:
             if case.speed:
                 continue
-
-            def make(shape: Sequence[int], dtype: str = "float32", **_: Any) -> torch.Tensor:
-                return torch.randn(tuple(shape), device="cuda").to(getattr(torch, dtype))
+            make = MakeTensor(device="cuda", seed_text=case.name)
 
             def launch(inputs: Any, spec: Any = spec) -> Any:
                 return spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
@@ -106,14 +104,14 @@ def time_cases(repeat: int) -> list[dict[str, Any]]:
             }
             rows.append(row)
             print(
-                f"{spec.name:9} {case.name:36} {first:6.1f}  {parts.frontend:8.1f}  {parts.read:4.1f}"
+                f"{spec.name:16} {case.name:48} {first:6.1f}  {parts.frontend:8.1f}  {parts.read:4.1f}"
                 f"  {again:5.1f}  {row['peak_mb']:7.0f}",
                 flush=True,
             )
     for name in sorted({row["kernel"] for row in rows}):
         mine = [row for row in rows if row["kernel"] == name]
         first, again = (sum(row[key] for row in mine) for key in ("first_ms", "again_ms"))
-        print(f"{name:9} {len(mine)} cases: {first:.0f} ms first, {again:.0f} ms again")
+        print(f"{name:16} {len(mine)} cases: {first:.0f} ms first, {again:.0f} ms again")
     return rows
 
 
