@@ -7,7 +7,6 @@ launcher takes its grid, its hints and its constants from here.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
@@ -180,12 +179,6 @@ def transpose_kernel(V: ct.Array, T: ct.Array, TILE_N: ConstInt, D: ConstInt) ->
 
 TRANSPOSED_ROWS = 128
 """Rows per block of the kernel that transposes V. Not measured."""
-
-
-@cache
-def kernel_for(kernel: Any, config: FmhaConfig) -> Any:
-    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(occupancy=config.occupancy, num_worker_warps=config.num_worker_warps)
 
 
 def count_blocks(tiles: int, config: FmhaConfig) -> int:

@@ -11,9 +11,8 @@ nothing at run time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import cuda.tile as ct
 
@@ -89,16 +88,6 @@ def choose_out_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype | N
             f"{', '.join(sorted(map(str, allowed)))}"
         )
     return out_dtype
-
-
-@cache
-def with_hints(kernel: Any, config: GemmConfig) -> Any:
-    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(
-        occupancy=config.occupancy,
-        num_ctas=config.num_ctas,
-        num_worker_warps=config.num_worker_warps,
-    )
 
 
 def count_tiles(m: int, n: int, config: GemmConfig) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
 from numbers import Real
-from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +31,24 @@ def count_sms() -> int:
     import torch
 
     return torch.cuda.get_device_properties().multi_processor_count
+
+
+HINTS = ("occupancy", "num_worker_warps", "num_ctas")
+"""What a configuration may hold of the compiler's hints; None leaves one to the compiler."""
+
+
+def with_hints(kernel: Any, config: object) -> Any:
+    """Return `kernel` with the hints among `config`'s fields; the same object for the same hints.
+
+    Each object has a JIT cache of its own.
+    """
+    return replace_hints(kernel, **{name: getattr(config, name) for name in HINTS if hasattr(config, name)})
+
+
+@cache
+def replace_hints(kernel: Any, **hints: int | None) -> Any:
+    """Return `kernel` with these hints, the same object each time."""
+    return kernel.replace_hints(**hints)
 
 
 def next_power_of_2(n: int) -> int:

@@ -32,12 +32,12 @@ Synchronization".
 from __future__ import annotations
 
 import math
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import next_power_of_2
+from kernels._launch import next_power_of_2, replace_hints
 
 if TYPE_CHECKING:
     import torch
@@ -153,13 +153,6 @@ def merge_kernel(
     ct.store(O, (row, column), o.astype(O.dtype), allow_tma=False)
 
 
-@cache
-def _merge_kernel() -> Any:
-    """Return the kernel with its hints; cached, because each object has its own JIT cache."""
-    # Small blocks find a place beside those that still run.
-    return merge_kernel.replace_hints(num_worker_warps=4, occupancy=8)
-
-
 def merge_parts(
     parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, parts_at_a_time: int, dependent: bool
 ) -> None:
@@ -184,7 +177,8 @@ def merge_parts(
     ct.launch(
         torch.cuda.current_stream(),
         (rows, ct.cdiv(d, tile_d)),
-        _merge_kernel(),
+        # Small blocks find a place beside those that still run.
+        replace_hints(merge_kernel, num_worker_warps=4, occupancy=8),
         (
             *(parts.view(rows, splits, d), lse.view(rows, splits), o.view(rows, d)),
             *(pow2, tile_s, tile_d, dependent),

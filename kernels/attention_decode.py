@@ -24,12 +24,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, choose_by_width, count_sms, device_arch, next_power_of_2
+from kernels._launch import (
+    check_tensors,
+    choose_by_width,
+    count_sms,
+    device_arch,
+    next_power_of_2,
+    with_hints,
+)
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
 from kernels._split_kv import check_grid, choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
@@ -193,15 +199,6 @@ def attention_decode_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(config: AttentionDecodeConfig) -> Any:
-    """Return the kernel with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return attention_decode_kernel.replace_hints(
-        occupancy=config.occupancy,
-        num_worker_warps=config.num_worker_warps,
-    )
-
-
 def attention_decode(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -283,7 +280,7 @@ def attention_decode(
     ct.launch(
         torch.cuda.current_stream(),
         (splits, row_tiles, b),
-        _kernel_for(config),
+        with_hints(attention_decode_kernel, config),
         (
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),

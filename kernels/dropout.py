@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
@@ -39,6 +38,7 @@ from kernels._launch import (
     check_tensors,
     device_arch,
     next_power_of_2,
+    with_hints,
 )
 from kernels._tiles import is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
@@ -171,12 +171,6 @@ def dropout_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(occupancy: int | None, warps: int) -> Any:
-    """Return the kernel with these compiler hints; cached, because each object has its own JIT cache."""
-    return dropout_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
-
-
 def _as_int32(word: int) -> int:
     """Return the signed integer with the 32 bits of `word`: what a kernel takes."""
     return word - 2**32 if word >= 2**31 else word
@@ -231,7 +225,7 @@ def dropout(
     ct.launch(
         torch.cuda.current_stream(),
         (ct.cdiv(n, tile),),
-        _kernel_for(config.occupancy, config.num_worker_warps),
+        with_hints(dropout_kernel, config),
         (
             x.reshape(-1),
             y.view(-1),

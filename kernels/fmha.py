@@ -53,12 +53,15 @@ from kernels._attention import (
     check_out_dtype,
     constants_of,
     count_blocks,
-    kernel_for,
     make_keys_contiguous,
     order_tiles,
 )
 from kernels._gemm import for_each_tile
-from kernels._launch import check_tensors, device_arch
+from kernels._launch import (
+    check_tensors,
+    device_arch,
+    with_hints,
+)
 from kernels._online_softmax import check_scale
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -308,7 +311,7 @@ def fmha(
     ct.launch(
         torch.cuda.current_stream(),
         (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
-        kernel_for(fmha_kernel, config),
+        with_hints(fmha_kernel, config),
         (q, k, v, o, scale_log2, d, h // h_kv, *constants_of(config, q, n, causal=causal)),
     )
     return o

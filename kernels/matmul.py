@@ -54,9 +54,14 @@ from kernels._gemm import (
     count_tiles,
     for_each_tile,
     multiply_along_k,
+)
+from kernels._launch import (
+    check_config,
+    check_tensors,
+    count_sms,
+    device_arch,
     with_hints,
 )
-from kernels._launch import check_config, check_tensors, count_sms, device_arch
 from kernels._tiles import swizzle
 from pytest_cutile import Case, KernelSpec, Work
 

@@ -31,12 +31,15 @@ from kernels._attention import (
     check_out_dtype,
     constants_of,
     count_blocks,
-    kernel_for,
     make_keys_contiguous,
     order_tiles,
 )
 from kernels._gemm import for_each_tile
-from kernels._launch import check_tensors, device_arch
+from kernels._launch import (
+    check_tensors,
+    device_arch,
+    with_hints,
+)
 from kernels._online_softmax import check_scale
 from kernels.fmha import ITEMSIZE, SHORT, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
 from pytest_cutile import Case, KernelSpec, Work
@@ -219,7 +222,7 @@ def mla(
     ct.launch(
         torch.cuda.current_stream(),
         (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
-        kernel_for(mla_kernel, config),
+        with_hints(mla_kernel, config),
         (
             *(q, q_pe, k, k_pe, v, o, scale_log2, HEAD_DIM, ROPE_DIM),
             *constants_of(config, q, n, causal=causal),

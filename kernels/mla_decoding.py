@@ -32,12 +32,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_tensors, choose_by_width, count_sms, device_arch, next_power_of_2
+from kernels._launch import (
+    check_tensors,
+    choose_by_width,
+    count_sms,
+    device_arch,
+    next_power_of_2,
+    with_hints,
+)
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
 from kernels._split_kv import check_grid, choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
@@ -239,16 +245,6 @@ def mla_decoding_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(config: MlaDecodingConfig) -> Any:
-    """Return the kernel with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return mla_decoding_kernel.replace_hints(
-        occupancy=config.occupancy,
-        num_worker_warps=config.num_worker_warps,
-        num_ctas=config.num_ctas,
-    )
-
-
 def mla_decoding(
     q: torch.Tensor,
     qpe: torch.Tensor,
@@ -342,7 +338,7 @@ def mla_decoding(
     ct.launch(
         torch.cuda.current_stream(),
         (splits, head_tiles, b),
-        _kernel_for(config),
+        with_hints(mla_decoding_kernel, config),
         (
             *(q, qpe, kv, kpe, parts.view(b, h, splits, d), lse),
             *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),

@@ -36,8 +36,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k, with_hints
-from kernels._launch import check_config, check_tensors, count_sms, device_arch
+from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k
+from kernels._launch import (
+    check_config,
+    check_tensors,
+    count_sms,
+    device_arch,
+    with_hints,
+)
 from kernels._tiles import swizzle
 from kernels.moe_routing import align
 from pytest_cutile import Case, KernelSpec, Work

@@ -30,12 +30,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import check_config, check_integer, check_tensors, device_arch, next_power_of_2
+from kernels._launch import (
+    check_config,
+    check_integer,
+    check_tensors,
+    device_arch,
+    next_power_of_2,
+    with_hints,
+)
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -177,12 +183,6 @@ def place_kernel(
 # -- launchers --------------------------------------------------------------------------------------
 
 
-@cache
-def _with_hints(kernel: Any, config: RoutingConfig) -> Any:
-    """Return `kernel` with `config`'s compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(num_worker_warps=config.num_worker_warps)
-
-
 def route(
     logits: torch.Tensor, top_k: int, *, renormalize: bool = False, config: RoutingConfig | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -227,7 +227,7 @@ def route(
     ct.launch(
         torch.cuda.current_stream(),
         (ct.cdiv(tokens, tile_t),),
-        _with_hints(route_kernel, config),
+        with_hints(route_kernel, config),
         (logits, weights, ids, tile_t, tile_e, top_k, next_power_of_2(top_k), renormalize),
     )
     return weights, ids
@@ -281,11 +281,11 @@ def align(
     )
     step = min(config.align_pairs, next_power_of_2(pairs))
     stream = torch.cuda.current_stream()
-    ct.launch(stream, (experts,), _with_hints(count_kernel, config), (flat, counts, step))
+    ct.launch(stream, (experts,), with_hints(count_kernel, config), (flat, counts, step))
     ct.launch(
         stream,
         (experts,),
-        _with_hints(place_kernel, config),
+        with_hints(place_kernel, config),
         (
             flat,
             counts,

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import cuda.tile as ct
 
@@ -34,6 +33,7 @@ from kernels._launch import (
     cut_row,
     device_arch,
     next_power_of_2,
+    with_hints,
 )
 from kernels._tiles import is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
@@ -169,12 +169,6 @@ def rms_norm_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(occupancy: int | None, warps: int) -> Any:
-    """Return the kernel with these compiler hints; cached, because each object has its own JIT cache."""
-    return rms_norm_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
-
-
 @overload
 def rms_norm(
     x: torch.Tensor,
@@ -279,7 +273,7 @@ def _launch(
     ct.launch(
         torch.cuda.current_stream(),
         (ct.cdiv(m, tile_m),),
-        _kernel_for(config.occupancy, config.num_worker_warps),
+        with_hints(rms_norm_kernel, config),
         (
             rows,
             rows if residual is None else residual.reshape(-1, n),

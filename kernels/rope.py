@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
@@ -40,6 +39,7 @@ from kernels._launch import (
     check_tensors,
     device_arch,
     next_power_of_2,
+    with_hints,
 )
 from kernels._tiles import is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
@@ -215,12 +215,6 @@ def rope_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(occupancy: int | None, warps: int) -> Any:
-    """Return the kernel with these compiler hints; cached, because each object has its own JIT cache."""
-    return rope_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
-
-
 def rope(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -303,7 +297,7 @@ def rope(
     ct.launch(
         torch.cuda.current_stream(),
         (ct.cdiv(tokens, tile_s), ct.cdiv(heads, tile_h) + ct.cdiv(k.shape[1], tile_h), batch),
-        _kernel_for(config.occupancy, config.num_worker_warps),
+        with_hints(rope_kernel, config),
         (
             q,
             k,

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
@@ -32,6 +31,7 @@ from kernels._launch import (
     cut_row,
     device_arch,
     next_power_of_2,
+    with_hints,
 )
 from kernels._tiles import LOG2_E, is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
@@ -206,12 +206,6 @@ def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(kernel: Any, occupancy: int | None, warps: int) -> Any:
-    """Return `kernel` with these compiler hints; cached, because each object has its own JIT cache."""
-    return kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
-
-
 def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Tensor:
     """Normalise the rows of a matrix so that each sums to one.
 
@@ -252,7 +246,7 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
     else:
         kernel, blocks = softmax_chunks, m
         arguments = (x, y, config.chunk, n % config.chunk == 0)
-    kernel = _kernel_for(kernel, config.occupancy, config.num_worker_warps)
+    kernel = with_hints(kernel, config)
     ct.launch(torch.cuda.current_stream(), (blocks,), kernel, arguments)
     return y
 

@@ -18,12 +18,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import ARCHITECTURES, check_config, check_tensors, device_arch, next_power_of_2
+from kernels._launch import (
+    ARCHITECTURES,
+    check_config,
+    check_tensors,
+    device_arch,
+    next_power_of_2,
+    with_hints,
+)
 from kernels._tiles import LOG2_E, is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -118,12 +124,6 @@ def swiglu_kernel(A: ct.Array, B: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_
 # -- launcher ---------------------------------------------------------------------------------------
 
 
-@cache
-def _kernel_for(occupancy: int | None, warps: int) -> Any:
-    """Return the kernel with these compiler hints; cached, because each object has its own JIT cache."""
-    return swiglu_kernel.replace_hints(occupancy=occupancy, num_worker_warps=warps)
-
-
 def choose_tile(m: int, n: int, elements: int) -> tuple[int, int]:
     """Return the sides of a tile of at most `elements` for a matrix `[m, n]`.
 
@@ -147,7 +147,7 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
     ct.launch(
         torch.cuda.current_stream(),
         (ct.cdiv(m, tile_m) * ct.cdiv(n, tile_n),),
-        _kernel_for(config.occupancy, config.num_worker_warps),
+        with_hints(swiglu_kernel, config),
         (a, b, y, tile_m, tile_n),
     )
 
