@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     check_tensors,
     choose_by_width,
@@ -366,7 +367,7 @@ def _case(
     layout: str = "heads_outside",
     speed: bool = False,
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+    short = SHORT[dtype]
     params = {"b": b, "h": h, "h_kv": h_kv, "n": n, "d": d, "dtype": dtype, "layout": layout}
     suffix = "" if layout == "heads_outside" else f"-{layout}"
     return Case(name=f"{short}-{b}x{h}_{h_kv}x{n}x{d}{suffix}", params=params, speed=speed)

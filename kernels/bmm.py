@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._gemm import (
     GemmConfig,
     choose_tiles,
@@ -302,7 +303,7 @@ def _case(
     shared: str = "",
     speed: bool = False,
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+    short = SHORT[dtype]
     name = f"{short}-{batch}x{m}x{n}x{k}"
     name += f"-transposed_{transposed}" * bool(transposed) + f"-shared_{shared}" * bool(shared)
     sizes = {"batch": batch, "m": m, "n": n, "k": k}

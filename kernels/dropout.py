@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -317,7 +318,7 @@ def _case(
     transposed: bool = False,
     speed: bool = False,
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    short = SHORT[dtype]
     name = f"{short}-{'x'.join(map(str, shape))}-p{p:g}" + "-transposed" * transposed
     params = {"shape": shape, "dtype": dtype, "p": p, "seed": seed, "transposed": transposed}
     return Case(name=name, params=params, speed=speed)

@@ -56,6 +56,7 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
+from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_tensors,
@@ -74,9 +75,8 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 ConstFloat: TypeAlias = ct.Constant[float]
 
-SHORT = {"float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
-"""The dtypes that are supported, and what the cases' names call them."""
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+"""The dtypes that are supported, and their bytes."""
 HEAD_DIMS = (64, 128, 256)
 
 
@@ -273,7 +273,7 @@ def fmha(
     """
     import torch
 
-    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=tuple(SHORT))
+    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=tuple(ITEMSIZE))
     for name, operand in (("q", q), ("k", k), ("v", v)):
         if operand.ndim != 4:  # noqa: PLR2004
             raise ValueError(

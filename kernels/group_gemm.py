@@ -41,7 +41,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import FP8, SHORT
 from kernels._gemm import (
+    COPY_FROM,
     GemmConfig,
     choose_fit,
     choose_out_dtype,
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
-FP8 = ("float8_e4m3fn", "float8_e5m2")
 DTYPES = ("float16", "bfloat16", *FP8)
 GROUPS_PER_LAUNCH = 16
 """Each has a copy of the code: with tiles of 256 x 256 for sm_90, 16 compile in 10 s to a file of 3.6 MB, and
@@ -191,9 +192,6 @@ FAST_FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 """For 8-bit floats with `use_fast_acc=True`."""
 DEFAULT_CONFIG = GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32)
 """For architectures that are not in the table."""
-
-COPY_FROM = 512
-"""Rows of A, or columns of B, from which copying the other operand first pays: see `kernels.matmul`."""
 
 
 def choose_config(
@@ -488,7 +486,7 @@ def longest_sum(*, sizes: Sequence[tuple[int, int, int]], **_: object) -> int:
 def _case(
     dtype: str, name: str, sizes: Sequence[tuple[int, int, int]], *, speed: bool = False, **options: Any
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype]
+    short = SHORT[dtype]
     words = [short, name]
     if options.get("transpose_b"):
         words.append("transposed_b")

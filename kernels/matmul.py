@@ -44,7 +44,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import FP8
 from kernels._gemm import (
+    COPY_FROM,
     TMA_ALIGNMENT,
     GemmConfig,
     choose_out_dtype,
@@ -74,7 +76,6 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
 DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
-FP8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -305,15 +306,6 @@ FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 """For 8-bit floats with `use_fast_acc=True`."""
 DEFAULT_CONFIG = MatmulConfig(tile_m=64, tile_n=64, tile_k=32)
 """For architectures that are not in the table."""
-
-COPY_FROM = 512
-"""Rows and columns of C from which copying an operand first pays: K is as long for the copy as for the
-product, so what counts is how often each element of the copy is used.
-
-H200, 2026-11-21: e5m2 with a row-major B takes 12.2 us with the copy and 13.3 us without at 1024^3, 25.9 and
-39.0 us at 2048^3, 129 and 254 us at 4096^3; nothing smaller was measured. With tiles of 128 instead of 64 the
-copy is no faster at 4096^3, and 1 us slower at 2048^3.
-"""
 
 
 def choose_config(

@@ -34,6 +34,7 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
+from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_tensors,
@@ -41,7 +42,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import check_scale
-from kernels.fmha import ITEMSIZE, SHORT, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
+from kernels.fmha import ITEMSIZE, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def mla(
     import torch
 
     operands = {"q": q, "q_pe": q_pe, "k": k, "k_pe": k_pe, "v": v}
-    check_tensors("mla", operands, dtypes=tuple(SHORT))
+    check_tensors("mla", operands, dtypes=tuple(ITEMSIZE))
     for name in ("q", "k"):
         if operands[name].ndim != 4:  # noqa: PLR2004
             raise ValueError(

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     check_tensors,
     choose_by_width,
@@ -445,13 +446,7 @@ def _case(
     speed: bool = False,
 ) -> Case:
     cache_dtype = cache_dtype or dtype
-    short = {
-        "float16": "fp16",
-        "bfloat16": "bf16",
-        "float8_e4m3fn": "e4m3",
-        "float8_e5m2": "e5m2",
-    }
-    prefix = short[dtype] if cache_dtype == dtype else f"{short[cache_dtype]}-{short[dtype]}"
+    prefix = SHORT[dtype] if cache_dtype == dtype else f"{SHORT[cache_dtype]}-{SHORT[dtype]}"
     params = {"b": b, "h": h, "n": n, "d": d, "dtype": dtype, "cache_dtype": cache_dtype}
     return Case(
         name=f"{prefix}-{b}x{h}x{n}x{d}{'-joined' * (layout == 'joined')}",

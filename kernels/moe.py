@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k
 from kernels._launch import (
     check_config,
@@ -501,7 +502,7 @@ def _case(
     word: str = "",
     **options: Any,
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+    short = SHORT[dtype]
     size = "deepseek_v2_lite" if hidden == 2048 else f"{hidden}x{inner}-{experts}top{top_k}"  # noqa: PLR2004
     return Case(
         name="-".join([short, f"{tokens}x{size}", *([word] if word else [])]),

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     check_config,
     check_integer,
@@ -339,7 +340,7 @@ def longest_sum(*, experts: int, **_: object) -> int:
 
 
 def _case(dtype: str, tokens: int, experts: int, top_k: int, *, speed: bool = False, **options: Any) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    short = SHORT[dtype]
     words = [f"{short}-{tokens}x{experts}-top{top_k}"]
     if options.get("renormalize"):
         words.append("renormalized")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -345,7 +346,7 @@ def _case(
     add: bool = False,
     speed: bool = False,
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    short = SHORT[dtype]
     name = f"{short}-{'x'.join(map(str, shape))}" + "-transposed" * transposed + "-add" * add
     if eps != 1e-6:  # noqa: PLR2004
         name += f"-eps{eps:g}"

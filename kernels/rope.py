@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -416,7 +417,7 @@ def _case(
     heads_inside: bool = False,
     speed: bool = False,
 ) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+    short = SHORT[dtype]
     name = (
         f"{short}-{batch}x{heads}" + (f"_{heads_kv}" if heads_kv is not None else "") + f"x{tokens}x{width}"
     )

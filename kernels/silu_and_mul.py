@@ -18,6 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kernels import swiglu
+from kernels._dtypes import SHORT
 from kernels._launch import check_config, check_tensors, device_arch
 from kernels.swiglu import SwigluConfig, launch_swiglu
 from pytest_cutile import Case, KernelSpec, Work
@@ -107,7 +108,7 @@ def work(*, shape: tuple[int, ...], dtype: str, transposed: bool = False, scale:
 
 
 def _case(dtype: str, *shape: int, transposed: bool = False, scale: float = 1.0, speed: bool = False) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    short = SHORT[dtype]
     name = f"{short}-{'x'.join(map(str, shape))}" + "-transposed" * transposed
     if scale != 1.0:
         name += f"-scale{scale:g}"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -281,7 +282,7 @@ def longest_sum(*, m: int, n: int, dtype: str, transposed: bool = False) -> int:
 
 
 def _case(dtype: str, m: int, n: int, *, transposed: bool = False, speed: bool = False) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    short = SHORT[dtype]
     params = {"m": m, "n": n, "dtype": dtype, "transposed": transposed}
     return Case(name=f"{short}-{m}x{n}" + "-transposed" * transposed, params=params, speed=speed)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -223,7 +224,7 @@ def work(*, shape: tuple[int, ...], dtype: str, transposed: str = "", spread: fl
 
 
 def _case(dtype: str, *shape: int, transposed: str = "", spread: float = 1.0, speed: bool = False) -> Case:
-    short = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[dtype]
+    short = SHORT[dtype]
     name = f"{short}-{'x'.join(map(str, shape))}"
     if transposed:
         name += f"-transposed_{transposed}"
