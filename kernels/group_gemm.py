@@ -23,6 +23,11 @@ The other way, one argument for all matrices (a list, a table in memory), shares
 captures no launch with a list into a CUDA graph ("List argument in CUDAGraph isn't supported yet"), which is
 how inference servers, and the timer of pytest-cutile, launch kernels.
 
+Each block computes one tile. Blocks that take tiles in turn gain in `kernels.matmul`, but not here: a loop
+for each group, one after the other, was 12 to 14 % slower than one block per tile (four groups of 2048^3 or
+4096^3, fp16, H200), and one loop around all groups slower still. So a group that fills the GPU by itself for
+several rounds has a launch of its own, in which they do.
+
 Groups with long sums come first, so that the last tiles to start are the short ones.
 
 8-bit floats: what `kernels.matmul` says of their sums and of their layout holds here, too. Matrices that
@@ -37,6 +42,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import ceil
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
@@ -50,6 +56,7 @@ from kernels._gemm import (
     copy_k_major,
     count_blocks,
     count_tiles,
+    for_each_tile,
     multiply_along_k,
 )
 from kernels._launch import (
@@ -67,6 +74,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    Group: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # A, B and C
+
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
@@ -74,6 +83,8 @@ DTYPES = ("float16", "bfloat16", *FP8)
 GROUPS_PER_LAUNCH = 16
 """Each has a copy of the code: with tiles of 256 x 256 for sm_90, 16 compile in 10 s to a file of 3.6 MB, and
 4 in 2 s to one of 0.6 MB (tileiras 13.4.92)."""
+ROUNDS, FULL = 3, 0.94
+"""Rounds of blocks from which a group is not slower alone, and what share of the last one it has to fill."""
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -86,10 +97,25 @@ class GroupGemmConfig(GemmConfig):
     copy_tile: int | None = None
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether each group has a launch of its own: blocks take tiles in turn from one group only."""
+        return self.blocks_per_sm is not None
 
-# Largest tiles first: `choose_config` takes the first of which there are enough to fill the GPU. Nothing is
-# measured with groups: sm_90 has what `kernels.matmul` and `kernels.bmm` were measured with (their tables say
-# on what, and how fast), the others follow the candidates that NVIDIA publishes for TileGym's group GEMM
+
+# Largest tiles first: `choose_config` takes the first of which there are enough to fill the GPU.
+#
+# sm_90: H200, driver 580.159.04, CUDA 13.0, torch 2.11, cuda-tile 1.7.0, tileiras 13.4.92, 2026-11-22, cold
+# L2; speed in that of cuBLAS, one product after the other, in turns (median of 8 placements of the buffers).
+#
+#     fp16, 4 groups of                             2048^3   4096^3
+#     128x256, one block per tile                     0.97     0.93
+#     256x256 by two thread blocks, likewise          0.95     0.92
+#     either, blocks that take tiles in turn          0.86     0.82
+#     one launch of `kernels.matmul` for each group   0.98     1.00
+#
+# The smaller tiles are those of `kernels.bmm`, not measured with groups. Other architectures are not
+# measured: they follow the candidates that NVIDIA publishes for TileGym's group GEMM
 # (https://github.com/NVIDIA/TileGym, src/tilegym/ops/cutile/group_gemm.py).
 CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
     "sm_80": (
@@ -106,25 +132,7 @@ CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
     ),
     "sm_90": (
         GroupGemmConfig(
-            tile_m=256,
-            tile_n=256,
-            tile_k=64,
-            latency=4,
-            blocks_per_sm=1,
-            occupancy=1,
-            num_ctas=2,
-            num_worker_warps=8,
-            min_k=4096,
-        ),
-        GroupGemmConfig(
-            tile_m=128,
-            tile_n=256,
-            tile_k=64,
-            group_m=16,
-            latency=4,
-            blocks_per_sm=1,
-            occupancy=1,
-            num_worker_warps=8,
+            tile_m=128, tile_n=256, tile_k=64, group_m=16, latency=4, occupancy=1, num_worker_warps=8
         ),
         GroupGemmConfig(tile_m=128, tile_n=128, tile_k=64, group_m=16, latency=4, occupancy=2),
         GroupGemmConfig(tile_m=64, tile_n=128, tile_k=64, group_m=4, latency=4, occupancy=2),
@@ -162,29 +170,14 @@ FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 FAST_FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
     "sm_90": (
         GroupGemmConfig(
-            tile_m=256,
-            tile_n=256,
-            tile_k=128,
-            latency=4,
-            blocks_per_sm=1,
-            occupancy=1,
-            num_ctas=2,
-            num_worker_warps=8,
-            min_k=4096,
-            copy_tile=64,
-        ),
-        GroupGemmConfig(
             tile_m=128,
             tile_n=256,
             tile_k=128,
+            group_m=16,
             latency=4,
-            blocks_per_sm=1,
             occupancy=1,
             num_worker_warps=8,
             copy_tile=64,
-        ),
-        GroupGemmConfig(
-            tile_m=256, tile_n=128, tile_k=128, latency=6, occupancy=1, num_worker_warps=8, copy_tile=64
         ),
         GroupGemmConfig(tile_m=64, tile_n=64, tile_k=128, group_m=16, latency=6, occupancy=2, copy_tile=64),
     ),
@@ -192,6 +185,34 @@ FAST_FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 """For 8-bit floats with `use_fast_acc=True`."""
 DEFAULT_CONFIG = GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32)
 """For architectures that are not in the table."""
+ALONE: dict[str, GroupGemmConfig] = {
+    "sm_90": GroupGemmConfig(
+        tile_m=256,
+        tile_n=256,
+        tile_k=64,
+        latency=4,
+        blocks_per_sm=1,
+        occupancy=1,
+        num_ctas=2,
+        num_worker_warps=8,
+        min_k=4096,
+    ),
+}
+"""For a group of operands of 16 bits that does not gain from the company of others: see `fills_alone`. 8-bit
+floats are as fast in company: four e5m2 products of 4096^3 take as long as four launches of
+`kernels.matmul` (430 and 4 x 107 us, two H200s)."""
+
+
+def fills_alone(config: GroupGemmConfig, size: tuple[int, int, int], *, sms: int) -> bool:
+    """Return whether a group of `size` (m, n, k) keeps a GPU of `sms` multiprocessors busy by itself.
+
+    In company it would be 7 % slower (the table above), and alone it has to wait for its own last tiles: that
+    is less if they fill nearly all of the last of at least three rounds.
+    """
+    m, n, k = size
+    tiles = count_tiles(m, n, config)
+    rounds = tiles / count_blocks(tiles, config, sms=sms)
+    return k >= config.min_k and rounds > ROUNDS - 1 and rounds / ceil(rounds) > FULL
 
 
 def choose_config(
@@ -211,6 +232,9 @@ def choose_config(
         use_fast_acc: As `group_gemm` takes it.
         sms: Multiprocessors of the GPU.
     """
+    alone = ALONE.get(arch) if itemsize == 2 and len(sizes) == 1 else None  # noqa: PLR2004
+    if alone is not None and fills_alone(alone, sizes[0], sms=sms):
+        return replace(alone, min_k=0)
     table = CONFIGS if itemsize == 2 else FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS  # noqa: PLR2004
     candidates = table.get(arch)
     if candidates is None:
@@ -244,11 +268,10 @@ def group_gemm_kernel(
     FAST_ACC: ConstBool,
     PERSISTENT: ConstBool,
 ) -> None:
-    """Compute a `[TILE_M, TILE_N]` tile of any group per block, or with `PERSISTENT` every n-th of n blocks.
+    """Compute a `[TILE_M, TILE_N]` tile of any group per block, or with `PERSISTENT` every n-th of one group.
 
     The tiles of group `g` end before number `ends[g]`. `LATENCY` 0 leaves it to the compiler.
     """
-    block, blocks = ct.bid(0), ct.num_blocks(0)
     latency = ct.static_eval(LATENCY or None)
 
     def compute(g: int, tile: int) -> None:
@@ -265,16 +288,16 @@ def group_gemm_kernel(
         # The store drops what sticks out past C's edges.
         ct.store(C, (row, col), acc.astype(C.dtype), allow_tma=STORE_TMA)
 
-    first = 0
-    # The loop is unrolled: one copy of the product for each group.
-    for g in ct.static_iter(range(len(As))):
-        if PERSISTENT:
-            # Every n-th tile of n blocks, as if there were no groups.
-            for tile in range(first + (block - first) % blocks, ends[g], blocks):
-                compute(g, tile - first)
-        elif block >= first and block < ends[g]:
-            compute(g, block - first)
-        first = ends[g]
+    if len(As) == 1:
+        for_each_tile(lambda tile: compute(0, tile), ends[0], PERSISTENT)
+    else:
+        block = ct.bid(0)
+        first = 0
+        # The loop is unrolled: one copy of the product for each group.
+        for g in ct.static_iter(range(len(As))):
+            if block >= first and block < ends[g]:
+                compute(g, block - first)
+            first = ends[g]
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -302,7 +325,8 @@ def group_gemm(
         use_fast_acc: Whether sums of products of 8-bit floats may stay in Hopper's tensor cores, which keep
             fewer bits than float32 (`use_fast_accum` of `torch._scaled_mm`). No effect on other dtypes and
             GPUs.
-        config: Instead of the one chosen for this GPU, dtype and sizes.
+        config: Instead of those chosen for this GPU, dtype and sizes. With `blocks_per_sm` each group has a
+            launch of its own.
 
     Returns:
         One `[M_g, N_g]` per group, contiguous.
@@ -339,31 +363,35 @@ def group_gemm(
     groups = [
         (left, right, out) for left, right, out in zip(a, b, c, strict=True) if out.numel() and left.shape[1]
     ]
+    if not groups:
+        return c
     # The longest tiles first: what starts last should end soon.
     groups.sort(key=lambda group: -group[0].shape[1])
-    launches = ct.cdiv(len(groups), GROUPS_PER_LAUNCH)
-    for first in range(launches):
-        _launch(groups[first::launches], use_fast_acc and dtype.itemsize == 1, config)
+    use_fast_acc = use_fast_acc and dtype.itemsize == 1
+    sms = count_sms()
+
+    def choose(some: Sequence[Group]) -> GroupGemmConfig:
+        sizes = [(*out.shape, left.shape[1]) for left, _, out in some]
+        return config or choose_config(
+            device_arch(), sizes=sizes, itemsize=dtype.itemsize, use_fast_acc=use_fast_acc, sms=sms
+        )
+
+    alone: list[Group] = []
+    together: list[Group] = []
+    for group in groups:
+        (alone if choose([group]).alone else together).append(group)
+    launches = ct.cdiv(len(together), GROUPS_PER_LAUNCH)
+    shared = [together[first::launches] for first in range(launches)]
+    for some in (*([group] for group in alone), *shared):
+        _launch(some, choose(some), use_fast_acc, sms)
     return c
 
 
-def _launch(
-    groups: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
-    use_fast_acc: bool,
-    config: GroupGemmConfig | None,
-) -> None:
-    """Compute groups of A, B and C, none of them empty, in one launch."""
+def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool, sms: int) -> None:
+    """Compute groups, none of them empty, in one launch."""
     import torch
 
     a, b, c = zip(*groups, strict=True)
-    sms = count_sms()
-    config = config or choose_config(
-        device_arch(),
-        sizes=[(*out.shape, left.shape[1]) for left, _, out in groups],
-        itemsize=a[0].element_size(),
-        use_fast_acc=use_fast_acc,
-        sms=sms,
-    )
     if config.copy_tile is not None:
         a, b = _k_major(a, b, config.copy_tile)
     ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
@@ -374,7 +402,7 @@ def _launch(
         (
             *(a, b, c, ends),
             *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
-            *(config.store_tma, use_fast_acc, config.blocks_per_sm is not None),
+            *(config.store_tma, use_fast_acc, config.alone),
         ),
     )
 

@@ -126,7 +126,7 @@ def _hopper(
             copy_tile=best.copy_tile,
         )
         yield config
-        # One block of 8 warps a multiprocessor gains most: nobody else multiplies while it stores.
+        # Each group alone: a launch for each.
         yield replace(config, blocks_per_sm=occupancy)
         if few or precise:
             yield replace(config, tile_k=2 * step)

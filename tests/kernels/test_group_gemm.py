@@ -220,10 +220,30 @@ def test_tiles_are_chosen_by_all_groups_together():
         config = group_gemm.choose_config("sm_90", sizes=sizes, itemsize=2, sms=132)
         return config.tile_m, config.tile_n
 
-    # 64 tiles of 128 x 128 would be too few for 132 multiprocessors, 4 * 64 are not.
+    # 32 tiles of 128 x 256 would be too few for 132 multiprocessors, 4 * 32 are not.
     assert tiles((1024, 1024, 1024)) == (64, 128)
-    assert tiles(*[(1024, 1024, 1024)] * 4) == (128, 128)
-    assert tiles(*[(1024, 1024, 1024)] * 16) == (128, 256)
-    # The largest only where all sums are long.
-    assert tiles(*[(4096, 4096, 4096)] * 4) == (256, 256)
-    assert tiles(*[(4096, 4096, 4096)] * 4, (4096, 4096, 2048)) == (128, 256)
+    assert tiles(*[(1024, 1024, 1024)] * 4) == (128, 256)
+
+
+@pytest.mark.parametrize(
+    ("size", "alone"),
+    [
+        ((4096, 4096, 4096), True),  # 256 tiles for 66 pairs of multiprocessors: 3.9 rounds
+        ((8192, 8192, 8192), True),
+        ((4096, 4096, 2048), False),  # sums too short for such tiles
+        ((5120, 5120, 5120), False),  # 400 tiles: 6.06 rounds, the seventh nearly empty
+        ((2048, 2048, 4096), False),  # 64 tiles: one round, in which nothing hides the stores
+    ],
+)
+def test_a_group_that_fills_the_gpu_for_rounds_is_launched_alone(size, alone):
+    assert group_gemm.choose_config("sm_90", sizes=[size], itemsize=2, sms=132).alone == alone
+    assert not group_gemm.choose_config("sm_90", sizes=[size, size], itemsize=2, sms=132).alone
+    assert not group_gemm.choose_config("sm_100", sizes=[size], itemsize=2, sms=148).alone
+
+
+def test_groups_that_are_launched_alone_leave_the_others_together(monkeypatch):
+    monkeypatch.setattr(group_gemm, "fills_alone", lambda _, size, **__: size[0] > 64)
+    first, second, shared = record(SIZES)
+    assert [len(launched.args[0]) for launched in (first, second, shared)] == [1, 1, 1]
+    assert [launched.args[0][0].shape[0] for launched in (first, second, shared)] == [130, 70, 10]
+    assert (first.args[-1], shared.args[-1]) == (True, False)
