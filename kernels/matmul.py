@@ -143,9 +143,10 @@ CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
         # fp16 2048^3 29.6 us, 580 TFLOPS, as 128x256. Two blocks a multiprocessor: one multiplies while the
         # other stores.
         MatmulConfig(tile_m=128, tile_n=128, tile_k=64, group_m=16, latency=4, occupancy=2, copy_tile=64),
-        # fp16 1024^3 11.2 us, 192 TFLOPS, against 12.1 us with half the step. Most of it is no arithmetic:
-        # what bmm takes for 2 and for 8 such products, 13.4 and 33.5 us, is 6.7 us and 3.35 us for each.
-        MatmulConfig(tile_m=64, tile_n=128, tile_k=128, group_m=16, latency=6, occupancy=1, copy_tile=64),
+        # fp16 1024^3 10.5 us, 205 TFLOPS, against 11.1 us with latency 6 and 10.6 us with half the step
+        # (2026-11-22). Most of it is no arithmetic: what bmm takes for 2 and for 8 such products, 13.4 and
+        # 33.5 us, is 6.7 us and 3.35 us for each.
+        MatmulConfig(tile_m=64, tile_n=128, tile_k=128, group_m=16, latency=4, occupancy=1, copy_tile=64),
     ),
     # Fifth-generation tensor cores let two thread blocks share one 256x256 tile. Not measured.
     "sm_100": (

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.comparison.bounds import explain
 from benchmarks.comparison.case import COPY
 from benchmarks.comparison.goals import TILEGYM, find_misses, rival
 from benchmarks.gpu_runs.measure import geometric_mean
@@ -174,7 +175,10 @@ def _misses_markdown(cases: Sequence[Case]) -> str:
     ]
     if not rows:
         return "Nothing that was measured is below the goals."
-    return markdown(("what", "beside", "ratio", "goal", "which is"), rows)
+    table = markdown(("what", "beside", "ratio", "goal", "which is"), rows)
+    cases_below = [miss.what for miss in find_misses(cases) if miss.decided and not miss.goal.mean]
+    bounds = [f"- {', '.join(f'`{name}`' for name in names)}: {why}" for why, names in explain(cases_below)]
+    return "\n\n".join([table, "What bounds those that are below beyond their spread:", "\n".join(bounds)])
 
 
 def _kernel_markdown(cases: Sequence[Case]) -> str:

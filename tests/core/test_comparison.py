@@ -191,3 +191,10 @@ def test_columns_of_numbers_are_to_the_right():
         "| --- | ---: |",
         "| a\\|b | 9.5 |",
     ]
+
+
+def test_what_is_below_a_goal_is_explained_or_said_not_to_be():
+    cases = [compared("fmha", "fp16-4x32x1024x128", torch=0.9), compared("fmha", "unheard-of", torch=0.9)]
+    text = page([{"date": "today", "environment": {}, "errors": {}, "cases": cases}])
+    assert "- `fmha[fp16-4x32x1024x128]`: What a tile of queries costs" in text
+    assert "- `fmha[unheard-of]`: Not looked into." in text
