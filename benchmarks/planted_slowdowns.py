@@ -7,7 +7,7 @@ In a clone of HEAD, softmax and rms_norm normalise rows of a thousand twice, and
 steps along k, over padding; results stay right. The gate runs against the stored baselines, which gives its
 verdicts, and then beside HEAD, which shows by how much each case is really slower: in percent, the mean over
 processes and its standard error. That runs fail is what they are for: exit status 0. `--tables` needs no GPU:
-it prints the tables of docs/measuring.md from what eight H200s did (benchmarks/data).
+it prints the tables of docs/measuring.md from what nine H200s did (benchmarks/data).
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from pytest_cutile.core.speed_rule import duet_level
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "benchmarks" / "data" / "h200-2026-11-21-planted.json"
+OWN_BOARD = DATA.with_name("h200-2026-11-22-planted.json")
 UNTOUCHED = "softmax[bf16-2048x32768]"
-"""A case that runs another kernel than the one that is made slower."""
+"""A case that ran another kernel than the one that is made slower, when `DATA` was measured."""
 PLANTED = "softmax or rms_norm or matmul"
 """The kernels that are made slower."""
 BINS = (0.0, 1.25, 1.75, 2.25, 3.0, 4.0, 6.0, 8.0, 16.0)
@@ -120,6 +121,16 @@ def show_planted(data: dict[str, Any]) -> None:
             print(f"missed: {row['case']} on {row['board']}, {by:.1f} % slower: {said}")
 
 
+def show_own_board(data: dict[str, Any]) -> None:
+    """Print how many were caught against baselines of the same board."""
+    print(f"\n{'slower by, own board':>20} {'cases':>6} {'regression':>10} {'%':>20}")
+    for low, high in pairwise(BINS):
+        here = [row["verdict"] == "regression" for row in data["planted"] if low <= row["change_pct"] < high]
+        if here:
+            span = f"{low:g} to {high:g} %"
+            print(f"{span:>20} {len(here):6d} {sum(here):10d} {wilson(sum(here), len(here)):>20}")
+
+
 def show_duets(data: dict[str, Any]) -> None:
     """Print how far ratios of two kernels scatter: from process to process, and from place to place."""
     found: dict[tuple[str, str], list[list[list[float]]]] = defaultdict(list)
@@ -173,6 +184,7 @@ def main() -> None:
     if options.tables:
         data = json.loads(DATA.read_text(encoding="utf-8"))
         show_planted(data)
+        show_own_board(json.loads(OWN_BOARD.read_text(encoding="utf-8")))
         show_duets(data)
         show_workers(data)
         return
