@@ -1,24 +1,25 @@
 """Run emulated kernels through `check_kernel`: false alarms on honest ones, bugs caught and missed.
 
-    python -m benchmarks.calibrate_check [--seeds N] [NAME]
+    python -m benchmarks.calibrate_check [--seeds N] [--first-seed N] [NAME]
 
-Needs no GPU. Exits with 1 on a false alarm. "used" is the largest part of the bound that an honest kernel
-needed; a bug counts as caught if it is with every seed.
+Needs no GPU. Exits with 1 on a false alarm. T1, T2 and T3 are the largest part of what each test allows that an
+honest kernel needed; a bug counts as caught if it is with every seed. The first seed is 7000, and nothing was
+set by what came of it.
 
-2026-11-21, torch 2.13 on a CPU, everything emulated:
+2026-11-22, torch 2.13 on a CPU, everything emulated:
 
-| workloads | seeds | false alarms | used | caught | missed with some seed |
-|---|---|---|---|---|---|
-| matmul, 24: fp16 to fp32, tf32, e4m3; K to 8192 | 3 | 0/444 | 0.49 | 185/186 | fp16 sum, tf32 |
-| softmax, 12: fp16, bf16, fp32; N to 8192 | 10 | 0/360 | 0.16 | 103/104 | last column missing |
-| softmax, 4: e4m3 | 10 | 0/120 | 0.00 | 27/36 | fp16 sum, missing column, ... |
-| rms_norm, 9: fp16, bf16, fp32; N to 8192 | 10 | 0/270 | 0.08 | 79/84 | no eps |
-| rms_norm, 3: e4m3 | 10 | 0/90 | 0.00 | 25/30 | eps, mean over n - 1 |
-| attention, 10: fp16, bf16; S to 1024 | 2 | 0/100 | 0.56 | 116/122 | truncating cast |
-| attention, 6: e4m3 | 2 | 0/48 | 0.56 | 54/74 | 1 %, truncating cast, e5m2 probabilities |
+| workloads | seeds | false alarms | T1 | T2 | T3 | caught | missed with some seed |
+|---|---|---|---|---|---|---|---|
+| matmul, 24: fp16 to fp32, tf32, e4m3; K to 8192 | 2 | 0/296 | 0.40 | 0.06 | 0.22 | 185/186 | fp16 sum, tf32, K = 128 |
+| softmax, 12: fp16, bf16, fp32; N to 8192 | 2 | 0/96 | 0.13 | 0.07 | 0.42 | 104/104 | |
+| softmax, 4: e4m3 | 2 | 0/32 | 0.00 | 0.00 | 0.00 | 30/36 | of N = 8192, almost all zeros: 4; fp16 sum |
+| rms_norm, 9: fp16, bf16, fp32; N to 8192 | 2 | 0/72 | 0.08 | 0.05 | 0.40 | 82/84 | no eps, N = 128 |
+| rms_norm, 3: e4m3 | 2 | 0/24 | 0.00 | 0.00 | 0.00 | 26/30 | eps, mean over n - 1 |
+| attention, 10: fp16, bf16; S to 1024 | 1 | 0/50 | 0.49 | 0.25 | 0.25 | 122/122 | |
+| attention, 6: e4m3 | 1 | 0/24 | 0.44 | 0.23 | 0.15 | 67/74 | e5m2 probabilities; 1 % in scores, bf16 output |
 
-What is missed in attention is smaller than the rounding of the probabilities, which is allowed element by
-element; only a test over many elements (the mismatch's energy, its slope) can see it.
+The bfloat16 half of attention ran from seed 0. With T1 alone, on 2026-11-21 and from seed 0 (three seeds for matmul, ten
+for softmax and rms_norm, two for attention), 589 of these 636 bugs were caught, here 616.
 """
 
 from __future__ import annotations
@@ -84,32 +85,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name", nargs="?", default="", help="only workloads whose name contains this")
     parser.add_argument("--seeds", type=int, default=3, help="inputs per workload")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the inputs; the next ones are 10 apart")
     options = parser.parse_args()
     started = time.perf_counter()
     alarms = honest = caught = bugs = 0
-    print(f"{'workload':<52} {'false':>9} {'used':>6} {'caught':>8}  missed")
+    print(f"{'workload':<52} {'false':>9} {'T1':>6} {'T2':>6} {'T3':>6} {'caught':>8}  missed")
     for workload in workloads():
         if options.name not in workload.name:
             continue
-        used, alarmed = 0.0, []
+        used = energy = slope = 0.0
+        alarmed = []
         found = dict.fromkeys(workload.bugs, 0)
-        for seed in range(0, 10 * options.seeds, 10):
+        for seed in range(options.first_seed, options.first_seed + 10 * options.seeds, 10):
             for name, kernel in workload.honest.items():
                 report = check(workload, kernel, seed)
                 if report is None:
                     alarmed.append(name)
                 else:
                     used = max(used, report.worst_error)
+                    energy, slope = max(energy, report.energy), max(slope, report.slope)
             for name, kernel in workload.bugs.items():
                 found[name] += check(workload, kernel, seed) is None
         tried = options.seeds * len(workload.honest)
         missed = [f"{name} {hits}/{options.seeds}" for name, hits in found.items() if hits < options.seeds]
         complete = len(found) - len(missed)
         alarm = f"  FALSE ALARM: {', '.join(sorted(set(alarmed)))}" if alarmed else ""
-        line = (
-            f"{workload.name:<52} {len(alarmed):>3} /{tried:>4} {used:>6.3f} {complete:>3} /{len(found):>3}"
+        ratios = f"{used:>6.3f} {energy:>6.3f} {slope:>6.3f}"
+        print(
+            f"{workload.name:<52} {len(alarmed):>3} /{tried:>4} {ratios} {complete:>3} /{len(found):>3}  "
+            f"{', '.join(missed)}{alarm}".rstrip(),
+            flush=True,
         )
-        print(f"{line}  {', '.join(missed)}{alarm}".rstrip(), flush=True)
         alarms, honest = alarms + len(alarmed), honest + tried
         caught, bugs = caught + complete, bugs + len(found)
     seconds = time.perf_counter() - started

@@ -249,6 +249,7 @@ def softmax(kind: str, n: int, *, m: int = 32, spread: float = 1.0) -> Workload:
             "plain": made(exact32),
             "exp2, reciprocal": made(exp2_reciprocal),
             "online, approximate exp2": made(online_softmax),
+            "reciprocal always 2 ulp too small": made(lambda x: exact32(x) * (1 - 2.0**-22)),
         },
         bugs=bugs,
     )
@@ -304,6 +305,7 @@ def rms_norm(kind: str, n: int, *, m: int = 32, size: float = 1.0) -> Workload:
             "tiles of 256": made(compute),
             "tiles of 8": made(lambda x, w, eps: compute(x, w, eps, tile=8)),
             "approximate rsqrt": made(lambda x, w, eps: compute(x, w, eps, root=2.0)),
+            "rsqrt always 2 ulp too large": made(lambda x, w, eps: compute(x, w, eps) * (1 + 2.0**-22)),
         },
         bugs=bugs,
     )

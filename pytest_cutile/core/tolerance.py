@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pytest_cutile.core.statistics import t_quantile
+
 
 @dataclass(frozen=True, kw_only=True)
 class FloatFormat:
@@ -52,6 +54,32 @@ FORMATS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What a kernel may do beyond computing in float32 and rounding its operands and results once.
+
+    Raises:
+        ValueError: exp_error out of its range.
+    """
+
+    mid: FloatFormat | None = None
+    """Format that intermediate results are rounded to; None where they stay in the accumulator's."""
+    exp_error: float = 0.0
+    """Relative error of exponentials and of the functions made of them, such as tanh and sigmoid."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.exp_error < 1:
+            raise ValueError(f"exp_error is a relative error, from 0 to below 1; got {self.exp_error!r}")
+
+    def __bool__(self) -> bool:
+        return self.mid is not None or self.exp_error > 0
+
+    def __str__(self) -> str:
+        """Return it as the options of `check_kernel`: 'mid="bfloat16"'."""
+        parts = [] if self.mid is None else [f'mid="{self.mid.name}"']
+        return ", ".join([*parts, *([f"exp_error={self.exp_error:g}"] if self.exp_error else [])])
+
+
+@dataclass(frozen=True, kw_only=True)
 class ErrorModel:
     """How large an error an honest kernel may make before its output is rounded.
 
@@ -60,8 +88,12 @@ class ErrorModel:
         P       = max(A, u |y|)              magnitude of the partial sums, times u
         sigma^2 = reduction / 3 * P^2        float32 accumulation: random signs, so sqrt(reduction)
                 + 4 A^2 + (8 u |y|)^2        the operands and a handful of approximate functions
+                + operands^2 + contract^2
         bias    = drift * P                  tensor cores truncate once per instruction
-        bound   = 6 sigma + 1.5 bias + 6 operand_noise
+        bound   = sigmas * sigma + 1.5 bias
+
+    `operands` is the noise of operands that tensor cores round, `contract` that of what a `Contract` allows
+    besides; both are measured on the reference, as A is.
     """
 
     reduction: int
@@ -73,8 +105,8 @@ class ErrorModel:
     drift_of_value: float = 0.0
     """Bias of the accumulator and of truncated operands, as a fraction of |y|."""
 
-    sigmas: float = 6.0
-    """Standard deviations allowed: 64 million elements then exceed it by chance once in ten runs or less."""
+    sigmas: float
+    """Standard deviations allowed; see `sigmas_for`."""
 
     @property
     def accumulation_variance(self) -> float:
@@ -91,8 +123,20 @@ TENSOR_CORE_K = 16
 """Products that one tensor-core instruction sums before it truncates (8 for tf32, 32 for fp8)."""
 
 
+FALSE_ALARM = 1e-7
+"""Probability that one test rejects an honest output, if its noise were as large as the model allows."""
+
+
+def sigmas_for(elements: int, *, false_alarm: float = FALSE_ALARM) -> float:
+    """Return how many standard deviations none of `elements` normal errors exceeds, but for `false_alarm`.
+
+    5.3 for one element, 6.8 for 10^4, 8.1 for 2.7 * 10^8 (Bonferroni's inequality).
+    """
+    return -t_quantile(false_alarm / (2 * max(elements, 1)), math.inf)
+
+
 def model_for(
-    reduction: int, *, accumulation: FloatFormat, operands: FloatFormat | None, hopper: bool
+    reduction: int, *, accumulation: FloatFormat, operands: FloatFormat | None, hopper: bool, elements: int
 ) -> ErrorModel:
     """Return the model of a kernel that accumulates `reduction` terms in the `accumulation` format.
 
@@ -101,6 +145,7 @@ def model_for(
         accumulation: float32, or float64 for a float64 output.
         operands: format of the operands of matrix products; None when there are none.
         hopper: whether the device is of compute capability 9, whose fp8 accumulator has 22 bits.
+        elements: of the output.
     """
     drift = drift_of_value = 0.0
     if operands is not None and accumulation is FLOAT32:
@@ -113,6 +158,7 @@ def model_for(
             drift_of_value += step * reduction / 4
     return ErrorModel(
         reduction=reduction,
+        sigmas=sigmas_for(elements),
         unit=accumulation.unit_roundoff,
         drift=drift,
         drift_of_value=drift_of_value,

@@ -89,5 +89,5 @@ def gate_correct(
             record("fail", reason="raised", detail=f"{type(error).__name__}: {said}")
         raise
     engine.checked[key] = None
-    record("pass")
+    record("pass", detail=report.bound if report.looser is not None else "")
     return report

@@ -19,7 +19,7 @@ from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 from pytest_cutile.gpu.check import CheckReport, run_check
 
-_OPTIONS = ("reduction", "rtol", "atol", "precision", "mutates")
+_OPTIONS = ("reduction", "rtol", "atol", "precision", "mid", "exp_error", "mutates")
 """Of `pytest_cutile.gpu.check.check_kernel`."""
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS, FloatFormat, model_for
-from pytest_cutile.gpu.compare import Bound, GivenTolerance, compare
+from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
+from pytest_cutile.gpu.bounds import Bounds, accumulation_of
+from pytest_cutile.gpu.compare import Comparison, compare
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, carrier_of, format_of, name_of, resolve_dtype
 from pytest_cutile.gpu.findings import explain, fit
-from pytest_cutile.gpu.noise import Reference, Spread, run_reference
+from pytest_cutile.gpu.ladder import rungs, what_would_pass
+from pytest_cutile.gpu.noise import allow, run_reference
 from pytest_cutile.gpu.poison import poisoned_allocations
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
+
+
+LADDER_SECONDS = 20.0
+"""Length of a check from which a failure is reported without looking for what would have passed."""
 
 
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
@@ -48,6 +54,13 @@ class CheckReport:
     """Largest error beyond the output's own rounding, in units of the bound: 1.0 is where it would fail."""
     worst_ulps: float
     """Largest distance from the correctly rounded value, in units of the output dtype's spacing there."""
+    energy: float
+    """T2: largest energy of the mismatch in any part of an output, in units of what is allowed."""
+    slope: float
+    """T3: slope of the mismatch on the exact value, in units of what is allowed."""
+    looser: float | None
+    """How many times the derived bound the given rtol and atol allow, in the median over all elements; None
+    for a derived bound, and for a reference that returned less than float64."""
     bound: str
     """What was allowed, in words: how the bound was derived, or the given rtol and atol."""
     seconds: float
@@ -64,6 +77,8 @@ def check_kernel(
     rtol: float | None = None,
     atol: float | None = None,
     precision: torch.dtype | str | None = None,
+    mid: torch.dtype | str | None = None,
+    exp_error: float = 0.0,
     mutates: Collection[str | int] = (),
     **kwargs: Any,
 ) -> CheckReport:
@@ -74,8 +89,10 @@ def check_kernel(
 
     The bound follows from the dtypes, from `reduction` and from the reference itself: it runs once exactly
     and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
-    often again where a matrix product has operands that tensor cores would round. Memory: about six float64
-    copies of the outputs, and what the reference takes.
+    often again where a matrix product has operands that tensor cores would round, and where `mid` or
+    `exp_error` is given. Within the bound, all elements together may still not be off by more than noise
+    explains, nor follow the exact value (`pytest_cutile.gpu.energy`). Memory: about six float64 copies of the
+    outputs, and what the reference takes.
 
     Args:
         fn: the launcher; it returns a tensor, or a tuple, list or dict of them.
@@ -88,12 +105,16 @@ def check_kernel(
         atol: see `rtol`.
         precision: dtype that operands of matrix products are rounded to; "tfloat32" for float32 inputs that
             go through tensor cores. By default the floating input dtype of least precision.
+        mid: dtype that the kernel rounds intermediate results to; by default they stay in float32 (float64
+            for float64 outputs).
+        exp_error: relative error of the kernel's exponentials, where they are worse than a few float32 ulps.
         mutates: arguments that `fn` may change, by name or position.
         **kwargs: keyword arguments of `fn` and of `reference`.
 
     Raises:
         KernelMismatch: outputs outside the bound, of another shape or structure, or changed inputs.
-        ReferenceFailed: the reference raised, or returned floats of less than float64.
+        ReferenceFailed: the reference raised, or returned floats of less than float64, tensors of another
+            kind of dtype or on another device.
         UncheckableOutput: `fn` returned no tensor, or one of an unsupported dtype.
         ValueError: an option out of its range.
     """
@@ -106,6 +127,8 @@ def check_kernel(
         rtol=rtol,
         atol=atol,
         precision=precision,
+        mid=mid,
+        exp_error=exp_error,
         mutates=mutates,
     )
 
@@ -120,6 +143,8 @@ def run_check(
     rtol: float | None = None,
     atol: float | None = None,
     precision: torch.dtype | str | None = None,
+    mid: torch.dtype | str | None = None,
+    exp_error: float = 0.0,
     mutates: Collection[str | int] = (),
     seed: int | None = None,
     run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any] | None = None,
@@ -135,55 +160,92 @@ def run_check(
         rtol: see there.
         atol: see there.
         precision: see there.
+        mid: see there.
+        exp_error: see there.
         mutates: see there.
         seed: of the inputs; only for the message of a failure.
         run: calls `fn` with its arguments and returns its outputs; by default over poisoned memory.
     """
     started = time.perf_counter()
     tolerance = _check_options(reduction, rtol, atol)
+    contract = Contract(mid=_named_format("mid", mid), exp_error=exp_error)
     operands = _operand_format(args, kwargs, precision)
     title = f"{_name(fn)} differs from its reference {_name(reference)}"
     saved = map_tensors(_copy, tuple(args)), map_tensors(_copy, dict(kwargs))
     outputs = _launch(fn, args, kwargs, run or _run_poisoned)
     _check_inputs(fn, (args, kwargs), saved, mutates)
     try:
-        truth = run_reference(reference, *saved, operands=operands, estimate=tolerance is None)
+        truth = run_reference(reference, *saved, operands=operands, contract=contract)
     except Exception as error:
         raise ReferenceFailed(
             f"the reference {_name(reference)} of {_name(fn)} raised {type(error).__name__}: {error}"
         ) from error
     pairs = _pair(outputs, truth.outputs, title, exact_needed=tolerance is None)
 
+    bounds = Bounds(
+        truth=truth, reduction=reduction, operands=operands, contract=contract, tolerance=tolerance
+    )
+    looser = bounds.looseness(pairs)
+
     lines: list[str] = []
-    first: tuple[torch.Tensor, tuple[int, ...]] | None = None
+    others: list[str] = []
     bases: dict[str, None] = {}
-    worst_error = worst_ulps = 0.0
+    results: list[Comparison] = []
+    mismatch = KernelMismatch()
     for name, out, exact in pairs:
-        bound, basis = _bound(name, out, truth, tolerance, reduction=reduction, operands=operands)
+        bound, basis = bounds.of(name, out)
+        if looser is not None and bound is not None:
+            basis += f"; it allows {looser:.3g} times as much (median over elements)"
         bases[basis] = None
         result = compare(out, exact, bound)
-        worst_error = max(worst_error, result.worst.error if result.worst else 0.0)
-        worst_ulps = max(worst_ulps, result.worst_ulps)
-        if result.outside is not None and lines:
-            lines.append(f"{name} ({describe(out)}) is wrong too: {int(result.outside.sum()):,} elements")
-        elif result.outside is not None:
+        results.append(result)
+        if result.failed and lines:
+            others.append(f"{name} ({describe(out)}) is wrong too: {', '.join(result.failed)}")
+        elif result.failed:
             lines = explain(name, out, exact, result, basis=basis)
-            first = (out, result.worst.index) if result.worst is not None else None
+            if result.outside is not None and result.worst is not None:
+                mismatch.output, mismatch.index = out, result.worst.index
     if lines:
-        mismatch = KernelMismatch(
-            fit([title, *lines], last=None if seed is None else f"seed of the inputs: {seed}")
-        )
-        if first is not None:
-            mismatch.output, mismatch.index = first
+        if tolerance is None and not any(each.pattern for each in results):
+            lines += _climb(bounds, pairs, reference, saved, seconds=time.perf_counter() - started)
+        last = None if seed is None else f"seed of the inputs: {seed}"
+        mismatch.args = (fit([title, *lines, *others], last=last),)
         raise mismatch
     return CheckReport(
         elements=sum(out.numel() for _, out, _ in pairs),
-        worst_error=worst_error,
-        worst_ulps=worst_ulps,
+        worst_error=max((each.worst.error for each in results if each.worst is not None), default=0.0),
+        worst_ulps=max((each.worst_ulps for each in results), default=0.0),
+        energy=max((each.energy for each in results), default=0.0),
+        slope=max((each.slope for each in results), default=0.0),
+        looser=looser,
         bound="; ".join(bases),
         seconds=time.perf_counter() - started,
         reference_runs=truth.runs,
     )
+
+
+def _climb(
+    bounds: Bounds,
+    pairs: list[tuple[str, torch.Tensor, torch.Tensor]],
+    reference: Callable[..., Any],
+    saved: tuple[Sequence[Any], Mapping[str, Any]],
+    *,
+    seconds: float,
+) -> list[str]:
+    """Return the line that says what would have passed, or why that is not known."""
+    formats = [found for _, out, _ in pairs if (found := format_of(out.dtype)) is not None]
+    if not formats:
+        return []
+    if seconds > LADDER_SECONDS:
+        return [f"  looser contracts were not tried: this check took {seconds:.0f} s without them"]
+
+    def passes(contract: Contract) -> bool:
+        truth = allow(bounds.truth, contract, reference, *saved)
+        return replace(bounds, truth=truth, contract=contract).pass_all(pairs)
+
+    accumulation = min((accumulation_of(each) for each in formats), key=lambda each: each.precision)
+    contracts = rungs(bounds.contract, accumulation, exponentials=bounds.truth.has_exponentials)
+    return [f"  {what_would_pass(contracts, passes, lambda: bounds.pass_torch(pairs))}"]
 
 
 def _check_options(reduction: int, rtol: float | None, atol: float | None) -> tuple[float, float] | None:
@@ -199,16 +261,21 @@ def _operand_format(
     args: Sequence[Any], kwargs: Mapping[str, Any], precision: torch.dtype | str | None
 ) -> FloatFormat:
     """Return what tensor cores round operands to: `precision`, else the coarsest floating input dtype."""
-    if precision is not None:
-        if precision in ("tf32", "tfloat32"):
-            return FORMATS["tfloat32"]
-        found = format_of(resolve_dtype(precision))
-        if found is None:
-            raise ValueError(f"precision must be a floating-point dtype or 'tfloat32', got {precision!r}")
-        return found
+    if (stated := _named_format("precision", precision)) is not None:
+        return stated
     tensors = (tensor for _, tensor in named_tensors((tuple(args), dict(kwargs)), "input"))
     formats = [found for tensor in tensors if (found := format_of(tensor.dtype)) is not None]
     return min(formats, key=lambda each: each.precision, default=FLOAT32)
+
+
+def _named_format(option: str, dtype: torch.dtype | str | None) -> FloatFormat | None:
+    """Return the format of a dtype that was given as an option of the check."""
+    if dtype is None or dtype in ("tf32", "tfloat32"):
+        return None if dtype is None else FORMATS["tfloat32"]
+    found = format_of(resolve_dtype(dtype))
+    if found is None:
+        raise ValueError(f"{option} must be a floating-point dtype or 'tfloat32', got {dtype!r}")
+    return found
 
 
 def _run_poisoned(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -236,6 +303,7 @@ def _launch(
             raise UncheckableOutput(
                 f"{_name(fn)} returned a tensor of {name_of(tensor.dtype)}; "
                 f"only {', '.join(DTYPE_NAMES)} are compared"
+                + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
             )
     for device in {tensor.device for tensor in found if tensor.is_cuda}:
         torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
@@ -299,56 +367,31 @@ def _pair(
             f"{title} in structure or shape:\n  got       {describe(outputs)}\n  reference {describe(exact)}"
         )
     for name, out in left.items():
-        kind = right[name].dtype
-        if out.dtype.is_floating_point and kind.is_floating_point and exact_needed and kind.itemsize < 8:  # noqa: PLR2004
+        given = right[name]
+        if out.dtype.is_floating_point and given.dtype.is_floating_point:
+            if exact_needed and given.dtype.itemsize < 8:  # noqa: PLR2004
+                raise ReferenceFailed(
+                    f"the reference returned {name} as {name_of(given.dtype)}: it has to compute and return "
+                    "float64, without rounding to the kernel's dtype, or rtol and atol have to be given"
+                )
+        elif _kind(out.dtype) != _kind(given.dtype):
             raise ReferenceFailed(
-                f"the reference returned {name} as {name_of(kind)}: it has to compute and return float64, "
-                "without rounding to the kernel's dtype, or rtol and atol have to be given"
+                f"the reference returned {name} as {name_of(given.dtype)}, the kernel as "
+                f"{name_of(out.dtype)}: floating outputs are compared with float64, "
+                "integers exactly with integers, bool with bool"
             )
-        if kind.is_complex or (kind.is_floating_point and not out.dtype.is_floating_point):
+        if given.device != out.device:
             raise ReferenceFailed(
-                f"the reference returned {name} as {name_of(kind)}, the kernel as {name_of(out.dtype)}: "
-                "integer and bool outputs are compared exactly, with integers or bool"
+                f"the reference returned {name} on {given.device}, the kernel on {out.device}: "
+                "return it on the device of the arguments, which are where the kernel's are"
             )
-    return [(name, out, right[name].to(out.device)) for name, out in left.items()]
+    return [(name, out, right[name]) for name, out in left.items()]
 
 
-def _bound(
-    name: str,
-    out: torch.Tensor,
-    truth: Reference,
-    tolerance: tuple[float, float] | None,
-    *,
-    reduction: int,
-    operands: FloatFormat,
-) -> tuple[Bound | GivenTolerance | None, str]:
-    """Return the bound of one output, and what it is in words."""
-    import torch
-
-    target = format_of(out.dtype)
-    if target is None:
-        return None, "equal (integers and bool)"
-    if tolerance is not None:
-        rtol, atol = tolerance
-        return (
-            GivenTolerance(rtol=rtol, atol=atol, target=target),
-            f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound",
-        )
-    accumulation = FLOAT64 if target is FLOAT64 else FLOAT32
-    hopper = out.is_cuda and torch.cuda.get_device_capability(out.device)[0] == 9  # noqa: PLR2004
-    multiplied = operands if truth.has_products else None
-    basis = f"derived from reduction={reduction}, {accumulation.name} accumulation"
-    if multiplied is not None:
-        basis += f", {multiplied.name} operands"
-    return (
-        Bound(
-            target=target,
-            model=model_for(reduction, accumulation=accumulation, operands=multiplied, hopper=hopper),
-            accumulation=truth.accumulation.get(name) or Spread.none(out),
-            operands=truth.operands.get(name),
-        ),
-        basis,
-    )
+def _kind(dtype: torch.dtype) -> str:
+    if dtype.is_floating_point:
+        return "floating"
+    return "complex" if dtype.is_complex else {"bool": "bool"}.get(name_of(dtype), "integer")
 
 
 def _name(function: Callable[..., Any]) -> str:

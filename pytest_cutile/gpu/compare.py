@@ -1,8 +1,9 @@
 """One output against its exact value: which elements are outside what rounding explains, and the worst.
 
-T0: NaN and Inf where the reference has them. T1: R(y - b) <= out <= R(y + b), where y is exact, R one
-rounding to nearest even into the output's dtype and b the bound of `core.tolerance.ErrorModel`. R makes
-ulps, subnormals and saturation exact, so that no relative or absolute tolerance is needed.
+T0, the pattern: NaN and Inf where the reference has them. T1, the interval: R(y - b) <= out <= R(y + b),
+where y is exact, R one rounding to nearest even into the output's dtype and b the bound of
+`core.tolerance.ErrorModel`. R makes ulps, subnormals and saturation exact, so that no relative or absolute
+tolerance is needed. T2 and T3 look at many elements together: `gpu.energy`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_cutile.gpu.energy import Excess, Mismatch
 from pytest_cutile.gpu.noise import Spread, matrix_view
 from pytest_cutile.gpu.rounding import round_to, spacing
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_cutile.core.tolerance import ErrorModel, FloatFormat
 
 CHUNK = 1 << 22
-"""Elements analysed at a time: about twenty float64 temporaries of 32 MiB each."""
+"""Elements analysed at a time: about forty float64 temporaries of 32 MiB each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +40,13 @@ class Bound:
     operands: Spread | None
     """Mean square change under operand noise, absolute."""
 
-    def interval(
-        self, exact: torch.Tensor, rows: slice, columns: slice
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `(b, lowest, highest)` for the block `exact = y[rows, columns]`."""
+    contract: Spread | None
+    """The same under the noise that the kernel's contract allows besides."""
+    common: float
+    """Relative error that all elements may share."""
+
+    def noise(self, exact: torch.Tensor, rows: slice, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `(sigma, bias)` for the block `exact = y[rows, columns]`: what is random, what is not."""
         import torch
 
         model, unit = self.model, self.model.unit
@@ -51,11 +56,18 @@ class Bound:
         variance = partial.square().mul_(model.accumulation_variance)
         variance.addcmul_(noise, noise, value=model.operand_variance)
         variance.addcmul_(value, value, value=model.value_variance)
-        b = variance.sqrt_().mul_(model.sigmas)
-        b.add_(partial, alpha=1.5 * model.drift).add_(value, alpha=1.5 * model.drift_of_value / unit)
-        if self.operands is not None:
-            b.add_(self.operands.block(rows, columns).to(exact.device).sqrt_(), alpha=model.sigmas)
-        b = torch.where(exact.isfinite(), b, 0.0)
+        for spread in (self.operands, self.contract):
+            if spread is not None:
+                variance += spread.block(rows, columns).to(exact.device)
+        bias = partial.mul_(1.5 * model.drift).add_(value, alpha=1.5 * model.drift_of_value / unit)
+        finite = exact.isfinite()
+        return torch.where(finite, variance.sqrt_(), 0.0), torch.where(finite, bias, 0.0)
+
+    def interval(
+        self, exact: torch.Tensor, sigma: torch.Tensor, bias: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `(b, lowest, highest)` for the exact values of a block and their noise."""
+        b = bias.add(sigma, alpha=self.model.sigmas)
         saturate = self.target.eight_bit
         lowest = round_to(exact - b, self.target, saturate=saturate)
         return b, lowest, round_to(exact + b, self.target, saturate=saturate)
@@ -105,6 +117,24 @@ class Comparison:
     """None for an output with no elements."""
     worst_ulps: float
     """Largest distance from the correctly rounded value, over all elements."""
+    pattern: int = 0
+    """How many of the elements outside are NaN or Inf on one side only (T0)."""
+    excesses: tuple[Excess, ...] = ()
+    """The tests over many elements that failed (T2, T3)."""
+    energy: float = 0.0
+    """T2: the largest energy in any part of the output, in units of what is allowed."""
+    slope: float = 0.0
+    """T3: the slope of the mismatch, in units of what is allowed."""
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """What failed: "T0 pattern", "T1 interval", "T2 energy in rows 0 to 15"; empty if nothing did."""
+        outside = 0 if self.outside is None else int(self.outside.sum())
+        return (
+            *(("T0 pattern",) if self.pattern else ()),
+            *(("T1 interval",) if outside > self.pattern else ()),
+            *(f"{each.test} {each.where}" for each in self.excesses),
+        )
 
 
 def blocks(rows: int, columns: int, chunk: int) -> Iterator[tuple[slice, slice]]:
@@ -125,22 +155,32 @@ def compare(
     grid, truth = matrix_view(out.detach()), matrix_view(exact)
     outside = torch.zeros(grid.shape, dtype=torch.bool, device=out.device)
     worst: Worst | None = None
-    most_ulps = 0.0
+    most_ulps, pattern = 0.0, 0
+    mismatch = Mismatch(truth, out.shape) if isinstance(bound, Bound) else None
     for rows, columns in blocks(grid.shape[0], grid.shape[1], chunk):
         got, y = grid[rows, columns], truth[rows, columns]
         judged = (
-            _judge_equal(got, y) if bound is None else _judge(got.double(), y.double(), bound, rows, columns)
+            _judge_equal(got, y)
+            if bound is None
+            else _judge(got.double(), y.double(), bound, rows, columns, mismatch)
         )
         outside[rows, columns] = judged.outside
+        pattern += int((judged.outside & _is_special(judged)).sum())
         most_ulps = max(most_ulps, float(judged.ulps.max()))
         at = int(judged.error.argmax())
         if worst is None or float(judged.error.flatten()[at]) > worst.error:
             row, column = divmod(at, columns.stop - columns.start)
             flat = (rows.start + row) * grid.shape[1] + columns.start + column
             worst = judged.describe(at, _unravel(flat, out.shape))
-    failed = bool(outside.any())
+    excesses, energy, slope = mismatch.findings() if mismatch is not None else ([], 0.0, 0.0)
     return Comparison(
-        outside=outside.reshape(out.shape) if failed else None, worst=worst, worst_ulps=most_ulps
+        outside=outside.reshape(out.shape) if bool(outside.any()) else None,
+        worst=worst,
+        worst_ulps=most_ulps,
+        pattern=pattern,
+        excesses=tuple(excesses),
+        energy=energy,
+        slope=slope,
     )
 
 
@@ -171,16 +211,41 @@ class _Judged:
         )
 
 
+def _is_special(judged: _Judged) -> torch.Tensor:
+    """Return which elements are NaN or Inf in what was got or in what is right."""
+    finite = judged.got.isfinite() & judged.rounded.isfinite()
+    return finite.logical_not_()
+
+
 def _judge(
-    got: torch.Tensor, y: torch.Tensor, bound: Bound | GivenTolerance, rows: slice, columns: slice
+    got: torch.Tensor,
+    y: torch.Tensor,
+    bound: Bound | GivenTolerance,
+    rows: slice,
+    columns: slice,
+    mismatch: Mismatch | None,
 ) -> _Judged:
     import torch
 
     target = bound.target
     distance = (got - y).abs_()
+    rounded = y if target is None else round_to(y, target, saturate=target.eight_bit)
     if isinstance(bound, Bound):
-        b, lowest, highest = bound.interval(y, rows, columns)
+        sigma, bias = bound.noise(y, rows, columns)
+        b, lowest, highest = bound.interval(y, sigma, bias)
         unit = spacing(y, bound.target)
+        if mismatch is not None:
+            mismatch.add(
+                got,
+                rounded,
+                rows,
+                columns,
+                ulp=unit,
+                sigma=sigma,
+                bias=bias,
+                common=bound.common,
+                usable=got.isfinite() & (y.abs() + b <= bound.target.max_finite),
+            )
         beyond = (distance - 0.5 * unit).clamp_(min=0.0)
     else:
         b = y.abs().mul_(bound.rtol).add_(bound.atol)
@@ -193,7 +258,6 @@ def _judge(
         overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
         special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
         inside |= overflow & special
-    rounded = y if target is None else round_to(y, target, saturate=target.eight_bit)
     ulps = torch.zeros_like(y) if target is None else (got - rounded).abs_().div_(spacing(rounded, target))
     error = torch.where(beyond == 0, 0.0, beyond / b)
     # the interval decides; this number ranks, and agrees with it on which side of 1 it is

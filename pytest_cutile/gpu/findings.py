@@ -27,12 +27,19 @@ def explain(
 ) -> list[str]:
     """Return the lines that say what is wrong with the output called `name`."""
     outside, worst = comparison.outside, comparison.worst
+    many = [f"  {each.test} {each.where}: {each.says}" for each in comparison.excesses]
     if outside is None or worst is None:
-        return []
+        return [
+            f"{name} ({describe(out)}): each element is within its bound, all together are not",
+            f"  failed: {', '.join(comparison.failed)}",
+            *many,
+            f"  bound: {basis}",
+        ]
     bad, total = int(outside.sum()), out.numel()
     share = 100.0 * bad / total
     return [
         f"{name} ({describe(out)}): {bad:,} of {total:,} elements ({share:.3g} %) are outside the bound",
+        f"  failed: {', '.join(comparison.failed)}",
         *_describe_worst(worst, out.dtype),
         *(f"  {line}" for line in _find(out, exact, outside, bad)),
         f"  bound: {basis}",

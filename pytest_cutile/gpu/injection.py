@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.core.tolerance import FLOAT32
+from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
-    from pytest_cutile.core.tolerance import FloatFormat
+    from pytest_cutile.core.tolerance import Contract, FloatFormat
 
 _PRODUCTS = frozenset(
     {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"}
@@ -25,6 +27,12 @@ _SENSITIVE = _PRODUCTS | {
     *("tanh", "sigmoid", "log_sigmoid_forward", "silu", "gelu", "erf", "erfc", "softplus", "mish", "elu"),
     *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"),
 }
+_EXPONENTIAL = {
+    *("exp", "exp2", "expm1", "_softmax", "_safe_softmax", "sigmoid", "silu", "tanh", "sinh", "cosh"),
+    *("gelu", "erf", "erfc", "mish", "elu", "logsumexp", "_log_softmax", "log_sigmoid_forward", "softplus"),
+}
+# A relative error of what they take the logarithm of is an absolute one of theirs.
+_LOGARITHMIC = {"logsumexp", "_log_softmax", "log_sigmoid_forward", "softplus"}
 # Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
 # then shows the same spread in every run, and a few runs cannot underestimate it.
 _UNIFORM = 1.0 / math.sqrt(3.0)  # standard deviation of a rounding error, in units of its maximum
@@ -57,15 +65,17 @@ class Injector:
 
 
 class Observer(Injector):
-    """Notes whether there are matrix products, and whether tensor cores would round their operands."""
+    """Notes whether there are exponentials and matrix products, and whether those' operands get rounded."""
 
     def __init__(self, operands: FloatFormat) -> None:
         self.operands = operands
         self.has_products = False
+        self.has_exponentials = False
         self.has_inexact_operands = False
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
+        self.has_exponentials |= _base_name(func) in _EXPONENTIAL
         if _base_name(func) in _PRODUCTS:
             self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
@@ -101,6 +111,8 @@ class OperandNoise(Injector):
 class AccumulationNoise(Injector):
     """Moves inputs, operands of sums and functions, and rounded results by up to one float32 rounding."""
 
+    rounding = FLOAT32
+
     def __init__(self, run: int) -> None:
         self.run = run
         self.generators: dict[Any, torch.Generator] = {}
@@ -125,22 +137,22 @@ class AccumulationNoise(Injector):
         result = func(*args, **kwargs)
         if name in _MOVES or _is_view(func):
             return result
-        if _writes_in_place(func):
-            if _is_float64(args[0]):
-                args[0].copy_(self._noisy_where_rounded(args[0]))
-            return result
-        return map_tensors(self._noisy_where_rounded, result)
+        return _on_result(func, args, result, self._noisy_where_rounded)
 
     def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
-        import torch
 
         if not _is_float64(tensor):
             return tensor
+        return self._by(tensor, self.rounding.unit_roundoff)
+
+    def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        """Return `tensor` with relative errors of `unit` and random signs."""
+        import torch
+
         generator = self.generators.get(tensor.device)
         if generator is None:
             generator = torch.Generator(tensor.device).manual_seed(self.run)
             self.generators[tensor.device] = generator
-        unit = FLOAT32.unit_roundoff
         noise = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return noise.bernoulli_(generator=generator).mul_(2 * unit).add_(1.0 - unit).mul_(tensor)
 
@@ -149,8 +161,47 @@ class AccumulationNoise(Injector):
 
         if not _is_float64(tensor):
             return tensor
-        rounded = tensor != tensor.float().double()
-        return torch.where(rounded, self._noisy(tensor), tensor)
+        return torch.where(self._is_rounded(tensor), self._noisy(tensor), tensor)
+
+    def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor != tensor.float().double()
+
+
+class ContractNoise(AccumulationNoise):
+    """Moves what a kernel's contract says is rounded or approximate: intermediate results, exponentials."""
+
+    def __init__(self, run: int, contract: Contract) -> None:
+        super().__init__(run)
+        self.contract = contract
+        self.rounding = contract.mid or FLOAT64
+
+    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an input as it is: it is no intermediate result."""
+        return tensor
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        name = _base_name(func)
+        # operands of products have been rounded where they were computed; other functions are made of several
+        # operations, each of which rounds
+        result = func(*args, **kwargs) if name in _PRODUCTS else super().call(func, args, kwargs)
+        if name in _SENSITIVE:
+            result = _on_result(func, args, result, self._noisy_where_rounded)
+        if self.contract.exp_error and name in _EXPONENTIAL:
+            approximate = self._shifted if name in _LOGARITHMIC else self._scaled
+            result = _on_result(func, args, result, approximate)
+        return result
+
+    def _scaled(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._by(tensor, self.contract.exp_error) if _is_float64(tensor) else tensor
+
+    def _shifted(self, tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        return tensor + self._scaled(torch.ones_like(tensor)) - 1.0 if _is_float64(tensor) else tensor
+
+    def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _inexact(tensor, self.rounding)
 
 
 def _inexact(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
@@ -182,6 +233,17 @@ def _base_name(func: Any) -> str:
 
 def _writes_in_place(func: Any) -> bool:
     return bool(func._schema.name.endswith("_") and func._schema.is_mutable)  # noqa: SLF001
+
+
+def _on_result(
+    func: Any, args: tuple[Any, ...], result: Any, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Any:
+    """Return the result of `func` changed; changed in place if it was written so."""
+    if not _writes_in_place(func):
+        return map_tensors(change, result)
+    if _is_float64(args[0]):
+        args[0].copy_(change(args[0]))
+    return result
 
 
 def _is_view(func: Any) -> bool:

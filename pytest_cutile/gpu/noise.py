@@ -8,6 +8,8 @@ The reference runs a few more times, each time with noise of one rounding:
 - *operand* noise: on operands of matrix products that the tensor core's input dtype does not hold, such as
   the probabilities of attention, which a kernel has to round to float16 before it multiplies them. Equal
   values get equal noise, as they would round equally. Without such operands these runs are left out.
+- *contract* noise: on what a kernel's contract says is rounded more (`mid`) or approximate (`exp_error`).
+  Without a contract these runs are left out.
 
 What the reference computes outside torch (numpy) only sees the noise on the inputs.
 """
@@ -15,11 +17,11 @@ What the reference computes outside torch (numpy) only sees the noise on the inp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.core.tolerance import FLOAT32
-from pytest_cutile.gpu.injection import AccumulationNoise, Injector, Observer, OperandNoise
+from pytest_cutile.gpu.injection import AccumulationNoise, ContractNoise, Injector, Observer, OperandNoise
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_cutile.core.tolerance import FloatFormat
+    from pytest_cutile.core.tolerance import Contract, FloatFormat
 
 RUNS = 3
 """Noisy runs for each of the two kinds; results are pooled over rows and columns, so a few are enough."""
@@ -53,7 +55,7 @@ class Spread:
         self.by_row = self.elements.mean(dim=1, keepdim=True)
         column = self.elements.mean(dim=0, keepdim=True)
         overall = column.mean()
-        self.by_column = column / overall if overall > 0 else torch.ones_like(column)
+        self.by_column = torch.where(overall > 0, column / overall, 1.0)
 
     def block(self, rows: slice, columns: slice) -> torch.Tensor:
         """Return the variance to allow: no less than the element's own, nor than its row and column suggest.
@@ -83,8 +85,12 @@ class Reference:
     """For each floating output: mean square change under accumulation noise, in units of u^2."""
     operands: Mapping[str, Spread]
     """The same for operand noise, in absolute units; empty when no operand of a product needs rounding."""
+    contract: Mapping[str, Spread]
+    """The same for what the contract of the kernel allows besides; empty when that is nothing."""
     has_products: bool
     """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
+    has_exponentials: bool
+    """Whether it takes exponentials, or functions made of them."""
     runs: int
     """How often the reference ran."""
 
@@ -100,7 +106,7 @@ def run_reference(
     kwargs: Mapping[str, Any],
     *,
     operands: FloatFormat,
-    estimate: bool = True,
+    contract: Contract | None = None,
 ) -> Reference:
     """Run `reference` on `args` and `kwargs` upcast to float64: once exactly, then with noise.
 
@@ -109,42 +115,79 @@ def run_reference(
         args: its arguments, before upcasting.
         kwargs: likewise.
         operands: what tensor cores round the operands of matrix products to.
-        estimate: False when a tolerance is given and the noise is not needed.
+        contract: what the kernel may do besides.
     """
+    import torch
+
     observer = Observer(operands)
     outputs = _run(reference, args, kwargs, observer)
-    if not estimate:
-        return Reference(
-            outputs=outputs, accumulation={}, operands={}, has_products=observer.has_products, runs=1
-        )
-    exact = {
-        name: tensor for name, tensor in named_tensors(outputs, "output") if tensor.dtype.is_floating_point
-    }
-    small = any(0 < tensor.numel() < SMALL_OUTPUT for tensor in exact.values())
-    runs = RUNS_OF_SMALL_OUTPUTS if small else RUNS
-
-    def spread(unit: float, make: Callable[[int], Injector]) -> dict[str, Spread]:
-        import torch
-
-        totals = {name: torch.zeros_like(matrix_view(tensor)) for name, tensor in exact.items()}
-        for run in range(runs):
-            moved = dict(named_tensors(_run(reference, args, kwargs, make(run)), "output"))
-            for name, total in totals.items():
-                change = matrix_view(moved[name]) - matrix_view(exact[name])
-                # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
-                change.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
-                total.addcmul_(change, change, value=1.0 / runs)
-        return {name: Spread(total) for name, total in totals.items()}
-
+    # of a reference that rounds there is nothing to estimate
+    estimate = all(
+        each.dtype == torch.float64
+        for _, each in named_tensors(outputs, "output")
+        if each.dtype.is_floating_point
+    )
+    makers: dict[str, tuple[float, Callable[[int], Injector]]] = {}
+    if estimate:
+        makers["accumulation"] = FLOAT32.unit_roundoff, AccumulationNoise
+    if estimate and observer.has_inexact_operands:
+        makers["operands"] = 1.0, lambda run: OperandNoise(run, operands)
+    if estimate and contract:
+        makers["contract"] = 1.0, lambda run: ContractNoise(run, contract)
+    call = reference, args, kwargs
+    spreads = {kind: _measure(call, outputs, make, unit) for kind, (unit, make) in makers.items()}
     return Reference(
         outputs=outputs,
-        accumulation=spread(FLOAT32.unit_roundoff, AccumulationNoise),
-        operands=spread(1.0, lambda run: OperandNoise(run, operands))
-        if observer.has_inexact_operands
-        else {},
+        accumulation=spreads.get("accumulation", {}),
+        operands=spreads.get("operands", {}),
+        contract=spreads.get("contract", {}),
         has_products=observer.has_products,
-        runs=1 + runs * (2 if observer.has_inexact_operands else 1),
+        has_exponentials=observer.has_exponentials,
+        runs=1 + _count_runs(outputs) * len(makers),
     )
+
+
+def allow(
+    truth: Reference,
+    contract: Contract,
+    reference: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Reference:
+    """Return `truth`, which is what `reference` returned for `args` and `kwargs`, under another contract."""
+    spread = _measure((reference, args, kwargs), truth.outputs, lambda run: ContractNoise(run, contract), 1.0)
+    return replace(truth, contract=spread, runs=truth.runs + _count_runs(truth.outputs))
+
+
+def _count_runs(outputs: Any) -> int:
+    sizes = [each.numel() for _, each in named_tensors(outputs, "output") if each.dtype.is_floating_point]
+    return RUNS_OF_SMALL_OUTPUTS if any(0 < size < SMALL_OUTPUT for size in sizes) else RUNS
+
+
+def _measure(
+    call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]],
+    outputs: Any,
+    make: Callable[[int], Injector],
+    unit: float,
+) -> dict[str, Spread]:
+    """Return the mean square change of each floating output, in units of `unit`, under some runs of noise."""
+    import torch
+
+    exact = {
+        name: matrix_view(tensor)
+        for name, tensor in named_tensors(outputs, "output")
+        if tensor.dtype.is_floating_point
+    }
+    totals = {name: torch.zeros_like(tensor) for name, tensor in exact.items()}
+    runs = _count_runs(outputs)
+    for run in range(runs):
+        moved = dict(named_tensors(_run(*call, make(run)), "output"))
+        for name, total in totals.items():
+            change = matrix_view(moved[name]) - exact[name]
+            # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
+            change.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
+            total.addcmul_(change, change, value=1.0 / runs)
+    return {name: Spread(total) for name, total in totals.items()}
 
 
 def _run(

@@ -164,6 +164,7 @@ def test_returning_nothing_says_what_to_do():
 def test_an_unsupported_output_dtype():
     text = failure(TypeError, lambda x: torch.complex(x, x), tensor(4, dtype="float32"), reference=identity)
     assert "returned a tensor of complex64" in text
+    assert "torch.view_as_real" in text
 
 
 def test_a_failing_reference_is_named_and_chained():
@@ -184,6 +185,43 @@ def test_a_reference_that_rounds_is_refused():
 def test_an_integer_output_needs_an_integer_reference():
     text = failure(ReferenceFailed, lambda x: x.int(), tensor(4), reference=identity)
     assert "as float64, the kernel as int32" in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reference", "said"),
+    [
+        (lambda x: x.float(), lambda x: x.long(), "as int64, the kernel as float32"),
+        (lambda x: x > 0, lambda x: (x > 0).long(), "as int64, the kernel as bool"),
+        (lambda x: x.int(), lambda x: x > 0, "as bool, the kernel as int32"),
+        (lambda x: x.float(), lambda x: torch.complex(x, x), "as complex128, the kernel as float32"),
+    ],
+)
+def test_a_reference_of_another_kind_of_dtype_is_an_error(kernel, reference, said):
+    assert said in failure(ReferenceFailed, kernel, tensor(4), reference=reference)
+
+
+def test_a_reference_on_another_device_is_an_error():
+    text = failure(ReferenceFailed, copy, tensor(4), reference=lambda x: x.to("meta"))
+    assert "returned output on meta, the kernel on cpu: return it on the device of the arguments" in text
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
+def test_64_bits_are_compared_in_full(dtype):
+    """The two differ beyond the 53 bits of a float64, or by its last bit."""
+    one = torch.tensor([2**60], dtype=torch.int64) if dtype != "float64" else torch.ones(1).double()
+    given = one.view(torch.uint64) if dtype == "uint64" else one
+
+    def wrong(x):
+        return (x.view(torch.int64) + (1 if dtype != "float64" else 2**9)).view(x.dtype)
+
+    check_kernel(torch.clone, given, reference=torch.clone)
+    assert "T1 interval" in failure(KernelMismatch, wrong, given, reference=torch.clone)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 0), (2, 0, 3)])
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "int32", "bool"])
+def test_empty_outputs_pass(shape, dtype):
+    assert check_kernel(torch.clone, tensor(*shape, dtype=dtype), reference=torch.clone).elements == 0
 
 
 def test_an_exception_of_the_kernel_is_its_own():

@@ -1,0 +1,136 @@
+"""The bound of each output of a check: derived from its reference, or given, and how the two compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, Contract, FloatFormat, model_for
+from pytest_cutile.gpu.compare import CHUNK, Bound, GivenTolerance, blocks, compare
+from pytest_cutile.gpu.dtypes import format_of, name_of
+from pytest_cutile.gpu.noise import Reference, Spread, matrix_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    Pairs = Sequence[tuple[str, torch.Tensor, torch.Tensor]]
+_HOPPER = 9
+# Of torch.testing.assert_close: rtol and atol, as documented for torch 2.13; its table has no public name.
+_TORCH = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a check allows each output."""
+
+    truth: Reference
+    """What the reference returned, and how far noise moves it."""
+    reduction: int
+    """Length of the longest sum behind one output element."""
+    operands: FloatFormat
+    """Format that operands of matrix products are rounded to."""
+    contract: Contract
+    """What the kernel may do besides."""
+    tolerance: tuple[float, float] | None = None
+    """rtol and atol, given in place of the derived bound."""
+
+    def of(self, name: str, out: torch.Tensor) -> tuple[Bound | GivenTolerance | None, str]:
+        """Return the bound of an output, None where it has to be equal, and what that is in words."""
+        target = format_of(out.dtype)
+        if target is None:
+            return None, "equal (integers and bool)"
+        if self.tolerance is None:
+            return self._derive(name, out, target)
+        rtol, atol = self.tolerance
+        given = GivenTolerance(rtol=rtol, atol=atol, target=target)
+        return given, f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound"
+
+    def _derive(self, name: str, out: torch.Tensor, target: FloatFormat) -> tuple[Bound, str]:
+        import torch
+
+        accumulation = accumulation_of(target)
+        hopper = out.is_cuda and torch.cuda.get_device_capability(out.device)[0] == _HOPPER
+        multiplied = self.operands if self.truth.has_products else None
+        model = model_for(
+            self.reduction,
+            accumulation=accumulation,
+            operands=multiplied,
+            hopper=hopper,
+            elements=out.numel(),
+        )
+        basis = f"derived from reduction={self.reduction}, {accumulation.name} accumulation"
+        if multiplied is not None:
+            basis += f", {multiplied.name} operands"
+        if self.contract:
+            basis += f", {self.contract}"
+        bound = Bound(
+            target=target,
+            model=model,
+            accumulation=self.truth.accumulation.get(name) or Spread.none(out),
+            operands=self.truth.operands.get(name),
+            contract=self.truth.contract.get(name),
+            common=math.sqrt(model.value_variance) * model.unit + self._shared_error(name),
+        )
+        return bound, basis
+
+    def _shared_error(self, name: str) -> float:
+        """Return the relative error that all elements may share besides that of a few float32 roundings.
+
+        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most: the
+        first term of f's expansion over a rounding interval. While f falls no faster than x^-3 that is u^2.
+        """
+        rounded = [self.operands] if name in self.truth.operands else []
+        rounded += [] if self.contract.mid is None else [self.contract.mid]
+        return sum(each.unit_roundoff**2 for each in rounded) + self.contract.exp_error
+
+    def looseness(self, pairs: Pairs) -> float | None:
+        """Return how many times what is derived the given tolerance allows, in the median over all elements.
+
+        None where nothing was given, or the reference returned no float64 to derive anything from. Allowed is
+        the farthest from the exact value that an element may be, its rounding included.
+        """
+        import torch
+
+        if self.tolerance is None or not self.truth.accumulation:
+            return None
+        rtol, atol = self.tolerance
+        ratios = []
+        for name, out, exact in pairs:
+            target = format_of(out.dtype)
+            if target is None:
+                continue
+            bound, _ = self._derive(name, out, target)
+            truth = matrix_view(exact)
+            for rows, columns in blocks(truth.shape[0], truth.shape[1], CHUNK):
+                y = truth[rows, columns]
+                _, lowest, highest = bound.interval(y, *bound.noise(y, rows, columns))
+                derived = torch.maximum(highest - y, y - lowest)
+                ratio = y.abs().mul_(rtol).add_(atol).div_(derived).flatten()
+                ratios.append(ratio[ratio.isfinite()].float())
+        return float(torch.cat(ratios).median()) if sum(each.numel() for each in ratios) else None
+
+    def pass_all(self, pairs: Pairs) -> bool:
+        """Return whether every output is within its bound."""
+        return not any(compare(out, exact, self.of(name, out)[0]).failed for name, out, exact in pairs)
+
+    def pass_torch(self, pairs: Pairs) -> bool:
+        """Return whether every output is within the default tolerance of `torch.testing.assert_close`."""
+        return all(
+            (tolerance := _TORCH.get(name_of(out.dtype))) is not None
+            and replace(self, tolerance=tolerance).pass_all([(name, out, exact)])
+            for name, out, exact in pairs
+            if out.dtype.is_floating_point
+        )
+
+
+def accumulation_of(target: FloatFormat) -> FloatFormat:
+    """Return the format that a kernel with outputs in `target` accumulates in."""
+    return FLOAT64 if target is FLOAT64 else FLOAT32

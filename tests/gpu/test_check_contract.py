@@ -1,0 +1,158 @@
+"""What a kernel declares that it rounds or approximates, and what a failure says would have passed."""
+
+import math
+
+import pytest
+import torch
+
+from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Contract, sigmas_for
+from pytest_cutile.gpu.check import KernelMismatch, check_kernel
+from pytest_cutile.gpu.ladder import EXP_ERROR, rungs, what_would_pass
+
+
+def rms_norm(x, w):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * w
+
+
+def eager(x, w):
+    """What PyTorch computes operator by operator: every intermediate result is rounded to bfloat16."""
+    return rms_norm(x, w)
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def approximate_softmax(x):
+    """Its exponentials are off by up to 2^-12, each by its own amount."""
+    powers = torch.exp(x.double() - x.double().amax(-1, keepdim=True))
+    powers = powers * (1 + 2.0**-12 * torch.sin(1e6 * powers))
+    return (powers / powers.sum(-1, keepdim=True)).float()
+
+
+def message(*args, **options):
+    with pytest.raises(KernelMismatch) as caught:
+        check_kernel(*args, **options)
+    return str(caught.value)
+
+
+@pytest.fixture
+def rows():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(64, 512, generator=generator), torch.randn(512, generator=generator)
+
+
+def test_eager_bfloat16_passes_with_its_contract_only_and_the_failure_says_so(rows):
+    x, w = (each.bfloat16() for each in rows)
+    text = message(eager, x, w, reference=rms_norm, reduction=512)
+    assert 'would pass with mid="bfloat16": say so if' in text
+    report = check_kernel(eager, x, w, reference=rms_norm, reduction=512, mid="bfloat16")
+    assert 'mid="bfloat16"' in report.bound
+    assert report.reference_runs == 7
+
+
+def test_a_contract_lets_no_bug_through_that_is_larger(rows):
+    x, w = (each.bfloat16() for each in rows)
+    text = message(lambda x, w: eager(x, w) * 1.03, x, w, reference=rms_norm, reduction=512, mid="bfloat16")
+    assert "neither a looser contract nor" in text
+
+
+def test_the_finest_format_that_passes_is_named(rows):
+    x, w = (each.half() for each in rows)
+    assert 'would pass with mid="float16"' in message(eager, x, w, reference=rms_norm, reduction=512)
+    check_kernel(eager, x, w, reference=rms_norm, reduction=512, mid=torch.float16)
+
+
+def test_float64_kernels_that_compute_in_float32_are_told(rows):
+    x, w = (each.double() for each in rows)
+    text = message(
+        lambda x, w: rms_norm(x.float(), w.float()).double(), x, w, reference=rms_norm, reduction=9
+    )
+    assert 'would pass with mid="float32"' in text
+
+
+def test_an_approximate_exponential(rows):
+    x = rows[0]
+    text = message(approximate_softmax, x, reference=softmax, reduction=512)
+    assert "would pass with" in text
+    report = check_kernel(approximate_softmax, x, reference=softmax, reduction=512, exp_error=2.0**-12)
+    assert "exp_error=0.000244141" in report.bound
+    assert "would pass" in message(
+        approximate_softmax, x, reference=softmax, reduction=512, exp_error=2.0**-16
+    )
+
+
+def test_in_place_functions_are_approximate_too():
+    def reference(x):
+        x.exp_()
+        return x
+
+    x = torch.linspace(-2, 2, 1000)
+    kernel = (lambda x: torch.exp(x) * (1 + 1e-4 * torch.cos(1e5 * x)),)[0]
+    message(kernel, x, reference=reference)
+    check_kernel(kernel, x, reference=reference, exp_error=1e-4)
+
+
+def test_what_only_a_plain_tolerance_passes_is_said(rows):
+    x = rows[0].half()
+    text = message(lambda x: (x * 1.0005).half(), x, reference=lambda x: x)
+    assert "no looser contract explains it, but torch.testing.assert_close's defaults would" in text
+
+
+def test_nothing_is_tried_for_a_wrong_pattern(rows):
+    x = rows[0].half()
+    text = message(lambda x: x * math.nan, x, reference=lambda x: x)
+    assert "failed: T0 pattern" in text
+    assert "would" not in text
+
+
+def test_the_rungs_get_looser():
+    found = rungs(Contract(), FLOAT32, exponentials=True)
+    assert [str(each) for each in found] == [
+        'mid="float16"',
+        'mid="bfloat16"',
+        f"exp_error={EXP_ERROR:g}",
+        f'mid="float16", exp_error={EXP_ERROR:g}',
+        f'mid="bfloat16", exp_error={EXP_ERROR:g}',
+    ]
+    assert [each.mid for each in rungs(Contract(), FLOAT64, exponentials=False)] == [
+        FLOAT32,
+        FLOAT16,
+        BFLOAT16,
+    ]
+    assert not rungs(Contract(mid=BFLOAT16), FLOAT32, exponentials=False)
+
+
+def test_the_first_rung_that_passes_is_named_and_most_bugs_cost_one_attempt():
+    found = rungs(Contract(), FLOAT32, exponentials=True)
+    tried = []
+
+    def passes(contract):
+        tried.append(contract)
+        return contract.mid is BFLOAT16
+
+    assert what_would_pass(found, passes, lambda: False).startswith('would pass with mid="bfloat16":')
+    assert len(tried) == 3
+    tried.clear()
+    assert "neither" in what_would_pass(found[:1], passes, lambda: False)
+    assert len(tried) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mid": "int8"}, "mid must be a floating-point dtype"),
+        ({"exp_error": -1e-3}, "exp_error is a relative error"),
+        ({"exp_error": math.nan}, "exp_error is a relative error"),
+        ({"exp_error": 1.0}, "exp_error is a relative error"),
+    ],
+)
+def test_options_out_of_range(options, said):
+    with pytest.raises(ValueError, match=said):
+        check_kernel(torch.clone, torch.ones(3), reference=torch.clone, **options)
+
+
+@pytest.mark.parametrize("elements", [1, 10_000, 1 << 28])
+def test_more_elements_are_allowed_more_sigmas(elements):
+    """The chance that any of them exceeds it stays what it is."""
+    assert elements * math.erfc(sigmas_for(elements) / math.sqrt(2)) == pytest.approx(1e-7, rel=1e-6)

@@ -1,0 +1,214 @@
+"""Errors that no single element shows: the energy and the slope of the mismatch."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, ErrorModel, FloatFormat, sigmas_for
+from pytest_cutile.gpu.check import KernelMismatch, check_kernel
+from pytest_cutile.gpu.compare import Bound, Comparison, compare
+from pytest_cutile.gpu.energy import expected_energy
+from pytest_cutile.gpu.noise import Spread, matrix_view
+from pytest_cutile.gpu.rounding import round_to, spacing
+
+SHAPE = (2, 3, 128, 64)
+ULPS = 0.4
+"""Standard deviation of the noise in these tests, in ulps of the output."""
+
+
+def exact_values(seed: int, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+    """Return values of both signs with magnitudes from 1 to 2, where the spacing is the same."""
+    values = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (values - 0.5) * 2 + (values - 0.5).sign()
+
+
+def noise_of(exact: torch.Tensor, target: FloatFormat = BFLOAT16, ulps: float = ULPS) -> torch.Tensor:
+    return ulps * spacing(exact, target)
+
+
+def judge(out: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor, **options: Any) -> Comparison:
+    """Compare with a bound that is made of noise of standard deviation `sigma` alone."""
+    model = ErrorModel(
+        reduction=1,
+        sigmas=sigmas_for(exact.numel()),
+        unit=1e-30,  # nothing but the noise that is given
+    )
+    bound = Bound(
+        target=options.pop("target", BFLOAT16),
+        model=model,
+        accumulation=Spread.none(exact),
+        operands=Spread(matrix_view(sigma.square())),
+        contract=None,
+        common=0.0,
+    )
+    return compare(out, exact, bound, **options)
+
+
+def written(exact: torch.Tensor, noise: torch.Tensor, target: FloatFormat = BFLOAT16) -> torch.Tensor:
+    return round_to(exact + noise, target)
+
+
+def normal(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 10_000))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.1, 0.3, 0.59, 0.61, 1.0, 3.0])
+@pytest.mark.parametrize("distance", [0.0, 0.2, 0.45, 0.5, 0.8])
+def test_the_expected_energy_is_that_of_rounded_noise(distance, noise):
+    """By integration over the noise; there must be no less, and little more below one ulp of bias."""
+    z = torch.linspace(-8, 8, 400_001, dtype=torch.float64)
+    weight = torch.exp(-z * z / 2)
+    rounded = torch.floor(distance + noise * z + 0.5)
+    true = float((rounded.square() * weight).sum() / weight.sum())
+    given = float(expected_energy(torch.tensor([distance]), torch.tensor([noise])))
+    if noise == 0 and distance == 0.5:
+        true = 0.5  # a tie may go either way
+    assert given == pytest.approx(true, rel=0.02, abs=2e-3)
+
+
+@pytest.mark.parametrize("distance", [1.0, 1.49, 1.51, 2.4, 7.6])
+def test_beyond_an_ulp_of_bias_the_energy_is_bounded_from_above(distance):
+    given = float(expected_energy(torch.tensor([distance]), torch.tensor([0.2])))
+    assert round(distance) ** 2 <= given <= 4 * distance**2
+
+
+@pytest.mark.parametrize("common", ["nothing", "rows", "columns"])
+@pytest.mark.parametrize("target", [BFLOAT16, FLOAT32], ids=["bfloat16", "float32"])
+def test_noise_as_large_as_allowed_passes_whatever_it_is_common_to(common, target):
+    shapes = {"nothing": SHAPE, "rows": (*SHAPE[:3], 1), "columns": (SHAPE[3],)}
+    for seed in range(40):
+        exact = exact_values(seed)
+        sigma = noise_of(exact, target)
+        result = judge(
+            written(exact, sigma * normal(shapes[common], seed), target), exact, sigma, target=target
+        )
+        assert not result.failed
+        assert 0.1 < result.energy < 1
+
+
+def test_rare_flips_pass():
+    for seed in range(40):
+        exact = exact_values(seed)
+        sigma = noise_of(exact, ulps=1e-4)
+        out = written(exact, sigma * normal(SHAPE, seed))
+        assert not judge(out, exact, sigma).failed
+
+
+def failures(out: torch.Tensor, exact: torch.Tensor, sigma: torch.Tensor) -> list[str]:
+    result = judge(out, exact, sigma)
+    assert result.outside is None  # what this is about: no element by itself shows it
+    return list(result.failed)
+
+
+def test_truncation_is_a_slope():
+    exact = exact_values(1)
+    sigma = noise_of(exact)
+    unit = spacing(exact, BFLOAT16)
+    out = ((exact + sigma * normal(SHAPE, 1)) / unit).trunc() * unit
+    assert "T3 slope in all of it" in failures(out, exact, sigma)
+
+
+@pytest.mark.parametrize("factor", [1.001, 0.999])
+def test_a_factor_far_below_an_ulp_is_a_slope(factor):
+    exact = exact_values(1)
+    sigma = noise_of(exact)
+    out = written(exact * factor, sigma * normal(SHAPE, 1))
+    assert failures(out, exact, sigma) == ["T3 slope in all of it"]
+
+
+def test_an_allowed_common_error_is_no_slope():
+    exact = exact_values(1)
+    sigma = noise_of(exact)
+    out = written(exact * 1.001, sigma * normal(SHAPE, 1))
+    bound = Bound(
+        target=BFLOAT16,
+        model=ErrorModel(reduction=1, sigmas=8.0, unit=1e-30),
+        accumulation=Spread.none(exact),
+        operands=Spread(matrix_view(sigma.square())),
+        contract=None,
+        common=0.002,
+    )
+    assert not compare(out, exact, bound).failed
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ((slice(None), slice(None), slice(None), slice(None)), "in all of it"),
+        ((1, 2), "in [1, 2]"),
+        ((0, 1, slice(32, 48)), "in rows 160 to 175"),
+        ((slice(None), slice(None), slice(None), slice(16, 32)), "in columns 16 to 31"),
+    ],
+)
+def test_more_noise_is_too_much_energy_and_located(where, said):
+    exact = exact_values(2)
+    sigma = noise_of(exact)
+    noise = sigma * normal(SHAPE, 2)
+    noise[where] *= 5
+    noise.clamp_(-7 * sigma, 7 * sigma)
+    assert f"T2 energy {said}" in failures(written(exact, noise), exact, sigma)
+
+
+def test_less_noise_than_allowed_is_fine():
+    exact = exact_values(3)
+    result = judge(written(exact, 0 * exact), exact, noise_of(exact))
+    assert not result.failed
+    assert result.energy < 0.1
+
+
+def test_values_that_repeat_are_left_to_the_interval():
+    """All elements are just below a tie, and one unlucky rounding is that of all."""
+    exact = torch.full((64, 64), 1.0 + 0.48 * 2.0**-7, dtype=torch.float64)
+    sigma = noise_of(exact, ulps=0.005)
+    out = written(exact, 5 * sigma)
+    assert bool((out != round_to(exact, BFLOAT16)).all())
+    assert not judge(out, exact, sigma).failed
+    distinct = exact + 1e-9 * torch.rand(64, 64, dtype=torch.float64)
+    assert judge(out, distinct, sigma).failed
+
+
+def test_chunks_change_nothing():
+    exact = exact_values(4, (48, 40))
+    sigma = noise_of(exact)
+    out = written(exact * 1.002, sigma * normal((48, 40), 4))
+    results = [judge(out, exact, sigma, chunk=chunk) for chunk in (7, 64, 10_000)]
+    assert len({each.failed for each in results}) == 1
+    assert results[0].energy == pytest.approx(results[2].energy)
+    assert results[0].slope == pytest.approx(results[2].slope)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (), (1,), (5,), (1, 1, 7), (3, 0, 2)])
+def test_outputs_too_small_to_say_anything(shape):
+    exact = torch.ones(shape, dtype=torch.float64)
+    assert not judge(exact, exact, 1e-3 * exact).failed
+
+
+def test_special_and_huge_values_take_no_part():
+    exact = exact_values(5, (64, 64))
+    exact[3], exact[:, 5], exact[7, 7], exact[8] = torch.inf, torch.nan, 7e4, 0.0
+    sigma = noise_of(exact.nan_to_num(1.0, 1.0, 1.0), FLOAT16)
+    out = written(exact, 0.5 * sigma, FLOAT16)
+    assert not judge(out, exact, sigma, target=FLOAT16).failed
+    out[3, 0] = 1.0
+    assert judge(out, exact, sigma, target=FLOAT16).failed == ("T0 pattern",)
+
+
+def test_the_message_names_the_test():
+    def truncated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        unit = spacing(product(x, w), BFLOAT16)
+        return ((product(x, w) / unit).trunc() * unit).bfloat16()
+
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        p = torch.softmax(x.double(), -1)
+        return p.bfloat16().double() @ w.double()
+
+    x = torch.randn(128, 256).bfloat16()
+    w = torch.randn(256, 64).bfloat16()
+    options: dict[str, Any] = {
+        "reference": lambda x, w: torch.softmax(x, -1) @ w,
+        "reduction": 256,
+    }
+    assert check_kernel(lambda x, w: product(x, w).bfloat16(), x, w, **options).slope < 1
+    with pytest.raises(KernelMismatch, match=r"T3 slope in all of it: out - exact is -0\.00"):
+        check_kernel(truncated, x, w, **options)
