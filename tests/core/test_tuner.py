@@ -245,6 +245,20 @@ def test_gross_errors_are_differences_and_roundings_are_not():
     assert describe_difference((half, half), half, half) is None  # a peer may return less
 
 
+def test_noise_is_measured_by_the_row_it_is_in():
+    """The first rows of causal attention are much larger than the rest, and their noise is, too."""
+    exact = torch.randn(1024, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    exact[8:] *= 2.0**-6
+    noise = torch.randn(1024, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    exact[0, 0] = 0.0  # near zero beside large neighbours
+    scale = exact.square().mean(1, keepdim=True).sqrt()
+    half = (exact + 2.0**-11 * scale * noise).half()
+    half[0, 0] = 2.0**-9
+    assert describe_difference(half, exact, half) is None
+    half[8, 0] += 2.0**-9
+    assert "1 of 65,536" in str(describe_difference(half, exact, half))
+
+
 def test_large_work_is_checked_coarsely(monkeypatch):
     from benchmarks.gpu_runs import agreement
 
