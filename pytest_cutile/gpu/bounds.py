@@ -84,8 +84,8 @@ class Bounds:
     def _shared_error(self, name: str) -> float:
         """Return the relative error that all elements may share besides that of a few float32 roundings.
 
-        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most: the
-        first term of f's expansion over a rounding interval. While f falls no faster than x^-3 that is u^2.
+        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most:
+        the first term of f's expansion over a rounding interval. Falls f no faster than x^-3, that is u^2.
         """
         rounded = [self.operands] if name in self.truth.operands else []
         rounded += [] if self.contract.mid is None else [self.contract.mid]
