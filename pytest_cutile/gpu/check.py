@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS, FloatFormat, model_for
 from pytest_cutile.gpu.compare import Bound, GivenTolerance, compare
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, carrier_of, format_of, name_of, resolve_dtype
-from pytest_cutile.gpu.findings import explain, fit
+from pytest_cutile.gpu.findings import also_wrong, explain, fit
 from pytest_cutile.gpu.noise import Reference, Spread, run_reference
 from pytest_cutile.gpu.poison import poisoned_allocations
+from pytest_cutile.gpu.strength import Checked, strength_of
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
+
+    from pytest_cutile.core.strength import Strength
 
 
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
@@ -28,6 +31,8 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """The first output that is wrong, if its elements could be compared."""
     index: tuple[int, ...] = ()
     """Its worst element."""
+    picture: str = ""
+    """Where the errors of that output are, as an SVG document; empty if there are none to show."""
 
 
 class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
@@ -54,6 +59,8 @@ class CheckReport:
     """Time the whole check took, the reference included."""
     reference_runs: int
     """How often the reference ran: once, and for a derived bound a few times with noise."""
+    strength: Strength | None = None
+    """What else the check would have caught, if that was asked for."""
 
 
 def check_kernel(
@@ -65,6 +72,7 @@ def check_kernel(
     atol: float | None = None,
     precision: torch.dtype | str | None = None,
     mutates: Collection[str | int] = (),
+    strength: bool = False,
     **kwargs: Any,
 ) -> CheckReport:
     """Run `fn(*args, **kwargs)` under guard and compare its outputs with `reference` in float64.
@@ -89,6 +97,8 @@ def check_kernel(
         precision: dtype that operands of matrix products are rounded to; "tfloat32" for float32 inputs that
             go through tensor cores. By default the floating input dtype of least precision.
         mutates: arguments that `fn` may change, by name or position.
+        strength: whether to try what else the check would have caught: right outputs are altered as bugs do
+            and compared again, some forty times, and the reference runs up to 32 times on shortened inputs.
         **kwargs: keyword arguments of `fn` and of `reference`.
 
     Raises:
@@ -107,6 +117,7 @@ def check_kernel(
         atol=atol,
         precision=precision,
         mutates=mutates,
+        strength=strength,
     )
 
 
@@ -121,7 +132,7 @@ def run_check(
     atol: float | None = None,
     precision: torch.dtype | str | None = None,
     mutates: Collection[str | int] = (),
-    seed: int | None = None,
+    strength: bool = False,
     run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any] | None = None,
 ) -> CheckReport:
     """Do what `check_kernel` does, with the arguments of `fn` apart from the options of the check.
@@ -136,7 +147,7 @@ def run_check(
         atol: see there.
         precision: see there.
         mutates: see there.
-        seed: of the inputs; only for the message of a failure.
+        strength: see there.
         run: calls `fn` with its arguments and returns its outputs; by default over poisoned memory.
     """
     started = time.perf_counter()
@@ -154,28 +165,43 @@ def run_check(
         ) from error
     pairs = _pair(outputs, truth.outputs, title, exact_needed=tolerance is None)
 
-    lines: list[str] = []
-    first: tuple[torch.Tensor, tuple[int, ...]] | None = None
+    mismatch: KernelMismatch | None = None
+    wrong: list[str] = []
     bases: dict[str, None] = {}
     worst_error = worst_ulps = 0.0
+    checked: list[Checked] = []
     for name, out, exact in pairs:
         bound, basis = _bound(name, out, truth, tolerance, reduction=reduction, operands=operands)
         bases[basis] = None
         result = compare(out, exact, bound)
+        checked.append(Checked(name=name, out=out, exact=exact, bound=bound))
         worst_error = max(worst_error, result.worst.error if result.worst else 0.0)
         worst_ulps = max(worst_ulps, result.worst_ulps)
-        if result.outside is not None and lines:
-            lines.append(f"{name} ({describe(out)}) is wrong too: {int(result.outside.sum()):,} elements")
-        elif result.outside is not None:
-            lines = explain(name, out, exact, result, basis=basis)
-            first = (out, result.worst.index) if result.worst is not None else None
-    if lines:
-        mismatch = KernelMismatch(
-            fit([title, *lines], last=None if seed is None else f"seed of the inputs: {seed}")
-        )
-        if first is not None:
-            mismatch.output, mismatch.index = first
+        if not result.failed:
+            continue
+        wrong.append(name)
+        if mismatch is None:
+            found = explain(name, out, exact, result, basis=basis, reduction=reduction)
+            mismatch = KernelMismatch(fit([title, *found.lines]))
+            mismatch.picture = found.picture
+            if result.worst is not None:
+                mismatch.output, mismatch.index = out, result.worst.index
+    if mismatch is not None:
+        mismatch.args = (f"{mismatch}{also_wrong(wrong[1:])}",)
         raise mismatch
+    strengths = None
+    if strength:
+        labels = [*_parameter_names(fn, len(args)), *kwargs]
+
+        def rerun(inputs: Mapping[str, Any]) -> Any:
+            values = [*inputs.values()]
+            named = dict(zip(kwargs, values[len(args) :], strict=True))
+            return run_reference(
+                reference, values[: len(args)], named, operands=operands, estimate=False
+            ).outputs
+
+        given = dict(zip(labels, [*saved[0], *saved[1].values()], strict=True))
+        strengths = strength_of(checked, given, rerun)
     return CheckReport(
         elements=sum(out.numel() for _, out, _ in pairs),
         worst_error=worst_error,
@@ -183,6 +209,7 @@ def run_check(
         bound="; ".join(bases),
         seconds=time.perf_counter() - started,
         reference_runs=truth.runs,
+        strength=strengths,
     )
 
 

@@ -106,6 +106,14 @@ class Comparison:
     worst_ulps: float
     """Largest distance from the correctly rounded value, over all elements."""
 
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The tests that failed: "T0 pattern" or "T1 interval"; none for an honest output."""
+        if self.outside is None or self.worst is None:
+            return ()
+        pattern = math.isfinite(self.worst.got) != math.isfinite(self.worst.rounded)
+        return ("T0 pattern",) if pattern else ("T1 interval",)
+
 
 def blocks(rows: int, columns: int, chunk: int) -> Iterator[tuple[slice, slice]]:
     """Yield slices that cover `[rows, columns]` in blocks of at most `chunk` elements."""
