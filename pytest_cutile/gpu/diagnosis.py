@@ -77,7 +77,7 @@ def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor
     """Say whether the errors are a constant factor, or all toward zero."""
     import torch
 
-    at = outside.flatten().nonzero().flatten()[:_SAMPLE]
+    at = _first(outside, _SAMPLE)
     got, y = (each.reshape(-1)[at].double() for each in (out, exact))
     usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
     got, y = got[usable], y[usable]
@@ -93,6 +93,22 @@ def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor
     if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
         return ["all errors are toward zero (truncation instead of rounding?)"]
     return []
+
+
+def _first(outside: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
+    import torch
+
+    import torch
+
+    found: list[torch.Tensor] = []
+    for start, part in enumerate(torch.split(outside.flatten(), CHUNK)):
+        found.append(part.nonzero().flatten() + start * CHUNK)
+        count -= found[-1].numel()
+        if count <= 0:
+            found[-1] = found[-1][: count or None]
+            break
+    return torch.cat(found)
 
 
 def find_terms(

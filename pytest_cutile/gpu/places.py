@@ -14,6 +14,7 @@ _TILES = tuple(1 << power for power in range(3, 11))
 _LEAST = 4
 """Rows and columns from which a diagonal can be told from a corner."""
 _SAMPLE = 1 << 20
+"""Elements of a matrix that are looked at for a diagonal, in rows at equal distances."""
 _SCATTERED = 0.01
 """Share of wrong elements up to which they are called few."""
 
@@ -88,9 +89,11 @@ def find_diagonal(outside: torch.Tensor) -> str:
     """
     if outside.ndim < 2 or min(outside.shape[-2:]) < _LEAST:  # noqa: PLR2004
         return ""
-    at = outside.nonzero()[:_SAMPLE]
-    row, column = at[:, -2], at[:, -1]
     rows, columns = outside.shape[-2:]
+    matrix = outside.any(dim=tuple(range(outside.ndim - 2))) if outside.ndim > 2 else outside  # noqa: PLR2004
+    step = max(1, rows * columns // _SAMPLE)
+    row, column = matrix[::step].nonzero().unbind(1)
+    row = row * step
     if row.numel() == 0:
         return ""
     spread = min(int(each.max() - each.min()) + 1 for each in (row, column))
@@ -138,19 +141,14 @@ def draw(outside: torch.Tensor, name: str, *, rows: int, columns: int) -> Pictur
         index = torch.unravel_index(torch.tensor(most), outside.shape[:-2])
         title = f"{name}[{', '.join(str(int(each)) for each in index)}, :, :], with most errors"
     matrix = matrix.reshape(-1, matrix.shape[-1]) if matrix.ndim else matrix.reshape(1, 1)
-    tall, wide = (-(-size // most) for size, most in zip(matrix.shape, (rows, columns), strict=True))
-    height, width = (-(-size // cell) for size, cell in zip(matrix.shape, (tall, wide), strict=True))
-    padded = torch.zeros(height * tall, width * wide, dtype=torch.bool, device=matrix.device)
-    full = padded.clone()
-    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
-    full[: matrix.shape[0], : matrix.shape[1]] = True
-    wrong, all_of_it = (
-        each.view(height, tall, width, wide).sum(dim=(1, 3), dtype=torch.float64) for each in (padded, full)
-    )
-    shares = (wrong / all_of_it).tolist()
+    tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
+    shares = []
+    for band in torch.split(matrix, tall):  # no copy of the matrix: it may be most of the memory
+        wrong = torch.split(band.sum(dim=0), wide)
+        shares.append(tuple(float(each.sum()) / (band.shape[0] * each.numel()) for each in wrong))
     return Picture(
         title=title,
         shape=(matrix.shape[0], matrix.shape[1]),
         cell=(tall, wide),
-        shares=tuple(map(tuple, shares)),
+        shares=tuple(shares),
     )

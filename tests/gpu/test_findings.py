@@ -1,10 +1,12 @@
 """What the message of a failure says: each diagnosis beside the bug that it is for."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from pytest_cutile.gpu.check import KernelMismatch, check_kernel
-from pytest_cutile.gpu.findings import LINES, WIDTH
+from pytest_cutile.gpu.findings import LINES, WIDTH, explain
 from pytest_cutile.gpu.tensors import make_tensor
 
 
@@ -169,6 +171,17 @@ def test_the_picture_shows_the_matrix_with_most_errors():
 @pytest.mark.parametrize("bug", [lambda x: x * 2, at(9.0, 0, 0)])
 def test_no_picture_of_a_single_place_or_of_everything(bug):
     assert "a character for" not in told(bug, tensor(12, 100))
+
+
+def test_errors_that_are_wrong_only_together():
+    x = tensor(20, 100)
+    x[x == 0] = 1
+    comparison = SimpleNamespace(outside=None, worst=None, failed=("T3 slope",))
+    out = (x.view(torch.int16) - (torch.arange(100) < 50).short()).view(x.dtype)
+    found = explain("output", out, x.double(), comparison, basis="derived")  # type: ignore[arg-type]
+    assert "all 2,000 elements are within the bound; 1,000 are not correctly rounded" in found.lines[0]
+    assert "  where: dim 1: only the first 50 of 100" in found.lines
+    assert found.lines[-1] == "  failed: T3 slope; bound: derived"
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (70,), (1, 1), (3, 1), (1, 70), (2, 2, 2, 2, 2)])
