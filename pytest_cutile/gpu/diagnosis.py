@@ -99,8 +99,6 @@ def _first(outside: torch.Tensor, count: int) -> torch.Tensor:
     """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
     import torch
 
-    import torch
-
     found: list[torch.Tensor] = []
     for start, part in enumerate(torch.split(outside.flatten(), CHUNK)):
         found.append(part.nonzero().flatten() + start * CHUNK)
