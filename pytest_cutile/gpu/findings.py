@@ -73,11 +73,12 @@ def explain(
     ulps = count_ulps(out, exact)
     lines = [
         head,
+        f"  failed: {', '.join(comparison.failed)}",
         *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
         *([f"  ulps from the right value: {ulps}"] if ulps else []),
         *(f"  {line}" for line in _find(out, exact, wrong, bad, reduction)),
         *_draw(wrong, name),
-        f"  failed: {', '.join(comparison.failed)}; bound: {basis}",
+        f"  bound: {basis}",
     ]
     image = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1])
     return Explanation(lines=lines, picture=image.as_svg())
