@@ -11,7 +11,7 @@ from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS, FloatFormat,
 from pytest_cutile.gpu.compare import Bound, GivenTolerance, compare
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, carrier_of, format_of, name_of, resolve_dtype
 from pytest_cutile.gpu.findings import also_wrong, explain, fit
-from pytest_cutile.gpu.noise import Reference, Spread, run_reference
+from pytest_cutile.gpu.noise import Reference, Spread, run_exactly, run_reference
 from pytest_cutile.gpu.poison import poisoned_allocations
 from pytest_cutile.gpu.strength import Checked, strength_of
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
@@ -189,19 +189,6 @@ def run_check(
     if mismatch is not None:
         mismatch.args = (f"{mismatch}{also_wrong(wrong[1:])}",)
         raise mismatch
-    strengths = None
-    if strength:
-        labels = [*_parameter_names(fn, len(args)), *kwargs]
-
-        def rerun(inputs: Mapping[str, Any]) -> Any:
-            values = [*inputs.values()]
-            named = dict(zip(kwargs, values[len(args) :], strict=True))
-            return run_reference(
-                reference, values[: len(args)], named, operands=operands, estimate=False
-            ).outputs
-
-        given = dict(zip(labels, [*saved[0], *saved[1].values()], strict=True))
-        strengths = strength_of(checked, given, rerun)
     return CheckReport(
         elements=sum(out.numel() for _, out, _ in pairs),
         worst_error=worst_error,
@@ -209,7 +196,7 @@ def run_check(
         bound="; ".join(bases),
         seconds=time.perf_counter() - started,
         reference_runs=truth.runs,
-        strength=strengths,
+        strength=_strength(fn, reference, checked, saved) if strength else None,
     )
 
 
@@ -267,6 +254,25 @@ def _launch(
     for device in {tensor.device for tensor in found if tensor.is_cuda}:
         torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
     return outputs
+
+
+def _strength(
+    fn: Callable[..., Any],
+    reference: Callable[..., Any],
+    checked: Sequence[Checked],
+    saved: tuple[Sequence[Any], Mapping[str, Any]],
+) -> Strength:
+    """Return what else the check of these outputs would have caught."""
+    args, kwargs = saved
+    labels = [*_parameter_names(fn, len(args)), *kwargs]
+
+    def rerun(inputs: Mapping[str, Any]) -> Any:
+        values = [*inputs.values()]
+        return run_exactly(
+            reference, values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
+        )
+
+    return strength_of(checked, dict(zip(labels, [*args, *kwargs.values()], strict=True)), rerun)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -147,6 +147,11 @@ def run_reference(
     )
 
 
+def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return what `reference` makes of `args` and `kwargs` upcast to float64."""
+    return _run(reference, args, kwargs, Injector())
+
+
 def _run(
     reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], injector: Injector
 ) -> Any:

@@ -176,7 +176,7 @@ def test_no_picture_of_a_single_place_or_of_everything(bug):
 def test_errors_that_are_wrong_only_together():
     x = tensor(20, 100)
     x[x == 0] = 1
-    comparison = SimpleNamespace(outside=None, worst=None, failed=("T3 slope",))
+    comparison = SimpleNamespace(outside=None, worst=None, failed=("T3 slope",), excesses=())
     out = (x.view(torch.int16) - (torch.arange(100) < 50).short()).view(x.dtype)
     found = explain("output", out, x.double(), comparison, basis="derived")  # type: ignore[arg-type]
     assert "all 2,000 elements are within the bound; 1,000 are not correctly rounded" in found.lines[0]
