@@ -448,7 +448,7 @@ def inputs(
         x,
         w1,
         w2,
-        best.softmax(dim=1).to(getattr(torch, weights_dtype)),
+        (best - skew * ids).softmax(dim=1).to(getattr(torch, weights_dtype)),  # skewed, all but one were 0
         ids.to(getattr(torch, index_dtype)),
     )
 

@@ -358,7 +358,7 @@ def inputs(
     table_dtype: str | None = None,
     heads_inside: bool = False,
 ) -> dict[str, Any]:
-    """Make q, k and the tables, which have a few rows more than are needed.
+    """Make q, k and the tables, which have a few rows more than are needed where there is an offset.
 
     `heads_inside` makes q and k views of `[B, S, H, D]`, as projections leave them. The tables hold cosines
     and sines of random angles, so that rows and columns that are mixed up show.
@@ -370,9 +370,8 @@ def inputs(
             return make_tensor((batch, tokens, count, width), dtype).transpose(1, 2)
         return make_tensor((batch, count, tokens, width), dtype)
 
-    angles = make_tensor(
-        (offset + tokens + 3, rotary // 2), "float32", dist="uniform", low=-math.pi, high=math.pi
-    )
+    positions = offset + tokens + (3 if offset else 0)
+    angles = make_tensor((positions, rotary // 2), "float32", dist="uniform", low=-math.pi, high=math.pi)
     kind = getattr(torch, table_dtype or dtype)
     return {
         "q": make(heads),

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 # Not exported by pytest, but what it expects `repr_failure` to return.
-from _pytest._code.code import ReprFileLocation, TerminalRepr
-
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.results import Gate
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError
@@ -23,9 +21,10 @@ from pytest_cutile.gates.compiling import Compilations, CompileCase
 from pytest_cutile.gates.declared import compile_case
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.static import StaticGate
+from pytest_cutile.reports import gate_message
 
 if TYPE_CHECKING:
-    from _pytest._io import TerminalWriter
+    from _pytest._code.code import TerminalRepr
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ class DeclaredTest(pytest.Function):
     ) -> str | TerminalRepr:
         """Show a gate's own message as it is: there is no frame of the user's in its traceback."""
         if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
-            return GateMessage(str(excinfo.value), self.path)
+            return gate_message(str(excinfo.value), self.path)
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
@@ -218,23 +217,6 @@ class DeclaredTest(pytest.Function):
         code = getattr(self.spec.launch, "__code__", None)
         here = code is not None and Path(code.co_filename) == self.path
         return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
-
-
-class GateMessage(TerminalRepr):
-    """A gate's own message: whole where failures are shown, its first line in pytest's short summary."""
-
-    def __init__(self, text: str, path: Path) -> None:
-        self._text = text
-        first = text.partition("\n")[0]
-        self.reprcrash = ReprFileLocation(path=str(path), lineno=0, message=first)
-
-    def __str__(self) -> str:
-        return self._text
-
-    def toterminal(self, tw: TerminalWriter) -> None:
-        """Print the message."""
-        for line in self._text.splitlines():
-            tw.line(line)
 
 
 def stale_entries(engine: Engine) -> list[str]:

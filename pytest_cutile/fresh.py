@@ -42,6 +42,7 @@ _NEUTRAL: Mapping[str, Any] = {
     **dict.fromkeys(("usepdb", "trace", "collectonly", "cacheclear", "lf", "failedfirst", "newfirst"), False),
     **dict.fromkeys(("stepwise", "stepwise_skip", "setuponly", "setupshow", "setupplan"), False),
     **dict.fromkeys(("update_baselines", "changed_only", "kernel_report", "perf_strict"), False),
+    "check_strength": False,
     **dict.fromkeys(("benchmark_only", "benchmark_skip", "benchmark_enable"), False),
     **dict.fromkeys(("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare"), None),
     **dict.fromkeys(("benchmark_histogram", "benchmark_cprofile"), None),

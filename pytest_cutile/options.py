@@ -66,6 +66,13 @@ def add_options(parser: pytest.Parser) -> None:
         "result must not depend on the order of the blocks.",
     )
     group.addoption(
+        "--check-strength",
+        action="store_true",
+        help="Where a kernel is correct, alter its result as bugs would (zeros, a tile missing, two heads "
+        "exchanged, a truncating cast, the end of an input ignored), and report which of that the check of "
+        "each case would have caught. Takes several times as long; decides nothing.",
+    )
+    group.addoption(
         "--update-baselines",
         action="store_true",
         help="Record this run as baselines: new cases, better ones, and further timings of unchanged "
@@ -195,6 +202,7 @@ def read_settings(config: pytest.Config) -> Settings:
         kernel_summary=_kernel_summary(config),
         compile_timeout_s=_positive(config, "cutile_compile_timeout"),
         measured_again=None if measured_again is None else Path(measured_again),
+        check_strength=config.getoption("--check-strength"),
         xdist_worker=hasattr(config, "workerinput"),
         interpretation=_interpretation(config),
     )

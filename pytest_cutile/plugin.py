@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cutile import options
 from pytest_cutile.core.settings import RUN_VARIABLE, Settings
-from pytest_cutile.reports import PROPERTY, Results
+from pytest_cutile.reports import PROPERTY, Results, attach_pictures, gate_message
 from pytest_cutile.summary_file import SummaryFile
 from pytest_cutile.terminal import Progress, TerminalSummary
 
@@ -429,14 +429,24 @@ def _gpu_shared(item: pytest.Item) -> AbstractContextManager[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send the gates' results along with the reports, also to xdist's controller."""
     engine = item.config.stash.get(ENGINE, None)
     if engine is not None and engine.results:
         item.user_properties += [(PROPERTY, result.to_dict()) for result in engine.results]
         engine.results.clear()
-    return (yield)
+    report = yield
+    if engine is None:
+        return report
+    from pytest_cutile.gates.outcome import GateFailed
+
+    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
+        report.longrepr = gate_message(str(call.excinfo.value), item.path)
+    if engine.pictures:
+        attach_pictures(item.config, report, engine.pictures)
+        engine.pictures.clear()
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -459,6 +469,15 @@ def _arch_of(request: pytest.FixtureRequest) -> str:
     callspec = getattr(request.node, "callspec", None)
     value = callspec.params.get("arch") if callspec is not None else None
     return value if value in engine.architectures else engine.gpu_arch
+
+
+def _repeat(request: pytest.FixtureRequest) -> str:
+    """Return the command that repeats the test, for the message of its failure."""
+    from pytest_cutile.repeating import repeat_command
+
+    engine, architecture = engine_of(request.config), _arch_of(request)
+    interpreted = engine.interprets(architecture)
+    return repeat_command(request.node, engine.settings, architecture, interpreted=interpreted)
 
 
 @pytest.fixture
@@ -514,6 +533,7 @@ def check_kernel(request: pytest.FixtureRequest, _cutile_interpreting: Interpret
         nodeid=node.nodeid,
         name=node.name,
         arch=_arch_of(request),
+        repeat=_repeat(request),
         interpreting=_cutile_interpreting,
     )
 
@@ -551,5 +571,6 @@ def _cutile_gates(request: pytest.FixtureRequest) -> DeclaredGates:
         case=item.case,
         arch=item.arch,
         nodeid=item.nodeid,
+        repeat=_repeat(request),
         module=item.module_name,
     )

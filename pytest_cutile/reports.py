@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
+from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.verdicts import UNDECIDED, Verdict
@@ -18,6 +23,33 @@ def results_of(report: pytest.TestReport) -> list[GateResult]:
         for name, value in report.user_properties
         if name == PROPERTY
     ]
+
+
+def gate_message(text: str, path: Path) -> ReprExceptionInfo:
+    """Return a gate's own message: whole where failures are shown, its first line in pytest's short summary.
+
+    There, pytest prints a plain text whole in CI and with -vv: a second time. In this form it is also sent
+    between the processes of pytest-xdist.
+    """
+    lines = ReprEntryNative([f"{line}\n" for line in text.splitlines()])
+    return ReprExceptionInfo(
+        reprcrash=ReprFileLocation(path=str(path), lineno=0, message=text.partition("\n")[0]),
+        reprtraceback=ReprTraceback([lines], extraline=None, style="value"),
+    )
+
+
+def attach_pictures(config: pytest.Config, report: pytest.TestReport, pictures: Sequence[str]) -> None:
+    """Show SVG documents with a test's report in the page of pytest-html, if that is installed."""
+    if not config.pluginmanager.hasplugin("html"):
+        return
+    try:
+        from pytest_html import extras
+    except ImportError:  # another plugin of that name
+        return
+    images = [
+        extras.svg(base64.b64encode(each.encode()).decode(), name="where the errors are") for each in pictures
+    ]
+    report.extras = [*getattr(report, "extras", []), *images]  # type: ignore[attr-defined]
 
 
 class Results:

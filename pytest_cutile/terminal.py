@@ -101,12 +101,22 @@ class TerminalSummary:
             return
         from pytest_cutile.core.report import summary
 
+        self._print_strength(terminalreporter)
         lines = summary(self._results.all, verbose=terminalreporter.verbosity > 0)
         terminalreporter.section("cuTile kernels")
         for line in lines:
             terminalreporter.write_line(line.text, **_markup(line))
         for text in self._results.stale:
             terminalreporter.write_line(text, yellow=True)
+
+    def _print_strength(self, terminalreporter: Any) -> None:
+        from pytest_cutile.core.strength_report import strength_report
+
+        lines = strength_report(self._results.all, verbose=terminalreporter.verbosity > 0)
+        if lines:
+            terminalreporter.section("how strong the checks are")
+        for line in lines:
+            terminalreporter.write_line(line.text, **_markup(line))
 
     def _print_kernel_report(self, terminalreporter: Any) -> None:
         from pytest_cutile.core.static_report import kernel_report

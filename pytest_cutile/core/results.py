@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -55,6 +56,8 @@ class GateResult:
     """Static: how the toolchain differs from the one that made the baseline; empty when it does not."""
     facts: dict[str, Any] | None = None
     """Static: what was compiled, in `static_json.to_json`'s form; only when a report was asked for."""
+    strength: dict[str, Any] | None = None
+    """Correct: what else the check would have caught, in `Strength.to_dict`'s form; only when asked for."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
     on: str = ""
@@ -78,6 +81,8 @@ class GateResult:
         for name, value in self.to_dict().items():
             if name in ("gate", "facts") or value is None or value in ("", []):
                 continue
+            if name == "strength":
+                value = json.dumps(value)  # noqa: PLW2901
             text = f"{value:.6g}" if isinstance(value, float) else value
             texts.append((f"cutile.{self.gate}.{name}", "; ".join(text) if name == "changes" else f"{text}"))
         return texts

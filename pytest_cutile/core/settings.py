@@ -82,5 +82,7 @@ class Settings:
     """In a fresh process that measures for another one: the file that takes what is measured."""
     xdist_worker: bool
     """Whether this process is a pytest-xdist worker."""
+    check_strength: bool = False
+    """Whether to try what else the check of each case would have caught."""
     interpretation: Interpretation = field(default_factory=Interpretation)
     """Whether and how kernels are interpreted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
@@ -25,6 +25,7 @@ def gate_correct(
     arch: str,
     check: Callable[[], CheckReport],
     interpreted: bool = False,
+    repeat: str = "",
 ) -> CheckReport:
     """Run `check`, and remember whether the case is right.
 
@@ -36,6 +37,7 @@ def gate_correct(
         arch: architecture under test.
         check: runs the kernel and compares its outputs.
         interpreted: whether `check` interprets the kernel on the CPU; else it needs the GPU.
+        repeat: the command that repeats the test, for the message of a failure.
 
     Raises:
         Blocked: it cannot run here.
@@ -44,7 +46,9 @@ def gate_correct(
         CompileError: interpreted, the real compiler rejects it.
     """
 
-    def record(verdict: str, *, reason: str = "", detail: str = "") -> None:
+    def record(
+        verdict: str, *, reason: str = "", detail: str = "", strength: dict[str, Any] | None = None
+    ) -> None:
         engine.results.append(
             GateResult(
                 gate=Gate.CORRECT,
@@ -55,6 +59,7 @@ def gate_correct(
                 verdict=verdict,
                 reason=reason,
                 detail=detail,
+                strength=strength,
                 on=INTERPRETER if interpreted and verdict != Verdict.NOT_MEASURED else "",
                 gpu=engine.device.name if engine.device is not None and not interpreted else "",
             )
@@ -76,6 +81,11 @@ def gate_correct(
     except KernelMismatch as mismatch:
         engine.checked[key] = Reason.WRONG_RESULT
         record("fail", detail=str(mismatch).partition("\n")[0])
+        if mismatch.picture:
+            engine.pictures.append(mismatch.picture)
+        if repeat:
+            said = "to repeat it with the same inputs, which make_tensor seeds by the test's id:"
+            mismatch.args = (f"{mismatch}\n{said}\n  {repeat}",)
         raise
     except Exception as error:
         engine.checked[key] = Reason.UNCHECKED
@@ -89,5 +99,9 @@ def gate_correct(
             record("fail", reason="raised", detail=f"{type(error).__name__}: {said}")
         raise
     engine.checked[key] = None
-    record("pass", detail=report.bound if report.looser is not None else "")
+    record(
+        "pass",
+        detail=report.bound if report.looser is not None else "",
+        strength=None if report.strength is None else report.strength.to_dict(),
+    )
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -66,6 +67,7 @@ class DeclaredGates:
         case: Case,
         arch: str,
         nodeid: str,
+        repeat: str,
         module: str,
     ) -> None:
         self._engine = engine
@@ -76,6 +78,7 @@ class DeclaredGates:
         self._case = case
         self._arch = arch
         self._nodeid = nodeid
+        self._repeat = repeat
         self._where = f"{spec.name}[{case.name}]"
 
     def compile(self) -> None:
@@ -138,7 +141,7 @@ class DeclaredGates:
                 reference=reference,
                 reduction=spec.reduction_of(case),
                 run=run,
-                **spec.check,
+                **{"strength": self._engine.settings.check_strength, **spec.check},
             )
 
         def interpret() -> CheckReport:
@@ -160,6 +163,7 @@ class DeclaredGates:
             arch=self._arch,
             check=interpret if interpreted else check,
             interpreted=interpreted,
+            repeat=self._repeat,
         )
 
     def _leave_to_gate_compile(self, error: CompileError) -> None:
@@ -205,5 +209,9 @@ def _bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[..., Any]
             __tracebackhide__ = True
             return function(**dict(zip(names, values, strict=True)))
 
+        # The values come in the order of the dict, and are called by its names.
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        )
         return call, tuple(inputs.values())
     return function, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)

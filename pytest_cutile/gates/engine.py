@@ -76,6 +76,8 @@ class Engine:
         """What the last check of a case found, by its key: None if it is right, else why it has no speed."""
         self.results: list[GateResult] = []
         """Results of the running test, which its report takes along."""
+        self.pictures: list[str] = []
+        """SVG documents that show where its errors are; likewise."""
         self.declared: dict[str, tuple[KernelSpec, Path]] = {}
         """Each declared kernel by its name, with its module: names are baseline keys."""
         self.untouched_tests = 0

@@ -19,7 +19,7 @@ from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 from pytest_cutile.gpu.check import CheckReport, run_check
 
-_OPTIONS = ("reduction", "rtol", "atol", "precision", "mid", "exp_error", "mutates")
+_OPTIONS = ("reduction", "rtol", "atol", "precision", "mid", "exp_error", "mutates", "strength")
 """Of `pytest_cutile.gpu.check.check_kernel`."""
 
 
@@ -27,13 +27,21 @@ class CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it."""
 
     def __init__(
-        self, engine: Engine, *, nodeid: str, name: str, arch: str, interpreting: Interpreting | None = None
+        self,
+        engine: Engine,
+        *,
+        nodeid: str,
+        name: str,
+        arch: str,
+        repeat: str = "",
+        interpreting: Interpreting | None = None,
     ) -> None:
         self._engine = engine
         self._interpreting = interpreting
         self._nodeid = nodeid
         self._kernel, self._case = _names(nodeid, name)
         self._arch = arch
+        self._repeat = repeat
 
     def __call__(
         self, fn: Callable[..., Any], *args: Any, reference: Callable[..., Any], **options: Any
@@ -45,12 +53,13 @@ class CheckKernel:
             *args: Its arguments.
             reference: Computes the exact outputs from the same arguments in float64.
             **options: Of `pytest_cutile.gpu.check.check_kernel`: `reduction` (length of the longest sum),
-                `rtol` and `atol` (instead of the derived bound), `mutates`; others go to `fn`.
+                `rtol` and `atol` (instead of the derived bound), `mutates`, `strength`; others go to `fn`.
 
         Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
         ours = {name: options.pop(name) for name in _OPTIONS if name in options}
+        ours.setdefault("strength", self._engine.settings.check_strength)
         interpreting = self._interpreting
 
         def check(run: RunLaunch | None = None) -> CheckReport:
@@ -70,6 +79,7 @@ class CheckKernel:
                 arch=self._arch,
                 check=check if interpreting is None else functools.partial(interpret, interpreting),
                 interpreted=interpreting is not None,
+                repeat=self._repeat,
             )
 
 

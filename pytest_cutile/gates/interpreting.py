@@ -178,7 +178,9 @@ class Interpreting:
             return check(self._run)
         except KernelMismatch as mismatch:
             told = "" if mismatch.output is None else self._tell(check)
-            raise KernelMismatch(f"{prefix}{mismatch}{told}") from None
+            explained = KernelMismatch(f"{prefix}{mismatch}{told}")
+            explained.picture = mismatch.picture
+            raise explained from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except Exception as error:

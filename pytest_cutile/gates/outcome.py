@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 import pytest
+from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.toolchain import CompilerMissing
@@ -27,6 +28,10 @@ _SAID_WITHOUT_TRACEBACK = (
     RevisionError,
     UncheckableOutput,
 )
+
+
+class GateFailed(Failed):
+    """The failure of a gate, whose message is the whole of what there is to say."""
 
 
 class GateOutcome:
@@ -59,7 +64,7 @@ class GateOutcome:
             advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
             raise pytest.fail.Exception(advice, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK) or as_fault(error) is not None:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
+            raise GateFailed(str(error), pytrace=False) from None
         if not isinstance(error, Exception):
             return
         if _breaks_the_context(error):

@@ -11,16 +11,19 @@ from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.bounds import Bounds, accumulation_of
 from pytest_cutile.gpu.compare import Comparison, compare
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, carrier_of, format_of, name_of, resolve_dtype
-from pytest_cutile.gpu.findings import explain, fit
+from pytest_cutile.gpu.findings import also_wrong, explain, fit
 from pytest_cutile.gpu.ladder import rungs, what_would_pass
-from pytest_cutile.gpu.noise import allow, run_reference
+from pytest_cutile.gpu.noise import allow, run_exactly, run_reference
 from pytest_cutile.gpu.poison import poisoned_allocations
+from pytest_cutile.gpu.strength import Checked, strength_of
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
+
+    from pytest_cutile.core.strength import Strength
 
 
 LADDER_SECONDS = 20.0
@@ -34,6 +37,8 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """The first output that is wrong, if its elements could be compared."""
     index: tuple[int, ...] = ()
     """Its worst element."""
+    picture: str = ""
+    """Where the errors of that output are, as an SVG document; empty if there are none to show."""
 
 
 class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
@@ -67,6 +72,8 @@ class CheckReport:
     """Time the whole check took, the reference included."""
     reference_runs: int
     """How often the reference ran: once, and for a derived bound a few times with noise."""
+    strength: Strength | None = None
+    """What else the check would have caught, if that was asked for."""
 
 
 def check_kernel(
@@ -80,6 +87,7 @@ def check_kernel(
     mid: torch.dtype | str | None = None,
     exp_error: float = 0.0,
     mutates: Collection[str | int] = (),
+    strength: bool = False,
     **kwargs: Any,
 ) -> CheckReport:
     """Run `fn(*args, **kwargs)` under guard and compare its outputs with `reference` in float64.
@@ -109,6 +117,8 @@ def check_kernel(
             for float64 outputs).
         exp_error: relative error of the kernel's exponentials, where they are worse than a few float32 ulps.
         mutates: arguments that `fn` may change, by name or position.
+        strength: whether to try what else the check would have caught: right outputs are altered as bugs do
+            and compared again, some forty times, and the reference runs up to 32 times on shortened inputs.
         **kwargs: keyword arguments of `fn` and of `reference`.
 
     Raises:
@@ -130,6 +140,7 @@ def check_kernel(
         mid=mid,
         exp_error=exp_error,
         mutates=mutates,
+        strength=strength,
     )
 
 
@@ -146,7 +157,7 @@ def run_check(
     mid: torch.dtype | str | None = None,
     exp_error: float = 0.0,
     mutates: Collection[str | int] = (),
-    seed: int | None = None,
+    strength: bool = False,
     run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any] | None = None,
 ) -> CheckReport:
     """Do what `check_kernel` does, with the arguments of `fn` apart from the options of the check.
@@ -163,7 +174,7 @@ def run_check(
         mid: see there.
         exp_error: see there.
         mutates: see there.
-        seed: of the inputs; only for the message of a failure.
+        strength: see there.
         run: calls `fn` with its arguments and returns its outputs; by default over poisoned memory.
     """
     started = time.perf_counter()
@@ -187,11 +198,12 @@ def run_check(
     )
     looser = bounds.looseness(pairs)
 
+    mismatch: KernelMismatch | None = None
     lines: list[str] = []
-    others: list[str] = []
+    wrong: list[str] = []
     bases: dict[str, None] = {}
     results: list[Comparison] = []
-    mismatch = KernelMismatch()
+    checked: list[Checked] = []
     for name, out, exact in pairs:
         bound, basis = bounds.of(name, out)
         if looser is not None and bound is not None:
@@ -199,17 +211,20 @@ def run_check(
         bases[basis] = None
         result = compare(out, exact, bound)
         results.append(result)
-        if result.failed and lines:
-            others.append(f"{name} ({describe(out)}) is wrong too: {', '.join(result.failed)}")
-        elif result.failed:
-            lines = explain(name, out, exact, result, basis=basis)
+        checked.append(Checked(name=name, out=out, exact=exact, bound=bound))
+        if not result.failed:
+            continue
+        wrong.append(name)
+        if mismatch is None:
+            found = explain(name, out, exact, result, basis=basis, reduction=reduction)
+            lines, mismatch = found.lines, KernelMismatch()
+            mismatch.picture = found.picture
             if result.outside is not None and result.worst is not None:
                 mismatch.output, mismatch.index = out, result.worst.index
-    if lines:
+    if mismatch is not None:
         if tolerance is None and not any(each.pattern for each in results):
             lines += _climb(bounds, pairs, reference, saved, seconds=time.perf_counter() - started)
-        last = None if seed is None else f"seed of the inputs: {seed}"
-        mismatch.args = (fit([title, *lines, *others], last=last),)
+        mismatch.args = (f"{fit([title, *lines])}{also_wrong(wrong[1:])}",)
         raise mismatch
     return CheckReport(
         elements=sum(out.numel() for _, out, _ in pairs),
@@ -221,6 +236,7 @@ def run_check(
         bound="; ".join(bases),
         seconds=time.perf_counter() - started,
         reference_runs=truth.runs,
+        strength=_strength(fn, reference, checked, saved) if strength else None,
     )
 
 
@@ -308,6 +324,25 @@ def _launch(
     for device in {tensor.device for tensor in found if tensor.is_cuda}:
         torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
     return outputs
+
+
+def _strength(
+    fn: Callable[..., Any],
+    reference: Callable[..., Any],
+    checked: Sequence[Checked],
+    saved: tuple[Sequence[Any], Mapping[str, Any]],
+) -> Strength:
+    """Return what else the check of these outputs would have caught."""
+    args, kwargs = saved
+    labels = [*_parameter_names(fn, len(args)), *kwargs]
+
+    def rerun(inputs: Mapping[str, Any]) -> Any:
+        values = [*inputs.values()]
+        return run_exactly(
+            reference, values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
+        )
+
+    return strength_of(checked, dict(zip(labels, [*args, *kwargs.values()], strict=True)), rerun)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,47 +3,103 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_cutile.gpu.dtypes import format_of
+from pytest_cutile.core.picture import SCALE
+from pytest_cutile.gpu.diagnosis import count_ulps, find_direction, find_inexact, find_layout, find_terms
+from pytest_cutile.gpu.places import draw, find_diagonal, find_places, is_scattered
 from pytest_cutile.gpu.poison import poisoned
 from pytest_cutile.gpu.trees import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from pytest_cutile.gpu.compare import Comparison, Worst
+    from pytest_cutile.gpu.places import Place
 
 WIDTH = 100
-LINES = 24
-_SAMPLE = 1 << 20
-_ENOUGH = 16  # errors from which a direction can be told
-_NEARLY_ALL = 0.98
+LINES = 32
+_MOST_FINDINGS = 5
 _MAX_PLACES = 4
+_MAX_NAMES = 4
+_MAP = (6, 32)
+"""Rows and columns of characters of the picture in the text."""
+_IMAGE = (32, 64)
+"""Rows and columns of cells of the picture in the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What is wrong with one output."""
+
+    lines: list[str]
+    """In words, with a picture of characters where that tells something."""
+    picture: str
+    """Where the errors are, as an SVG document."""
 
 
 def explain(
-    name: str, out: torch.Tensor, exact: torch.Tensor, comparison: Comparison, *, basis: str
-) -> list[str]:
-    """Return the lines that say what is wrong with the output called `name`."""
-    outside, worst = comparison.outside, comparison.worst
-    many = [f"  {each.test} {each.where}: {each.says}" for each in comparison.excesses]
-    if outside is None or worst is None:
-        return [
-            f"{name} ({describe(out)}): each element is within its bound, all together are not",
-            f"  failed: {', '.join(comparison.failed)}",
-            *many,
-            f"  bound: {basis}",
-        ]
-    bad, total = int(outside.sum()), out.numel()
-    share = 100.0 * bad / total
-    return [
-        f"{name} ({describe(out)}): {bad:,} of {total:,} elements ({share:.3g} %) are outside the bound",
+    name: str,
+    out: torch.Tensor,
+    exact: torch.Tensor,
+    comparison: Comparison,
+    *,
+    basis: str,
+    reduction: int = 1,
+) -> Explanation:
+    """Return what is wrong with an output that failed.
+
+    Args:
+        name: where the output is in the result.
+        out: what the kernel wrote.
+        exact: what the reference computed.
+        comparison: of the two.
+        basis: the bound in words.
+        reduction: length of the longest sum.
+    """
+    total, outside = out.numel(), comparison.outside
+    if outside is None:  # each element may be as it is, but not all of them together
+        wrong = find_inexact(out, exact)
+        bad = int(wrong.sum())
+        said = f"within the bound; {bad:,} are not correctly rounded, and together not by chance"
+        head = f"{name} ({describe(out)}): all {total:,} elements are {said}"
+    else:
+        wrong, bad = outside, int(outside.sum())
+        said = f"{bad:,} of {total:,} elements ({100.0 * bad / total:.3g} %) are outside the bound"
+        head = f"{name} ({describe(out)}): {said}"
+    ulps = count_ulps(out, exact)
+    lines = [
+        head,
         f"  failed: {', '.join(comparison.failed)}",
-        *_describe_worst(worst, out.dtype),
-        *(f"  {line}" for line in _find(out, exact, outside, bad)),
+        *(f"  {each.test} {each.where}: {each.says}" for each in comparison.excesses),
+        *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
+        *([f"  ulps from the right value: {ulps}"] if ulps else []),
+        *(f"  {line}" for line in _find(out, exact, wrong, bad, reduction)),
+        *_draw(wrong, name),
         f"  bound: {basis}",
     ]
+    image = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1])
+    return Explanation(lines=lines, picture=image.as_svg())
+
+
+def also_wrong(names: Sequence[str]) -> str:
+    """Return a line for further outputs that are wrong; empty if there are none."""
+    if not names:
+        return ""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"\nwrong, too: {', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def _draw(wrong: torch.Tensor, name: str) -> list[str]:
+    """Return the picture of characters, if errors are not in all of it and not in one place alone."""
+    picture = draw(wrong, name, rows=_MAP[0], columns=_MAP[1])
+    marked = [share > 0 for row in picture.shares for share in row]
+    if all(marked) or int(wrong.sum()) <= 1:
+        return []
+    return [f"  {picture.caption}:", *(f"    {line}" for line in picture.as_text()), f"    {SCALE}"]
 
 
 def _describe_worst(worst: Worst, dtype: torch.dtype) -> list[str]:
@@ -63,7 +119,9 @@ def _describe_worst(worst: Worst, dtype: torch.dtype) -> list[str]:
     ]
 
 
-def _find(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int) -> list[str]:
+def _find(
+    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, reduction: int
+) -> list[str]:
     import torch
 
     found = []
@@ -83,70 +141,38 @@ def _find(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: in
             found.append("the whole output is zero")
         elif zeros > bad // 2:
             found.append(f"{zeros:,} of them are zero")
-        found += _find_direction(wide, exact, outside)
+        found += find_direction(wide, exact, outside) or find_terms(
+            wide, exact, outside, bad, reduction=reduction
+        )
     else:
         zeros = int(((out.to(torch.int64) == 0) & outside).sum())
         if zeros and zeros == bad:
             found.append("all of them are zero")
-    return found + _find_place(outside)
+    places = find_places(outside)
+    if never < bad and zeros < out.numel():
+        found += find_layout(out, exact, places)
+    if is_scattered(outside, bad) and bool(out.isfinite().all() if out.dtype.itemsize > 1 else True):
+        found.append("few and scattered: run again; if other elements are wrong then, it is a race")
+    found = found[:_MOST_FINDINGS]
+    return [*found, *_describe_places(places, outside, bad)]
 
 
-def _find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor) -> list[str]:
-    """Say whether the errors are a constant factor, or all toward zero."""
-    import torch
-
-    at = outside.flatten().nonzero().flatten()[:_SAMPLE]
-    got, y = (each.reshape(-1)[at].double() for each in (out, exact))
-    usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
-    got, y = got[usable], y[usable]
-    if got.numel() < _ENOUGH or got.numel() < at.numel() // 2:
-        return []
-    ratios = got / y
-    quarter, middle, three = torch.quantile(ratios[:100_000], ratios.new_tensor([0.25, 0.5, 0.75])).tolist()
-    fmt = format_of(out.dtype)
-    resolution = fmt.unit_roundoff if fmt else 0.0
-    if abs(middle - 1.0) > 2 * (three - quarter) and abs(middle - 1.0) > 2 * resolution:
-        return [f"a constant factor: got / exact is about {middle:.4g}"]
-    toward = float((got.abs() < y.abs()).double().mean())
-    if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
-        return ["all errors are toward zero (truncation instead of rounding?)"]
-    return []
-
-
-def _find_place(outside: torch.Tensor) -> list[str]:
+def _describe_places(places: Sequence[Place], outside: torch.Tensor, bad: int) -> list[str]:
     """Say which indices of each dimension have errors, if not all of them."""
-    places = []
-    for dim in range(outside.ndim):
-        others = [each for each in range(outside.ndim) if each != dim]
-        hit = outside.any(dim=others) if others else outside
-        indices = hit.nonzero().flatten()
-        size, count = outside.shape[dim], indices.numel()
-        if count == size:
-            continue
-        first, last = int(indices[0]), int(indices[-1])
-        if count == 1:
-            text = f"index {first} of {size}"
-        elif last - first + 1 != count:
-            text = f"{count:,} of {size:,} indices, from {first:,} to {last:,}"
-        elif last == size - 1:
-            text = f"the last {count:,} of {size:,}"
-        elif first == 0:
-            text = f"the first {count:,} of {size:,}"
-        else:
-            text = f"{first:,} to {last:,} of {size:,}"
-        places.append(f"dim {dim}: only {text}")
-    if len(places) > _MAX_PLACES:
-        places = [*places[:_MAX_PLACES], "..."]
-    if places:
-        line = "where: " + "; ".join(places)
-        return [line] if len(line) <= WIDTH - 2 else [f"where: {place}" for place in places]
-    return [] if bool(outside.all()) else ["where: in every index of every dimension"]
+    texts = [*map(str, places[:_MAX_PLACES])]
+    if diagonal := find_diagonal(outside):
+        texts = [diagonal, *(str(place) for place in places if place.dim < outside.ndim - 2)]
+    if texts:
+        line = "where: " + "; ".join(texts)
+        return [line] if len(line) <= WIDTH - 2 else [f"where: {text}" for text in texts]
+    return [] if bad == outside.numel() else ["where: in every index of every dimension"]
 
 
-def fit(lines: list[str], *, last: str | None = None) -> str:
-    """Return `lines` and `last` as one text of at most `LINES` lines, none wider than `WIDTH`."""
+def fit(lines: list[str]) -> str:
+    """Return `lines` as one text of at most `LINES` lines, none wider than `WIDTH`."""
     kept = (
-        lines if len(lines) < LINES else [*lines[: LINES - 2], f"... and {len(lines) - LINES + 2} lines more"]
+        lines
+        if len(lines) <= LINES
+        else [*lines[: LINES - 1], f"... and {len(lines) - LINES + 1} lines more"]
     )
-    kept = kept if last is None else [*kept, last]
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in kept)

@@ -137,7 +137,7 @@ def test_outputs_may_be_tuples_lists_and_dicts():
         KernelMismatch, lambda x: (x.clone(), [x * 3, {"positive": x > 1}]), tensor(4, 4), reference=kernel
     )
     assert "output[1][0] (float16 [4, 4]): 16 of 16 elements" in text
-    assert "output[1][1]['positive'] (bool [4, 4]) is wrong too" in text
+    assert "wrong, too: output[1][1]['positive']" in text
 
 
 @pytest.mark.parametrize(
@@ -255,15 +255,15 @@ def test_a_numpy_reference_and_an_empty_output():
     assert check_kernel(copy, tensor(0, 4), reference=identity).elements == 0
 
 
-def test_the_message_is_short_and_names_the_seed():
+def test_the_message_is_short():
     def kernel_with_a_name_that_is_much_longer_than_any_line_of_a_continuous_integration_log_should_be(x):
         return tuple(x * 1.5 for _ in range(40))
 
     kernel = kernel_with_a_name_that_is_much_longer_than_any_line_of_a_continuous_integration_log_should_be
     with pytest.raises(KernelMismatch) as caught:
-        run_check(kernel, (tensor(8, 8),), {}, reference=lambda x: (x,) * 40, seed=1234)
+        run_check(kernel, (tensor(8, 8),), {}, reference=lambda x: (x,) * 40)
     lines = str(caught.value).splitlines()
-    assert len(lines) <= 25
+    assert len(lines) <= 33
     assert max(map(len, lines)) <= 100
-    assert lines[-1] == "seed of the inputs: 1234"
+    assert lines[-1] == "wrong, too: output[1], output[2], output[3], output[4] and 35 more"
     assert any("a constant factor: got / exact is about 1.5" in line for line in lines)

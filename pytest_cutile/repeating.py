@@ -1,0 +1,40 @@
+"""The command that repeats one test with the same inputs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from pytest_cutile.core.settings import Settings
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
+    """Return the shell command that runs `item` alone: its inputs are seeded by its id, so they are the same.
+
+    Args:
+        item: the test.
+        settings: of this run.
+        arch: the architecture that it was about.
+        interpreted: whether its kernels were interpreted, as a GPU elsewhere would not.
+    """
+    config = item.config
+    # Ids begin in the root folder, and the command in the one that this run was started in.
+    file, colons, name = str(item.nodeid).partition("::")
+    here = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
+    words = ["pytest", f"{here}{colons}{name}"]
+    # What the root folder depends on.
+    for option, value in (("-c", config.option.inifilename), ("--rootdir", config.option.rootdir)):
+        if value is not None:
+            words += [option, str(value)]
+    if settings.foreign_arch is None:
+        # Of several architectures the id may name one; only then there is such an id.
+        in_id = "arch" in getattr(getattr(item, "callspec", None), "params", {})
+        words += ["--arch", ",".join(settings.asked) if in_id and settings.asked else arch]
+    if interpreted:
+        words.append("--correct-on=interpreter")
+        words += ["--interpret-both-orders"] * settings.interpretation.both_orders
+    return shlex.join(words)

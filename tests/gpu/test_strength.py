@@ -1,0 +1,176 @@
+"""What a check would have caught is what it does catch, and inputs that hide a bug are called weak."""
+
+import pytest
+import torch
+
+from pytest_cutile.core.strength import Matters, Outcome, Strength
+from pytest_cutile.gpu.check import check_kernel
+from pytest_cutile.gpu.dtypes import DTYPE_NAMES
+from pytest_cutile.gpu.strength import strength_of
+from pytest_cutile.gpu.tensors import make_tensor
+
+
+def tensor(*shape, dtype="float16", seed=1, **options):
+    return make_tensor(shape, dtype, device="cpu", seed=seed, **options)
+
+
+def strength(kernel, *args, **options):
+    found = check_kernel(kernel, *args, strength=True, **options).strength
+    assert found is not None
+    assert Strength.from_dict(found.to_dict()) == found
+    return found
+
+
+def copying(*args):
+    return strength(lambda *given: tuple(x.clone() for x in given), *args, reference=lambda *given: given)
+
+
+def weaknesses(found):
+    return {(probe.alteration, probe.where): probe.detail for probe in found.weaknesses}
+
+
+def product(a, b):
+    return (a.float() @ b.float()).to(a.dtype)
+
+
+def softmax(x):
+    return torch.softmax(x.float(), -1).to(x.dtype)
+
+
+def exact_softmax(x):
+    return torch.softmax(x, -1)
+
+
+def test_a_product_under_the_derived_bound_is_strong():
+    a, b = tensor(37, 130), tensor(130, 50, seed=2)
+    found = strength(product, a, b, reference=lambda a, b: a @ b, reduction=130)
+    assert not found.passed
+    assert found.caught == len(found.probes)
+    places = {probe.where for probe in found.probes if probe.of_input}
+    assert places == {"a, dim 0", "a, dim 1", "b, dim 0", "b, dim 1"}
+    assert {probe.alteration for probe in found.probes} == {
+        *("all zero", "one element lost", "a tile missing", "two indices exchanged", "shifted by one"),
+        *("the last tile missing", "the last tile stale", "dimensions exchanged", "truncated"),
+        *("one ulp off everywhere", "1 % too large", "rounded to bfloat16"),
+        *("an input's last index ignored", "an input's last 16 ignored"),
+    }
+
+
+def test_a_plain_tolerance_lets_zeros_through():
+    x = tensor(8, 8192)
+    found = strength(softmax, x, reference=exact_softmax, rtol=1e-2, atol=1e-2)
+    passed = {probe.alteration for probe in found.weaknesses}
+    assert passed >= {"all zero", "a tile missing", "two indices exchanged", "truncated", "1 % too large"}
+    strong = strength(softmax, x, reference=exact_softmax, reduction=8192)
+    assert not strong.weaknesses
+
+
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+def test_every_dtype_can_be_altered(dtype):
+    x = tensor(2, 3, 20, 33, dtype=dtype, dist="integers")
+    found = copying(x)
+    assert {probe.alteration for probe in found.probes} >= {"all zero", "dimensions exchanged"}
+    assert not found.weaknesses
+
+
+def test_equal_heads_hide_exchanged_ones():
+    x = tensor(2, 1, 20, 33).expand(2, 4, 20, 33)
+    assert weaknesses(copying(x)) == {
+        ("two indices exchanged", "output[0], dim 1"): "all indices hold the same values",
+        ("shifted by one", "output[0], dim 1"): "neighbours hold the same values",
+    }
+
+
+def test_a_symmetric_output_hides_transposition():
+    x = tensor(20, 20)
+    found = weaknesses(copying(x + x.T))
+    assert found == {("dimensions exchanged", "output[0], dims 0 and 1"): "the output is symmetric"}
+
+
+def test_zero_outputs_hide_everything():
+    found = weaknesses(copying(tensor(20, 30, dist="zeros")))
+    assert found["all zero", "output[0]"] == "the right output is zero everywhere"
+    assert found["a tile missing", "output[0]"] == "the right output is zero there"
+    assert found["an input's last 16 ignored", "argument 0, dim 1"] == "they are zero"
+
+
+def rms_norm(x):
+    return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+@pytest.mark.parametrize(("tail", "weak"), [(1.0, False), (1e-3, True)])
+def test_inputs_that_hide_the_end_of_a_sum_are_weak(tail, weak):
+    x = tensor(8, 100)
+    x[:, -16:] *= tail
+    # At their own indices the last elements are seen in either case: the sum over them is what counts.
+    found = strength(lambda x: rms_norm(x.float()).half(), x, reference=rms_norm, reduction=100)
+    hidden = {
+        ("an input's last 16 ignored", "x, dim 1"): "the exact output moves by less than the bound allows"
+    }
+    assert weaknesses(found) == (hidden if weak else {})
+
+
+def test_what_no_output_depends_on_is_no_weakness_of_a_case():
+    found = strength(lambda *given: given[0].clone(), tensor(20, 30), tensor(20), reference=lambda x, _: x)
+    assert not found.weaknesses
+    unused = [probe for probe in found.passed if probe.where == "argument 1, dim 0"]
+    assert {(probe.outcome, probe.matters) for probe in unused} == {(Outcome.UNCHANGED, Matters.KERNEL)}
+
+
+def test_an_input_need_not_show_in_every_output():
+    x, y = tensor(20, 30), tensor(20, 30, seed=2)
+    assert not [probe for probe in copying(x, y).passed if probe.of_input]
+
+
+def test_a_truncated_output_is_caught_only_where_the_bound_is_tight():
+    x = tensor(20, 30, dtype="float32")
+    wide = strength(lambda x: x.exp(), x, reference=lambda x: x.exp(), reduction=10_000)
+    missed = {probe.alteration for probe in wide.passed}
+    assert missed == {"truncated", "one ulp off everywhere"}
+    assert not wide.weaknesses  # float32 sums are honestly off by as much
+
+
+def test_values_that_need_no_rounding_are_no_weakness():
+    found = copying(tensor(20, 30, dist="integers"))
+    unchanged = {probe.alteration for probe in found.passed if probe.outcome == Outcome.UNCHANGED}
+    assert "truncated" in unchanged
+    assert not found.weaknesses
+
+
+def test_infinities_have_to_stay():
+    x = tensor(20, 30)
+    x[3, 4] = torch.inf
+    [probe] = [probe for probe in copying(x).probes if probe.alteration == "NaN instead of Inf"]
+    assert probe.outcome == Outcome.CAUGHT
+
+
+def test_runs_of_the_reference_are_bounded():
+    runs = []
+
+    def reference(inputs):
+        runs.append(inputs)
+        return inputs["x"].double()
+
+    found = strength_of([], {"x": tensor(20, 20, 20, 20)}, reference, most_runs=5)
+    assert len(runs) == 5
+    assert found.left_out == 3
+
+
+def test_zeros_that_a_reference_refuses_are_left_out():
+    def reference(x):
+        if not bool(x[-1].any()):
+            raise ValueError("a row of zeros")
+        return x
+
+    found = strength(lambda x: x.clone(), tensor(20, 30), reference=reference)
+    assert {probe.where for probe in found.probes if probe.of_input} == {"x, dim 1"}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (0, 4), (2,), (1, 5)])
+def test_small_outputs(shape):
+    found = copying(tensor(*shape))
+    assert not found.weaknesses
+
+
+def test_nothing_is_tried_unasked():
+    assert check_kernel(lambda x: x.clone(), tensor(4), reference=lambda x: x).strength is None

@@ -1,0 +1,140 @@
+"""What a run says of a wrong kernel: each part once, with a command that repeats exactly this case."""
+
+import base64
+import json
+import re
+import shlex
+import xml.etree.ElementTree as ET
+
+import pytest
+
+WRONG = """
+import pytest_cutile
+
+
+def wrong(x):
+    y = x * 2
+    y[..., 96:] = 0
+    return y
+
+
+def right(x):
+    return x * 2
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="scale",
+    launch=wrong,
+    reference=right,
+    inputs=lambda make_tensor, n: (make_tensor((20, n), "float16"),),
+    cases=[pytest_cutile.Case(name="n100", params={"n": 100})],
+)
+"""
+
+MINE = """
+import pytest
+
+from mykernels.scale import right, wrong
+
+
+@pytest.mark.parametrize("text", ["it's $HOME", 'two "words"'])
+def test_mine(text, make_tensor, check_kernel):
+    check_kernel(wrong, make_tensor((20, 100), "float16"), reference=right)
+
+
+def test_for_each(arch, make_tensor, check_kernel):
+    check_kernel(wrong, make_tensor((20, 100), "float16"), reference=right)
+"""
+
+TOLD = "to repeat it with the same inputs, which make_tensor seeds by the test's id:"
+
+
+def messages(text):
+    """Return the message of each failure, by the command that repeats it."""
+    found = re.findall(rf"(wrong differs from.*?){re.escape(TOLD)}\n  pytest (.*?)\n", text, flags=re.DOTALL)
+    return {command: message for message, command in found}
+
+
+@pytest.fixture
+def wrong(project):
+    project.kernel(WRONG)
+    project.pytester.makepyfile(test_mine=MINE)
+    return project
+
+
+@pytest.mark.parametrize("processes", [(), ("-n1",)], ids=["one", "xdist"])
+@pytest.mark.parametrize("test", ["mykernels", "test_mine.py::test_for_each"])
+def test_each_part_is_printed_once(wrong, test, processes, monkeypatch):
+    monkeypatch.setenv("CI", "1")  # where pytest's short summary has plain messages whole
+    result = wrong.run(test, "-rA", "-vv", *processes, gates="not cutile_compile and not cutile_static")
+    text = result.stdout.str()
+    for part in ("worst element", "ulps from", "where: dim 1: only the last 4 of 100", "failed: T1", TOLD):
+        assert text.count(part) == 1, part
+    assert text.count("wrong differs from its reference right") == 2  # the second in the short summary
+
+
+@pytest.mark.parametrize("arguments", [(), ("--arch", "sm_90,sm_121")])
+def test_the_commands_repeat_the_failures(wrong, arguments):
+    first = messages(
+        wrong.run("test_mine.py", "mykernels", *arguments, gates="not cutile_compile").stdout.str()
+    )
+    assert len(first) == (6 if arguments else 5) - 1
+    # from another folder, as a shell reads it
+    for command, message in first.items():
+        again = wrong.pytester.runpytest_inprocess(*shlex.split(command))
+        assert messages(again.stdout.str()) == {command: message}
+    assert len(set(first.values())) == len(first)  # each has its own inputs
+
+
+def test_the_command_works_in_the_folder_that_the_run_was_started_in(wrong, monkeypatch):
+    folder = wrong.path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    result = wrong.pytester.runpytest_inprocess("../test_mine.py", "-k", "words")
+    [(command, message)] = messages(result.stdout.str()).items()
+    assert command.startswith("'../test_mine.py::")
+    again = wrong.pytester.runpytest_inprocess(*shlex.split(command))
+    assert messages(again.stdout.str()) == {command: message}
+
+
+def test_a_picture_in_the_page_of_pytest_html(wrong):
+    pytest.importorskip("pytest_html")
+    wrong.run("--html=page.html", "--self-contained-html", "-n1", gates="cutile_correct")
+    page = (wrong.path / "page.html").read_text()
+    [image] = set(re.findall(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", page))
+    root = ET.fromstring(base64.b64decode(image))
+    assert any((each.text or "").startswith("output: 20 x 100") for each in root.iter())
+
+
+def test_how_strong_the_checks_are(wrong):
+    wrong.kernel(WRONG.replace("y[..., 96:] = 0", "pass").replace("x * 2", "x.clamp(min=9) * 2"))
+    result = wrong.run("--check-strength", "--junitxml=junit.xml", gates="cutile_correct")
+    result.assert_outcomes(passed=1, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(
+        [
+            "*how strong the checks are*",
+            "1 of 1 cases are weak: these alterations would have passed",
+            "scale: 1 weak case",
+            "    two indices exchanged (output, dim 0): all indices hold the same values (n100)",
+            "all zero *1",
+        ]
+    )
+    properties = {
+        each.attrib["name"]: each.attrib["value"]
+        for each in ET.parse(wrong.path / "junit.xml").iter("property")
+    }
+    probes = json.loads(properties["cutile.correct.strength"])["probes"]
+    assert {probe["outcome"] for probe in probes} == {"caught", "changes nothing"}
+
+
+def test_the_fixture_returns_the_strength(wrong):
+    wrong.pytester.makepyfile(
+        test_mine="""
+        def test_strong(make_tensor, check_kernel):
+            x = make_tensor((20, 100), "float16")
+            report = check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2, strength=True)
+            assert not report.strength.weaknesses
+            assert check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2).strength is None
+        """
+    )
+    wrong.run("test_mine.py", gates="").assert_outcomes(passed=1)
