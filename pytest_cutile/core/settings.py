@@ -82,5 +82,7 @@ class Settings:
     """In a fresh process that measures for another one: the file that takes what is measured."""
     xdist_worker: bool
     """Whether this process is a pytest-xdist worker."""
+    check_layouts: bool = False
+    """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
     interpretation: Interpretation = field(default_factory=Interpretation)
     """Whether and how kernels are interpreted."""

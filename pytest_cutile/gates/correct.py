@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_cutile.compile import CompileError
-from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
+from pytest_cutile.core.results import INTERPRETER, NONDETERMINISTIC, Gate, GateResult
 from pytest_cutile.core.verdicts import Reason, Verdict
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gates.interpreting import as_fault
@@ -89,5 +89,9 @@ def gate_correct(
             record("fail", reason="raised", detail=f"{type(error).__name__}: {said}")
         raise
     engine.checked[key] = None
-    record("pass")
+    record(
+        "pass",
+        reason=NONDETERMINISTIC if report.deterministic is False else "",
+        detail="; ".join(f"no bands around {each}" for each in report.unguarded),
+    )
     return report

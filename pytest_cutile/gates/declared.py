@@ -138,7 +138,7 @@ class DeclaredGates:
                 reference=reference,
                 reduction=spec.reduction_of(case),
                 run=run,
-                **spec.check,
+                **{"vary_layout": self._engine.settings.check_layouts or None, **spec.check},
             )
 
         def interpret() -> CheckReport:

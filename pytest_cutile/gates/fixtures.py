@@ -19,7 +19,7 @@ from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 from pytest_cutile.gpu.check import CheckReport, run_check
 
-_OPTIONS = ("reduction", "rtol", "atol", "precision", "mutates")
+_OPTIONS = ("reduction", "rtol", "atol", "precision", "mutates", "writes", "guard", "vary_layout")
 """Of `pytest_cutile.gpu.check.check_kernel`."""
 
 
@@ -45,12 +45,15 @@ class CheckKernel:
             *args: Its arguments.
             reference: Computes the exact outputs from the same arguments in float64.
             **options: Of `pytest_cutile.gpu.check.check_kernel`: `reduction` (length of the longest sum),
-                `rtol` and `atol` (instead of the derived bound), `mutates`; others go to `fn`.
+                `rtol` and `atol` (instead of the derived bound), `mutates`, `writes`, `guard`,
+                `vary_layout`; others go to `fn`.
 
         Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
         ours = {name: options.pop(name) for name in _OPTIONS if name in options}
+        if self._engine.settings.check_layouts:
+            ours.setdefault("vary_layout", True)
         interpreting = self._interpreting
 
         def check(run: RunLaunch | None = None) -> CheckReport:

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS, FloatFormat, model_for
 from pytest_cutile.gpu.compare import Bound, GivenTolerance, compare
-from pytest_cutile.gpu.dtypes import DTYPE_NAMES, carrier_of, format_of, name_of, resolve_dtype
+from pytest_cutile.gpu.dtypes import format_of, name_of, resolve_dtype
+from pytest_cutile.gpu.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.gpu.findings import explain, fit
+from pytest_cutile.gpu.launching import GuardedLauncher, Run
 from pytest_cutile.gpu.noise import Reference, Spread, run_reference
-from pytest_cutile.gpu.poison import poisoned_allocations
-from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
+from pytest_cutile.gpu.trees import describe, named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
     import torch
 
-
-class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
-    """A kernel's outputs are not what its reference computes, or it changed its inputs."""
-
-    output: torch.Tensor | None = None
-    """The first output that is wrong, if its elements could be compared."""
-    index: tuple[int, ...] = ()
-    """Its worst element."""
-
-
-class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
-    """The reference raised, or returned something that nothing can be compared with."""
-
-
-class UncheckableOutput(TypeError):  # noqa: N818 - likewise
-    """A kernel returned no tensor, or one of a dtype that cannot be compared."""
+__all__ = [
+    "CheckReport",
+    "KernelMismatch",
+    "ReferenceFailed",
+    "UncheckableOutput",
+    "check_kernel",
+    "run_check",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +45,12 @@ class CheckReport:
     """Time the whole check took, the reference included."""
     reference_runs: int
     """How often the reference ran: once, and for a derived bound a few times with noise."""
+    unguarded: tuple[str, ...] = ()
+    """Inputs without NaN around them, and why: "x: requires grad"."""
+    deterministic: bool | None = None
+    """Whether a second run returned the same bits; None: there was none."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
 
 
 def check_kernel(
@@ -65,17 +62,24 @@ def check_kernel(
     atol: float | None = None,
     precision: torch.dtype | str | None = None,
     mutates: Collection[str | int] = (),
+    writes: Collection[str | int] = (),
+    guard: bool = True,
+    vary_layout: bool | None = None,
     **kwargs: Any,
 ) -> CheckReport:
     """Run `fn(*args, **kwargs)` under guard and compare its outputs with `reference` in float64.
 
     While `fn` runs, memory from torch.empty and its relatives holds NaN, so that elements which are never
-    written are seen; afterwards the inputs must be what they were, bit for bit.
+    written are seen. What it allocates lies between canaries, and the inputs, which are copies, between NaN:
+    what it writes beside them is seen, and what it reads there is NaN. Afterwards the inputs must be what
+    they were, bit for bit. Small cases (8 MiB of inputs and outputs) run again: once to see whether the bits
+    are the same, which is only reported, and once for each other layout of the inputs.
 
     The bound follows from the dtypes, from `reduction` and from the reference itself: it runs once exactly
     and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
     often again where a matrix product has operands that tensor cores would round. Memory: about six float64
-    copies of the outputs, and what the reference takes.
+    copies of the outputs, and what the reference takes; for the guards a copy of the inputs, with the gaps
+    that their strides leave, and at most 2 MiB for each tensor.
 
     Args:
         fn: the launcher; it returns a tensor, or a tuple, list or dict of them.
@@ -89,10 +93,18 @@ def check_kernel(
         precision: dtype that operands of matrix products are rounded to; "tfloat32" for float32 inputs that
             go through tensor cores. By default the floating input dtype of least precision.
         mutates: arguments that `fn` may change, by name or position.
+        writes: arguments that `fn` overwrites without reading them (`out`), likewise: they are poisoned.
+        guard: False gives `fn` the very tensors that were given, and plain allocations, poisoned: for one
+            that finds its data by offsets into a storage instead of by its tensors.
+        vary_layout: whether to run again with the inputs' values in other layouts, under the same bound:
+            with padded rows, from an address that is a multiple of one element only, and with the last two
+            axes exchanged in memory. A launcher may refuse one with a ValueError or TypeError. By default
+            the first two, and only in small cases; interpreted, the first.
         **kwargs: keyword arguments of `fn` and of `reference`.
 
     Raises:
-        KernelMismatch: outputs outside the bound, of another shape or structure, or changed inputs.
+        KernelMismatch: outputs outside the bound, of another shape or structure, changed inputs, or writes
+            outside of them.
         ReferenceFailed: the reference raised, or returned floats of less than float64.
         UncheckableOutput: `fn` returned no tensor, or one of an unsupported dtype.
         ValueError: an option out of its range.
@@ -107,6 +119,9 @@ def check_kernel(
         atol=atol,
         precision=precision,
         mutates=mutates,
+        writes=writes,
+        guard=guard,
+        vary_layout=vary_layout,
     )
 
 
@@ -121,8 +136,11 @@ def run_check(
     atol: float | None = None,
     precision: torch.dtype | str | None = None,
     mutates: Collection[str | int] = (),
+    writes: Collection[str | int] = (),
+    guard: bool = True,
+    vary_layout: bool | None = None,
     seed: int | None = None,
-    run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any] | None = None,
+    run: Run | None = None,
 ) -> CheckReport:
     """Do what `check_kernel` does, with the arguments of `fn` apart from the options of the check.
 
@@ -136,22 +154,73 @@ def run_check(
         atol: see there.
         precision: see there.
         mutates: see there.
+        writes: see there.
+        guard: see there.
+        vary_layout: see there.
         seed: of the inputs; only for the message of a failure.
-        run: calls `fn` with its arguments and returns its outputs; by default over poisoned memory.
+        run: calls `fn` with its arguments and returns its outputs, and sees itself what is read and written
+            where it should not be; by default it is called between bands, over poisoned memory.
     """
     started = time.perf_counter()
     tolerance = _check_options(reduction, rtol, atol)
     operands = _operand_format(args, kwargs, precision)
     title = f"{_name(fn)} differs from its reference {_name(reference)}"
-    saved = map_tensors(_copy, tuple(args)), map_tensors(_copy, dict(kwargs))
-    outputs = _launch(fn, args, kwargs, run or _run_poisoned)
-    _check_inputs(fn, (args, kwargs), saved, mutates)
+    launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
+    outputs = launcher.launch()
     try:
-        truth = run_reference(reference, *saved, operands=operands, estimate=tolerance is None)
+        truth = run_reference(reference, *launcher.before, operands=operands, estimate=tolerance is None)
     except Exception as error:
         raise ReferenceFailed(
             f"the reference {_name(reference)} of {_name(fn)} raised {type(error).__name__}: {error}"
         ) from error
+
+    def judge(outputs: Any) -> _Judged:
+        return _judge(
+            outputs, truth, title, tolerance=tolerance, reduction=reduction, operands=operands, seed=seed
+        )
+
+    try:
+        judged = judge(outputs)
+    except KernelMismatch as mismatch:
+        if names := launcher.read_beside(outputs):
+            said = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
+            mismatch.args = (f"{mismatch}\n{said}",)
+        raise
+    deterministic = launcher.repeats(outputs)
+    return CheckReport(
+        elements=judged.elements,
+        worst_error=judged.worst_error,
+        worst_ulps=judged.worst_ulps,
+        bound=judged.bound,
+        seconds=time.perf_counter() - started,
+        reference_runs=truth.runs,
+        unguarded=launcher.unguarded,
+        deterministic=deterministic,
+        layouts=_judge_layouts(launcher, judge, vary=vary_layout),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What the comparison of right outputs has seen; see `CheckReport`."""
+
+    elements: int
+    worst_error: float
+    worst_ulps: float
+    bound: str
+
+
+def _judge(
+    outputs: Any,
+    truth: Reference,
+    title: str,
+    *,
+    tolerance: tuple[float, float] | None,
+    reduction: int,
+    operands: FloatFormat,
+    seed: int | None,
+) -> _Judged:
+    """Compare all outputs of a launch, or raise KernelMismatch."""
     pairs = _pair(outputs, truth.outputs, title, exact_needed=tolerance is None)
 
     lines: list[str] = []
@@ -176,14 +245,37 @@ def run_check(
         if first is not None:
             mismatch.output, mismatch.index = first
         raise mismatch
-    return CheckReport(
+    return _Judged(
         elements=sum(out.numel() for _, out, _ in pairs),
         worst_error=worst_error,
         worst_ulps=worst_ulps,
         bound="; ".join(bases),
-        seconds=time.perf_counter() - started,
-        reference_runs=truth.runs,
     )
+
+
+def _judge_layouts(
+    launcher: GuardedLauncher, judge: Callable[[Any], _Judged], *, vary: bool | None
+) -> dict[str, str]:
+    """Launch with the inputs in other layouts; return what came of each, or raise KernelMismatch."""
+    said: dict[str, str] = {}
+    for layout in launcher.layouts(vary):
+        varied = launcher.vary(layout)
+        if varied is None:
+            continue
+        try:
+            judge(launcher.launch_with(varied.values))
+            said[layout] = "right"
+        except KernelMismatch as mismatch:
+            mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {varied.description}",)
+            raise
+        except UncheckableOutput:
+            raise
+        except (TypeError, ValueError) as error:
+            said[layout] = f"refused: {type(error).__name__}: {error}".partition("\n")[0]
+        except Exception as error:
+            error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
+            raise
+    return said
 
 
 def _check_options(reduction: int, rtol: float | None, atol: float | None) -> tuple[float, float] | None:
@@ -209,83 +301,6 @@ def _operand_format(
     tensors = (tensor for _, tensor in named_tensors((tuple(args), dict(kwargs)), "input"))
     formats = [found for tensor in tensors if (found := format_of(tensor.dtype)) is not None]
     return min(formats, key=lambda each: each.precision, default=FLOAT32)
-
-
-def _run_poisoned(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    with poisoned_allocations():
-        return fn(*args, **kwargs)
-
-
-def _launch(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any],
-) -> Any:
-    import torch
-
-    outputs = run(fn, args, kwargs)
-    found = [tensor for _, tensor in named_tensors(outputs, "output")]
-    if not found:
-        raise UncheckableOutput(
-            f"{_name(fn)} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
-            "to have them compared"
-        )
-    for tensor in found:
-        if name_of(tensor.dtype) not in DTYPE_NAMES:
-            raise UncheckableOutput(
-                f"{_name(fn)} returned a tensor of {name_of(tensor.dtype)}; "
-                f"only {', '.join(DTYPE_NAMES)} are compared"
-            )
-    for device in {tensor.device for tensor in found if tensor.is_cuda}:
-        torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
-    return outputs
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
-
-
-def _check_inputs(
-    fn: Callable[..., Any],
-    given: tuple[Sequence[Any], Mapping[str, Any]],
-    saved: tuple[Sequence[Any], Mapping[str, Any]],
-    mutates: Collection[str | int],
-) -> None:
-    """Raise KernelMismatch if an argument that is not in `mutates` has other bits than before."""
-    import torch
-
-    args, kwargs = given
-    labels = [*_parameter_names(fn, len(args)), *kwargs]
-    allowed = {labels[each] if isinstance(each, int) and each < len(labels) else each for each in mutates}
-    if unknown := allowed - set(labels):
-        raise ValueError(f"mutates names {sorted(map(str, unknown))}, but the arguments are {labels}")
-    after, before = [*args, *kwargs.values()], [*saved[0], *saved[1].values()]
-    for label, now, then in zip(labels, after, before, strict=True):
-        if label in allowed:
-            continue
-        for (name, left), (_, right) in zip(
-            named_tensors(now, label), named_tensors(then, label), strict=True
-        ):
-            carrier = carrier_of(left.dtype) if not left.is_complex() else None
-            a, b = (left, right) if carrier is None else (left.detach().view(carrier), right.view(carrier))
-            if not torch.equal(a, b):
-                raise KernelMismatch(
-                    f"{_name(fn)} changed its input {name} ({describe(left)}): "
-                    f"{int((a != b).sum()):,} of {left.numel():,} elements have other bits than before\n"
-                    f"if it is meant to, say so with mutates=[{label!r}]"
-                )
-
-
-def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Return the names of the first `count` positional parameters, by position where they have none."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        parameters = {}.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [each.name for each in parameters if each.kind in kinds]
-    return [*names[:count], *(f"argument {position}" for position in range(len(names), count))]
 
 
 def _pair(

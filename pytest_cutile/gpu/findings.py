@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_cutile.gpu.dtypes import format_of
-from pytest_cutile.gpu.poison import poisoned
+from pytest_cutile.gpu.poison import Pattern, poisoned
 from pytest_cutile.gpu.trees import describe
 
 if TYPE_CHECKING:
@@ -63,9 +63,12 @@ def _find(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: in
     never = int((poisoned(out) & outside).sum())
     if never:
         found.append(f"{never:,} elements still hold the poison: never written")
+    beside = int((poisoned(out, Pattern.BESIDE_INPUT) & outside).sum()) if not never else 0
+    if beside:
+        found.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
     if out.dtype.is_floating_point:
         wide = out if out.dtype.itemsize > 1 else out.half()
-        nans = int((wide.isnan() & outside).sum()) - never
+        nans = int((wide.isnan() & outside).sum()) - never - beside
         if nans > 0:
             found.append(f"{nans:,} of them are NaN where the reference is not")
         infs = int((wide.isinf() & outside).sum())
