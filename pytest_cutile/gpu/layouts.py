@@ -82,17 +82,18 @@ def _steps(tensor: torch.Tensor, layout: Layout) -> tuple[int, ...] | None:
     steps = list(tensor.stride())
     if layout is Layout.OFFSET:
         return tuple(steps)
+    # from the innermost axis; lengths of 1 have strides, too, which no other axis may then reach into
     order = sorted(
-        (dim for dim, size in enumerate(tensor.shape) if size > 1 and steps[dim]), key=lambda dim: steps[dim]
+        (dim for dim, step in enumerate(steps) if step), key=lambda dim: (steps[dim], tensor.shape[dim])
     )
     if layout is Layout.PADDED:
-        if len(order) < 2:  # noqa: PLR2004
+        if sum(tensor.shape[dim] > 1 for dim in order) < 2:  # noqa: PLR2004
             return None
         for inner, dim in pairwise(order):
             steps[dim] = max(steps[dim], steps[inner] * tensor.shape[inner]) + _PADDING
         return tuple(steps)
     last, other = tensor.ndim - 1, tensor.ndim - 2
-    if last not in order or other not in order:
+    if any(dim not in order or tensor.shape[dim] == 1 for dim in (last, other)):
         return None
     here, there = order.index(last), order.index(other)
     order[here], order[there] = other, last
