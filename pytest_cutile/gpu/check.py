@@ -187,6 +187,7 @@ def run_check(
             mismatch.args = (f"{mismatch}\n{said}",)
         raise
     deterministic = launcher.repeats(outputs)
+    layouts = _judge_layouts(launcher, judge, vary=vary_layout)
     return CheckReport(
         elements=judged.elements,
         worst_error=judged.worst_error,
@@ -196,7 +197,7 @@ def run_check(
         reference_runs=truth.runs,
         unguarded=launcher.unguarded,
         deterministic=deterministic,
-        layouts=_judge_layouts(launcher, judge, vary=vary_layout),
+        layouts=layouts,
     )
 
 

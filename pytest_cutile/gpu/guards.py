@@ -23,7 +23,7 @@ class Inputs:
     """The arguments of a launcher: as they were, and as it is given them.
 
     With bands the launcher gets copies, of the same strides and alignment, which share memory where the given
-    ones do; around them and in the gaps that strides leave lies NaN, or bytes of 0xA5. Without, it gets the
+    ones do; around them and in the gaps that strides leave lies `Pattern.BESIDE_INPUT`. Without, it gets the
     given ones. So what was before is the given tensors themselves, or clones: memory for one copy either way.
 
     Args:
@@ -55,18 +55,15 @@ class Inputs:
         self._zeros_around = zeros_around
         self._banded: list[tuple[str, Banded]] = []
         copies = dict(self._enclose()) if bands else {}
-        changing = {
-            _address(tensor)
-            for label, value in zip(labels, values, strict=True)
-            if label in self.changing
-            for _, tensor in named_tensors(value, label)
-        }
-        others = {
-            _address(tensor)
-            for label, value in zip(labels, values, strict=True)
-            if label not in self.changing
-            for _, tensor in named_tensors(value, label)
-        }
+        changing, others = (
+            {
+                _address(tensor)
+                for label, value in zip(labels, values, strict=True)
+                if (label in self.changing) is may_change
+                for _, tensor in named_tensors(value, label)
+            }
+            for may_change in (True, False)
+        )
         self.entangled = not changing.isdisjoint(others)
         """Whether one that may change shares its memory with one that may not."""
 
