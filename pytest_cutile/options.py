@@ -73,6 +73,14 @@ def add_options(parser: pytest.Parser) -> None:
         "each case would have caught. Takes several times as long; decides nothing.",
     )
     group.addoption(
+        "--check-layouts",
+        action="store_true",
+        help="Check each case, large ones too, with its inputs also in all other layouts: with padded rows, "
+        "at addresses that are multiples of one element only, and with the last two axes exchanged in "
+        "memory. Without it, small cases in the first two; interpreted, in the first. A launcher may refuse "
+        "a layout.",
+    )
+    group.addoption(
         "--update-baselines",
         action="store_true",
         help="Record this run as baselines: new cases, better ones, and further timings of unchanged "
@@ -204,6 +212,7 @@ def read_settings(config: pytest.Config) -> Settings:
         measured_again=None if measured_again is None else Path(measured_again),
         check_strength=config.getoption("--check-strength"),
         xdist_worker=hasattr(config, "workerinput"),
+        check_layouts=config.getoption("--check-layouts"),
         interpretation=_interpretation(config),
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cutile.core.baselines import Entry, environment_changes
-from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
+from pytest_cutile.core.results import INTERPRETER, NONDETERMINISTIC, Gate, GateResult
 from pytest_cutile.core.speed_rule import Weather
 from pytest_cutile.core.static_rules import Effect
 from pytest_cutile.core.statistics import median
@@ -226,6 +226,7 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     interpreted = sum(result.on == INTERPRETER for result in results)
     if interpreted:
         lines.append(SummaryLine(interpreted_line(interpreted), None))
+    lines += _nondeterministic_lines(results, verbose=verbose)
     lines += [
         SummaryLine(f"not measured: {counts}: {detail}", None)
         for detail, counts in not_measured(results).items()
@@ -248,6 +249,16 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         lines.append(SummaryLine(first + (f" ({count} cases)" if count > 1 else ""), None))
         lines += [SummaryLine(text, None) for text in more]
     return lines
+
+
+def _nondeterministic_lines(results: Sequence[GateResult], *, verbose: bool) -> list[SummaryLine]:
+    """Say which kernels are right, but not the same when they run again."""
+    cases: dict[str, list[str]] = defaultdict(list)
+    for result in results:
+        if result.gate == Gate.CORRECT and result.verdict == "pass" and result.reason == NONDETERMINISTIC:
+            cases[result.kernel].append(result.case)
+    text = "; ".join(f"{kernel}, {_counted(names)}" for kernel, names in sorted(cases.items()))
+    return [SummaryLine(_clipped(f"other bits when run again: {text}", verbose), None)] if text else []
 
 
 def _static_lines(results: Sequence[GateResult], *, verbose: bool) -> list[SummaryLine]:

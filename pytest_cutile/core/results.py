@@ -18,6 +18,8 @@ class Gate(StrEnum):
 
 
 INTERPRETER = "interpreter"
+NONDETERMINISTIC = "nondeterministic"
+"""Reason code of a result that is right, but has other bits each time."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,5 +84,7 @@ class Settings:
     """Whether this process is a pytest-xdist worker."""
     check_strength: bool = False
     """Whether to try what else the check of each case would have caught."""
+    check_layouts: bool = False
+    """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
     interpretation: Interpretation = field(default_factory=Interpretation)
     """Whether and how kernels are interpreted."""

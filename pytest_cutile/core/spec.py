@@ -97,8 +97,8 @@ class KernelSpec:
     reduction: Callable[..., int] | int = 1
     """Length of the longest sum behind one output element, or `reduction(**case.params)`."""
     check: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the fixture `check_kernel`: `precision`, `mid`, `exp_error`, `mutates`, or plain
-    `rtol` and `atol`."""
+    """Further options of the fixture `check_kernel`: `precision`, `mid`, `exp_error`, `mutates`, `writes`,
+    `guard`, `vary_layout`, or plain `rtol` and `atol`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cases", tuple(self.cases))

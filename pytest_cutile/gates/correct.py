@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import CompileError
-from pytest_cutile.core.results import INTERPRETER, Gate, GateResult
+from pytest_cutile.core.results import INTERPRETER, NONDETERMINISTIC, Gate, GateResult
 from pytest_cutile.core.verdicts import Reason, Verdict
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gates.interpreting import as_fault
@@ -101,7 +101,16 @@ def gate_correct(
     engine.checked[key] = None
     record(
         "pass",
-        detail=report.bound if report.looser is not None else "",
+        reason=NONDETERMINISTIC if report.deterministic is False else "",
+        detail="; ".join(_remarks(report)),
         strength=None if report.strength is None else report.strength.to_dict(),
     )
     return report
+
+
+def _remarks(report: CheckReport) -> Iterator[str]:
+    """Yield what is worth saying of a check that passed."""
+    if report.looser is not None:
+        yield report.bound
+    for each in report.unguarded:
+        yield f"no bands around {each}"

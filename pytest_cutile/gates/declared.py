@@ -141,7 +141,11 @@ class DeclaredGates:
                 reference=reference,
                 reduction=spec.reduction_of(case),
                 run=run,
-                **{"strength": self._engine.settings.check_strength, **spec.check},
+                **{
+                    "strength": self._engine.settings.check_strength,
+                    "vary_layout": self._engine.settings.check_layouts or None,
+                    **spec.check,
+                },
             )
 
         def interpret() -> CheckReport:

@@ -19,7 +19,10 @@ from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 from pytest_cutile.gpu.check import CheckReport, run_check
 
-_OPTIONS = ("reduction", "rtol", "atol", "precision", "mid", "exp_error", "mutates", "strength")
+_OPTIONS = (
+    *("reduction", "rtol", "atol", "precision", "mid", "exp_error"),
+    *("mutates", "writes", "guard", "vary_layout", "strength"),
+)
 """Of `pytest_cutile.gpu.check.check_kernel`."""
 
 
@@ -53,13 +56,16 @@ class CheckKernel:
             *args: Its arguments.
             reference: Computes the exact outputs from the same arguments in float64.
             **options: Of `pytest_cutile.gpu.check.check_kernel`: `reduction` (length of the longest sum),
-                `rtol` and `atol` (instead of the derived bound), `mutates`, `strength`; others go to `fn`.
+                `rtol` and `atol` (instead of the derived bound), `mutates`, `writes`, `guard`,
+                `vary_layout`, `strength`; others go to `fn`.
 
         Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
         ours = {name: options.pop(name) for name in _OPTIONS if name in options}
         ours.setdefault("strength", self._engine.settings.check_strength)
+        if self._engine.settings.check_layouts:
+            ours.setdefault("vary_layout", True)
         interpreting = self._interpreting
 
         def check(run: RunLaunch | None = None) -> CheckReport:

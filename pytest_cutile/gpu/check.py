@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
-from pytest_cutile.gpu.bounds import Bounds, accumulation_of
-from pytest_cutile.gpu.compare import Comparison, compare
-from pytest_cutile.gpu.dtypes import DTYPE_NAMES, carrier_of, format_of, name_of, resolve_dtype
-from pytest_cutile.gpu.findings import also_wrong, explain, fit
-from pytest_cutile.gpu.ladder import rungs, what_would_pass
-from pytest_cutile.gpu.noise import allow, run_exactly, run_reference
-from pytest_cutile.gpu.poison import poisoned_allocations
-from pytest_cutile.gpu.strength import Checked, strength_of
-from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
+from pytest_cutile.gpu.bounds import Bounds
+from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
+from pytest_cutile.gpu.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.gpu.judging import Judge, Judged
+from pytest_cutile.gpu.launching import GuardedLauncher, Run
+from pytest_cutile.gpu.noise import run_exactly, run_reference
+from pytest_cutile.gpu.strength import strength_of
+from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
     import torch
 
     from pytest_cutile.core.strength import Strength
 
-
-LADDER_SECONDS = 20.0
-"""Length of a check from which a failure is reported without looking for what would have passed."""
-
-
-class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
-    """A kernel's outputs are not what its reference computes, or it changed its inputs."""
-
-    output: torch.Tensor | None = None
-    """The first output that is wrong, if its elements could be compared."""
-    index: tuple[int, ...] = ()
-    """Its worst element."""
-    picture: str = ""
-    """Where the errors of that output are, as an SVG document; empty if there are none to show."""
-
-
-class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
-    """The reference raised, or returned something that nothing can be compared with."""
-
-
-class UncheckableOutput(TypeError):  # noqa: N818 - likewise
-    """A kernel returned no tensor, or one of a dtype that cannot be compared."""
+__all__ = [
+    "CheckReport",
+    "KernelMismatch",
+    "ReferenceFailed",
+    "UncheckableOutput",
+    "check_kernel",
+    "run_check",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +57,12 @@ class CheckReport:
     """How often the reference ran: once, and for a derived bound a few times with noise."""
     strength: Strength | None = None
     """What else the check would have caught, if that was asked for."""
+    unguarded: tuple[str, ...] = ()
+    """Inputs without NaN around them, and why: "x: requires grad"."""
+    deterministic: bool | None = None
+    """Whether a second run returned the same bits; None: there was none."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
 
 
 def check_kernel(
@@ -87,20 +76,27 @@ def check_kernel(
     mid: torch.dtype | str | None = None,
     exp_error: float = 0.0,
     mutates: Collection[str | int] = (),
+    writes: Collection[str | int] = (),
+    guard: bool = True,
+    vary_layout: bool | None = None,
     strength: bool = False,
     **kwargs: Any,
 ) -> CheckReport:
     """Run `fn(*args, **kwargs)` under guard and compare its outputs with `reference` in float64.
 
     While `fn` runs, memory from torch.empty and its relatives holds NaN, so that elements which are never
-    written are seen; afterwards the inputs must be what they were, bit for bit.
+    written are seen. What it allocates lies between canaries, and the inputs, which are copies, between NaN:
+    what it writes beside them is seen, and what it reads there is NaN. Afterwards the inputs must be what
+    they were, bit for bit. Small cases (8 MiB of inputs and outputs) run again: once to see whether the bits
+    are the same, which is only reported, and once for each other layout of the inputs.
 
     The bound follows from the dtypes, from `reduction` and from the reference itself: it runs once exactly
     and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
     often again where a matrix product has operands that tensor cores would round, and where `mid` or
     `exp_error` is given. Within the bound, all elements together may still not be off by more than noise
     explains, nor follow the exact value (`pytest_cutile.gpu.energy`). Memory: about six float64 copies of the
-    outputs, and what the reference takes.
+    outputs, and what the reference takes; for the guards a copy of the inputs, with the gaps that their
+    strides leave, and at most 2 MiB for each tensor.
 
     Args:
         fn: the launcher; it returns a tensor, or a tuple, list or dict of them.
@@ -117,12 +113,20 @@ def check_kernel(
             for float64 outputs).
         exp_error: relative error of the kernel's exponentials, where they are worse than a few float32 ulps.
         mutates: arguments that `fn` may change, by name or position.
+        writes: arguments that `fn` overwrites without reading them (`out`), likewise: they are poisoned.
+        guard: False gives `fn` the very tensors that were given, and plain allocations, poisoned: for one
+            that finds its data by offsets into a storage instead of by its tensors.
+        vary_layout: whether to run again with the inputs' values in other layouts, under the same bound:
+            with padded rows, from an address that is a multiple of one element only, and with the last two
+            axes exchanged in memory. A launcher may refuse one with a ValueError or TypeError. By default
+            the first two, and only in small cases; interpreted, the first.
         strength: whether to try what else the check would have caught: right outputs are altered as bugs do
             and compared again, some forty times, and the reference runs up to 32 times on shortened inputs.
         **kwargs: keyword arguments of `fn` and of `reference`.
 
     Raises:
-        KernelMismatch: outputs outside the bound, of another shape or structure, or changed inputs.
+        KernelMismatch: outputs outside the bound, of another shape or structure, changed inputs, or writes
+            outside of them.
         ReferenceFailed: the reference raised, or returned floats of less than float64, tensors of another
             kind of dtype or on another device.
         UncheckableOutput: `fn` returned no tensor, or one of an unsupported dtype.
@@ -140,6 +144,9 @@ def check_kernel(
         mid=mid,
         exp_error=exp_error,
         mutates=mutates,
+        writes=writes,
+        guard=guard,
+        vary_layout=vary_layout,
         strength=strength,
     )
 
@@ -157,8 +164,11 @@ def run_check(
     mid: torch.dtype | str | None = None,
     exp_error: float = 0.0,
     mutates: Collection[str | int] = (),
+    writes: Collection[str | int] = (),
+    guard: bool = True,
+    vary_layout: bool | None = None,
     strength: bool = False,
-    run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any] | None = None,
+    run: Run | None = None,
 ) -> CheckReport:
     """Do what `check_kernel` does, with the arguments of `fn` apart from the options of the check.
 
@@ -174,94 +184,100 @@ def run_check(
         mid: see there.
         exp_error: see there.
         mutates: see there.
+        writes: see there.
+        guard: see there.
+        vary_layout: see there.
         strength: see there.
-        run: calls `fn` with its arguments and returns its outputs; by default over poisoned memory.
+        run: calls `fn` with its arguments and returns its outputs, and sees itself what is read and written
+            where it should not be; by default it is called between bands, over poisoned memory.
     """
     started = time.perf_counter()
     tolerance = _check_options(reduction, rtol, atol)
     contract = Contract(mid=_named_format("mid", mid), exp_error=exp_error)
     operands = _operand_format(args, kwargs, precision)
-    title = f"{_name(fn)} differs from its reference {_name(reference)}"
-    saved = map_tensors(_copy, tuple(args)), map_tensors(_copy, dict(kwargs))
-    outputs = _launch(fn, args, kwargs, run or _run_poisoned)
-    _check_inputs(fn, (args, kwargs), saved, mutates)
+    launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
+    outputs = launcher.launch()
     try:
-        truth = run_reference(reference, *saved, operands=operands, contract=contract)
+        truth = run_reference(reference, *launcher.before, operands=operands, contract=contract)
     except Exception as error:
         raise ReferenceFailed(
             f"the reference {_name(reference)} of {_name(fn)} raised {type(error).__name__}: {error}"
         ) from error
-    pairs = _pair(outputs, truth.outputs, title, exact_needed=tolerance is None)
-
-    bounds = Bounds(
-        truth=truth, reduction=reduction, operands=operands, contract=contract, tolerance=tolerance
+    judge = Judge(
+        title=f"{_name(fn)} differs from its reference {_name(reference)}",
+        reference=reference,
+        before=launcher.before,
+        bounds=Bounds(
+            truth=truth, reduction=reduction, operands=operands, contract=contract, tolerance=tolerance
+        ),
+        started=started,
     )
-    looser = bounds.looseness(pairs)
-
-    mismatch: KernelMismatch | None = None
-    lines: list[str] = []
-    wrong: list[str] = []
-    bases: dict[str, None] = {}
-    results: list[Comparison] = []
-    checked: list[Checked] = []
-    for name, out, exact in pairs:
-        bound, basis = bounds.of(name, out)
-        if looser is not None and bound is not None:
-            basis += f"; it allows {looser:.3g} times as much (median over elements)"
-        bases[basis] = None
-        result = compare(out, exact, bound)
-        results.append(result)
-        checked.append(Checked(name=name, out=out, exact=exact, bound=bound))
-        if not result.failed:
-            continue
-        wrong.append(name)
-        if mismatch is None:
-            found = explain(name, out, exact, result, basis=basis, reduction=reduction)
-            lines, mismatch = found.lines, KernelMismatch()
-            mismatch.picture = found.picture
-            if result.outside is not None and result.worst is not None:
-                mismatch.output, mismatch.index = out, result.worst.index
-    if mismatch is not None:
-        if tolerance is None and not any(each.pattern for each in results):
-            lines += _climb(bounds, pairs, reference, saved, seconds=time.perf_counter() - started)
-        mismatch.args = (f"{fit([title, *lines])}{also_wrong(wrong[1:])}",)
-        raise mismatch
+    judged = _judge_first(launcher, judge, outputs)
+    deterministic = launcher.repeats(outputs)
+    layouts = _judge_layouts(launcher, judge, vary=vary_layout)
     return CheckReport(
-        elements=sum(out.numel() for _, out, _ in pairs),
-        worst_error=max((each.worst.error for each in results if each.worst is not None), default=0.0),
-        worst_ulps=max((each.worst_ulps for each in results), default=0.0),
-        energy=max((each.energy for each in results), default=0.0),
-        slope=max((each.slope for each in results), default=0.0),
-        looser=looser,
-        bound="; ".join(bases),
+        elements=judged.elements,
+        worst_error=judged.worst_error,
+        worst_ulps=judged.worst_ulps,
+        energy=judged.energy,
+        slope=judged.slope,
+        looser=judged.looser,
+        bound=judged.bound,
         seconds=time.perf_counter() - started,
         reference_runs=truth.runs,
-        strength=_strength(fn, reference, checked, saved) if strength else None,
+        strength=_strength(launcher, reference, judged) if strength else None,
+        unguarded=launcher.unguarded,
+        deterministic=deterministic,
+        layouts=layouts,
     )
 
 
-def _climb(
-    bounds: Bounds,
-    pairs: list[tuple[str, torch.Tensor, torch.Tensor]],
-    reference: Callable[..., Any],
-    saved: tuple[Sequence[Any], Mapping[str, Any]],
-    *,
-    seconds: float,
-) -> list[str]:
-    """Return the line that says what would have passed, or why that is not known."""
-    formats = [found for _, out, _ in pairs if (found := format_of(out.dtype)) is not None]
-    if not formats:
-        return []
-    if seconds > LADDER_SECONDS:
-        return [f"  looser contracts were not tried: this check took {seconds:.0f} s without them"]
+def _judge_first(launcher: GuardedLauncher, judge: Judge, outputs: Any) -> Judged:
+    """Judge the outputs of the launch with the arguments as they were given."""
+    try:
+        return judge.judge(outputs)
+    except KernelMismatch as mismatch:
+        if names := launcher.read_beside(outputs):
+            said = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
+            mismatch.args = (f"{mismatch}\n{said}",)
+        raise
 
-    def passes(contract: Contract) -> bool:
-        truth = allow(bounds.truth, contract, reference, *saved)
-        return replace(bounds, truth=truth, contract=contract).pass_all(pairs)
 
-    accumulation = min((accumulation_of(each) for each in formats), key=lambda each: each.precision)
-    contracts = rungs(bounds.contract, accumulation, exponentials=bounds.truth.has_exponentials)
-    return [f"  {what_would_pass(contracts, passes, lambda: bounds.pass_torch(pairs))}"]
+def _judge_layouts(launcher: GuardedLauncher, judge: Judge, *, vary: bool | None) -> dict[str, str]:
+    """Launch with the inputs in other layouts; return what came of each, or raise KernelMismatch."""
+    said: dict[str, str] = {}
+    for layout in launcher.layouts(vary):
+        varied = launcher.vary(layout)
+        if varied is None:
+            continue
+        try:
+            judge.judge(launcher.launch_with(varied.values))
+            said[layout] = "right"
+        except KernelMismatch as mismatch:
+            mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {varied.description}",)
+            raise
+        except UncheckableOutput:
+            raise
+        except (TypeError, ValueError) as error:
+            said[layout] = f"refused: {type(error).__name__}: {error}".partition("\n")[0]
+        except Exception as error:
+            error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
+            raise
+    return said
+
+
+def _strength(launcher: GuardedLauncher, reference: Callable[..., Any], judged: Judged) -> Strength:
+    """Return what else the check of these outputs would have caught."""
+    args, kwargs = launcher.before
+
+    def rerun(inputs: Mapping[str, Any]) -> Any:
+        values = [*inputs.values()]
+        return run_exactly(
+            reference, values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
+        )
+
+    before = dict(zip(launcher.labels, [*args, *kwargs.values()], strict=True))
+    return strength_of(judged.checked, before, rerun)
 
 
 def _check_options(reduction: int, rtol: float | None, atol: float | None) -> tuple[float, float] | None:
@@ -292,141 +308,6 @@ def _named_format(option: str, dtype: torch.dtype | str | None) -> FloatFormat |
     if found is None:
         raise ValueError(f"{option} must be a floating-point dtype or 'tfloat32', got {dtype!r}")
     return found
-
-
-def _run_poisoned(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    with poisoned_allocations():
-        return fn(*args, **kwargs)
-
-
-def _launch(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any],
-) -> Any:
-    import torch
-
-    outputs = run(fn, args, kwargs)
-    found = [tensor for _, tensor in named_tensors(outputs, "output")]
-    if not found:
-        raise UncheckableOutput(
-            f"{_name(fn)} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
-            "to have them compared"
-        )
-    for tensor in found:
-        if name_of(tensor.dtype) not in DTYPE_NAMES:
-            raise UncheckableOutput(
-                f"{_name(fn)} returned a tensor of {name_of(tensor.dtype)}; "
-                f"only {', '.join(DTYPE_NAMES)} are compared"
-                + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
-            )
-    for device in {tensor.device for tensor in found if tensor.is_cuda}:
-        torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
-    return outputs
-
-
-def _strength(
-    fn: Callable[..., Any],
-    reference: Callable[..., Any],
-    checked: Sequence[Checked],
-    saved: tuple[Sequence[Any], Mapping[str, Any]],
-) -> Strength:
-    """Return what else the check of these outputs would have caught."""
-    args, kwargs = saved
-    labels = [*_parameter_names(fn, len(args)), *kwargs]
-
-    def rerun(inputs: Mapping[str, Any]) -> Any:
-        values = [*inputs.values()]
-        return run_exactly(
-            reference, values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
-        )
-
-    return strength_of(checked, dict(zip(labels, [*args, *kwargs.values()], strict=True)), rerun)
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
-
-
-def _check_inputs(
-    fn: Callable[..., Any],
-    given: tuple[Sequence[Any], Mapping[str, Any]],
-    saved: tuple[Sequence[Any], Mapping[str, Any]],
-    mutates: Collection[str | int],
-) -> None:
-    """Raise KernelMismatch if an argument that is not in `mutates` has other bits than before."""
-    import torch
-
-    args, kwargs = given
-    labels = [*_parameter_names(fn, len(args)), *kwargs]
-    allowed = {labels[each] if isinstance(each, int) and each < len(labels) else each for each in mutates}
-    if unknown := allowed - set(labels):
-        raise ValueError(f"mutates names {sorted(map(str, unknown))}, but the arguments are {labels}")
-    after, before = [*args, *kwargs.values()], [*saved[0], *saved[1].values()]
-    for label, now, then in zip(labels, after, before, strict=True):
-        if label in allowed:
-            continue
-        for (name, left), (_, right) in zip(
-            named_tensors(now, label), named_tensors(then, label), strict=True
-        ):
-            carrier = carrier_of(left.dtype) if not left.is_complex() else None
-            a, b = (left, right) if carrier is None else (left.detach().view(carrier), right.view(carrier))
-            if not torch.equal(a, b):
-                raise KernelMismatch(
-                    f"{_name(fn)} changed its input {name} ({describe(left)}): "
-                    f"{int((a != b).sum()):,} of {left.numel():,} elements have other bits than before\n"
-                    f"if it is meant to, say so with mutates=[{label!r}]"
-                )
-
-
-def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Return the names of the first `count` positional parameters, by position where they have none."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        parameters = {}.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [each.name for each in parameters if each.kind in kinds]
-    return [*names[:count], *(f"argument {position}" for position in range(len(names), count))]
-
-
-def _pair(
-    outputs: Any, exact: Any, title: str, *, exact_needed: bool
-) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Return every output with its exact value, or raise if they cannot be compared."""
-    left, right = dict(named_tensors(outputs, "output")), dict(named_tensors(exact, "output"))
-    shapes = [tuple(each.shape) for each in left.values()], [tuple(each.shape) for each in right.values()]
-    if left.keys() != right.keys() or shapes[0] != shapes[1]:
-        raise KernelMismatch(
-            f"{title} in structure or shape:\n  got       {describe(outputs)}\n  reference {describe(exact)}"
-        )
-    for name, out in left.items():
-        given = right[name]
-        if out.dtype.is_floating_point and given.dtype.is_floating_point:
-            if exact_needed and given.dtype.itemsize < 8:  # noqa: PLR2004
-                raise ReferenceFailed(
-                    f"the reference returned {name} as {name_of(given.dtype)}: it has to compute and return "
-                    "float64, without rounding to the kernel's dtype, or rtol and atol have to be given"
-                )
-        elif _kind(out.dtype) != _kind(given.dtype):
-            raise ReferenceFailed(
-                f"the reference returned {name} as {name_of(given.dtype)}, the kernel as "
-                f"{name_of(out.dtype)}: floating outputs are compared with float64, "
-                "integers exactly with integers, bool with bool"
-            )
-        if given.device != out.device:
-            raise ReferenceFailed(
-                f"the reference returned {name} on {given.device}, the kernel on {out.device}: "
-                "return it on the device of the arguments, which are where the kernel's are"
-            )
-    return [(name, out, right[name]) for name, out in left.items()]
-
-
-def _kind(dtype: torch.dtype) -> str:
-    if dtype.is_floating_point:
-        return "floating"
-    return "complex" if dtype.is_complex else {"bool": "bool"}.get(name_of(dtype), "integer")
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -69,6 +69,11 @@ def format_of(dtype: torch.dtype) -> FloatFormat | None:
     return FORMATS.get(name_of(dtype))
 
 
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor`, seen as integers of the same width; a complex one as it is."""
+    return tensor.detach() if tensor.is_complex() else tensor.detach().view(carrier_of(tensor.dtype))
+
+
 def carrier_of(dtype: torch.dtype) -> torch.dtype:
     """Return the integer dtype whose elements are as wide as those of `dtype`, to see its bits."""
     import torch

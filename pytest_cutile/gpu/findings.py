@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_cutile.core.picture import SCALE
 from pytest_cutile.gpu.diagnosis import count_ulps, find_direction, find_inexact, find_layout, find_terms
 from pytest_cutile.gpu.places import draw, find_diagonal, find_places, is_scattered
-from pytest_cutile.gpu.poison import poisoned
+from pytest_cutile.gpu.poison import Pattern, poisoned
 from pytest_cutile.gpu.trees import describe
 
 if TYPE_CHECKING:
@@ -128,9 +128,12 @@ def _find(
     never = int((poisoned(out) & outside).sum())
     if never:
         found.append(f"{never:,} elements still hold the poison: never written")
+    beside = int((poisoned(out, Pattern.BESIDE_INPUT) & outside).sum()) if not never else 0
+    if beside:
+        found.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
     if out.dtype.is_floating_point:
         wide = out if out.dtype.itemsize > 1 else out.half()
-        nans = int((wide.isnan() & outside).sum()) - never
+        nans = int((wide.isnan() & outside).sum()) - never - beside
         if nans > 0:
             found.append(f"{nans:,} of them are NaN where the reference is not")
         infs = int((wide.isinf() & outside).sum())

@@ -1,40 +1,51 @@
-"""Poison for memory that was allocated and not yet written, so that what a kernel misses is seen."""
+"""Poison: what memory holds that nobody wrote, so that what a kernel misses, or should not touch, is seen."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.gpu.dtypes import carrier_of, name_of
+from pytest_cutile.gpu.dtypes import bits_of, carrier_of, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
-# NaNs with a payload that no conversion or arithmetic makes, so that a NaN which was computed is not
-# taken for one that was never overwritten.
-_NANS = {
-    "float16": 0x7E5A,
-    "bfloat16": 0x7FDA,
-    "float32": 0x7FC5A5A5,
-    "float64": 0x7FF8A5A5A5A5A5A5,
-    "float8_e4m3fn": 0xFF,  # the only NaN besides 0x7F, which conversions make
-    "float8_e5m2": 0x7D,
-}
-_BYTE = 0xA5  # in integers and bool
+
+class Pattern(Enum):
+    """What fills memory: a NaN of its own for floats, repeated bytes for integers and bool.
+
+    The NaNs have payloads that no conversion or arithmetic makes, so that one which was computed is not taken
+    for one that was never overwritten. float8_e4m3fn has two NaNs only, and conversions make 0x7F.
+    """
+
+    UNWRITTEN = (0xA5, 0x7E5A, 0x7FDA, 0x7FC5A5A5, 0x7FF8A5A5A5A5A5A5, 0xFF, 0x7D)
+    """What was allocated and not written yet."""
+    BESIDE_INPUT = (0xB4, 0x7E4B, 0x7FCB, 0x7FC4B4B4, 0x7FF8B4B4B4B4B4B4, 0xFF, 0xFD)
+    """What lies before, between and behind the elements of inputs."""
+    BESIDE_OUTPUT = (0xC3, 0x7E3C, 0x7FEC, 0x7FC3C3C3, 0x7FF8C3C3C3C3C3C3, 0xC3, 0xC3)
+    """The same of outputs. No NaN for 8-bit floats, lest a kernel writes the same one there."""
+
+    ZERO = (0,) * 7
+    """What lies beside an input of which one wants to know whether that matters."""
+
+    def of(self, dtype: torch.dtype) -> int:
+        """Return the pattern for a dtype (not a complex one) as a value of `carrier_of(dtype)`."""
+        byte, *nans = self.value
+        name = name_of(dtype)
+        if name in _FLOATS:
+            return nans[_FLOATS.index(name)]
+        # the carrier of one byte is unsigned
+        return int.from_bytes([byte] * dtype.itemsize, "little", signed=dtype.itemsize > 1)
 
 
-def _pattern(dtype: torch.dtype) -> int:
-    if (nan := _NANS.get(name_of(dtype))) is not None:
-        return nan
-    unsigned = int.from_bytes([_BYTE] * dtype.itemsize, "little")
-    wide = dtype.itemsize > 1  # the carrier of one byte is unsigned
-    return unsigned - (1 << 8 * dtype.itemsize) if wide else unsigned
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 
 
-def poison(tensor: torch.Tensor) -> torch.Tensor:
-    """Overwrite `tensor` in place: NaN for floats, bytes of 0xA5 for integers and bool; return it."""
+def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:
+    """Overwrite `tensor` in place with a pattern and return it; complex ones with NaN."""
     import torch
 
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.is_quantized:
@@ -43,35 +54,81 @@ def poison(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():
             tensor.fill_(complex(torch.nan, torch.nan))
         else:
-            tensor.detach().view(carrier_of(tensor.dtype)).fill_(_pattern(tensor.dtype))
+            bits_of(tensor).fill_(pattern.of(tensor.dtype))
     return tensor
 
 
-def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a bool tensor: which elements still hold the poison."""
-    return tensor.detach().view(carrier_of(tensor.dtype)) == _pattern(tensor.dtype)
+def poisoned(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:
+    """Return a bool tensor: which elements still hold the pattern."""
+    return tensor.detach().view(carrier_of(tensor.dtype)) == pattern.of(tensor.dtype)
 
 
 @contextmanager
-def poisoned_allocations() -> Iterator[None]:
-    """Make torch.empty and its relatives return poisoned memory in this thread."""
+def poisoned_allocations(
+    enclose: Callable[[torch.Tensor, bool], torch.Tensor] | None = None,
+) -> Iterator[None]:
+    """Make torch.empty and its relatives return poisoned memory in this thread.
+
+    What escapes: `torch.Tensor(40)`, which torch lets nobody see, and what torch's own operators allocate,
+    which they write wholly.
+
+    Args:
+        enclose: Puts a tensor that was just made, by these or by torch.zeros, ones, full and their
+            relatives, elsewhere: called with it and whether it has values, returns one of the same layout.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
 
-    allocators = {
-        torch.empty,
-        torch.empty_like,
-        torch.empty_strided,
-        torch.empty_permuted,
-        torch.Tensor.new_empty,
-        torch.Tensor.new_empty_strided,
+    own = torch.Tensor
+    uninitialized = {
+        *(torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted),
+        *(own.new_empty, own.new_empty_strided, own.new),
+    }
+    filled = {
+        *(torch.zeros, torch.ones, torch.full, torch.zeros_like, torch.ones_like, torch.full_like),
+        *(own.new_zeros, own.new_ones, own.new_full),
     }
 
     class _Poisoner(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             del types
-            result = func(*args, **(kwargs or {}))
-            return poison(result) if func in allocators else result
+            kwargs = kwargs or {}
+            if func in (own.resize_, own.resize_as_):
+                return _resize(enclose, func, *args, **kwargs)
+            result = func(*args, **kwargs)
+            # `x.new([1, 2])` has values
+            empty = func in uninitialized and (func is not own.new or _is_shape(args[1:]))
+            if enclose is not None and (empty or func in filled) and kwargs.get("out") is None:
+                result = enclose(result, not empty)
+            return poison(result) if empty else result
 
     with _Poisoner():
         yield
+
+
+def _is_shape(args: tuple[Any, ...]) -> bool:
+    import torch
+
+    return all(isinstance(each, (int, torch.Size)) for each in args)
+
+
+def _resize(
+    enclose: Callable[[torch.Tensor, bool], torch.Tensor] | None,
+    func: Callable[..., torch.Tensor],
+    tensor: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Resize in place; poison what that adds at the end."""
+    import torch
+
+    kept = tensor.numel()
+    result = func(tensor, *args, **kwargs)
+    if result.numel() <= kept or result.layout != torch.strided or not result.is_contiguous():
+        return result
+    if enclose is not None:
+        with torch.no_grad():
+            fresh = enclose(result, True)  # else it grows into what lies behind it
+            result.set_(fresh.untyped_storage(), fresh.storage_offset(), fresh.shape, fresh.stride())
+    poison(result.detach().view(-1)[kept:])
+    return result

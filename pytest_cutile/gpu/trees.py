@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
     if isinstance(value, (tuple, list)):
         return type(value)(map_tensors(function, each) for each in value)
     if isinstance(value, dict):
-        return {key: map_tensors(function, each) for key, each in value.items()}
+        mapped = copy.copy(value)  # a defaultdict stays one
+        mapped.update((key, map_tensors(function, each)) for key, each in value.items())
+        return mapped
     return value
 
 

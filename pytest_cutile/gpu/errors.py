@@ -1,0 +1,27 @@
+"""What a check raises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
+    """A kernel's outputs are not what its reference computes, or it changed what it may not."""
+
+    output: torch.Tensor | None = None
+    """The first output that is wrong, if its elements could be compared."""
+    index: tuple[int, ...] = ()
+    """Its worst element."""
+    picture: str = ""
+    """Where the errors of that output are, as an SVG document; empty if there are none to show."""
+
+
+class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise
+    """The reference raised, or returned something that nothing can be compared with."""
+
+
+class UncheckableOutput(TypeError):  # noqa: N818 - likewise
+    """A kernel returned no tensor, or one of a dtype that cannot be compared."""

@@ -1,0 +1,210 @@
+"""What surrounds a launch: inputs between NaN, outputs between canaries, and what became of both."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.gpu.bands import Banded, enclose, extent
+from pytest_cutile.gpu.poison import Pattern, poison
+from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    import torch
+
+KEPT_BYTES = 256 << 20
+"""Of temporaries that a launcher allocates, so many are kept until its end, to look at what lies around them;
+more are looked at only if they are returned."""
+
+
+class Inputs:
+    """The arguments of a launcher: as they were, and as it is given them.
+
+    With bands the launcher gets copies, of the same strides and alignment, which share memory where the given
+    ones do; around them and in the gaps that strides leave lies `Pattern.BESIDE_INPUT`. Without, it gets the
+    given ones. So what was before is the given tensors themselves, or clones: memory for one copy either way.
+
+    Args:
+        labels: The arguments' names.
+        values: Their values; tensors also in tuples, lists and dicts.
+        mutates: Labels of those that the launcher may change.
+        writes: Labels of those that it overwrites without reading: they are poisoned.
+        bands: Whether to put them between bands.
+        zeros_around: Of the names in `names`: what lies around that one is zero.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        values: Sequence[Any],
+        *,
+        mutates: Collection[str] = (),
+        writes: Collection[str] = (),
+        bands: bool = True,
+        zeros_around: str = "",
+    ) -> None:
+        self.labels = list(labels)
+        self.changing = {*mutates, *writes}
+        """Labels of those that the launcher may change."""
+        self.notes: list[str] = []
+        """What lies between no bands, and why."""
+        self._values = list(values)
+        self._writes = writes
+        self._zeros_around = zeros_around
+        self._banded: list[tuple[str, Banded]] = []
+        copies = dict(self._enclose()) if bands else {}
+        changing, others = (
+            {
+                _address(tensor)
+                for label, value in zip(labels, values, strict=True)
+                if (label in self.changing) is may_change
+                for _, tensor in named_tensors(value, label)
+            }
+            for may_change in (True, False)
+        )
+        self.entangled = not changing.isdisjoint(others)
+        """Whether one that may change shares its memory with one that may not."""
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            untouched = id(tensor) in copies and _address(tensor) not in changing
+            return tensor if untouched else tensor.detach().clone()
+
+        self.before = [map_tensors(keep, value) for value in values]
+        """Values from before the launch."""
+        self.given = [map_tensors(lambda tensor: copies.get(id(tensor), tensor), value) for value in values]
+        """What the launcher gets."""
+        self._poison_outputs()
+
+    @property
+    def names(self) -> list[str]:
+        """What lies between bands: a name for each piece of memory."""
+        return [name for name, _ in self._banded]
+
+    def write_back(self) -> None:
+        """Bring what the launcher changed, as it may, into the tensors that the caller has."""
+        for own, given in self._pairs(self._values, self.given):
+            if own is not given:
+                if own.shape != given.shape:
+                    own.resize_(given.shape)
+                own.detach().copy_(given)
+
+    def restore(self) -> None:
+        """Make the arguments that the launcher may change what they were, for another launch."""
+        for given, before in self._pairs(self.given, self.before):
+            given.detach().copy_(before)
+        self._poison_outputs()
+
+    def damage(self) -> Iterator[str]:
+        """Yield what was written beside the inputs, in words."""
+        for name, banded in self._banded:
+            if (found := banded.damage()) is not None:
+                yield found.describe(f"input {name}")
+
+    def shared_with(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor lies in the memory of an input."""
+        tensors = (each for value in self.given for _, each in named_tensors(value, ""))
+        return any(_address(each) == _address(tensor) for each in tensors)
+
+    def _pairs(
+        self, left: Sequence[Any], right: Sequence[Any]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for label, one, other in zip(self.labels, left, right, strict=True):
+            if label in self.changing:
+                tensors = zip(named_tensors(one, label), named_tensors(other, label), strict=True)
+                yield from ((first, second) for (_, first), (_, second) in tensors)
+
+    def _poison_outputs(self) -> None:
+        for label, value in zip(self.labels, self.given, strict=True):
+            if label in self._writes:
+                map_tensors(poison, value)
+
+    def _enclose(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the copy of each tensor that can have one, by the tensor's id."""
+        groups: dict[Any, list[tuple[str, torch.Tensor]]] = defaultdict(list)
+        for label, value in zip(self.labels, self._values, strict=True):
+            for name, tensor in named_tensors(value, label):
+                if tensor.numel():
+                    groups[_address(tensor)].append((name, tensor))
+        for group in groups.values():
+            names = " and ".join(dict.fromkeys(name for name, _ in group))
+            tensors = [tensor for _, tensor in group]
+            reasons = [reason for tensor in tensors if (reason := unguardable(tensor)) is not None]
+            if reasons or not _fits(tensors):
+                self.notes.append(f"{names}: {(*reasons, 'a copy does not fit into memory')[0]}")
+                continue
+            pattern = Pattern.ZERO if names == self._zeros_around else Pattern.BESIDE_INPUT
+            copies, banded = enclose(tensors, pattern=pattern)
+            self._banded.append((names, banded))
+            for tensor, copy in zip(tensors, copies, strict=True):
+                copy.__dict__.update(tensor.__dict__)
+                yield id(tensor), copy
+
+
+class Allocations:
+    """What a launcher allocates, each between canaries."""
+
+    def __init__(self) -> None:
+        self._banded: list[tuple[str, tuple[str, int], Banded]] = []
+        self._kept: list[torch.UntypedStorage] = []
+
+    def enclose(self, tensor: torch.Tensor, has_values: bool) -> torch.Tensor:
+        """Return a tensor like one that was just made, between canaries; itself if that cannot be."""
+        if unguardable(tensor) is not None or tensor.numel() == 0:
+            return tensor
+        what = describe(tensor)
+        [placed], banded = enclose([tensor], pattern=Pattern.BESIDE_OUTPUT, copy=has_values)
+        self._banded.append((what, _address(placed), banded))
+        storage = placed.untyped_storage()
+        if sum(each.nbytes() for each in self._kept) + storage.nbytes() <= KEPT_BYTES:
+            self._kept.append(storage)
+        return placed
+
+    def damage(self, outputs: Any) -> Iterator[str]:
+        """Yield what was written beside a tensor that was allocated, in words."""
+        names = {_address(tensor): name for name, tensor in named_tensors(outputs, "output")}
+        for what, address, banded in self._banded:
+            if (found := banded.damage()) is not None:
+                yield found.describe(names.get(address, f"a tensor that it allocated, {what}"))
+
+
+def unguardable(tensor: torch.Tensor) -> str | None:
+    """Return why a tensor cannot be put between bands; None: it can."""
+    import torch
+
+    if type(tensor) is not torch.Tensor:
+        return f"a {type(tensor).__name__}"
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        return "no strided memory"
+    reasons = {
+        "requires grad": tensor.requires_grad,
+        "made in inference mode": tensor.is_inference(),
+        "conjugated or negated lazily": tensor.is_conj() or tensor.is_neg(),
+        "pinned": tensor.device.type == "cpu" and tensor.is_pinned(),
+        "an address that is no multiple of its element's size": bool(
+            tensor.numel() and tensor.data_ptr() % tensor.itemsize
+        ),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def _address(tensor: torch.Tensor) -> tuple[str, int]:
+    """Return what tensors on one storage have in common."""
+    import torch
+
+    if tensor.layout != torch.strided:
+        return "", id(tensor)
+    return str(tensor.device), tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+def _fits(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether a copy of what the tensors span takes no more than half of a GPU's free memory."""
+    import torch
+
+    device = tensors[0].device
+    if device.type != "cuda":
+        return True
+    first, end = zip(*map(extent, tensors), strict=True)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return bool(max(end) - min(first) <= (torch.cuda.mem_get_info(device)[0] + unused) // 2)

@@ -1,0 +1,112 @@
+"""Other layouts of a case's inputs, interpreted and not, and results that differ from run to run."""
+
+import pytest
+
+FLAT = """
+import cuda.tile as ct
+import pytest_cutile
+
+
+@ct.kernel
+def double_kernel(X, Y, TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(Y, (i,), ct.load(X, (i,), (TILE,), padding_mode=ct.PaddingMode.ZERO) * 2)
+
+
+def double(x):
+    import torch
+
+    CHECK
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    flat = x.as_strided((x.numel(),), (1,))
+    ct.launch(torch.cuda.current_stream(), (ct.cdiv(x.numel(), 64),), double_kernel, (flat, y.view(-1), 64))
+    return y
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="double",
+    launch=double,
+    reference=lambda x: x * 2,
+    inputs=lambda make_tensor: (MAKE,),
+    cases=[pytest_cutile.Case(name="f32", speed=False)],
+)
+"""
+
+
+def flat(check="", make='make_tensor((6, 50), "float32")'):
+    return FLAT.replace("CHECK", check).replace("MAKE", make)
+
+
+@pytest.fixture
+def interpreted(project, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (project.path / "conftest.py").unlink()
+    (project.path / "mykernels" / "scale.py").unlink()
+    project.pytester.syspathinsert()
+    return project
+
+
+def test_an_interpreted_kernel_that_takes_contiguous_rows_for_granted(interpreted):
+    interpreted.kernel(flat(), name="double")
+    result = interpreted.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(
+        ["*with inputs of padded rows: double differs from*", "*padded rows: ?6, 50? has strides ?66, 1?*"]
+    )
+
+
+def test_it_may_refuse_them(interpreted):
+    contiguous = 'if not x.is_contiguous():\n        raise ValueError("x must be contiguous")'
+    interpreted.kernel(flat(contiguous), name="double")
+    interpreted.run("--check-layouts", gates="cutile_correct").assert_outcomes(passed=1, deselected=2)
+
+
+def test_transposed_storage_is_asked_for(interpreted):
+    padded = "if x.stride(0) > x.shape[1]: raise TypeError('no gaps')"
+    interpreted.kernel(flat(padded), name="double")
+    interpreted.run(gates="cutile_correct").assert_outcomes(passed=1, deselected=2)
+    result = interpreted.run("--check-layouts", gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*transposed storage: ?6, 50? has strides ?1, 6?*"])
+
+
+def test_a_case_may_leave_them_out(interpreted):
+    text = flat().replace("cases=[", 'check={"vary_layout": False}, cases=[')
+    interpreted.kernel(text, name="double")
+    interpreted.run("--check-layouts", gates="cutile_correct").assert_outcomes(passed=1, deselected=2)
+
+
+TEST = """
+import itertools
+
+number = itertools.count()
+
+
+def double(x):
+    return x * 2 + 1e-3 * (next(number) % 2)
+
+
+def test_double(make_tensor, check_kernel):
+    x = make_tensor((8,), "float32")
+    report = check_kernel(double, x, reference=lambda x: x * 2, atol=1e-2)
+    assert report.deterministic is False
+    check_kernel(double, x, reference=lambda x: x * 2, atol=1e-2, guard=False, vary_layout=False)
+"""
+
+
+def test_results_that_differ_from_run_to_run_are_reported(project):
+    project.pytester.makepyfile(test_mine=TEST)
+    result = project.run("test_mine.py", gates="")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["other bits when run again: test_mine, test_double*"])
+
+
+def test_a_launcher_that_writes_past_its_output_fails(project):
+    from tests.plugin.conftest import KERNEL
+
+    beyond = "y = __import__('torch').empty_like(x).copy_(x * 2)\n"
+    beyond += "    y.as_strided((1,), (1,), y.storage_offset() + 8).zero_()\n    return y\n"
+    project.kernel(KERNEL.replace("return x * 2\n", beyond, 1))
+    result = project.run("-k", "correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*scale wrote 1 element past the end of output (first at offset +0)*"])
