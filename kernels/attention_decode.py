@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_tensors,
@@ -380,6 +381,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL,
+    undefined_inputs=UNDEFINED,
     cases=[
         # Llama 3 8B: a batch that needs few parts, and one that needs none. 537 MB, several times any L2.
         _case("bfloat16", 16, 32, 8, 8192, 128, speed=True),

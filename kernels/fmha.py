@@ -56,6 +56,7 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
+from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
@@ -495,6 +496,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL,
+    undefined_inputs=UNDEFINED,
     cases=[
         # The workload that NVIDIA publishes figures for, so that ours stand beside them.
         _case("float16", 4, 32, 1024, 128, causal=True, speed=True),

@@ -34,6 +34,7 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
+from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
@@ -368,6 +369,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL_WITH_ROPE,
+    undefined_inputs=UNDEFINED,
     cases=[
         # The workload that TileGym publishes figures for, but for its shortest, which takes under 40 us.
         _case("bfloat16", 4, 16, 2048, causal=True, speed=True),

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_tensors,
@@ -464,6 +465,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL_WITH_ROPE,
+    undefined_inputs=UNDEFINED,
     cases=[
         # DeepSeek-V3 on one GPU, where the products take as long as the reading, and one of eight GPUs that
         # share its heads, where the reading is all. 302 MB of cache, several times any L2.

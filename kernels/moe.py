@@ -441,7 +441,7 @@ def inputs(
 
     x = make_tensor((tokens, hidden), dtype)
     w1, w2 = weights(2 * inner, hidden), weights(hidden, inner)
-    scores = make_tensor((tokens, experts), "float32")
+    scores = make_tensor((tokens, experts), "float32", dist="normal")
     scores = scores + skew * torch.arange(experts, device=scores.device)
     best, ids = scores.topk(top_k, dim=1)
     return (

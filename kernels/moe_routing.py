@@ -322,7 +322,7 @@ def inputs(
     top_k: int,
     dtype: str,
     renormalize: bool = False,
-    dist: str = "normal",
+    dist: str | None = None,
 ) -> dict[str, object]:
     """Make logits `[tokens, experts]`; `dist` "integers" makes many equal ones."""
     logits = make_tensor((tokens, experts), dtype, dist=dist)
@@ -357,6 +357,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    undefined_inputs=dict.fromkeys(("nan", "inf"), "logits are finite"),
     cases=[
         # DeepSeek-V2-Lite's router and one of 128 experts, in a large prefill step. They take a few
         # microseconds, and what counts is that this is little beside the experts' time.

@@ -240,6 +240,9 @@ SPEC = KernelSpec(
     reference=reference,
     inputs=inputs,
     work=work,
+    undefined_inputs={
+        "outliers": "of the SiLU of a gate below -87, a subnormal number, float32 keeps few digits"
+    },
     cases=[
         # 400 to 930 MB: TileGym's batch of 4, and the gates of Llama 3 8B and of Qwen 2.5 7B.
         _case("float16", 4, 4096, 4096, speed=True),

@@ -18,6 +18,7 @@ from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 from pytest_cutile.gpu.check import CheckReport, run_check
+from pytest_cutile.gpu.tensors import seed_from
 
 _OPTIONS = ("reduction", "rtol", "atol", "precision", "mutates")
 """Of `pytest_cutile.gpu.check.check_kernel`."""
@@ -55,7 +56,8 @@ class CheckKernel:
 
         def check(run: RunLaunch | None = None) -> CheckReport:
             __tracebackhide__ = True
-            return run_check(fn, args, options, reference=reference, run=run, **ours)
+            seed = seed_from(self._nodeid)
+            return run_check(fn, args, options, reference=reference, run=run, seed=seed, **ours)
 
         def interpret(interpreting: Interpreting) -> CheckReport:
             __tracebackhide__ = True

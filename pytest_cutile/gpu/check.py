@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS, FloatFormat, model_for
+from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, FORMATS, FloatFormat, model_for
 from pytest_cutile.gpu.compare import Bound, GivenTolerance, compare
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, carrier_of, format_of, name_of, resolve_dtype
 from pytest_cutile.gpu.findings import explain, fit
@@ -122,6 +122,7 @@ def run_check(
     precision: torch.dtype | str | None = None,
     mutates: Collection[str | int] = (),
     seed: int | None = None,
+    inputs: str = "normal",
     run: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any] | None = None,
 ) -> CheckReport:
     """Do what `check_kernel` does, with the arguments of `fn` apart from the options of the check.
@@ -137,6 +138,7 @@ def run_check(
         precision: see there.
         mutates: see there.
         seed: of the inputs; only for the message of a failure.
+        inputs: what they are called, likewise: one of `core.inputs.DISTRIBUTIONS` or of a spec's own.
         run: calls `fn` with its arguments and returns its outputs; by default over poisoned memory.
     """
     started = time.perf_counter()
@@ -171,7 +173,7 @@ def run_check(
             first = (out, result.worst.index) if result.worst is not None else None
     if lines:
         mismatch = KernelMismatch(
-            fit([title, *lines], last=None if seed is None else f"seed of the inputs: {seed}")
+            fit([title, *lines], last=None if seed is None else f"inputs: {inputs}, seed {seed}")
         )
         if first is not None:
             mismatch.output, mismatch.index = first
@@ -334,6 +336,9 @@ def _bound(
             GivenTolerance(rtol=rtol, atol=atol, target=target),
             f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound",
         )
+    if truth.exact:
+        bound = Bound(target=target, model=EXACT, accumulation=Spread.none(out), operands=None)
+        return bound, "correctly rounded: all products and sums of these inputs are exact"
     accumulation = FLOAT64 if target is FLOAT64 else FLOAT32
     hopper = out.is_cuda and torch.cuda.get_device_capability(out.device)[0] == 9  # noqa: PLR2004
     multiplied = operands if truth.has_products else None

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.core.tolerance import FLOAT32
+from pytest_cutile.gpu.exactness import Exactness
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors
 
@@ -57,15 +58,18 @@ class Injector:
 
 
 class Observer(Injector):
-    """Notes whether there are matrix products, and whether tensor cores would round their operands."""
+    """Notes whether there are products, whether tensor cores would round their operands, what is exact."""
 
     def __init__(self, operands: FloatFormat) -> None:
         self.operands = operands
         self.has_products = False
         self.has_inexact_operands = False
+        self.exactness = Exactness(operands)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
+        if not _is_view(func):
+            self.exactness.see(_base_name(func), func, args, kwargs)
         if _base_name(func) in _PRODUCTS:
             self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
@@ -94,8 +98,11 @@ class OperandNoise(Injector):
 
         if not _is_float64(tensor):
             return tensor
-        noise = _noise_by_value(tensor, self.run).mul_(self.operands.unit_roundoff).add_(1.0).mul_(tensor)
-        return torch.where(_inexact(tensor, self.operands), noise, tensor)
+        operands = self.operands
+        # Below the smallest normal number the spacing stays what it is there.
+        magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
+        noise = _noise_by_value(tensor, self.run).mul_(operands.unit_roundoff).mul_(magnitude).add_(tensor)
+        return torch.where(_inexact(tensor, operands), noise, tensor)
 
 
 class AccumulationNoise(Injector):

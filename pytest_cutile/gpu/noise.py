@@ -85,6 +85,8 @@ class Reference:
     """The same for operand noise, in absolute units; empty when no operand of a product needs rounding."""
     has_products: bool
     """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
+    exact: bool
+    """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`)."""
     runs: int
     """How often the reference ran."""
 
@@ -113,9 +115,15 @@ def run_reference(
     """
     observer = Observer(operands)
     outputs = _run(reference, args, kwargs, observer)
-    if not estimate:
+    is_exact = observer.exactness.covers(outputs)
+    if not estimate or is_exact:
         return Reference(
-            outputs=outputs, accumulation={}, operands={}, has_products=observer.has_products, runs=1
+            outputs=outputs,
+            accumulation={},
+            operands={},
+            has_products=observer.has_products,
+            exact=is_exact,
+            runs=1,
         )
     exact = {
         name: tensor for name, tensor in named_tensors(outputs, "output") if tensor.dtype.is_floating_point
@@ -143,6 +151,7 @@ def run_reference(
         if observer.has_inexact_operands
         else {},
         has_products=observer.has_products,
+        exact=False,
         runs=1 + runs * (2 if observer.has_inexact_operands else 1),
     )
 
