@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import cuda.tile as ct
 
 from kernels._attention_inputs import SPECIAL, UNDEFINED
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_tensors,
@@ -410,5 +411,7 @@ SPEC = KernelSpec(
         # Heads beside each other in memory, and the filled part of a cache.
         _case("float16", 2, 8, 2, 190, 128, layout="heads_inside"),
         _case("bfloat16", 2, 4, 2, 321, 64, layout="cache"),
+        # Rows that lie apart.
+        laid_out(_case("float16", 2, 8, 2, 97, 64), "padded"),
     ],
 )

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_config,
@@ -375,5 +376,8 @@ SPEC = KernelSpec(
         _case("float16", 2, 1500, 8),
         # Equal logits: the first of them.
         _case("bfloat16", 21, 64, 8, dist="integers"),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("float32", 13, 60, 4), "padded"),
+        laid_out(_case("bfloat16", 11, 72, 3), "shifted"),
     ],
 )

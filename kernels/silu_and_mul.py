@@ -18,6 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kernels import swiglu
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import check_config, check_tensors, device_arch
 from kernels.swiglu import SwigluConfig, launch_swiglu
@@ -150,5 +151,8 @@ SPEC = KernelSpec(
         # Half of the exponentials huge, half tiny.
         _case("float32", 3, 1000, scale=20.0),
         _case("bfloat16", 3, 1000, scale=20.0),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("bfloat16", 23, 602), "padded"),
+        laid_out(_case("float16", 29, 520), "shifted"),
     ],
 )

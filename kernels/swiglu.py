@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
@@ -266,5 +267,8 @@ SPEC = KernelSpec(
         _case("float32", 3, 1000, spread=85.0),
         _case("bfloat16", 3, 1000, spread=85.0),
         _case("float16", 3, 1000, spread=12.0),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("bfloat16", 23, 301), "padded"),
+        laid_out(_case("float16", 29, 520), "shifted"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Products of small integers are exact: whoever multiplies them has to return the correctly rounded result."""
+"""Products of small integers are exact: a kernel that multiplies them has to round them correctly."""
 
 import pytest
 import torch
@@ -40,19 +40,22 @@ def test_one_wrong_ulp_is_seen(dtype, k, dist):
         check_kernel(lambda a, b: multiply(a, b, wrong=True), a, b, reference=product, reduction=k)
 
 
+def split(a, b):
+    parts = [a[..., each].float() @ b[..., each, :].float() for each in (slice(77), slice(77, None))]
+    return (parts[0] + parts[1]).half()
+
+
+def looped(a, b):
+    return torch.stack([left @ right.T.contiguous().T for left, right in zip(a, b, strict=True)])
+
+
 def test_sums_in_any_order_and_batches_are_exact():
     a, b = operands("float16", 500, batch=(3,))
-    split = lambda a, b: (
-        a[..., :77].float() @ b[..., :77, :].float() + a[..., 77:].float() @ b[..., 77:, :].float()
-    ).half()  # noqa: E501, E731
-    looped = lambda a, b: torch.stack(
-        [left @ right.T.contiguous().T for left, right in zip(a, b, strict=True)]
-    )  # noqa: E731
     assert check_kernel(split, a, b, reference=looped, reduction=500).bound == EXACT
-    summed = check_kernel(
+    report = check_kernel(
         lambda a, b: (a.float() @ b.float()).sum(0), a, b, reference=lambda a, b: (a @ b).sum(0)
     )
-    assert summed.bound == EXACT
+    assert report.bound == EXACT
 
 
 @pytest.mark.parametrize(
@@ -81,12 +84,18 @@ def test_sums_that_the_accumulator_may_not_hold_are_not_exact():
     assert check_kernel(multiply, a, b, reference=product, reduction=64).bound != EXACT
 
 
+def chain(a, b):
+    return (a @ b) @ b.T
+
+
+def rounded_chain(a, b):
+    return ((a.float() @ b.float()).half().float() @ b.float().T).half()
+
+
 def test_operands_that_the_tensor_cores_round_are_not_exact():
     a, b = operands("float16", 100)
-    chain = lambda a, b: (a @ b) @ torch.ones(45, 8, dtype=torch.float64)  # noqa: E731
-    kernel = lambda a, b: ((a.float() @ b.float()).half().float() @ torch.ones(45, 8)).half()  # noqa: E731
-    big = 5 * a  # its products with b need more than float16's 11 bits
-    assert check_kernel(kernel, big, b, reference=chain, reduction=100, rtol=1e-2).bound != EXACT
+    a *= 5  # products with b then need more than float16's 11 bits
+    assert check_kernel(rounded_chain, a, b, reference=chain, reduction=100).bound != EXACT
 
 
 @pytest.mark.parametrize("dist", ["normal", "nan", "inf", "outliers"])
