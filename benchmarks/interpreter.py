@@ -26,6 +26,7 @@ import torch
 from benchmarks.interpreter_against_gpu import declared
 from pytest_cutile.compile.export import _exported
 from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.gpu.tensors import seed_from
 from pytest_cutile.interpret import interpreting
 from pytest_cutile.interpret import launch as launching
 
@@ -81,7 +82,7 @@ def time_cases(repeat: int) -> list[dict[str, Any]]:
         for case in spec.cases:
             if case.speed:
                 continue
-            make = MakeTensor(device="cuda", seed_text=case.name)
+            make = MakeTensor(device="cuda", seed=seed_from(case.name))
 
             def launch(inputs: Any, spec: Any = spec) -> Any:
                 return spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)

@@ -31,6 +31,7 @@ import kernels
 from benchmarks.operations import Example, all_examples
 from pytest_cutile import Case, KernelSpec
 from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.gpu.tensors import seed_from
 from pytest_cutile.interpret import Options, interpreting
 
 _SHOWN = 5
@@ -261,7 +262,7 @@ def of_kernels(arch: str, only: str, part: Part, *, self_test: bool) -> Iterator
     ):
 
         def run(spec: KernelSpec = spec, case: Case = case) -> list[torch.Tensor]:
-            make_tensor = MakeTensor(device="cpu", seed_text=case.name)
+            make_tensor = MakeTensor(device="cpu", seed=seed_from(case.name))
 
             def make(*args: Any, **kwargs: Any) -> torch.Tensor:
                 return make_tensor(*args, **kwargs).to("cuda")

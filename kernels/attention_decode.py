@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._attention_inputs import SPECIAL, UNDEFINED
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_tensors,
@@ -380,6 +382,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL,
+    undefined_inputs=UNDEFINED,
     cases=[
         # Llama 3 8B: a batch that needs few parts, and one that needs none. 537 MB, several times any L2.
         _case("bfloat16", 16, 32, 8, 8192, 128, speed=True),
@@ -407,5 +411,7 @@ SPEC = KernelSpec(
         # Heads beside each other in memory, and the filled part of a cache.
         _case("float16", 2, 8, 2, 190, 128, layout="heads_inside"),
         _case("bfloat16", 2, 4, 2, 321, 64, layout="cache"),
+        # Rows that lie apart.
+        laid_out(_case("float16", 2, 8, 2, 97, 64), "padded"),
     ],
 )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._gemm import (
     GemmConfig,
@@ -347,5 +348,7 @@ SPEC = KernelSpec(
         _case("float16", 7, 1, 200, 96),
         _case("bfloat16", 5, 70, 1, 40),
         _case("float16", 4, 1, 1, 1),
+        # Rows that lie apart.
+        laid_out(_case("float16", 3, 70, 50, 91), "padded"),
     ],
 )

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
@@ -352,5 +353,8 @@ SPEC = KernelSpec(
         _case("float16", 1, p=0.25),
         _case("float32", 3, p=0.25),
         _case("float16", 96, 200, transposed=True),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("float16", 37, 300), "padded"),
+        laid_out(_case("bfloat16", 1030), "shifted"),
     ],
 )

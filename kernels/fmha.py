@@ -56,6 +56,8 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
+from kernels._attention_inputs import SPECIAL, UNDEFINED
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
@@ -495,6 +497,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL,
+    undefined_inputs=UNDEFINED,
     cases=[
         # The workload that NVIDIA publishes figures for, so that ours stand beside them.
         _case("float16", 4, 32, 1024, 128, causal=True, speed=True),
@@ -521,5 +525,7 @@ SPEC = KernelSpec(
         # Less rounded at the end, so that more is seen of what is lost before.
         _case("float8_e4m3fn", 1, 2, 70, 128, n=135, keys_inside=True, out_dtype="float16"),
         _case("float8_e5m2", 1, 2, 130, 256, n=70, causal=True, heads_inside=True, out_dtype="bfloat16"),
+        # Rows that lie apart.
+        laid_out(_case("float16", 2, 4, 70, 64, n=140, h_kv=2, causal=True), "padded"),
     ],
 )

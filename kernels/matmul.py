@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import FP8
 from kernels._gemm import (
     COPY_FROM,
@@ -639,5 +640,8 @@ SPEC = KernelSpec(
         _case("float8_e4m3fn", 65, 127, 288, transposed="b", out_dtype="float32", scaled=True),
         # 16 bits to more of them, and scaled.
         _case("bfloat16", 129, 64, 200, out_dtype="float32", scaled=True),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("float16", 70, 150, 91), "padded"),
+        laid_out(_case("bfloat16", 150, 70, 96), "shifted"),
     ],
 )

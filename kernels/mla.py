@@ -34,6 +34,8 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
+from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
@@ -368,6 +370,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL_WITH_ROPE,
+    undefined_inputs=UNDEFINED,
     cases=[
         # The workload that TileGym publishes figures for, but for its shortest, which takes under 40 us.
         _case("bfloat16", 4, 16, 2048, causal=True, speed=True),
@@ -385,5 +389,7 @@ SPEC = KernelSpec(
         _case("bfloat16", 2, 2, 130, n=140, heads_inside=True),
         _case("float8_e4m3fn", 1, 2, 140, causal=True, heads_inside=True, out_dtype="bfloat16"),
         _case("float8_e4m3fn", 1, 2, 130, keys_inside=True, out_dtype="float16"),
+        # Rows that lie apart.
+        laid_out(_case("float16", 2, 3, 70, n=95, causal=True), "padded"),
     ],
 )

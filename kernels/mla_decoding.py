@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_tensors,
@@ -464,6 +466,8 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    special_inputs=SPECIAL_WITH_ROPE,
+    undefined_inputs=UNDEFINED,
     cases=[
         # DeepSeek-V3 on one GPU, where the products take as long as the reading, and one of eight GPUs that
         # share its heads, where the reading is all. 302 MB of cache, several times any L2.
@@ -492,5 +496,7 @@ SPEC = KernelSpec(
         _case("bfloat16", 1, 1, 150, 128),
         _case("float16", 1, 16, 90, 512, layout="joined"),
         _case("bfloat16", 2, 8, 50, 128, cache_dtype="float8_e4m3fn", layout="joined"),
+        # Rows that lie apart.
+        laid_out(_case("float16", 2, 12, 70, 128), "padded"),
     ],
 )

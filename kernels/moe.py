@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k
 from kernels._launch import (
@@ -441,7 +442,7 @@ def inputs(
 
     x = make_tensor((tokens, hidden), dtype)
     w1, w2 = weights(2 * inner, hidden), weights(hidden, inner)
-    scores = make_tensor((tokens, experts), "float32")
+    scores = make_tensor((tokens, experts), "float32", dist="normal")
     scores = scores + skew * torch.arange(experts, device=scores.device)
     best, ids = scores.topk(top_k, dim=1)
     return (
@@ -555,5 +556,7 @@ SPEC = KernelSpec(
             weights_dtype="bfloat16",
         ),
         _case("float16", 9, 64, 48, 4, 4, word="transposed", transposed=True),
+        # Rows that lie apart.
+        laid_out(_case("float16", 13, 72, 40, 5, 3), "padded"),
     ],
 )

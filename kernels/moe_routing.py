@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_config,
@@ -322,7 +323,7 @@ def inputs(
     top_k: int,
     dtype: str,
     renormalize: bool = False,
-    dist: str = "normal",
+    dist: str | None = None,
 ) -> dict[str, object]:
     """Make logits `[tokens, experts]`; `dist` "integers" makes many equal ones."""
     logits = make_tensor((tokens, experts), dtype, dist=dist)
@@ -357,6 +358,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    undefined_inputs=dict.fromkeys(("nan", "inf"), "logits are finite"),
     cases=[
         # DeepSeek-V2-Lite's router and one of 128 experts, in a large prefill step. They take a few
         # microseconds, and what counts is that this is little beside the experts' time.
@@ -374,5 +376,8 @@ SPEC = KernelSpec(
         _case("float16", 2, 1500, 8),
         # Equal logits: the first of them.
         _case("bfloat16", 21, 64, 8, dist="integers"),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("float32", 13, 60, 4), "padded"),
+        laid_out(_case("bfloat16", 11, 72, 3), "shifted"),
     ],
 )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
@@ -393,5 +394,8 @@ SPEC = KernelSpec(
         _case("bfloat16", 3, 16384, add=True),
         _case("float16", 11, 768, add=True),
         _case("float16", 96, 200, transposed=True, add=True),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("bfloat16", 23, 301, add=True), "padded"),
+        laid_out(_case("float16", 29, 520), "shifted"),
     ],
 )

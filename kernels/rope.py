@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
@@ -478,5 +479,8 @@ SPEC = KernelSpec(
         # Heads inside tokens, as projections leave them.
         _case("bfloat16", 2, 4, 19, 64, heads_kv=2, heads_inside=True),
         _case("float16", 2, 3, 33, 64, interleaved=True, heads_inside=True),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("float16", 2, 4, 19, 64, heads_kv=2), "padded"),
+        laid_out(_case("bfloat16", 3, 2, 13, 64, offset=3), "shifted"),
     ],
 )

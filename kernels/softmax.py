@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
@@ -319,5 +320,8 @@ SPEC = KernelSpec(
         _case("bfloat16", 130, 1),
         _case("float16", 1, 1),
         _case("float16", 96, 200, transposed=True),
+        # Rows that lie apart, and tensors that begin anywhere.
+        laid_out(_case("bfloat16", 23, 301), "padded"),
+        laid_out(_case("float16", 29, 520), "shifted"),
     ],
 )

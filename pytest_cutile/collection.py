@@ -111,6 +111,12 @@ class KernelModule(pytest.Module):
             for case in spec.cases:
                 label = f"{spec.name}-{case.name}" if len(specs) > 1 else case.name
                 yield from self._items(spec, case, label)
+            if self.engine.settings.search is not None:
+                name = f"search[{spec.name}]" if len(specs) > 1 else "search"
+                search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
+                search.engine, search.spec = self.engine, spec
+                search.add_marker(pytest.mark.cutile_search)
+                yield search
 
     def _import(self) -> ModuleType:
         try:
@@ -146,13 +152,17 @@ class KernelModule(pytest.Module):
             yield self._item(Gate.COMPILE, spec, case, arch, f"{label}-{arch}", _compile)
         for arch in self.engine.architectures:
             yield self._item(Gate.STATIC, spec, case, arch, f"{label}-{arch}", _static)
-        yield self._item(Gate.CORRECT, spec, case, self.engine.gpu_arch, label, _correct)
+        for name in ("normal", *spec.named_inputs(case)):
+            suffix = label if name == "normal" else f"{label}-{name}"
+            item = self._item(Gate.CORRECT, spec, case, self.engine.gpu_arch, suffix, _correct)
+            item.inputs = name
+            yield item
         if case.speed:
             yield self._item(Gate.SPEED, spec, case, self.engine.gpu_arch, label, _speed)
 
     def _item(
         self, gate: Gate, spec: KernelSpec, case: Case, arch: str, suffix: str, test: Callable[..., None]
-    ) -> pytest.Item:
+    ) -> DeclaredTest:
         item: DeclaredTest = DeclaredTest.from_parent(self, name=f"{gate}[{suffix}]", callobj=test)
         if hasattr(item, "_id"):
             # pytest 9.2 keeps names and parameters apart in ids, and --lf compares them so. There is no
@@ -198,6 +208,8 @@ class DeclaredTest(pytest.Function):
     arch: str
     module_name: str
     engine: Engine
+    inputs: str = "normal"
+    """Name of the inputs that it is checked with."""
 
     @property
     def compiled(self) -> CompileCase:
@@ -217,6 +229,37 @@ class DeclaredTest(pytest.Function):
         code = getattr(self.spec.launch, "__code__", None)
         here = code is not None and Path(code.co_filename) == self.path
         return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
+
+
+class KernelSearchTest(pytest.Item):
+    """The search for failing cases of a declared kernel."""
+
+    engine: Engine
+    spec: KernelSpec
+
+    def runtest(self) -> None:
+        """Search for as long as was asked for."""
+        from pytest_cutile.gates.search import KernelSearch
+
+        __tracebackhide__ = True
+        budget = self.engine.settings.search
+        if budget is None:
+            raise RuntimeError("a search is collected only where one was asked for")
+        search = KernelSearch(self.engine, spec=self.spec, arch=self.engine.gpu_arch)
+        tally = search.run(seconds=budget.seconds, seed=budget.seed)
+        print(f"{tally.tried} examples of {self.spec.name} passed, {tally.refused} were refused")  # noqa: T201
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
+    ) -> str | TerminalRepr:
+        """Show a gate's own message as it is."""
+        if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
+            return gate_message(str(excinfo.value), self.path)
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Point to the module."""
+        return self.path, 0, self.name
 
 
 def stale_entries(engine: Engine) -> list[str]:

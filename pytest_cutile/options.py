@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ import pytest
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.baselines import read_baselines
-from pytest_cutile.core.settings import CheckOn, Interpretation, Settings
+from pytest_cutile.core.settings import CheckOn, Interpretation, SearchBudget, Settings
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_baselines import is_static
 from pytest_cutile.core.static_rules import StaticRule
@@ -79,6 +80,20 @@ def add_options(parser: pytest.Parser) -> None:
         "at addresses that are multiples of one element only, and with the last two axes exchanged in "
         "memory. Without it, small cases in the first two; interpreted, in the first. A launcher may refuse "
         "a layout.",
+    )
+    group.addoption(
+        "--search",
+        metavar="SECONDS",
+        type=float,
+        help="Also search for failing cases, for so many seconds for each declared kernel: hypothesis varies "
+        "sizes, dtypes, layouts and values around those of its cases, and reports the smallest that fails.",
+    )
+    group.addoption(
+        "--search-seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help="With --search: another number tries other examples, the same one the same (default 0).",
     )
     group.addoption(
         "--update-baselines",
@@ -214,6 +229,7 @@ def read_settings(config: pytest.Config) -> Settings:
         xdist_worker=hasattr(config, "workerinput"),
         check_layouts=config.getoption("--check-layouts"),
         interpretation=_interpretation(config),
+        search=_search(config),
     )
 
 
@@ -320,6 +336,17 @@ def _kernel_summary(config: pytest.Config) -> Path | None:
     except OSError as error:
         raise pytest.UsageError(f"--kernel-summary: {text} cannot be written: {error.strerror}") from error
     return path
+
+
+def _search(config: pytest.Config) -> SearchBudget | None:
+    seconds = config.getoption("--search")
+    if seconds is None:
+        return None
+    if not 0 < seconds < float("inf"):
+        raise pytest.UsageError(f"--search {seconds:g}: expected a positive number of seconds")
+    if importlib.util.find_spec("hypothesis") is None:
+        raise pytest.UsageError("--search needs hypothesis: pip install 'pytest-cutile[search]'")
+    return SearchBudget(seconds=seconds, seed=config.getoption("--search-seed"))
 
 
 def _interpretation(config: pytest.Config) -> Interpretation:

@@ -80,6 +80,10 @@ def pytest_configure(config: pytest.Config) -> None:
         ("speed", "times a kernel and compares it with its baseline"),
     ):
         config.addinivalue_line("markers", f"cutile_{gate}: {question} (set by pytest-cutile).")
+    searches = (
+        "cutile_search: searches for cases of a kernel that fail, with --search (set by pytest-cutile)."
+    )
+    config.addinivalue_line("markers", searches)
     from pytest_cutile.benchmark import NoBenchmark, WithBenchmark
 
     config.stash[_OWN_RUN] = RUN_VARIABLE not in os.environ
@@ -513,13 +517,14 @@ def arch(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | No
 def make_tensor(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> MakeTensor:
     """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)`, seeded by the test."""
     from pytest_cutile.gates.tensors import MakeTensor
+    from pytest_cutile.gpu.tensors import seed_from
 
     if _cutile_interpreting is not None:
         device = "cuda" if _cutile_interpreting.is_active else "cpu"
     else:
         gpu = engine_of(request.config).device
         device = gpu.torch_device if gpu else "cpu"
-    return MakeTensor(device=device, seed_text=request.node.nodeid)
+    return MakeTensor(device=device, seed=seed_from(request.node.nodeid))
 
 
 @pytest.fixture
@@ -573,4 +578,5 @@ def _cutile_gates(request: pytest.FixtureRequest) -> DeclaredGates:
         nodeid=item.nodeid,
         repeat=_repeat(request),
         module=item.module_name,
+        inputs=item.inputs,
     )

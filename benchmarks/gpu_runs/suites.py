@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.gpu.tensors import seed_from
 
 FOLDER = Path(__file__).resolve().parent.parent / "suite"
 _NEEDED = {"MODULE": "the kernel's module", "CASES": "what is timed", "configs": "the search space"}
@@ -143,8 +144,8 @@ def prepare(suite: str, case: str, device: str, *, arch: str | None = None) -> P
     chosen = found.case(case)
     if arch is not None and not chosen.runs_on(arch):
         raise ValueError(f"it needs {chosen.min_arch} or newer, and this is {arch}")
-    make_tensor = MakeTensor(device=device, seed_text=f"{suite}[{case}]")
-    return Prepared(suite=found, case=chosen, inputs=found.spec.inputs(make_tensor, **chosen.params))
+    make = partial(MakeTensor, device=device, seed=seed_from(f"{suite}[{case}]"))
+    return Prepared(suite=found, case=chosen, inputs=found.spec.make_inputs(make, chosen))
 
 
 @dataclass(kw_only=True)

@@ -39,6 +39,16 @@ class Interpretation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchBudget:
+    """How failing cases of declared kernels are searched for."""
+
+    seconds: float
+    """Time for each kernel."""
+    seed: int = 0
+    """Of the choice of examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The options of one run."""
 
@@ -88,3 +98,5 @@ class Settings:
     """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
     interpretation: Interpretation = field(default_factory=Interpretation)
     """Whether and how kernels are interpreted."""
+    search: SearchBudget | None = None
+    """Whether and how long failing cases of declared kernels are searched for (`--search`)."""

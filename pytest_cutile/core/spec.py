@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_cutile.core.architectures import ArchitectureError, generation, normalize_architecture
+from pytest_cutile.core.inputs import DISTRIBUTIONS, LAYOUTS, REVEALING
 
 DTYPES = (
     *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
@@ -58,8 +59,19 @@ class Case:
     """Whether the speed gate times it. False for odd or small shapes that only correctness needs."""
     min_arch: str | None = None
     """The oldest architecture that can run it ("sm_90" for 8-bit floats); on older ones it is skipped."""
+    layout: str = "contiguous"
+    """How the tensors that `inputs` makes without strides lie in memory: of `core.inputs.LAYOUTS`."""
+    seed: int | None = None
+    """Seed of the inputs' values; by default it is derived from the test's id."""
+    named_inputs: Sequence[str] | None = None
+    """Names of the inputs that it is checked with besides normal ones. By default all that its spec defines,
+    or none where `speed` says that it is timed, since such cases are large."""
 
     def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise SpecError(
+                f"Case {self.name!r}: layout must be one of {', '.join(LAYOUTS)}; got {self.layout!r}"
+            )
         if self.min_arch is not None:
             try:
                 object.__setattr__(self, "min_arch", normalize_architecture(self.min_arch))
@@ -78,8 +90,12 @@ class KernelSpec:
     The module that holds it is listed in the ini option `cutile_kernels` and exposes it as `SPEC`
     (or several as `SPECS`).
 
+    Cases with `speed=False`, which ought to be small, are checked for correctness several times: with normal
+    values, with each of `core.inputs.REVEALING` that is not among `undefined_inputs`, and with each of
+    `special_inputs`.
+
     Raises:
-        SpecError: no cases, a duplicate or unusable case name.
+        SpecError: no cases, a duplicate or unusable name of a case or of inputs.
     """
 
     name: str
@@ -99,6 +115,14 @@ class KernelSpec:
     check: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the fixture `check_kernel`: `precision`, `mid`, `exp_error`, `mutates`, `writes`,
     `guard`, `vary_layout`, or plain `rtol` and `atol`."""
+    special_inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """Inputs that reveal what independent random tensors cannot, by name: `special_inputs[name](inputs)` gets
+    what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""
+    undefined_inputs: Mapping[str, str] = field(default_factory=dict)
+    """Those of `core.inputs.REVEALING` for which the kernel defines no result, each with the reason."""
+    search: Callable[[], Mapping[str, Any]] | None = None
+    """Returns hypothesis strategies for some of the parameters, by name: what `--search` may choose. Others
+    are varied around the values that the cases have."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cases", tuple(self.cases))
@@ -124,6 +148,56 @@ class KernelSpec:
                     "case names are baseline keys and must be unique"
                 )
             seen.add(case.name)
+        self._check_input_names(seen)
+
+    def _check_input_names(self, cases: set[str]) -> None:
+        for name in self.special_inputs:
+            if not _CASE_NAME.fullmatch(name) or name in DISTRIBUTIONS:
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: special_inputs {name!r}: the name is one of "
+                    f"{', '.join(DISTRIBUTIONS)}, or cannot be part of a test id: choose another"
+                )
+        for name, reason in self.undefined_inputs.items():
+            if name not in REVEALING or not reason.strip():
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: undefined_inputs {name!r}: {reason!r}: expected one of "
+                    f"{', '.join(REVEALING)}, and why the kernel defines no result for it"
+                )
+        for case in self.cases:
+            if unknown := {*self.named_inputs(case)} - {*self.defined_inputs}:
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: case {case.name!r}: named_inputs has {sorted(unknown)}; "
+                    f"defined are {', '.join(self.defined_inputs)}"
+                )
+            for name in self.named_inputs(case):
+                if f"{case.name}-{name}" in cases:
+                    raise SpecError(
+                        f"KernelSpec {self.name!r}: case {case.name}-{name} has the name under which case "
+                        f"{case.name} is checked with {name!r} inputs: rename it"
+                    )
+
+    def named_inputs(self, case: Case) -> tuple[str, ...]:
+        """Return the names of the inputs that `case` is checked with besides normal ones."""
+        if case.named_inputs is not None:
+            return tuple(case.named_inputs)
+        return () if case.speed else self.defined_inputs
+
+    @property
+    def defined_inputs(self) -> tuple[str, ...]:
+        """Names of all inputs besides normal ones for which the kernel defines a result."""
+        return (*(name for name in REVEALING if name not in self.undefined_inputs), *self.special_inputs)
+
+    def make_inputs(self, make: Callable[..., Callable[..., Any]], case: Case, name: str = "normal") -> Any:
+        """Return the arguments of a launch.
+
+        Args:
+            make: `make(dist=..., layout=...)` returns what `inputs` is called with.
+            case: whose parameters they have.
+            name: "normal", or one of `defined_inputs`.
+        """
+        change = self.special_inputs.get(name)
+        made = self.inputs(make(dist="normal" if change else name, layout=case.layout), **case.params)
+        return made if change is None else change(made)
 
     def reduction_of(self, case: Case) -> int:
         """Return the length of the longest sum behind one output element of `case`."""

@@ -119,6 +119,9 @@ class ErrorModel:
     """Coefficient of (u |y|)^2: exp2.approx, rsqrt.approx and division are each good to about 2 ulp."""
 
 
+EXACT = ErrorModel(reduction=0, sigmas=0.0, operand_variance=0.0, value_variance=0.0)
+"""Of what is computed without any error: the output has to be the exact value, rounded once."""
+
 TENSOR_CORE_K = 16
 """Products that one tensor-core instruction sums before it truncates (8 for tf32, 32 for fp8)."""
 

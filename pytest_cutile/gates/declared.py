@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_cutile.compile import CompileError
+from pytest_cutile.core.inputs import NORMAL
+from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.compiling import Compilations, CompileCase, gate_compile
@@ -22,6 +24,7 @@ from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
 from pytest_cutile.gates.static import StaticGate, StaticOutcome
 from pytest_cutile.gates.tensors import MakeTensor
 from pytest_cutile.gpu.check import CheckReport, run_check
+from pytest_cutile.gpu.tensors import seed_from
 
 
 def compile_case(
@@ -39,7 +42,7 @@ def compile_case(
 
     def run() -> object:
         __tracebackhide__ = True
-        inputs = spec.inputs(MakeTensor(device="cuda", seed_text=""), **case.params)
+        inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
         return _call_of(spec.launch, inputs)()
 
     def base() -> CompileCase | None:
@@ -69,8 +72,10 @@ class DeclaredGates:
         nodeid: str,
         repeat: str,
         module: str,
+        inputs: str = "normal",
     ) -> None:
         self._engine = engine
+        self._inputs_name = inputs
         self._module = module
         self._compilations = compilations
         self._static_gate = static_gate
@@ -79,7 +84,8 @@ class DeclaredGates:
         self._arch = arch
         self._nodeid = nodeid
         self._repeat = repeat
-        self._where = f"{spec.name}[{case.name}]"
+        self._case_name = case.name if inputs == "normal" else f"{case.name}-{inputs}"
+        self._where = f"{spec.name}[{self._case_name}]"
 
     def compile(self) -> None:
         """Compile the case; fail with the compiler's own message."""
@@ -132,20 +138,8 @@ class DeclaredGates:
             __tracebackhide__ = True
             # With `run` it is interpreted, where "cuda" is the memory of the CPU.
             inputs = self._inputs("cuda" if run is not None else None)
-            launch, args = _bind(spec.launch, inputs)
-            reference, _ = _bind(spec.reference, inputs)
-            return run_check(
-                launch,
-                args,
-                {},
-                reference=reference,
-                reduction=spec.reduction_of(case),
-                run=run,
-                **{
-                    "strength": self._engine.settings.check_strength,
-                    "vary_layout": self._engine.settings.check_layouts or None,
-                    **spec.check,
-                },
+            return check_inputs(
+                spec, case, inputs, run=run, name=self._inputs_name, settings=self._engine.settings
             )
 
         def interpret() -> CheckReport:
@@ -163,7 +157,7 @@ class DeclaredGates:
             self._engine,
             key=self._where,
             kernel=spec.name,
-            case=case.name,
+            case=self._case_name,
             arch=self._arch,
             check=interpret if interpreted else check,
             interpreted=interpreted,
@@ -183,8 +177,12 @@ class DeclaredGates:
 
     def _inputs(self, torch_device: str | None = None) -> Any:
         device = torch_device or self._engine.usable_device(self._arch).torch_device
-        make_tensor = MakeTensor(device=device, seed_text=self._nodeid)
-        return self._spec.inputs(make_tensor, **self._case.params)
+        make = functools.partial(MakeTensor, device=device, seed=self._seed)
+        return self._spec.make_inputs(make, self._case, self._inputs_name)
+
+    @property
+    def _seed(self) -> int:
+        return seed_from(self._nodeid) if self._case.seed is None else self._case.seed
 
     def _call(self) -> Call:
         return _call_of(self._spec.launch, self._inputs())
@@ -194,6 +192,33 @@ class DeclaredGates:
         duet = self._engine.duet
         base = duet.spec(self._module, self._spec.name) if duet is not None else None
         return None if duet is None or base is None else duet.ready(base.launch)
+
+
+def check_inputs(
+    spec: KernelSpec, case: Case, inputs: Any, *, run: RunLaunch | None, name: str, settings: Settings
+) -> CheckReport:
+    """Launch a kernel on `inputs` and compare it with its reference.
+
+    Args:
+        spec: the kernel.
+        case: which of its cases.
+        inputs: what `spec.make_inputs` made.
+        run: calls the launcher; None: over poisoned memory.
+        name: of the inputs: "normal", or one of those that reveal more.
+        settings: of this run.
+
+    Raises:
+        KernelMismatch: the result is wrong. See `run_check` for more.
+    """
+    __tracebackhide__ = True
+    launch, args = _bind(spec.launch, inputs)
+    reference, _ = _bind(spec.reference, inputs)
+    # Other layouts of the same values are compared once for each case.
+    vary_layout = (settings.check_layouts or None) if name == NORMAL else False
+    options = {"strength": settings.check_strength, "vary_layout": vary_layout, **spec.check}
+    return run_check(
+        launch, args, {}, reference=reference, reduction=spec.reduction_of(case), run=run, **options
+    )
 
 
 def _call_of(launch: Callable[..., Any], inputs: Any) -> Call:

@@ -49,10 +49,17 @@ TOO_LARGE = (
 
 
 class Interpreting:
-    """Interprets what one test launches for one architecture."""
+    """Interprets what one test launches for one architecture.
 
-    def __init__(self, engine: Engine, arch: str) -> None:
+    Args:
+        engine: of this run.
+        arch: the architecture.
+        compiles: whether the real compiler has to accept what is interpreted.
+    """
+
+    def __init__(self, engine: Engine, arch: str, *, compiles: bool = True) -> None:
         self._engine = engine
+        self._compiles = compiles
         self._arch = arch
         self._asked = engine.settings.interpretation
         self._interpreter: Interpreter | None = None
@@ -112,7 +119,7 @@ class Interpreting:
     def _compile(self, job: CompileJob) -> None:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
         self._launches += 1
-        if job.bytecode not in self._compilations:
+        if self._compiles and job.bytecode not in self._compilations:
             self._compilations[job.bytecode] = job.kernel, self._engine.compiler.submit(job)
 
     def _note_fault(self, fault: KernelFault) -> None:

@@ -67,7 +67,7 @@ class GateOutcome:
             raise GateFailed(str(error), pytrace=False) from None
         if not isinstance(error, Exception):
             return
-        if _breaks_the_context(error):
+        if breaks_the_context(error):
             self._engine.gpu_failure = f"{self._where}: {error}".partition("\n")[0]
         if _is_out_of_memory(error):
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
@@ -126,7 +126,7 @@ def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None
     return result or traceback
 
 
-def _breaks_the_context(error: BaseException) -> bool:
+def breaks_the_context(error: BaseException) -> bool:
     """Say whether `error` leaves the CUDA context unusable for this process."""
     fatal = (
         "device-side assert",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compile import pretended_backing
-from pytest_cutile.gpu.tensors import make_tensor, seed_from
+from pytest_cutile.gpu.tensors import layout_of, make_tensor, seed_from
 
 if TYPE_CHECKING:
     import torch
@@ -15,13 +15,22 @@ if TYPE_CHECKING:
 class MakeTensor:
     """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)` on the device under test.
 
-    Without `seed` every call has its own, derived from the test's id and the number of the call: the
-    same test makes the same tensors, wherever and in whatever order it runs.
+    Without `seed` every call has its own, derived from that of the test and the number of the call. That of
+    the test is derived from its id: the same test makes the same tensors, wherever and in whatever order it
+    runs.
+
+    Args:
+        device: where tensors are made.
+        seed: of all of them; `seed_from` of a test's id.
+        dist: the distribution of a tensor that is asked for without one.
+        layout: the layout, of `core.inputs.LAYOUTS`, of a tensor that is asked for without one.
     """
 
-    def __init__(self, *, device: str, seed_text: str) -> None:
+    def __init__(self, *, device: str, seed: int, dist: str = "normal", layout: str = "contiguous") -> None:
         self.device = device
-        self._seed_text = seed_text
+        self.seed = seed
+        self._dist = dist
+        self._layout = layout
         self._calls = 0
 
     def __call__(
@@ -29,13 +38,14 @@ class MakeTensor:
         shape: int | Sequence[int],
         dtype: torch.dtype | str,
         *,
-        dist: str = "normal",
+        dist: str | None = None,
         seed: int | None = None,
         low: float | None = None,
         high: float | None = None,
         strides: Sequence[int] | None = None,
+        offset: int | None = None,
     ) -> torch.Tensor:
-        """Return a tensor; see `pytest_cutile.gpu.tensors.make_tensor` for the distributions."""
+        """Return a tensor; see `pytest_cutile.gpu.tensors.make_tensor` for distributions and layouts."""
         try:
             import torch  # noqa: F401
         except ImportError as error:
@@ -44,8 +54,12 @@ class MakeTensor:
             ) from error
         self._calls += 1
         if seed is None:
-            seed = seed_from(f"{self._seed_text}#{self._calls}")
+            seed = seed_from(f"{self.seed}#{self._calls}")
+        if strides is None and offset is None:
+            strides, offset = layout_of((shape,) if isinstance(shape, int) else shape, self._layout)
         # While launch code is traced for its compilation, nobody looks at the values: do not draw them.
         device = "meta" if pretended_backing() == "meta" else self.device
-        options: dict[str, Any] = {"dist": dist, "low": low, "high": high, "strides": strides}
-        return make_tensor(shape, dtype, device=device, seed=seed, **options)
+        options: dict[str, Any] = {"dist": dist or self._dist, "low": low, "high": high}
+        return make_tensor(
+            shape, dtype, device=device, seed=seed, strides=strides, offset=offset or 0, **options
+        )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, Contract, FloatFormat, model_for
+from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, FloatFormat, model_for
 from pytest_cutile.gpu.compare import CHUNK, Bound, GivenTolerance, blocks, compare
 from pytest_cutile.gpu.dtypes import format_of, name_of
 from pytest_cutile.gpu.noise import Reference, Spread, matrix_view
@@ -56,6 +56,16 @@ class Bounds:
     def _derive(self, name: str, out: torch.Tensor, target: FloatFormat) -> tuple[Bound, str]:
         import torch
 
+        if self.truth.exact and not self.contract:
+            bound = Bound(
+                target=target,
+                model=EXACT,
+                accumulation=Spread.none(out),
+                operands=None,
+                contract=None,
+                common=0.0,
+            )
+            return bound, "correctly rounded: all products and sums of these inputs are exact"
         accumulation = accumulation_of(target)
         hopper = out.is_cuda and torch.cuda.get_device_capability(out.device)[0] == _HOPPER
         multiplied = self.operands if self.truth.has_products else None

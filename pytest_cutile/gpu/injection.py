@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
+from pytest_cutile.gpu.exactness import Exactness
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors
 
@@ -65,17 +66,20 @@ class Injector:
 
 
 class Observer(Injector):
-    """Notes whether there are exponentials and matrix products, and whether those' operands get rounded."""
+    """Notes which products and exponentials there are, whether operands get rounded, and what is exact."""
 
     def __init__(self, operands: FloatFormat) -> None:
         self.operands = operands
         self.has_products = False
         self.has_exponentials = False
         self.has_inexact_operands = False
+        self.exactness = Exactness(operands)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
         self.has_exponentials |= _base_name(func) in _EXPONENTIAL
+        if not _is_view(func):
+            self.exactness.see(_base_name(func), func, args, kwargs)
         if _base_name(func) in _PRODUCTS:
             self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
@@ -104,8 +108,11 @@ class OperandNoise(Injector):
 
         if not _is_float64(tensor):
             return tensor
-        noise = _noise_by_value(tensor, self.run).mul_(self.operands.unit_roundoff).add_(1.0).mul_(tensor)
-        return torch.where(_inexact(tensor, self.operands), noise, tensor)
+        operands = self.operands
+        # Below the smallest normal number the spacing stays what it is there.
+        magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
+        noise = _noise_by_value(tensor, self.run).mul_(operands.unit_roundoff).mul_(magnitude).add_(tensor)
+        return torch.where(_inexact(tensor, operands), noise, tensor)
 
 
 class AccumulationNoise(Injector):

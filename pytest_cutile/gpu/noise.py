@@ -91,6 +91,8 @@ class Reference:
     """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
     has_exponentials: bool
     """Whether it takes exponentials, or functions made of them."""
+    exact: bool
+    """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`)."""
     runs: int
     """How often the reference ran."""
 
@@ -121,8 +123,9 @@ def run_reference(
 
     observer = Observer(operands)
     outputs = _run(reference, args, kwargs, observer)
-    # of a reference that rounds there is nothing to estimate
-    estimate = all(
+    is_exact = observer.exactness.covers(outputs)
+    # of a reference that rounds there is nothing to estimate, of one that is exact all is zero
+    estimate = not is_exact and all(
         each.dtype == torch.float64
         for _, each in named_tensors(outputs, "output")
         if each.dtype.is_floating_point
@@ -143,6 +146,7 @@ def run_reference(
         contract=spreads.get("contract", {}),
         has_products=observer.has_products,
         has_exponentials=observer.has_exponentials,
+        exact=is_exact,
         runs=1 + _count_runs(outputs) * len(makers),
     )
 

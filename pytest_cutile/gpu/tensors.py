@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from pytest_cutile.core.inputs import DISTRIBUTIONS
+from pytest_cutile.core.tolerance import FLOAT8_E4M3FN
 from pytest_cutile.gpu.dtypes import format_of, name_of, resolve_dtype
 from pytest_cutile.gpu.poison import poison
 from pytest_cutile.gpu.rounding import round_to
@@ -14,14 +16,35 @@ from pytest_cutile.gpu.rounding import round_to
 if TYPE_CHECKING:
     import torch
 
-Distribution = Literal["normal", "uniform", "integers", "zeros", "ones"]
-_DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros", "ones")
+    from pytest_cutile.core.tolerance import FloatFormat
+
+Distribution = Literal[
+    "normal",
+    "uniform",
+    "integers",
+    "zeros",
+    "ones",
+    "outliers",
+    "offset",
+    "small",
+    "tiny",
+    "one_hot",
+    "nan",
+    "inf",
+]
+"""`core.inputs.DISTRIBUTIONS`, for type checkers."""
 
 GENERATED_ON_CPU = 1 << 24
 """Up to this many elements the values are drawn on the CPU and are the same on every device; more are drawn
 on the device itself (the CPU needs half a second for 64 million), the same on every GPU of that kind."""
 
 _INTEGERS = (-8, 9)  # half open; exact in every float dtype, e5m2 with its 3 bits included
+OUTLIERS = 0.005
+"""Share of the elements that "outliers" makes larger."""
+OUTLIER_FACTOR = 60.0
+"""By which factor."""
+OFFSET = 8.0
+"""The mean of "offset", or its negative."""
 
 
 def seed_from(text: str) -> int:
@@ -39,6 +62,7 @@ def make_tensor(
     low: float | None = None,
     high: float | None = None,
     strides: Sequence[int] | None = None,
+    offset: int = 0,
     requires_grad: bool = False,
 ) -> torch.Tensor:
     """Return a tensor of random values that depend on the arguments alone.
@@ -54,14 +78,22 @@ def make_tensor(
             device draws them itself.
         dist: "normal" has mean 0 and standard deviation 1. "uniform" is in [low, high), by default [-1, 1).
             "integers" are whole numbers in [low, high), by default [-8, 9), which every dtype holds exactly:
-            sums of them tell a rounding error from a wrong index. "zeros", "ones". For integer dtypes the
-            three random ones all mean "integers", never negative for unsigned ones; bool is 0 or 1.
-            fp8 values are rounded to nearest and saturate: never Inf or NaN.
-        low: see `dist`; not for "normal" of a floating dtype.
+            sums of them tell a rounding error from a wrong index. "zeros", "ones".
+            Normal, but: "outliers" with 0.5 % of the elements, at least one, 60 times as large; "offset"
+            around a mean of 8 or, depending on the seed, -8; "small" times the dtype's eps; "tiny" times its
+            smallest normal number, so that two thirds are subnormal; "nan" with one element NaN; "inf" with
+            one +Inf and one -Inf, in different rows if there are two. "one_hot" is 1 at one random index of
+            each row (the last dimension), else 0.
+            For integer dtypes all random ones mean "integers", never negative for unsigned ones; bool is 0
+            or 1. fp8 values are rounded to nearest and saturate: NaN only for "nan", and Inf only for "inf"
+            in a dtype that has it.
+        low: see `dist`; only for "uniform" and "integers" of a floating dtype.
         high: see `dist`.
         strides: the layout, in elements: `strides=(1, 128)` for a transposed [128, 64]. The tensor is then a
             view of a larger buffer, whose other elements are NaN: a kernel that reads them shows it. A stride
             of 0 repeats one element.
+        offset: elements of that buffer, NaN as well, before the first one: `offset=1` makes it a view whose
+            address is aligned to one element only.
         requires_grad: as in torch.
 
     Raises:
@@ -73,10 +105,14 @@ def make_tensor(
     sizes = _check_shape(shape)
     kind = resolve_dtype(dtype)
     place = torch.device(device)
-    if dist not in _DISTRIBUTIONS:
-        raise ValueError(f"dist must be one of {', '.join(_DISTRIBUTIONS)}; got {dist!r}")
+    if dist not in DISTRIBUTIONS:
+        raise ValueError(f"dist must be one of {', '.join(DISTRIBUTIONS)}; got {dist!r}")
+    if not isinstance(offset, int) or offset < 0:
+        raise ValueError(f"offset is a number of elements, 0 or more; got {offset!r}")
     if requires_grad and not kind.is_floating_point:
         raise ValueError(f"requires_grad needs a floating-point dtype, got {name_of(kind)}")
+    if strides is None and offset:
+        strides = contiguous_strides(sizes)
     steps = None if strides is None else _check_strides(sizes, strides)
     limits = _check_range(kind, dist, low, high)
     # a dimension of stride 0 holds one element, repeated
@@ -85,17 +121,46 @@ def make_tensor(
         if steps is None
         else tuple(min(n, 1) if s == 0 else n for n, s in zip(sizes, steps, strict=True))
     )
-    if place.type == "meta":
-        made = torch.empty(sizes, dtype=kind, device=place)
-        made = made if steps is None else torch.empty_strided(sizes, steps, dtype=kind, device=place)
-        return made.requires_grad_(requires_grad)
-    values = _draw(distinct, kind, place, seed, dist=dist, limits=limits)
+    no_values = place.type == "meta"
+    values = (
+        torch.empty(distinct, dtype=kind, device=place)
+        if no_values
+        else _draw(distinct, kind, place, seed, dist=dist, limits=limits)
+    )
     if steps is not None:
         span = 1 + sum((n - 1) * s for n, s in zip(distinct, steps, strict=True)) if values.numel() else 0
-        buffer = poison(torch.empty(span, dtype=kind, device=place))
-        buffer.as_strided(distinct, steps).copy_(values)
-        values = buffer.as_strided(sizes, steps)
+        buffer = torch.empty(offset + span, dtype=kind, device=place)
+        if not no_values:
+            poison(buffer).as_strided(distinct, steps, offset).copy_(values)
+        values = buffer.as_strided(sizes, steps, offset)
     return values.requires_grad_(requires_grad)
+
+
+def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose elements lie in the order of their indices."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def layout_of(sizes: Sequence[int], layout: str) -> tuple[tuple[int, ...] | None, int]:
+    """Return the `strides` and `offset` of `make_tensor` that give `sizes` a layout by its name."""
+    if layout == "contiguous" or not sizes:
+        return None, 0
+    if layout == "shifted":
+        return contiguous_strides(sizes), 1
+    if len(sizes) == 1:
+        return (2,), 0
+    *outer, rows, columns = sizes
+    if layout == "padded":
+        # No power of two divides it, so that no row but the first is aligned.
+        steps = contiguous_strides([*outer, rows, columns + 3 - columns % 2])
+        return steps, 0
+    *steps_outside, _, _ = contiguous_strides(sizes)
+    return (*steps_outside, 1, max(rows, 1)), 0
 
 
 def _check_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -138,7 +203,8 @@ def _check_range(
     import torch
 
     given = low is not None or high is not None
-    if given and (dist in ("zeros", "ones") or (dist == "normal" and kind.is_floating_point)):
+    ranged = dist in ("uniform", "integers") or not (dist in ("zeros", "ones") or kind.is_floating_point)
+    if given and not ranged:
         raise ValueError(f'low and high go with dist="uniform" or "integers", not {dist!r}')
     whole = dist == "integers" or not kind.is_floating_point
     defaults: tuple[float, float] = _INTEGERS if whole else (-1.0, 1.0)
@@ -189,14 +255,53 @@ def _draw(
     if dist == "integers" or not kind.is_floating_point:
         drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
         return drawn.to(kind).to(place)
+    fmt = format_of(kind)
+    if fmt is None:
+        raise ValueError(f"{name_of(kind)} has no known format")
     # float32 holds every smaller dtype's values; one draw for all of them
     wide = torch.float64 if kind == torch.float64 else torch.float32
     values = torch.empty(sizes, dtype=wide, device=source)
-    if dist == "normal":
-        values.normal_(generator=generator)
-    else:
+    if dist == "uniform":
         values.uniform_(low, high, generator=generator)
-    fmt = format_of(kind)
-    if fmt is not None and fmt.eight_bit:
-        values = round_to(values.double(), fmt, saturate=True)
+    elif dist == "one_hot":
+        values.zero_()
+        if values.numel():
+            rows = values.unsqueeze(0) if values.ndim == 0 else values
+            at = torch.randint(rows.shape[-1], (*rows.shape[:-1], 1), generator=generator, device=source)
+            rows.scatter_(-1, at, 1.0)
+    else:
+        values.normal_(generator=generator)
+        _alter(values, dist, fmt, generator)
+    if fmt.eight_bit:
+        # not what is no number: it does not saturate
+        rounded = round_to(values.double(), fmt, saturate=True).to(wide)
+        values = torch.where(values.isfinite() | (values.isinf() & (fmt is FLOAT8_E4M3FN)), rounded, values)
     return values.to(kind).to(place)
+
+
+def _alter(values: torch.Tensor, dist: str, fmt: FloatFormat, generator: torch.Generator) -> None:
+    """Make normal `values` what `dist` says, in place."""
+    import torch
+
+    def pick(count: int) -> torch.Tensor:
+        return torch.randint(flat.numel(), (count,), generator=generator, device=flat.device)
+
+    flat = values.view(-1)
+    if flat.numel() == 0:
+        return
+    if dist == "offset":
+        positive = torch.randint(2, (), generator=generator, device=flat.device)
+        values.add_(OFFSET * (2.0 * positive - 1.0))
+    elif dist == "small":
+        values.mul_(2.0 * fmt.unit_roundoff)
+    elif dist == "tiny":
+        values.mul_(math.ldexp(1.0, fmt.min_exponent))
+    elif dist == "outliers":
+        flat[pick(max(1, round(OUTLIERS * flat.numel())))] *= OUTLIER_FACTOR
+    elif dist == "nan":
+        flat[pick(1)] = torch.nan
+    elif dist == "inf":
+        width = values.shape[-1] if values.ndim else 1
+        first = int(pick(1))
+        flat[first] = torch.inf
+        flat[(first + max(width, 1)) % flat.numel()] = -torch.inf

@@ -1,6 +1,7 @@
 import pytest
 
 from pytest_cutile import Case, KernelSpec, SpecError, Work
+from pytest_cutile.core.inputs import REVEALING
 
 
 def spec(**changes):
@@ -67,3 +68,55 @@ def test_the_oldest_architecture_of_a_case_is_spelled_as_cutile_spells_it():
     assert Case(name="fp16").runs_on("sm_80")
     with pytest.raises(SpecError, match=r"Case 'fp8': min_arch 'hopper' names no GPU architecture"):
         Case(name="fp8", min_arch="hopper")
+
+
+SMALL = Case(name="n8", params={"n": 8}, speed=False)
+
+
+def test_small_cases_are_checked_with_all_inputs_that_the_kernel_defines():
+    declared = spec(
+        cases=[SMALL], special_inputs={"sorted": sorted}, undefined_inputs={"nan": "there is none"}
+    )
+    names = declared.named_inputs(SMALL)
+    assert names == (*(name for name in REVEALING if name != "nan"), "sorted")
+    assert declared.named_inputs(Case(name="large")) == ()
+    assert declared.named_inputs(Case(name="large", named_inputs=["sorted"])) == ("sorted",)
+    assert declared.named_inputs(Case(name="n8", speed=False, named_inputs=())) == ()
+
+
+def test_inputs_are_made_with_the_named_distribution_and_changed_by_special_ones():
+    def make(*, dist, layout):
+        return lambda shape, dtype: (shape, dtype, dist, layout)
+
+    case = Case(name="n8", params={"n": 8}, layout="padded", speed=False)
+    declared = spec(cases=[case], special_inputs={"twice": lambda made: made * 2})
+    assert declared.make_inputs(make, case) == (((8,), "float32", "normal", "padded"),)
+    assert declared.make_inputs(make, case, "tiny") == (((8,), "float32", "tiny", "padded"),)
+    assert declared.make_inputs(make, case, "twice") == (((8,), "float32", "normal", "padded"),) * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"special_inputs": {"a b": sorted}}, "special_inputs 'a b': the name"),
+        ({"special_inputs": {"nan": sorted}}, "special_inputs 'nan': the name"),
+        ({"undefined_inputs": {"nan": " "}}, "undefined_inputs 'nan': ' ': expected .* and why"),
+        ({"undefined_inputs": {"normal": "no"}}, "undefined_inputs 'normal': 'no': expected one of integers"),
+        (
+            {"cases": [Case(name="a", named_inputs=["tny"])]},
+            r"named_inputs has \['tny'\]; defined are integers",
+        ),
+        (
+            {"cases": [SMALL, Case(name="n8-tiny")]},
+            "case n8-tiny has the name under which case n8 is checked",
+        ),
+    ],
+)
+def test_bad_names_of_inputs_are_errors(changes, message):
+    with pytest.raises(SpecError, match=message):
+        spec(**changes)
+
+
+def test_an_unknown_layout_is_an_error():
+    with pytest.raises(SpecError, match="layout must be one of contiguous, padded, transposed, shifted"):
+        Case(name="a", layout="packed")

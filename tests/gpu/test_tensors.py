@@ -1,11 +1,14 @@
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import torch
 
+from pytest_cutile.core.inputs import DISTRIBUTIONS, LAYOUTS
+from pytest_cutile.core.tolerance import FORMATS
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, resolve_dtype
-from pytest_cutile.gpu.tensors import make_tensor, seed_from
+from pytest_cutile.gpu.tensors import Distribution, layout_of, make_tensor, seed_from
 
 
 def make(shape, dtype, **options):
@@ -27,6 +30,90 @@ def test_every_dtype_and_distribution(dtype, dist):
         assert values.std() > 0.3
     again = make((33, 20), dtype, dist=dist)
     assert torch.equal(again.double(), values)
+
+
+FLOATS = [name for name in DTYPE_NAMES if "float" in name]
+
+
+def test_type_checkers_know_all_distributions():
+    assert get_args(Distribution) == DISTRIBUTIONS
+
+
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.parametrize("dist", DISTRIBUTIONS)
+def test_every_distribution_exists_for_every_dtype_and_shape(dtype, dist):
+    for shape in ((), (0,), (1,), (3, 0), (1, 1), (5, 3, 2)):
+        x = make(shape, dtype, dist=dist)
+        assert (tuple(x.shape), x.dtype) == (shape, getattr(torch, dtype))
+        same = make(shape, dtype, dist=dist).double()
+        assert torch.equal(x.double().nan_to_num(), same.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_that_reveal(dtype):
+    fmt = FORMATS[dtype]
+    normal = make((64, 50), dtype).double()
+    outliers = make((64, 50), dtype, dist="outliers").double()
+    changed = outliers != normal
+    assert 8 <= int(changed.sum()) <= 16
+    ratio = (outliers[changed] / normal[changed]).median()
+    assert 50 < ratio < 70
+    offset = [
+        make((64, 50), dtype, dist="offset", seed=seed).double().mean().round().item() for seed in range(9)
+    ]
+    assert {*offset} == {8.0, -8.0}
+    assert 0.7 < make((64, 50), dtype, dist="small").double().std() / (2 * fmt.unit_roundoff) < 1.3
+    tiny = make((64, 50), dtype, dist="tiny").double().abs()
+    assert 0.5 < (tiny < 2.0**fmt.min_exponent).double().mean() < 0.85
+    assert tiny.max() < 2.0 ** (fmt.min_exponent + 3)
+    assert tiny[tiny > 0].min() >= 2.0 ** (fmt.min_exponent + 1 - fmt.precision)
+
+
+def test_one_hot_is_one_in_each_row():
+    x = make((7, 40, 30), "float16", dist="one_hot")
+    assert bool(((x == 1).sum(-1) == 1).all())
+    assert int((x == 0).sum()) == 7 * 40 * 29
+    assert x.float().argmax(-1).unique().numel() > 20
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_one_element_is_nan_and_two_in_different_rows_are_infinite(dtype):
+    x = make((9, 5), dtype, dist="nan").double()
+    assert int(x.isnan().sum()) == 1
+    x = make((9, 5), dtype, dist="inf").double()
+    if dtype == "float8_e4m3fn":  # it has no Inf
+        assert (x.max(), x.min()) == (448, -448)
+    else:
+        rows = x.isinf().nonzero()[:, 0]
+        assert int((x == torch.inf).sum()) == int((x == -torch.inf).sum()) == 1
+        assert rows[0] != rows[1]
+
+
+def test_an_offset_leaves_room_before_the_first_element_that_is_nan():
+    x = make((4, 6), "float16", offset=3)
+    assert (x.storage_offset(), x.stride()) == (3, (6, 1))
+    assert torch.equal(x, make((4, 6), "float16"))
+    before = torch.as_strided(x, (3,), (1,), 0)
+    assert bool(before.isnan().all())
+    with pytest.raises(ValueError, match="offset is a number of elements"):
+        make(3, "float16", offset=-1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(), (7,), (1,), (5, 6), (2, 3, 5, 8), (3, 0), (0, 4), (1, 1)])
+def test_layouts_hold_the_same_values(layout, shape):
+    strides, offset = layout_of(shape, layout)
+    x = make(shape, "float32", strides=strides, offset=offset)
+    assert torch.equal(x, make(shape, "float32"))
+
+
+def test_layouts_are_what_they_are_called():
+    assert layout_of((2, 5, 8), "contiguous") == (None, 0)
+    assert layout_of((2, 5, 8), "padded") == ((55, 11, 1), 0)
+    assert layout_of((2, 5, 7), "padded") == ((45, 9, 1), 0)
+    assert layout_of((2, 5, 8), "transposed") == ((40, 1, 5), 0)
+    assert layout_of((2, 5, 8), "shifted") == ((40, 8, 1), 1)
+    assert layout_of((8,), "padded") == layout_of((8,), "transposed") == ((2,), 0)
 
 
 def test_another_seed_gives_other_values():

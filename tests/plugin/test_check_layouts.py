@@ -28,7 +28,7 @@ SPEC = pytest_cutile.KernelSpec(
     launch=double,
     reference=lambda x: x * 2,
     inputs=lambda make_tensor: (MAKE,),
-    cases=[pytest_cutile.Case(name="f32", speed=False)],
+    cases=[pytest_cutile.Case(name="f32", speed=False, named_inputs=())],
 )
 """
 

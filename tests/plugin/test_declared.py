@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from pytest_cutile.gpu.tensors import seed_from
 from tests.plugin.conftest import KERNEL
 
 
@@ -229,7 +230,37 @@ def test_inputs_may_be_a_dict_of_keyword_arguments(project):
 
 def test_a_case_may_leave_speed_out(project):
     project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)'))
-    project.run().assert_outcomes(passed=1, deselected=2)
+    project.run().assert_outcomes(passed=9, deselected=2)
+
+
+def test_a_small_case_is_checked_with_inputs_that_reveal(project):
+    small = KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)')
+    swallows = "import torch; return torch.where(x.isnan(), 0, x * 2)\n"
+    project.kernel(small.replace("return x * 2\n", swallows, 1))
+    result = project.run("-v")
+    result.assert_outcomes(passed=8, failed=1, deselected=2)
+    result.stdout.fnmatch_lines(
+        ["*correct?n8-nan? FAILED*", "*scale differs*", "*pytest 'mykernels/scale.py::correct?n8-nan?'*"]
+    )
+    project.run("mykernels/scale.py::correct[n8-nan]", gates="").assert_outcomes(failed=1)
+
+
+def test_a_kernel_may_say_what_it_does_not_define(project):
+    small = KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)')
+    project.kernel(small.replace("name=", 'undefined_inputs={"nan": "it is flushed"}, name=', 1))
+    project.run("-k", "correct").assert_outcomes(passed=8, deselected=2)
+
+
+def test_a_seed_makes_the_same_tensors_under_any_name(project):
+    shows = "print('INPUT', x.tolist()); return x * 3\n"
+    project.kernel(KERNEL.replace("return x * 2\n", shows, 1))
+    result = project.run("-k", "correct")
+    values = {line for line in result.outlines if "INPUT" in line}
+    case = f'params={{"n": 8}}, seed={seed_from("mykernels/scale.py::correct[n8]")})'
+    other = KERNEL.replace('name="n8"', 'name="other"').replace('params={"n": 8})', case)
+    project.kernel(other.replace("return x * 2\n", shows, 1))
+    result = project.run("-k", "correct")
+    assert {line for line in result.outlines if "INPUT" in line} == values
 
 
 def test_a_case_is_skipped_on_architectures_older_than_it_needs(project):

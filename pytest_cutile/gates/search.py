@@ -1,0 +1,333 @@
+"""Search for a case that fails: hypothesis varies sizes, dtypes, layouts and values of a declared kernel."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.core.inputs import LAYOUTS
+from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.core.verdicts import Reason
+from pytest_cutile.gates.correct import gate_correct
+from pytest_cutile.gates.declared import check_inputs
+from pytest_cutile.gates.engine import Blocked, Engine
+from pytest_cutile.gates.interpreting import Interpreting, RunLaunch, as_fault
+from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
+from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.gpu.check import CheckReport, KernelMismatch, ReferenceFailed
+from pytest_cutile.gpu.trees import named_tensors
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+INTERPRETED_BYTES = 1 << 20
+"""Size of all inputs of an example up to which it is interpreted: many small ones tell more than a large."""
+INTERPRETED_FLOPS = 1e8
+"""Likewise, its floating-point operations."""
+SEEDS = 1000
+"""Seeds that values are drawn with."""
+
+
+class OutOfTime(BaseException):
+    """Ends a search. No `Exception`: hypothesis would take it for a failure of the kernel."""
+
+
+class Refused(Exception):  # noqa: N818 - not an error: the combination is none that the kernel takes
+    """A launcher, or what makes its inputs, does not take these parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """What is tried: a case and the name of its inputs."""
+
+    case: Case
+    """Parameters, layout and seed."""
+    inputs: str
+    """"normal", or one of the spec's `defined_inputs`."""
+
+    def __str__(self) -> str:
+        """Return it as a declaration."""
+        parts = [f"name={self.case.name!r}", f"params={dict(self.case.params)!r}", "speed=False"]
+        if self.case.layout != LAYOUTS[0]:
+            parts.append(f"layout={self.case.layout!r}")
+        parts.append(f"seed={self.case.seed!r}")
+        parts.append(f"named_inputs={() if self.inputs == 'normal' else (self.inputs,)!r}")
+        return f"Case({', '.join(parts)})"
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What a search has done so far."""
+
+    tried: int = 0
+    """Examples that were checked."""
+    refused: int = 0
+    """Examples that the launcher, or the inputs, did not take."""
+    last_refusal: str = ""
+    """Why the last of them was refused."""
+    failing: dict[str, Exception] = field(default_factory=dict)
+    """What was raised for each example that fails, the last one last."""
+    smallest: Example | None = None
+    """The smallest that fails, as far as is known."""
+    finished: bool = True
+    """Whether there was time to look for a smaller one."""
+
+
+# -- what may vary -----------------------------------------------------------------------------------
+
+
+def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
+    """Return a strategy for examples of `spec`.
+
+    Each parameter varies on its own, over what the spec's `search` says, or else over what its cases have:
+    whole numbers around theirs and around powers of two, everything else among theirs. Large cases, which are
+    timed, do not count where there are small ones.
+    """
+    from hypothesis import strategies as st
+
+    runnable = [case for case in spec.cases if case.runs_on(arch)]
+    cases = [case for case in runnable if not case.speed] or runnable
+    domain: dict[str, Any] = dict(spec.search()) if spec.search is not None else {}
+    names = dict.fromkeys(name for case in cases for name in case.params)
+    for name in names:
+        if name not in domain:
+            domain[name] = _around([case.params[name] for case in cases if name in case.params])
+    always = [name for name in names if all(name in case.params for case in cases)]
+    params = st.fixed_dictionaries(
+        {name: domain[name] for name in always},
+        optional={name: domain[name] for name in domain if name not in always},
+    )
+
+    def make(params: dict[str, Any], inputs: str, layout: str, seed: int) -> Example:
+        case = Case(name=_name_of(params), params=params, speed=False, layout=layout, seed=seed)
+        return Example(case=case, inputs=inputs)
+
+    return st.builds(
+        make,
+        params,
+        st.sampled_from(("normal", *spec.defined_inputs)),
+        st.sampled_from(LAYOUTS),
+        st.integers(0, SEEDS - 1),
+    )
+
+
+def _around(values: Sequence[Any]) -> SearchStrategy[Any]:
+    """Return a strategy for values like these."""
+    from hypothesis import strategies as st
+
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return st.booleans()
+    if kinds == {int}:
+        return _sizes_around(values)
+    if kinds <= {tuple, list} and any(values):
+        lengths = [len(value) for value in values]
+        inner = _around([each for value in values for each in value])
+        return st.lists(inner, min_size=min(lengths), max_size=max(lengths)).map(tuple)
+    different = [value for at, value in enumerate(values) if value not in values[:at]]
+    return st.sampled_from(different)
+
+
+def _sizes_around(values: Sequence[int]) -> SearchStrategy[int]:
+    from hypothesis import strategies as st
+
+    declared = sorted({*values})
+    first, last = min(0, declared[0]), declared[-1]
+    powers = [2**exponent for exponent in range(max(last, 1).bit_length())]
+    edges = {near for each in (*declared, *powers) for near in (each - 1, each, each + 1)}
+    return st.one_of(
+        st.integers(first, last),
+        st.sampled_from(declared),
+        st.sampled_from(sorted(each for each in edges if first <= each <= last + 1)),
+    )
+
+
+def _name_of(params: Mapping[str, Any]) -> str:
+    """Return a name for a case with these parameters: "m1-n3-bfloat16"."""
+    parts = []
+    for name, value in params.items():
+        if isinstance(value, str):
+            parts.append(value)
+        elif isinstance(value, bool):
+            parts += [name] * value
+        elif value is not None:
+            parts.append(f"{name}{value}")
+    return (
+        "-".join(filter(None, (re.sub("[^A-Za-z0-9_.]+", "_", part).strip("_") for part in parts))) or "found"
+    )
+
+
+# -- the search --------------------------------------------------------------------------------------
+
+
+def search(
+    strategy: SearchStrategy[Example],
+    check: Callable[[Example], None],
+    *,
+    seconds: float,
+    seed: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> Tally:
+    """Try examples until one fails or the time is over, and look for the smallest that fails the same way.
+
+    Args:
+        strategy: for the examples.
+        check: raises `Refused` for an example that is none, and anything else for one that fails.
+        seconds: the budget, for finding and shrinking together, from the end of the first example.
+        seed: of the choice of examples; the same one gives the same examples in the same order.
+        clock: tells the time, in seconds.
+    """
+    from hypothesis import HealthCheck, Phase, find, reject, settings
+    from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
+
+    tally = Tally()
+    started: list[float] = []
+
+    def fails(example: Example) -> bool:
+        if started and clock() - started[0] > seconds:
+            raise OutOfTime
+        try:
+            try:
+                check(example)
+            finally:  # the first example pays for what is imported
+                started.append(clock())
+        except Refused as error:
+            tally.refused += 1
+            tally.last_refusal = f"{error}"
+            reject()
+        except Exception as error:
+            # A smaller example that fails in another way would hide this one.
+            first = next(iter(tally.failing.values()), error)
+            if type(error) is not type(first):
+                return False
+            tally.failing[f"{example}"] = error
+            tally.smallest = example
+            if breaks_the_context(error):
+                raise OutOfTime from error
+            return True
+        tally.tried += 1
+        return False
+
+    options = settings(
+        max_examples=10**9,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        tally.smallest = find(strategy, fails, settings=options, random=Random(seed))  # noqa: S311
+    except (NoSuchExample, Unsatisfiable):
+        pass
+    except OutOfTime:
+        tally.finished = False
+    except Flaky:  # it fails now and then; what was seen once is told
+        tally.finished = False
+    return tally
+
+
+class KernelSearch:
+    """The search for a failing case of one declared kernel, as a test runs it."""
+
+    def __init__(self, engine: Engine, *, spec: KernelSpec, arch: str) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._arch = arch
+        self._interpreted = engine.interprets(arch)
+        self._report: CheckReport | None = None
+
+    def run(self, *, seconds: float, seed: int) -> Tally:
+        """Search; fail with the smallest example that was found, as a case to paste."""
+        __tracebackhide__ = True
+        spec = self._spec
+        tally = Tally()
+
+        def check() -> CheckReport:
+            nonlocal tally
+            __tracebackhide__ = True
+            tally = search(examples(spec, self._arch), self._check, seconds=seconds, seed=seed)
+            if tally.smallest is not None:
+                error = tally.failing[f"{tally.smallest}"]
+                raise _told(error, _describe(tally, seed=seed))
+            if self._report is None:
+                why = f": {tally.last_refusal}" if tally.refused else ""
+                raise Blocked(Reason.NOTHING_TRIED, f"{tally.refused} examples, all refused{why}")
+            return self._report
+
+        with GateOutcome(self._engine, f"{spec.name}[search]"):
+            gate_correct(
+                self._engine,
+                key=f"{spec.name}[search]",
+                kernel=spec.name,
+                case="search",
+                arch=self._arch,
+                check=check,
+                interpreted=self._interpreted,
+            )
+        return tally
+
+    def _check(self, example: Example) -> None:
+        """Check one example as the gate `correct` does, but for its compilation.
+
+        Raises:
+            Refused: it is no case of this kernel, or too large.
+        """
+        spec, case, settings = self._spec, example.case, self._engine.settings
+        self._engine.progress(f"searching {spec.name}: {example.inputs} {case.name}")
+        try:
+            work = spec.work_of(case) if spec.work is not None else None
+        except Exception as error:
+            raise Refused(f"{type(error).__name__}: {error}") from error
+        if self._interpreted and work is not None:
+            self._refuse_large(work.bytes, work.flops)
+
+        def check(run: RunLaunch | None = None) -> CheckReport:
+            device = "cuda" if run is not None else self._engine.usable_device(self._arch).torch_device
+            make = functools.partial(MakeTensor, device=device, seed=case.seed or 0)
+            try:
+                inputs = spec.make_inputs(make, case, example.inputs)
+            except Exception as error:
+                raise Refused(f"{type(error).__name__}: {error}") from error
+            if self._interpreted:
+                tensors = (each for _, each in named_tensors(inputs, "input"))
+                self._refuse_large(sum(each.numel() * each.element_size() for each in tensors))
+            return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
+
+        try:
+            if self._interpreted:
+                interpreting = Interpreting(self._engine, self._arch, compiles=False)
+                with interpreting.active():
+                    self._report = interpreting.check(check)
+            else:
+                self._report = check()
+        except (TypeError, ValueError, NotImplementedError, ReferenceFailed, Blocked) as error:
+            raise Refused(f"{type(error).__name__}: {error}") from error
+
+    def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
+        if size_bytes > INTERPRETED_BYTES or flops > INTERPRETED_FLOPS:
+            raise Refused("it is more work than a search interprets")
+
+
+def _describe(tally: Tally, *, seed: int) -> str:
+    sure = "the smallest that fails" if tally.finished else "cut short: there may be a smaller one"
+    return (
+        f"found by search (seed {seed}, {tally.tried} examples passed, {tally.refused} refused); {sure}.\n"
+        f"To keep it, declare it:\n    {tally.smallest},"
+    )
+
+
+def _told(error: Exception, text: str) -> Exception:
+    """Return `error` with more to say."""
+    fault = as_fault(error)
+    if fault is not None:
+        fault.message = f"{fault.message}\n{text}"
+    elif isinstance(error, KernelMismatch):
+        error.args = (f"{error}\n{text}",)
+    else:
+        error.add_note(text)
+    return error

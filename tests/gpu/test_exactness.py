@@ -1,0 +1,104 @@
+"""Products of small integers are exact: a kernel that multiplies them has to round them correctly."""
+
+import pytest
+import torch
+
+from pytest_cutile.gpu.check import KernelMismatch, check_kernel
+from pytest_cutile.gpu.tensors import make_tensor
+
+EXACT = "correctly rounded: all products and sums of these inputs are exact"
+
+
+def operands(dtype, k, *, dist="integers", batch=()):
+    return [
+        make_tensor((*batch, *shape), dtype, device="cpu", seed=seed, dist=dist)
+        for seed, shape in enumerate(((33, k), (k, 45)))
+    ]
+
+
+def multiply(a, b, *, wrong=False):
+    kind = torch.float32 if a.dtype.itemsize == 1 else a.dtype
+    c = (a.float() @ b.float()).to(kind)
+    if wrong:
+        c.view(torch.int16 if kind.itemsize == 2 else torch.int32)[..., 3, 4] += 1
+    return c
+
+
+def product(a, b):
+    return a @ b
+
+
+@pytest.mark.parametrize("dist", ["integers", "one_hot", "ones"])
+@pytest.mark.parametrize(
+    ("dtype", "k"), [("float16", 1023), ("bfloat16", 1023), ("float32", 1023), ("float8_e4m3fn", 65)]
+)
+def test_one_wrong_ulp_is_seen(dtype, k, dist):
+    a, b = operands(dtype, k, dist=dist)
+    report = check_kernel(multiply, a, b, reference=product, reduction=k)
+    assert (report.bound, report.worst_ulps) == (EXACT, 0.0)
+    with pytest.raises(KernelMismatch, match=EXACT):
+        check_kernel(lambda a, b: multiply(a, b, wrong=True), a, b, reference=product, reduction=k)
+
+
+def split(a, b):
+    parts = [a[..., each].float() @ b[..., each, :].float() for each in (slice(77), slice(77, None))]
+    return (parts[0] + parts[1]).half()
+
+
+def looped(a, b):
+    return torch.stack([left @ right.T.contiguous().T for left, right in zip(a, b, strict=True)])
+
+
+def test_sums_in_any_order_and_batches_are_exact():
+    a, b = operands("float16", 500, batch=(3,))
+    assert check_kernel(split, a, b, reference=looped, reduction=500).bound == EXACT
+    report = check_kernel(
+        lambda a, b: (a.float() @ b.float()).sum(0), a, b, reference=lambda a, b: (a @ b).sum(0)
+    )
+    assert report.bound == EXACT
+
+
+@pytest.mark.parametrize(
+    ("reference", "kernel"),
+    [
+        (lambda a, b: (a @ b) * 0.3, lambda a, b: (a.float() @ b.float()) * 0.3),
+        (lambda a, b: (a @ b) / 2, lambda a, b: (a.float() @ b.float()) / 2),
+        (lambda a, b: torch.softmax(a @ b, -1), lambda a, b: torch.softmax(a.float() @ b.float(), -1)),
+        # what torch does not see: numpy
+        (
+            lambda a, b: torch.from_numpy(a.numpy() @ b.numpy() * 0.3),
+            lambda a, b: a.float() @ b.float() * 0.3,
+        ),
+    ],
+    ids=["scaled", "divided", "softmax", "numpy"],
+)
+def test_other_functions_are_not_exact(reference, kernel):
+    a, b = operands("float16", 100)
+    assert check_kernel(kernel, a, b, reference=reference, reduction=100).bound != EXACT
+
+
+def test_sums_that_the_accumulator_may_not_hold_are_not_exact():
+    a, b = operands("float8_e4m3fn", 2000)  # magnitudes of partial sums above 2^13
+    assert check_kernel(multiply, a, b, reference=product, reduction=2000).bound != EXACT
+    a, b = ((1 << 11) * each for each in operands("float32", 64))
+    assert check_kernel(multiply, a, b, reference=product, reduction=64).bound != EXACT
+
+
+def chain(a, b):
+    return (a @ b) @ b.T
+
+
+def rounded_chain(a, b):
+    return ((a.float() @ b.float()).half().float() @ b.float().T).half()
+
+
+def test_operands_that_the_tensor_cores_round_are_not_exact():
+    a, b = operands("float16", 100)
+    a *= 5  # products with b then need more than float16's 11 bits
+    assert check_kernel(rounded_chain, a, b, reference=chain, reduction=100).bound != EXACT
+
+
+@pytest.mark.parametrize("dist", ["normal", "nan", "inf", "outliers"])
+def test_other_values_are_not_exact(dist):
+    a, b = operands("float16", 100, dist=dist)
+    assert check_kernel(multiply, a, b, reference=product, reduction=100).bound != EXACT

@@ -1,0 +1,167 @@
+"""The search for failing cases: planted bugs are found in time, and made as small as they can be."""
+
+import re
+
+import pytest
+
+pytest.importorskip("hypothesis")
+
+KERNEL = """
+import torch
+
+import pytest_cutile
+
+
+def double(x):
+    if x.ndim != 2:
+        raise ValueError("x must be a matrix")
+    y = x * 2
+    PLANT
+    return y
+
+
+def inputs(make_tensor, *, m, n, dtype):
+    return (make_tensor((m, n), dtype),)
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="double",
+    launch=double,
+    reference=lambda x: x * 2,
+    inputs=inputs,
+    work=lambda m, n, dtype: pytest_cutile.Work(bytes=4.0 * m * n),
+    cases=[
+        pytest_cutile.Case(name="a", params={"m": 16, "n": 32, "dtype": "float16"}, speed=False),
+        pytest_cutile.Case(name="b", params={"m": 8, "n": 64, "dtype": "bfloat16"}, speed=False),
+        pytest_cutile.Case(name="c", params={"m": 8, "n": 48, "dtype": "float32"}, speed=False),
+    ],
+)
+"""
+
+TAIL = "y[:, y.shape[1] // 8 * 8 :] = 3.0"
+"""The tile at the end of a row that is no multiple of 8 is lost."""
+ONE_DTYPE = "y = y * 1.1 if x.dtype == torch.bfloat16 else y"
+STRIDED = "y = torch.as_strided(x, x.shape, (x.shape[1], 1)).clone() * 2"
+"""Strides are taken for granted."""
+LATE = "y[1:] = torch.where(y[1:].isnan(), 0, y[1:]) if y.shape[0] > 1 else y[1:]"
+
+
+@pytest.fixture
+def search(project):
+    (project.path / "mykernels" / "scale.py").unlink()
+
+    def run(plant, *args, kernel=KERNEL):
+        project.kernel(kernel.replace("PLANT", plant), name="double")
+        return project.run("--search", "60", "-m", "cutile_search", *args, gates="")
+
+    return run
+
+
+def found(result):
+    """Return the declared case that a failed search reports."""
+    (line,) = [line.strip() for line in result.outlines if line.strip().startswith("Case(")]
+    return line
+
+
+@pytest.mark.parametrize(
+    ("plant", "case"),
+    [
+        (TAIL, r"'m': 1, 'n': 1, 'dtype': 'float16'}, speed=False, seed=0, named_inputs=\(\)\),$"),
+        (ONE_DTYPE, r"'m': 1, 'n': 1, 'dtype': 'bfloat16'}, speed=False, seed=\d+, named_inputs=\(\)\),$"),
+        (STRIDED, r"'m': 2, 'n': 1, 'dtype': 'float16'}, speed=False, .*seed=\d+, named_inputs=\(\)\),$"),
+        (
+            LATE,
+            r"'m': 2, 'n': [1-9], 'dtype': 'float16'}, speed=False, seed=\d+, named_inputs=\('nan',\)\),$",
+        ),
+    ],
+    ids=["sizes", "dtype", "strides", "values"],
+)
+def test_planted_bugs_are_found_and_made_small(search, plant, case):
+    result = search(plant)
+    result.assert_outcomes(failed=1, deselected=33)
+    assert re.search(case, found(result))
+    result.stdout.fnmatch_lines(["*double differs from its reference*", "*the smallest that fails*"])
+
+
+def test_what_is_reported_can_be_pasted_and_fails_again(search, project):
+    line = found(search(LATE))
+    kernel = KERNEL.replace("    cases=[\n", f"    cases=[\n        pytest_cutile.{line}\n").replace(
+        "PLANT", LATE
+    )
+    project.kernel(kernel, name="double")
+    result = project.run("-k", "correct and m2-n", "-m", "", gates="")
+    result.assert_outcomes(passed=1, failed=1, deselected=35)
+    result.stdout.fnmatch_lines(["*correct?m2-n*-float16-nan?*"])
+
+
+def test_the_same_seed_finds_the_same(search):
+    assert found(search(ONE_DTYPE)) == found(search(ONE_DTYPE))
+
+
+def test_a_right_kernel_passes_and_says_how_much_was_tried(search):
+    result = search("pass", "--search", "0.5", "-rP")
+    result.assert_outcomes(passed=1, deselected=33)
+    tried = re.search(r"(\d+) examples of double passed, (\d+) were refused", result.stdout.str())
+    assert tried is not None
+    assert int(tried[1]) > 0
+
+
+def test_what_the_launcher_refuses_is_no_failure(search):
+    kernel = KERNEL.replace("PLANT", 'if x.shape[0] % 8: raise ValueError("m must be a multiple of 8")')
+    result = search("", "--search", "0.5", "-rP", kernel=kernel)
+    result.assert_outcomes(passed=1, deselected=33)
+
+
+def test_a_search_that_could_try_nothing_is_not_measured(search):
+    result = search('raise TypeError("never")', "--search", "0.2", "-rs")
+    result.assert_outcomes(skipped=1, deselected=33)
+    result.stdout.fnmatch_lines(["*not-measured (nothing-tried)*all refused: TypeError: never*"])
+    search('raise TypeError("never")', "--search", "0.2", "--perf-strict").assert_outcomes(
+        failed=1, deselected=33
+    )
+
+
+def test_a_search_that_is_cut_short_says_so(search):
+    slow = "import time; time.sleep(0.4); y += 1"
+    result = search(slow, "--search", "2")
+    result.assert_outcomes(failed=1, deselected=33)
+    result.stdout.fnmatch_lines(["*cut short: there may be a smaller one*"])
+
+
+def test_other_exceptions_are_failures_with_the_example(search):
+    result = search('if x.shape[1] == 0: raise RuntimeError("invalid configuration argument")')
+    result.assert_outcomes(failed=1, deselected=33)
+    result.stdout.fnmatch_lines(["*invalid configuration argument*", "*'n': 0*"])
+
+
+def test_a_spec_may_say_what_may_vary(search):
+    kernel = KERNEL.replace("    cases=[\n", "    search=domain,\n    cases=[\n").replace(
+        "SPEC =",
+        "def domain():\n    from hypothesis import strategies as st\n\n"
+        '    return {"n": st.integers(3, 9).map(lambda n: 8 * n)}\n\n\nSPEC =',
+    )
+    search(TAIL, "--search", "0.5", kernel=kernel).assert_outcomes(passed=1, deselected=33)
+    assert "'n': 24" in found(search(ONE_DTYPE, kernel=kernel))
+
+
+def test_nothing_is_searched_unasked(project):
+    project.run("-m", "cutile_search", gates="").assert_outcomes(deselected=4)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "inf", "nan"])
+def test_a_budget_is_a_positive_number(project, seconds):
+    result = project.run(f"--search={seconds}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--search *: expected a positive number of seconds*"])
+
+
+def test_without_hypothesis_it_is_a_usage_error(project, monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *args: None if name == "hypothesis" else find(name, *args)
+    )
+    result = project.run("--search", "1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*pip install 'pytest-cutile?search?'*"])
