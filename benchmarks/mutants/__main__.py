@@ -1,0 +1,261 @@
+"""Bugs planted in the kernels of `kernels/`: which does the gate `correct` catch, and which do others?
+
+    python -m benchmarks.mutants --interpreted                          # on the CPU, as if on sm_90
+    python -m benchmarks.mutants --device 0,1 --json mutants.json       # on GPUs
+    python -m benchmarks.mutants --list fmha                            # mutants whose name contains it
+
+Each mutant is a small replacement in one file (`benchmarks/mutants/of_*.py`). It is tried in a package of its
+own, in a process that may die, twice:
+
+- launched without any guard, on the inputs of the kernel's own cases, and its outputs judged by tolerances in
+  use elsewhere (`benchmarks/mutants/schemes.py`) and by the gate's comparison alone;
+- by `pytest kernels/NAME.py -m cutile_correct`: the gate, with its inputs and guards (interpreted: with those
+  of the interpreter, too).
+
+Kernels without a bug are tried first: whatever they are accused of is a false alarm. On GPUs, what the small
+cases do not show is tried with those that are timed. A mutant is caught by a scheme if any case fails;
+"flagged" counts the cases whose output differs from that of the kernel without the bug. Exit status 1: a
+false alarm of the gate, a mutant that could not be tried, or one with a witness that is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_runs.processes import Pool
+from benchmarks.gpu_runs.tables import aligned, markdown
+from benchmarks.mutants.corpus import MUTANTS
+from benchmarks.mutants.mutant import Mutant
+from benchmarks.mutants.schemes import SCHEMES
+from benchmarks.mutants.trial import COMPARISON, FOUND, GATE, Trial, start_trying
+
+ALL = (*SCHEMES, COMPARISON, GATE)
+TRIAL_SECONDS = 900.0
+"""After so long a mutant counts as hung: nothing was found out about it."""
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What was found out about one mutant, or, without one, about a kernel as it is."""
+
+    kernel: str
+    """The kernel."""
+    mutant: Mutant | None
+    """The bug; None for the kernel as it is."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """A hash of the outputs, by case; empty if the launch failed."""
+    schemes: dict[str, dict[str, str | None]] = field(default_factory=lambda: {name: {} for name in ALL})
+    """None for a pass, or what a failure said, by scheme and case."""
+    error: str | None = None
+    """What became of its process, if that broke."""
+
+    def take(self, plain: Mapping[str, Any], error: str | None) -> None:
+        """Add what a process has found."""
+        self.digests |= plain.get("digests", {})
+        for name, cases in plain.get("schemes", {}).items():
+            self.schemes[name] |= cases
+        self.error = error or self.error
+
+    def is_caught_by(self, scheme: str) -> bool:
+        """Say whether a scheme fails it in any case; a bug that breaks the process fails any test."""
+        return self.error is not None or any(said is not None for said in self.schemes[scheme].values())
+
+    def changed(self, control: Found) -> list[str]:
+        """Return the cases whose outputs differ from those of the kernel without a bug."""
+        return [case for case, digest in self.digests.items() if digest != control.digests.get(case)]
+
+    def first_said(self) -> str:
+        """Return what the gate said first, in one line."""
+        if self.error is not None:
+            return self.error
+        said = next((text for text in self.schemes[GATE].values() if text is not None), "")
+        lines = [*said.splitlines(), "", ""]
+        # The first line of a mismatch names the functions, the second one says what is wrong.
+        return lines[1 if "differs from its reference" in lines[0] else 0].strip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Try what the command line names; return the exit status."""
+    options = _parse(argv)
+    mutants = [each for each in MUTANTS if _is_asked(each, options)]
+    if options.list:
+        print(aligned(("name", "file", "imitates"), [(m.name, m.path, m.imitates) for m in mutants]))
+        return 0
+    if not mutants:
+        raise SystemExit(f"no mutant has any of {' '.join(options.names)} in its name; --list shows them")
+    controls, found = try_all(mutants, options)
+    document = as_document(controls, found)
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(report(controls, found, markdown) + "\n", encoding="utf-8")
+    print(report(controls, found, aligned))
+    wrong = [each for each in controls.values() if each.is_caught_by(GATE)]
+    wrong += [each for each in found if each.mutant and each.mutant.harmless and each.is_caught_by(GATE)]
+    missed = [each for each in found if each.mutant and each.mutant.witness and not each.is_caught_by(GATE)]
+    for each in wrong:
+        print(f"FALSE ALARM: {each.mutant.name if each.mutant else each.kernel}: {each.first_said()}")
+    return 1 if wrong or missed else 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only mutants whose name contains one")
+    parser.add_argument("--list", action="store_true", help="show their names and try none")
+    parser.add_argument(
+        "--witness", action="store_true", help="only those with a witness, in that case alone"
+    )
+    parser.add_argument("--interpreted", action="store_true", help="interpret on the CPU, with no GPU")
+    parser.add_argument("--arch", default="sm_90", help="to interpret for (sm_90)")
+    parser.add_argument("--device", type=_devices, default=(0,), metavar="0,1", help="GPUs to share")
+    parser.add_argument("--processes", type=int, metavar="N", help="cores, or four to each GPU")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was found")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
+    return parser.parse_args(argv)
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+def _is_asked(mutant: Mutant, options: argparse.Namespace) -> bool:
+    if (options.witness and not mutant.witness) or (options.interpreted and mutant.gpu_only):
+        return False
+    return not options.names or any(name in mutant.name for name in options.names)
+
+
+def try_all(mutants: Sequence[Mutant], options: argparse.Namespace) -> tuple[dict[str, Found], list[Found]]:
+    """Try kernels without a bug, then mutants; return what was found of both."""
+    devices = () if options.interpreted else options.device
+    count = options.processes or (4 * len(devices) if devices else len(os.sched_getaffinity(0)))
+    kernels = dict.fromkeys(mutant.kernel for mutant in mutants)
+    controls = {kernel: Found(kernel=kernel, mutant=None) for kernel in kernels}
+    found = [Found(kernel=mutant.kernel, mutant=mutant) for mutant in mutants]
+    everything = [*controls.values(), *found]
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        Pool(
+            min(count, len(everything)), partial(start_trying, devices=devices), task_seconds=TRIAL_SECONDS
+        ) as pool,
+    ):
+        arch = options.arch if options.interpreted else None
+
+        def trial(number: int, each: Found) -> Trial:
+            place = Path(folder) / f"{number}"
+            place.mkdir()
+            cases = _witnesses(mutants, each) if options.witness else ()
+            return Trial(kernel=each.kernel, mutant=each.mutant, folder=str(place), arch=arch, cases=cases)
+
+        _run(pool, [(each, trial(number, each)) for number, each in enumerate(everything)])
+        if devices and not options.witness:
+            left = [each for each in everything if not each.is_caught_by(GATE)]
+            trials = [
+                (each, replace(trial(len(everything) + number, each), timed=True))
+                for number, each in enumerate(left)
+            ]
+            _run(pool, trials)
+    return controls, found
+
+
+def _witnesses(mutants: Iterable[Mutant], each: Found) -> tuple[str, ...]:
+    """Return the cases that show a mutant, or without a bug those of all of the kernel's mutants."""
+    if each.mutant is not None:
+        return (each.mutant.witness,)
+    return tuple(mutant.witness for mutant in mutants if mutant.kernel == each.kernel)
+
+
+def _run(pool: Pool, trials: Sequence[tuple[Found, Trial]]) -> None:
+    begun = time.monotonic()
+    for done, (number, outcome) in enumerate(pool.run([trial for _, trial in trials]), start=1):
+        each, trial = trials[number]
+        saved = Path(trial.folder) / FOUND
+        plain = outcome.value or (json.loads(saved.read_text()) if saved.exists() else {})
+        each.take(plain, outcome.error)
+        name = each.mutant.name if each.mutant else f"{each.kernel} without a bug"
+        said = "caught" if each.is_caught_by(GATE) else "not caught"
+        print(f"{done} of {len(trials)}, {time.monotonic() - begun:.0f} s: {name}: {said}", file=sys.stderr)
+
+
+# -- what is told -----------------------------------------------------------------------------------
+
+
+def report(controls: Mapping[str, Found], found: Sequence[Found], table: Any) -> str:
+    """Return the tables, as `table` (of `benchmarks.gpu_runs.tables`) makes them."""
+    bugs = [each for each in found if each.mutant and not each.mutant.harmless]
+    rows = []
+    for scheme in ALL:
+        caught = sum(each.is_caught_by(scheme) for each in bugs)
+        changed = [(each, case) for each in bugs for case in each.changed(controls[each.kernel])]
+        flagged = sum(each.schemes[scheme].get(case) is not None for each, case in changed)
+        clean = [
+            said
+            for each in (*controls.values(), *(each for each in found if each not in bugs))
+            for said in each.schemes[scheme].values()
+        ]
+        alarms = sum(said is not None for said in clean)
+        rows.append(
+            (
+                scheme,
+                f"{caught} of {len(bugs)}",
+                f"{100 * flagged / max(1, len(changed)):.0f} % of {len(changed)}",
+                f"{alarms} of {len(clean)}",
+            )
+        )
+    head = ("scheme", "bugs caught", "changed outputs flagged", "false alarms")
+    parts = [table(head, rows)]
+    rows = []
+    for each in found:
+        if each.mutant is None:
+            continue
+        changed_cases = each.changed(controls[each.kernel])
+        counts = [_count(each, scheme) for scheme in ALL]
+        said = (each.mutant.harmless and "harmless") or each.first_said()
+        rows.append((each.mutant.name, str(len(changed_cases)), *counts, said))
+    head = ("mutant", "changed", *ALL, "what the gate said first")
+    parts.append(table(head, rows))
+    missed = [each.mutant.name for each in bugs if each.mutant and not each.is_caught_by(GATE)]
+    parts.append(f"missed by the gate: {', '.join(missed) or 'none'}")
+    return "\n\n".join(parts)
+
+
+def _count(each: Found, scheme: str) -> str:
+    """Return in how many of its cases a scheme fails a mutant."""
+    said = [*each.schemes[scheme].values()]
+    return f"{sum(text is not None for text in said)}/{len(said)}"
+
+
+def as_document(controls: Mapping[str, Found], found: Sequence[Found]) -> dict[str, Any]:
+    """Return all that was found, for a JSON file."""
+
+    def plain(each: Found) -> dict[str, Any]:
+        return {
+            "kernel": each.kernel,
+            "mutant": each.mutant.name if each.mutant else None,
+            "imitates": each.mutant.imitates if each.mutant else None,
+            "changed": each.changed(controls[each.kernel]),
+            "schemes": each.schemes,
+            "error": each.error,
+        }
+
+    return {
+        "kernels": [plain(each) for each in controls.values()],
+        "mutants": [plain(each) for each in found],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
