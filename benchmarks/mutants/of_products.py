@@ -15,7 +15,6 @@ MATMUL = (
         imitates="the last, partial tile of K is dropped",
         old="multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K)",
         new="multiply_along_k(load_a, load_b, A.shape[1] // TILE_K",
-        witness="fp16-520x600x63",
     ),
     Mutant(
         name="matmul-first-k-dropped",
@@ -367,7 +366,6 @@ MOE_ROUTING = (
         imitates="padding of 0 where it has to be -inf",
         old="(TILE_T, TILE_E), padding_mode=ct.PaddingMode.NEG_INF",
         new="(TILE_T, TILE_E), padding_mode=ct.PaddingMode.ZERO",
-        witness="fp32-7x60-top4-renormalized",
     ),
     Mutant(
         name="moe_routing-bf16-weights",

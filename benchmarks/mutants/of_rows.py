@@ -40,7 +40,6 @@ SOFTMAX = (
         imitates="a piece of the row is summed twice, and the last one not",
         old="total = total + e[j]",
         new="total = total + e[j - 1]",
-        witness="fp16-3x3072",
     ),
     Mutant(
         name="softmax-padded-with-zero",
@@ -240,6 +239,7 @@ SWIGLU = (
         imitates="gate and value swapped",
         old="(silu(a) * b)",
         new="(silu(b) * a)",
+        witness="fp32-2x3x5x130",
     ),
     Mutant(
         name="swiglu-base-2",
@@ -315,7 +315,6 @@ DROPOUT = (
         imitates="what is kept is not divided by 1 - p",
         old="y = ct.where(keep, x.astype(ct.float32) * scale, 0.0)",
         new="y = ct.where(keep, x.astype(ct.float32), 0.0)",
-        witness="bf16-300-p0.1",
     ),
     Mutant(
         name="dropout-scaled-by-1+p",
@@ -391,7 +390,6 @@ ROPE = (
         imitates="positions that start from 0",
         old="            cos[offset : offset + tokens],\n            sin[offset : offset + tokens],\n",
         new="            cos[:tokens],\n            sin[:tokens],\n",
-        witness="bf16-2x1x1x64-o77",
     ),
     Mutant(
         name="rope-next-position",

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.gpu_runs.gpu_state import raise_if_broken, release_memory
+from benchmarks.gpu_runs.inputs import make_arguments
 from benchmarks.gpu_runs.processes import Handler
 from benchmarks.mutants.mutant import Mutant, plant
 from benchmarks.mutants.schemes import SCHEMES, as_eager
-from pytest_cutile.gates.tensors import MakeTensor
 from pytest_cutile.gpu.check import KernelMismatch, run_check
 from pytest_cutile.gpu.dtypes import format_of
 from pytest_cutile.gpu.rounding import round_to
@@ -58,6 +58,8 @@ class Trial:
     """Names of the cases; all that are not timed, if empty."""
     timed: bool = False
     """Whether the cases that are timed are run instead: they are large."""
+    gate_only: bool = False
+    """Whether nobody asks what other schemes say."""
 
 
 def start_trying(number: int, *, devices: Sequence[int]) -> Handler:
@@ -82,11 +84,12 @@ def _try(expected: dict[tuple[str, str], Expected], trial: Trial) -> dict[str, A
     plant(trial.mutant, folder)
     found: dict[str, Any] = {"digests": {}, "schemes": {name: {} for name in (*SCHEMES, COMPARISON, GATE)}}
     device = "cpu" if trial.arch is not None else "cuda"
-    # First without any guard: what breaks the GPU's context would fail in any test.
-    with _imported(folder):
-        _judge_outputs(trial, expected, found)
-    _save(folder, found)
-    raise_if_broken(device, BROKE)
+    if not trial.gate_only:
+        # First without any guard: what breaks the GPU's context would fail in any test.
+        with _imported(folder):
+            _judge_outputs(trial, expected, found)
+        _save(folder, found)
+        raise_if_broken(device, BROKE)
     with _imported(folder):
         found["schemes"][GATE] = _run_gate(trial, folder)
     _save(folder, found)
@@ -273,10 +276,7 @@ def _judge_case(
 def _arguments(trial: Trial, spec: KernelSpec, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Make a case's arguments, those that the gate makes."""
     seed_text = f"kernels/{trial.kernel}.py::correct[{case.name}]"
-    made = spec.inputs(MakeTensor(device="cuda", seed_text=seed_text), **case.params)
-    if isinstance(made, Mapping):
-        return (), dict(made)
-    return (tuple(made) if isinstance(made, tuple | list) else (made,)), {}
+    return make_arguments(spec, case, device="cuda", seed_text=seed_text)
 
 
 def _expect(spec: KernelSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expected:

@@ -84,3 +84,8 @@ class Settings:
     """Whether this process is a pytest-xdist worker."""
     interpretation: Interpretation = field(default_factory=Interpretation)
     """Whether and how kernels are interpreted."""
+    sanitize: tuple[str, ...] = ()
+    """Tools of compute-sanitizer that the tests run under as well."""
+    sanitized: Path | None = None
+    """In a process under compute-sanitizer, where kernels are launched and nothing is compared: the file that
+    takes the tests that have run."""
