@@ -26,13 +26,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_runs.processes import Pool
+from benchmarks.gpu_runs.runs import write_document
 from benchmarks.gpu_runs.tables import aligned, markdown
 from benchmarks.mutants.corpus import MUTANTS
 from benchmarks.mutants.mutant import Mutant
@@ -94,9 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not mutants:
         raise SystemExit(f"no mutant has any of {' '.join(options.names)} in its name; --list shows them")
     controls, found = try_all(mutants, options)
-    document = as_document(controls, found)
-    if options.json:
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if options.markdown:
         options.markdown.write_text(report(controls, found, markdown) + "\n", encoding="utf-8")
     print(report(controls, found, aligned))
@@ -123,7 +121,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arch", default="sm_90", help="to interpret for (sm_90)")
     parser.add_argument("--device", type=_devices, default=(0,), metavar="0,1", help="GPUs to share")
     parser.add_argument("--processes", type=int, metavar="N", help="cores, or four to each GPU")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was found")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all that was found, after every mutant"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
     return parser.parse_args(argv)
 
@@ -168,24 +168,29 @@ def try_all(mutants: Sequence[Mutant], options: argparse.Namespace) -> tuple[dic
                 gate_only=options.witness,
             )
 
-        _run(pool, [(each, trial(number, each)) for number, each in enumerate(everything)])
+        def save() -> None:
+            if options.json:
+                write_document(options.json, as_document(controls, found))
+
+        _run(pool, [(each, trial(number, each)) for number, each in enumerate(everything)], save)
         if devices and not options.witness:
             left = [each for each in everything if not each.is_caught_by(GATE)]
             trials = [
                 (each, replace(trial(len(everything) + number, each), timed=True))
                 for number, each in enumerate(left)
             ]
-            _run(pool, trials)
+            _run(pool, trials, save)
     return controls, found
 
 
-def _run(pool: Pool, trials: Sequence[tuple[Found, Trial]]) -> None:
+def _run(pool: Pool, trials: Sequence[tuple[Found, Trial]], save: Callable[[], None]) -> None:
     begun = time.monotonic()
     for done, (number, outcome) in enumerate(pool.run([trial for _, trial in trials]), start=1):
         each, trial = trials[number]
         saved = Path(trial.folder) / FOUND
         plain = outcome.value or (json.loads(saved.read_text()) if saved.exists() else {})
         each.take(plain, outcome.error)
+        save()
         name = each.mutant.name if each.mutant else f"{each.kernel} without a bug"
         said = "caught" if each.is_caught_by(GATE) else "not caught"
         print(f"{done} of {len(trials)}, {time.monotonic() - begun:.0f} s: {name}: {said}", file=sys.stderr)

@@ -221,8 +221,8 @@ GROUP_GEMM = (
         name="group_gemm-last-group-missing",
         kernel="group_gemm",
         imitates="the last group of a launch is left out",
-        old="_launch(groups[first::launches], use_fast_acc",
-        new="_launch(groups[first::launches][:-1] or groups[:1], use_fast_acc",
+        old="shared = [together[first::launches] for first",
+        new="shared = [together[first::launches][:-1] or together[:1] for first",
     ),
     Mutant(
         name="group_gemm-saturating-e5m2",
