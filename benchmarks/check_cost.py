@@ -46,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in options.names or suite_names():
         spec = load_suite(name).spec
         cases = sorted(spec.cases, key=lambda case: spec.work_of(case).bytes)
-        rows += [measure(spec, case) for case in dict.fromkeys((cases[0], cases[-1]))]
-        print(_line(rows[-1]), file=sys.stderr)
+        for case in (cases[0], cases[-1]):
+            rows.append(measure(spec, case))
+            print("  ".join(_cells(rows[-1])), file=sys.stderr)
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     head = ("case", "own MiB", "launch ms", "check ms", "ratio", "peak MiB", "peak / own")
@@ -164,10 +165,6 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['peak_bytes'] / 2**20:.1f}",
         f"{row['peak_bytes'] / row['own_bytes']:.1f}",
     )
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return "  ".join(_cells(row))
 
 
 if __name__ == "__main__":

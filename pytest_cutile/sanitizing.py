@@ -48,7 +48,6 @@ _OPTIONS = (
 _ENVIRONMENT = {
     # An allocation for each tensor: inside of one that torch shares out, nothing is out of bounds.
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
-    "PYTORCH_CUDA_ALLOC_CONF": "",
 }
 
 

@@ -38,9 +38,11 @@ from benchmarks.gpu_runs.tables import aligned, markdown
 from benchmarks.mutants.corpus import MUTANTS
 from benchmarks.mutants.mutant import Mutant
 from benchmarks.mutants.schemes import SCHEMES
-from benchmarks.mutants.trial import COMPARISON, FOUND, GATE, Trial, start_trying
+from benchmarks.mutants.trial import BROKE, COMPARISON, FOUND, GATE, Trial, start_trying
 
 ALL = (*SCHEMES, COMPARISON, GATE)
+ENDS = (BROKE, "its process died", "not done after")
+"""How errors begin that a bug may be the reason of; others are this program's."""
 TRIAL_SECONDS = 900.0
 """After so long a mutant counts as hung: nothing was found out about it."""
 
@@ -58,7 +60,7 @@ class Found:
     schemes: dict[str, dict[str, str | None]] = field(default_factory=lambda: {name: {} for name in ALL})
     """None for a pass, or what a failure said, by scheme and case."""
     error: str | None = None
-    """What became of its process, if that broke."""
+    """What went wrong with the trial."""
 
     def take(self, plain: Mapping[str, Any], error: str | None) -> None:
         """Add what a process has found."""
@@ -68,8 +70,14 @@ class Found:
         self.error = error or self.error
 
     def is_caught_by(self, scheme: str) -> bool:
-        """Say whether a scheme fails it in any case; a bug that breaks the process fails any test."""
-        return self.error is not None or any(said is not None for said in self.schemes[scheme].values())
+        """Say whether a scheme fails it in any case; what breaks the process fails a test that got so far."""
+        said = self.schemes[scheme]
+        return any(text is not None for text in said.values()) or (self.broke and not said)
+
+    @property
+    def broke(self) -> bool:
+        """Whether its process died, hung or lost its GPU."""
+        return self.error is not None and self.error.startswith(ENDS)
 
     def changed(self, control: Found) -> list[str]:
         """Return the cases whose outputs differ from those of the kernel without a bug."""
@@ -101,9 +109,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong = [each for each in controls.values() if each.is_caught_by(GATE)]
     wrong += [each for each in found if each.mutant and each.mutant.harmless and each.is_caught_by(GATE)]
     missed = [each for each in found if each.mutant and each.mutant.witness and not each.is_caught_by(GATE)]
+    untried = [each for each in (*controls.values(), *found) if each.error is not None and not each.broke]
+    for each in untried:
+        print(f"NOT TRIED: {each.mutant.name if each.mutant else each.kernel}: {each.error}")
     for each in wrong:
         print(f"FALSE ALARM: {each.mutant.name if each.mutant else each.kernel}: {each.first_said()}")
-    return 1 if wrong or missed else 0
+    return 1 if wrong or missed or untried else 0
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

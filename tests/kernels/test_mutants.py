@@ -77,3 +77,9 @@ def test_a_bug_that_ends_its_process_is_caught():
     found = Found(kernel="softmax", mutant=MUTANTS[0])
     found.take({}, "its process died (exit code -11)")
     assert found.is_caught_by(GATE)
+
+
+def test_one_that_could_not_be_tried_is_not():
+    found = Found(kernel="softmax", mutant=MUTANTS[0])
+    found.take({}, "DoesNotApply: softmax-zeros: the kernel has changed")
+    assert not found.is_caught_by(GATE)
