@@ -13,9 +13,9 @@ own, in a process that may die, twice:
   of the interpreter, too).
 
 Kernels without a bug are tried first: whatever they are accused of is a false alarm. On GPUs, what the small
-cases do not show is tried with those that are timed. A mutant is caught by a scheme if any case fails;
-"flagged" counts the cases whose output differs from that of the kernel without the bug. Exit status 1: a
-false alarm of the gate, a mutant that could not be tried, or one with a witness that is missed.
+cases do not show is tried with those that are timed. A scheme catches a mutant if it fails any case that it
+passes without the bug; "flagged" counts such cases among those whose output is another than without it. Exit
+status 1: a false alarm of the gate, a mutant that could not be tried, or one with a witness that is missed.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Found:
     """None for a pass, or what a failure said, by scheme and case."""
     error: str | None = None
     """What went wrong with the trial."""
+    control: Found | None = None
+    """What was found of the same kernel without the bug."""
 
     def take(self, plain: Mapping[str, Any], error: str | None) -> None:
         """Add what a process has found."""
@@ -69,19 +71,28 @@ class Found:
             self.schemes[name] |= cases
         self.error = error or self.error
 
+    def flagged(self, scheme: str) -> list[str]:
+        """Return the cases that a scheme fails with the bug and passes without it."""
+        clean = self.control.schemes[scheme] if self.control is not None else {}
+        return [
+            case
+            for case, said in self.schemes[scheme].items()
+            if said is not None and clean.get(case) is None
+        ]
+
     def is_caught_by(self, scheme: str) -> bool:
-        """Say whether a scheme fails it in any case; what breaks the process fails a test that got so far."""
-        said = self.schemes[scheme]
-        return any(text is not None for text in said.values()) or (self.broke and not said)
+        """Say whether a scheme flags any case; what breaks the process fails a test that got so far."""
+        return bool(self.flagged(scheme)) or (self.broke and not self.schemes[scheme])
 
     @property
     def broke(self) -> bool:
         """Whether its process died, hung or lost its GPU."""
         return self.error is not None and self.error.startswith(ENDS)
 
-    def changed(self, control: Found) -> list[str]:
+    def changed(self) -> list[str]:
         """Return the cases whose outputs differ from those of the kernel without a bug."""
-        return [case for case, digest in self.digests.items() if digest != control.digests.get(case)]
+        before = self.control.digests if self.control is not None else {}
+        return [case for case, digest in self.digests.items() if digest != before.get(case)]
 
     def first_said(self) -> str:
         """Return what the gate said first, in one line."""
@@ -155,7 +166,9 @@ def try_all(mutants: Sequence[Mutant], options: argparse.Namespace) -> tuple[dic
     count = options.processes or (4 * len(devices) if devices else len(os.sched_getaffinity(0)))
     kernels = dict.fromkeys(mutant.kernel for mutant in mutants)
     controls = {kernel: Found(kernel=kernel, mutant=None) for kernel in kernels}
-    found = [Found(kernel=mutant.kernel, mutant=mutant) for mutant in mutants]
+    found = [
+        Found(kernel=mutant.kernel, mutant=mutant, control=controls[mutant.kernel]) for mutant in mutants
+    ]
     # In one case alone there is nothing to compare with, and kernels without a bug are tested elsewhere.
     everything = found if options.witness else [*controls.values(), *found]
     with (
@@ -216,8 +229,8 @@ def report(controls: Mapping[str, Found], found: Sequence[Found], table: Any) ->
     rows = []
     for scheme in ALL:
         caught = sum(each.is_caught_by(scheme) for each in bugs)
-        changed = [(each, case) for each in bugs for case in each.changed(controls[each.kernel])]
-        flagged = sum(each.schemes[scheme].get(case) is not None for each, case in changed)
+        changed = sum(len(each.changed()) for each in bugs)
+        flagged = sum(len({*each.changed()} & {*each.flagged(scheme)}) for each in bugs)
         clean = [
             said
             for each in (*controls.values(), *(each for each in found if each not in bugs))
@@ -228,7 +241,7 @@ def report(controls: Mapping[str, Found], found: Sequence[Found], table: Any) ->
             (
                 scheme,
                 f"{caught} of {len(bugs)}",
-                f"{100 * flagged / max(1, len(changed)):.0f} % of {len(changed)}",
+                f"{100 * flagged / max(1, changed):.0f} % of {changed}",
                 f"{alarms} of {len(clean)}",
             )
         )
@@ -238,21 +251,14 @@ def report(controls: Mapping[str, Found], found: Sequence[Found], table: Any) ->
     for each in found:
         if each.mutant is None:
             continue
-        changed_cases = each.changed(controls[each.kernel])
-        counts = [_count(each, scheme) for scheme in ALL]
+        counts = [f"{len(each.flagged(scheme))}/{len(each.schemes[scheme])}" for scheme in ALL]
         said = (each.mutant.harmless and "harmless") or each.first_said()
-        rows.append((each.mutant.name, str(len(changed_cases)), *counts, said))
+        rows.append((each.mutant.name, str(len(each.changed())), *counts, said))
     head = ("mutant", "changed", *ALL, "what the gate said first")
     parts.append(table(head, rows))
     missed = [each.mutant.name for each in bugs if each.mutant and not each.is_caught_by(GATE)]
     parts.append(f"missed by the gate: {', '.join(missed) or 'none'}")
     return "\n\n".join(parts)
-
-
-def _count(each: Found, scheme: str) -> str:
-    """Return in how many of its cases a scheme fails a mutant."""
-    said = [*each.schemes[scheme].values()]
-    return f"{sum(text is not None for text in said)}/{len(said)}"
 
 
 def as_document(controls: Mapping[str, Found], found: Sequence[Found]) -> dict[str, Any]:
@@ -263,7 +269,7 @@ def as_document(controls: Mapping[str, Found], found: Sequence[Found]) -> dict[s
             "kernel": each.kernel,
             "mutant": each.mutant.name if each.mutant else None,
             "imitates": each.mutant.imitates if each.mutant else None,
-            "changed": each.changed(controls[each.kernel]),
+            "changed": each.changed() if each.mutant else [],
             "schemes": each.schemes,
             "error": each.error,
         }

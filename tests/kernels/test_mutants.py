@@ -62,7 +62,7 @@ def test_the_report_counts_what_is_caught_and_what_is_not():
     bug, other = (mutant for mutant in MUTANTS[:2])
     control = Found(kernel="softmax", mutant=None)
     control.take({"digests": {"a": "1", "b": "2"}, "schemes": {GATE: {"a": None, "b": None}}}, None)
-    caught, missed = Found(kernel="softmax", mutant=bug), Found(kernel="softmax", mutant=other)
+    caught, missed = (Found(kernel="softmax", mutant=each, control=control) for each in (bug, other))
     said = "f differs from its reference g\noutput: 3 elements are outside the bound"
     caught.take({"digests": {"a": "1", "b": "3"}, "schemes": {GATE: {"a": None, "b": said}}}, None)
     missed.take({"digests": {"a": "1", "b": "2"}, "schemes": {GATE: {"a": None, "b": None}}}, None)
@@ -71,6 +71,14 @@ def test_the_report_counts_what_is_caught_and_what_is_not():
     (line,) = (line for line in text.splitlines() if line.startswith("  the gate "))
     assert " ".join(line.split()) == "the gate 1 of 2 100 % of 1 0 of 2"
     assert caught.first_said() == "output: 3 elements are outside the bound"
+
+
+def test_who_fails_a_kernel_without_a_bug_sees_none():
+    control = Found(kernel="softmax", mutant=None)
+    found = Found(kernel="softmax", mutant=MUTANTS[0], control=control)
+    for each in (control, found):
+        each.take({"digests": {"a": "1"}, "schemes": {GATE: {"a": "failed"}}}, None)
+    assert not found.is_caught_by(GATE)
 
 
 def test_a_bug_that_ends_its_process_is_caught():
