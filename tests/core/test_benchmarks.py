@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from pytest_cutile.core.speed_rule import duet_level
 
@@ -44,8 +45,8 @@ def test_the_tables_of_planted_slowdowns_are_printed_from_the_data(capsys):
 def test_false_alarms_are_counted_by_kernel_and_dtype():
     from benchmarks import false_alarms
 
-    common = {"kernel": "softmax", "config": None, "inputs": "normal", "seed": "0"}
-    found = [
+    common: dict[str, Any] = {"kernel": "softmax", "config": None, "inputs": "normal", "seed": "0"}
+    found: list[dict[str, Any]] = [
         {**common, "case": "fp16-2x3", "elements": 6, "used": 0.25, "bound": ""},
         {**common, "case": "fp16-2x3", "elements": 6, "used": 0.5, "bound": ""},
         {**common, "case": "bf16-2x3", "alarm": "output differs"},
