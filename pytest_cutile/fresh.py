@@ -51,15 +51,19 @@ _NEUTRAL: Mapping[str, Any] = {
     "reason": None,
     "kernel_summary": None,
     "dist": "no",
+    "sanitize": None,
     "maxfail": 0,
     "verbose": 0,
     "benchmark_disable": True,
 }
 
 
-_PROGRAM = """
-import ctypes, pickle, sys
+_DIE_WITH_PARENT = """
+import ctypes
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: it does not outlive who asked
+"""
+PROGRAM = """
+import pickle, sys
 with open(sys.argv[1], "rb") as file:
     path, options, args = pickle.load(file)
 sys.path[:] = [*dict.fromkeys([*path, *sys.path])]
@@ -87,7 +91,8 @@ class FreshProcess:
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as name:
             folder = Path(name)
             output = folder / "measured.jsonl"
-            state = self._state([each.case.nodeid for each in cases], output, revision)
+            changes = {MEASURED_AGAIN: str(output), "perf_baseline": self._baseline(revision)}
+            state = state_of(self._config, [each.case.nodeid for each in cases], changes)
             (folder / "state").write_bytes(pickle.dumps(state))
             try:
                 said = self._run(folder, {each.case.key for each in cases})
@@ -95,26 +100,12 @@ class FreshProcess:
                 said = f"it could not be started: {error}"
             return _read(output, {each.case.key: each.first for each in cases}, said)
 
-    def _state(
-        self, nodeids: Sequence[str], output: Path, revision: str
-    ) -> tuple[list[str], dict[str, Any], list[str]]:
-        """Return what the fresh process needs to run tests as this one does: path, options, arguments."""
-        config = self._config
-        options = {name: value for name, value in vars(config.option).items() if _travels(value)}
-        neutral = {name: value for name, value in _NEUTRAL.items() if name in options}
-        plugins = [name for name in options.get("plugins") or [] if name != "no:terminal"]
-        options |= {
-            **neutral,
-            "perf_baseline": f"git:{revision}" if revision else _revision_only(options.get("perf_baseline")),
-            "plugins": plugins,
-            "rootdir": str(config.rootpath),
-            "inifilename": None if config.inipath is None else str(config.inipath),
-            MEASURED_AGAIN: str(output),
-        }
-        args = [f"{config.rootpath}/{nodeid}" for nodeid in dict.fromkeys(nodeids)]
-        early = [part for name in plugins for part in ("-p", name)]
-        path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is this folder
-        return path, options, ["-p", "no:cov", *early, *args]
+    def _baseline(self, revision: str) -> str | None:
+        """Return a revision to take turns with; stored baselines are no matter where nothing is judged."""
+        asked = self._config.option.perf_baseline
+        if revision:
+            return f"git:{revision}"
+        return asked if asked is not None and asked.startswith("git:") else None
 
     def _run(self, folder: Path, keys: set[str]) -> str:
         """Run the fresh process until it has measured; return what went wrong, or nothing."""
@@ -122,7 +113,7 @@ class FreshProcess:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
         }
-        command = [sys.executable, "-c", _PROGRAM, str(folder / "state")]
+        command = [sys.executable, "-c", _DIE_WITH_PARENT + PROGRAM, str(folder / "state")]
         with (folder / "log").open("w+b") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 command,
@@ -144,9 +135,30 @@ class FreshProcess:
         return "\n".join([said, *last]) if said else ""
 
 
-def _revision_only(baseline: str | None) -> str | None:
-    """Return a revision to take turns with; stored baselines are no matter where nothing is judged."""
-    return baseline if baseline is not None and baseline.startswith("git:") else None
+def state_of(
+    config: pytest.Config, nodeids: Sequence[str], changes: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any], list[str]]:
+    """Return what a fresh process needs to run tests as this one does: path, options, arguments.
+
+    Args:
+        config: of this process.
+        nodeids: the tests.
+        changes: options that are others there, by the names that they have in `config.option`.
+    """
+    options = {name: value for name, value in vars(config.option).items() if _travels(value)}
+    neutral = {name: value for name, value in _NEUTRAL.items() if name in options}
+    plugins = [name for name in options.get("plugins") or [] if name != "no:terminal"]
+    options |= {
+        **neutral,
+        "plugins": plugins,
+        "rootdir": str(config.rootpath),
+        "inifilename": None if config.inipath is None else str(config.inipath),
+        **changes,
+    }
+    args = [f"{config.rootpath}/{nodeid}" for nodeid in dict.fromkeys(nodeids)]
+    early = [part for name in plugins for part in ("-p", name)]
+    path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is this folder
+    return path, options, ["-p", "no:cov", *early, *args]
 
 
 def _wait(process: subprocess.Popen[bytes], output: Path, keys: set[str], timeout: float) -> str:

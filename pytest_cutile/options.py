@@ -14,10 +14,12 @@ import pytest
 from pytest_cutile.core.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.baselines import read_baselines
+from pytest_cutile.core.sanitizer import DEFAULT_TOOLS, TOOLS
 from pytest_cutile.core.settings import CheckOn, Interpretation, SearchBudget, Settings
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.static_baselines import is_static
 from pytest_cutile.core.static_rules import StaticRule
+from pytest_cutile.core.toolchain import ToolMissing, find_tool
 
 _ARCH_HELP = (
     "GPU architectures to gate kernels for: a comma-separated list (sm_90,sm_121), 'native' for the GPU at "
@@ -26,6 +28,8 @@ _ARCH_HELP = (
 )
 MEASURED_AGAIN = "cutile_measured_again"
 """What a fresh process is told by the one that it measures for; no option of the command line."""
+SANITIZED = "cutile_sanitized"
+"""What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
 _OWN_ARCH_DEST = "cutile_asked_arch"
 
 
@@ -94,6 +98,15 @@ def add_options(parser: pytest.Parser) -> None:
         type=int,
         default=0,
         help="With --search: another number tries other examples, the same one the same (default 0).",
+    )
+    group.addoption(
+        "--sanitize",
+        metavar="TOOL[,TOOL...]",
+        nargs="?",
+        const=",".join(DEFAULT_TOOLS),
+        help="Run the tests that check kernels under NVIDIA's compute-sanitizer as well, on a GPU: what it "
+        f"finds fails the test. Of {', '.join(TOOLS)}; by default the first three. Write --sanitize=TOOL, or "
+        "--sanitize behind the paths: with a space, what follows is taken for a tool.",
     )
     group.addoption(
         "--update-baselines",
@@ -205,6 +218,7 @@ def read_settings(config: pytest.Config) -> Settings:
         raise pytest.UsageError("--reason is empty: say why the slower figures are accepted")
     baseline = config.getoption("--perf-baseline")
     measured_again = getattr(config.option, MEASURED_AGAIN, None)
+    sanitized = getattr(config.option, SANITIZED, None)
     return Settings(
         rootpath=config.rootpath,
         asked=asked,
@@ -230,6 +244,8 @@ def read_settings(config: pytest.Config) -> Settings:
         check_layouts=config.getoption("--check-layouts"),
         interpretation=_interpretation(config),
         search=_search(config),
+        sanitize=_sanitize(config),
+        sanitized=None if sanitized is None else Path(sanitized),
     )
 
 
@@ -347,6 +363,27 @@ def _search(config: pytest.Config) -> SearchBudget | None:
     if importlib.util.find_spec("hypothesis") is None:
         raise pytest.UsageError("--search needs hypothesis: pip install 'pytest-cutile[search]'")
     return SearchBudget(seconds=seconds, seed=config.getoption("--search-seed"))
+
+
+def _sanitize(config: pytest.Config) -> tuple[str, ...]:
+    text = config.getoption("--sanitize")
+    if text is None or hasattr(config, "workerinput"):
+        return ()
+    tools = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if unknown := [tool for tool in tools if tool not in TOOLS]:
+        raise pytest.UsageError(
+            f"--sanitize {text}: {unknown[0]!r} is none of {', '.join(TOOLS)}; write --sanitize=memcheck, or "
+            "--sanitize behind the paths"
+        )
+    if config.getoption("numprocesses", None) or config.getoption("tx", None):
+        raise pytest.UsageError("--sanitize starts processes of its own: leave out pytest-xdist's -n")
+    if config.getoption("--correct-on") == CheckOn.INTERPRETER:
+        raise pytest.UsageError("--sanitize watches a GPU: leave out --correct-on=interpreter")
+    try:
+        find_tool("compute-sanitizer")
+    except ToolMissing as error:
+        raise pytest.UsageError(f"--sanitize: {error}") from None
+    return tools
 
 
 def _interpretation(config: pytest.Config) -> Interpretation:

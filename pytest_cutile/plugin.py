@@ -105,6 +105,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(summary_file, "cutile-summary-file")
     if settings.measured_again is None:
         _hold_open_tests(config)
+    if settings.sanitize or settings.sanitized:
+        _sanitize(config)
+
+
+def _sanitize(config: pytest.Config) -> None:
+    from pytest_cutile.sanitizing import Sanitized, Sanitizing
+
+    sanitized = config.stash[SETTINGS].sanitized
+    plugin = Sanitizing(config, engine_of(config)) if sanitized is None else Sanitized(sanitized)
+    config.pluginmanager.register(plugin, "cutile-sanitizing")
 
 
 def _results(config: pytest.Config) -> Results:

@@ -100,3 +100,8 @@ class Settings:
     """Whether and how kernels are interpreted."""
     search: SearchBudget | None = None
     """Whether and how long failing cases of declared kernels are searched for (`--search`)."""
+    sanitize: tuple[str, ...] = ()
+    """Tools of compute-sanitizer that the tests run under as well."""
+    sanitized: Path | None = None
+    """In a process under compute-sanitizer, where kernels are launched and nothing is compared: the file that
+    takes the tests that have run."""

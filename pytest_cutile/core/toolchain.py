@@ -16,7 +16,12 @@ from functools import cache
 from pathlib import Path
 
 _WHEELS = ("nvidia-cuda-tileiras", "nvidia-cuda-nvcc", "nvidia-nvvm")
-_TOOL_WHEELS = {"cuobjdump": "nvidia-cuda-cuobjdump", "nvdisasm": "nvidia-cuda-nvdisasm"}
+_TOOL_WHEELS = {
+    "cuobjdump": "nvidia-cuda-cuobjdump",
+    "nvdisasm": "nvidia-cuda-nvdisasm",
+    "compute-sanitizer": "nvidia-cuda-sanitizer-api",
+}
+_OF_EXTRA = {"cuobjdump": "static", "nvdisasm": "static", "compute-sanitizer": "sanitizer"}
 _REMARKS_SINCE = (13, 4)
 INSTALL = "pip install 'pytest-cutile[tileiras]'"
 """What to do when the compiler is missing."""
@@ -53,7 +58,7 @@ _broken: dict[Path, str] = {}
 
 @cache
 def find_tool(name: str) -> Path:
-    """Return the path of "cuobjdump" or "nvdisasm": that of the wheel, else that of a CUDA toolkit.
+    """Return the path of one of `_TOOL_WHEELS`: that of the wheel, else that of a CUDA toolkit.
 
     Raises:
         ToolMissing: there is none.
@@ -63,7 +68,8 @@ def find_tool(name: str) -> Path:
         if found is not None:
             return Path(found)
     raise ToolMissing(
-        f"{name} is not installed: pip install 'pytest-cutile[static]' (the package {_TOOL_WHEELS[name]}), "
+        f"{name} is not installed: pip install 'pytest-cutile[{_OF_EXTRA[name]}]' (the package "
+        f"{_TOOL_WHEELS[name]}), "
         "or a CUDA toolkit with its bin folder on PATH"
     )
 

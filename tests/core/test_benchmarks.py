@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from pytest_cutile.core.speed_rule import duet_level
 
@@ -39,3 +40,19 @@ def test_the_tables_of_planted_slowdowns_are_printed_from_the_data(capsys):
     assert "1.75 to 2.25 %      9          9" in text
     unchanged = [duet_level(each) for row in data["clean_duets"] for each in row["log_ratios_pct"]]
     assert max(unchanged) < 1.0  # percent: nothing that did not change looks slower by half of the margin
+
+
+def test_false_alarms_are_counted_by_kernel_and_dtype():
+    from benchmarks import false_alarms
+
+    common: dict[str, Any] = {"kernel": "softmax", "config": None, "inputs": "normal", "seed": "0"}
+    found: list[dict[str, Any]] = [
+        {**common, "case": "fp16-2x3", "elements": 6, "used": 0.25, "bound": ""},
+        {**common, "case": "fp16-2x3", "elements": 6, "used": 0.5, "bound": ""},
+        {**common, "case": "bf16-2x3", "alarm": "output differs"},
+        {**common, "case": "bf16-2x3", "unusable": "TileTypeError: no"},
+    ]
+    rows = [" ".join(line.split()) for line in false_alarms.summary(found).splitlines()]
+    assert "softmax fp16 2 1 12 0.500 0 0" in rows
+    assert "softmax bf16 2 0 0 0.000 1 1" in rows
+    assert "all 4 1 12 0.500 1 1" in rows
