@@ -41,7 +41,7 @@ CASES: tuple[Case, ...] = tuple(
 # What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
 # and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
 FEW_HEADS = ((32, 4, 1), (32, 4, 2), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
-FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (128, 8, 1), (32, 4, 2))
+FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 1), (64, 4, 2), (128, 8, 1), (32, 4, 2))
 MANY_HEADS = (
     (64, 64, False, None, 8),
     (64, 32, False, None, 8),
@@ -51,6 +51,16 @@ MANY_HEADS = (
     (64, 64, False, 2, 8),
     (128, 32, False, 2, 8),
     (128, 64, False, 2, 8),
+)
+MANY_HEADS_8BIT = (
+    (64, 32, False, None, 8),
+    # Each element of the cache is written to shared memory once, but registers spill in the loop.
+    (64, 64, True, None, 8),
+    (32, 64, True, None, 8),
+    (16, 64, True, None, 8),
+    (128, 32, False, 2, 8),
+    (128, 64, False, 2, 8),
+    (64, 64, False, 2, 8),
 )
 
 
@@ -83,7 +93,8 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
                 yield replace(config, small_tma=False, merged_parts=128)
     else:
         for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, latency) in product(
-            MANY_HEADS, ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2))
+            MANY_HEADS_8BIT if eight_bit else MANY_HEADS,
+            ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2)),
         ):
             # Clusters came with the same architecture as dependent launches.
             if num_ctas is None or best.dependent_merge:
