@@ -92,6 +92,8 @@ class MlaDecodingConfig:
     """How far ahead tiles of KV and KPE are loaded, 1 to 10; None lets the compiler choose."""
     small_tma: bool = True
     """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
+    cache_words: bool = True
+    """Whether an 8-bit cache is loaded as words of two elements, if it lies so that it can be."""
     merged_parts: int = 32
     """Parts that a block of the merge loads at a time."""
     dependent_merge: bool = True
@@ -100,8 +102,7 @@ class MlaDecodingConfig:
 
 # By the keys that each multiprocessor takes in, all sequences together; each tile of 16 heads counts as one.
 # What is not measured is what the compiler fits into registers and shared memory without spilling. Eight
-# warps, because the accumulator is wide, and 64 keys, because fewer do not occupy as many warps. (An 8-bit
-# cache spills 200 bytes on sm_120 and sm_121; nothing else that was tried spills less there.)
+# warps, because the accumulator is wide, and 64 keys, because fewer do not occupy as many warps.
 CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
     "sm_80": ((math.inf, MlaDecodingConfig(dependent_merge=False)),),
     "sm_86": ((math.inf, MlaDecodingConfig(dependent_merge=False)),),
@@ -125,8 +126,12 @@ CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
 DEFAULT_CONFIGS = ((math.inf, MlaDecodingConfig(dependent_merge=False)),)
 """For architectures that are not in the table."""
 CONFIGS_8BIT = {
-    # H200, 2026-11-21: 64 * 8192 keys of 16 heads 198.6 us (211.3). With 4 warps 250 us, latency 8 236 us.
+    # H200, 2026-11-21: 64 * 8192 keys of 16 heads 198.6 us (211.3 with occupancy=1), with cache_words=False
+    # and products in bfloat16. As it is now, not measured.
     "sm_90": MlaDecodingConfig(occupancy=2),
+    # Not measured. Some registers spill, 200 bytes a thread; nothing else that was tried spills less.
+    "sm_120": MlaDecodingConfig(cache_words=False),
+    "sm_121": MlaDecodingConfig(cache_words=False),
 }
 """For a cache of 8 bits, whose converted tiles take registers and shared memory, too."""
 MANY_HEADS = 64
@@ -139,13 +144,12 @@ MANY_HEADS_CONFIGS = {
     "sm_110": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
 }
 """For at least `MANY_HEADS` heads, where tensor cores take as many rows. Only sm_90 is measured."""
-MANY_HEADS_8BIT_CONFIGS = {
-    "sm_90": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-    "sm_100": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-    "sm_103": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-    "sm_110": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-}
-"""The same for a cache of 8 bits. Not measured."""
+MANY_HEADS_8BIT_CONFIGS = {"sm_90": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False)}
+"""The same for a cache of 8 bits. Not measured.
+
+From sm_100 on, tiles of 64 heads whose bfloat16 queries are scaled get no tensor memory from tileiras 13.4,
+and spill.
+"""
 
 
 def choose_config(arch: str, *, heads: int, cache_itemsize: int, keys_per_sm: float) -> MlaDecodingConfig:
@@ -158,9 +162,11 @@ def choose_config(arch: str, *, heads: int, cache_itemsize: int, keys_per_sm: fl
         keys_per_sm: Keys of all sequences, times tiles of 16 heads, for every multiprocessor.
     """
     config = choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys_per_sm)
-    if heads >= MANY_HEADS:
-        return (MANY_HEADS_8BIT_CONFIGS if cache_itemsize == 1 else MANY_HEADS_CONFIGS).get(arch, config)
-    return CONFIGS_8BIT.get(arch, config) if cache_itemsize == 1 else config
+    many_heads = MANY_HEADS_CONFIGS
+    if cache_itemsize == 1:
+        config = CONFIGS_8BIT.get(arch, config)
+        many_heads = MANY_HEADS_8BIT_CONFIGS
+    return many_heads.get(arch, config) if heads >= MANY_HEADS else config
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -416,7 +422,7 @@ def mla_decoding(
         b * head_tiles, tiles, sms // (config.num_ctas or 1), config.occupancy, config.part_cost
     )
     splits = ct.cdiv(tiles, part)
-    words = kv.element_size() == 1 and _has_words(kv) and _has_words(kpe)
+    words = config.cache_words and kv.element_size() == 1 and _has_words(kv) and _has_words(kpe)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
     lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)

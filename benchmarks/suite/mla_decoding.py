@@ -108,6 +108,8 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
                     latency=latency,
                     **common,
                 )
+    if eight_bit:
+        yield replace(best, cache_words=False)
     if best.dependent_merge:
         # What is it worth?
         yield replace(best, dependent_merge=False)
