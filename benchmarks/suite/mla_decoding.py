@@ -42,7 +42,7 @@ CASES: tuple[Case, ...] = tuple(
 # and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
 FEW_HEADS = ((32, 4, 1), (32, 4, 2), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
 FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 1), (64, 4, 2), (128, 8, 1), (32, 4, 2))
-MANY_HEADS = (
+MANY_HEADS: tuple[tuple[int, int, bool, int | None, int], ...] = (
     (64, 64, False, None, 8),
     (64, 32, False, None, 8),
     (64, 64, True, None, 8),
@@ -52,7 +52,7 @@ MANY_HEADS = (
     (128, 32, False, 2, 8),
     (128, 64, False, 2, 8),
 )
-MANY_HEADS_8BIT = (
+MANY_HEADS_8BIT: tuple[tuple[int, int, bool, int | None, int], ...] = (
     (64, 32, False, None, 8),
     # Each element of the cache is written to shared memory once, but registers spill in the loop.
     (64, 64, True, None, 8),
