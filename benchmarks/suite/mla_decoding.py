@@ -92,7 +92,7 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
                 yield replace(config, merged_parts=128)
                 yield replace(config, small_tma=False, merged_parts=128)
     else:
-        for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, latency) in product(
+        for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, ahead) in product(
             MANY_HEADS_8BIT if eight_bit else MANY_HEADS,
             ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2)),
         ):
@@ -105,7 +105,7 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
                     num_ctas=num_ctas,
                     num_worker_warps=warps,
                     part_cost=part_cost,
-                    latency=latency,
+                    latency=ahead,
                     **common,
                 )
     if eight_bit:
