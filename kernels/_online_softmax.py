@@ -100,11 +100,13 @@ def exponentiate(
     s: ct.Tile,
     row_max: ct.Tile,
     row_sum: ct.Tile,
-    scale_log2: float,
+    scale_log2: float | ct.Tile,
     KEY_AXIS: int = 1,
     HEADROOM: float = 0.0,
 ) -> tuple[ct.Tile, ct.Tile, ct.Tile, ct.Tile]:
-    """Take in a tile of raw scores: float32, not scaled, hidden ones -inf. `scale_log2` is `check_scale`'s.
+    """Take in a tile of raw scores: float32, not scaled, hidden ones -inf.
+
+    `scale_log2` is `check_scale`'s, or positive ones for each row, in the shape of `row_max`.
 
     `p` is float32, at most 2^HEADROOM for scores within the range above. HEADROOM is a constant, the same for
     a whole loop, that says how far up p is pushed in a format of few exponents, so that its small elements
@@ -127,7 +129,7 @@ def add_scores(
     row_max: ct.Tile,
     row_sum: ct.Tile,
     acc: ct.Tile,
-    scale_log2: float,
+    scale_log2: float | ct.Tile,
     KEY_AXIS: int = 1,
     HEADROOM: float = 0.0,
 ) -> tuple[ct.Tile, ct.Tile, ct.Tile, ct.Tile]:

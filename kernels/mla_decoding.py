@@ -10,18 +10,20 @@ heads at once, and a shorter one for its rotated position. Q and O are `[B, H, D
 projections from the latent vector to each head were multiplied into Q before, and into O after, elsewhere.
 
 Dtypes: Q, QPE and O are float16 or bfloat16. KV and KPE are the same, or both an 8-bit float (e4m3fn or
-e5m2), which halves the cache. Its elements are converted to the dtype of Q as they arrive. That is exact, as
-both 16-bit formats hold all of their values: nothing here is rounded to 8 bits, and the result is that of a
-16-bit cache of the same values. (A factor that the cache was divided by belongs into `scale`, and onto O.)
-Scores, sums and accumulator are float32. What is rounded to 16 bits is the unnormalised P before the second
-product, because that is what tensor cores take, and O.
+e5m2), which halves the cache. Its elements are converted to float16 as they arrive, which one instruction
+does for two of them; to bfloat16 it takes five. That is exact, as float16 holds all of their values: nothing
+here is rounded to 8 bits. Queries of bfloat16 then become float16, too, each row multiplied by a power of two
+(`float16_queries`). (A factor that the cache was divided by belongs into `scale`, and onto O.) Scores, sums
+and accumulator are float32. What is rounded to 16 bits is the unnormalised P before the second product,
+because that is what tensor cores take, and O.
 
 How it works: a tile of KV is loaded once, and is both the keys and the values of its step. With few heads it
 takes as long as the cache takes to read. With 128 heads there are 242 operations for every byte of a 16-bit
 cache, about as many as an H200 can do while it reads one (989 TFLOPS, 4.8 TB/s), so the products count as
 much. The accumulator is wide, `[heads, 512]`, and a block has registers for 64 heads of it, which are the
 rows that Hopper's tensor cores want. With 16 heads everything is computed transposed, scores `[keys, heads]`
-and accumulator `[512, heads]`, because as columns 8 are enough. `_split_kv` says how the keys are cut into
+and accumulator `[512, heads]`, because as columns 8 are enough. An 8-bit cache is loaded as words of two
+elements: `load_cache` says why. `_split_kv` says how the keys are cut into
 parts for several blocks, and merged.
 
 Sources: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1 and appendix C (https://arxiv.org/abs/2405.04434); Dao
@@ -47,7 +49,7 @@ from kernels._launch import (
     next_power_of_2,
     with_hints,
 )
-from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
+from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
 from kernels._split_kv import check_grid, choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -92,6 +94,8 @@ class MlaDecodingConfig:
     """How far ahead tiles of KV and KPE are loaded, 1 to 10; None lets the compiler choose."""
     small_tma: bool = True
     """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
+    cache_words: bool = True
+    """Whether an 8-bit cache is loaded as words of two elements, if it lies so that it can be."""
     merged_parts: int = 32
     """Parts that a block of the merge loads at a time."""
     dependent_merge: bool = True
@@ -100,8 +104,7 @@ class MlaDecodingConfig:
 
 # By the keys that each multiprocessor takes in, all sequences together; each tile of 16 heads counts as one.
 # What is not measured is what the compiler fits into registers and shared memory without spilling. Eight
-# warps, because the accumulator is wide, and 64 keys, because fewer do not occupy as many warps. (An 8-bit
-# cache spills 200 bytes on sm_120 and sm_121; nothing else that was tried spills less there.)
+# warps, because the accumulator is wide, and 64 keys, because fewer do not occupy as many warps.
 CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
     "sm_80": ((math.inf, MlaDecodingConfig(dependent_merge=False)),),
     "sm_86": ((math.inf, MlaDecodingConfig(dependent_merge=False)),),
@@ -125,8 +128,12 @@ CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
 DEFAULT_CONFIGS = ((math.inf, MlaDecodingConfig(dependent_merge=False)),)
 """For architectures that are not in the table."""
 CONFIGS_8BIT = {
-    # H200, 2026-11-21: 64 * 8192 keys of 16 heads 198.6 us (211.3). With 4 warps 250 us, latency 8 236 us.
+    # H200, 2026-11-21: 64 * 8192 keys of 16 heads 198.6 us (211.3 with occupancy=1), with cache_words=False
+    # and products in bfloat16. As it is now, not measured.
     "sm_90": MlaDecodingConfig(occupancy=2),
+    # Not measured. Some registers spill, 200 bytes a thread; nothing else that was tried spills less.
+    "sm_120": MlaDecodingConfig(cache_words=False),
+    "sm_121": MlaDecodingConfig(cache_words=False),
 }
 """For a cache of 8 bits, whose converted tiles take registers and shared memory, too."""
 MANY_HEADS = 64
@@ -139,13 +146,12 @@ MANY_HEADS_CONFIGS = {
     "sm_110": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
 }
 """For at least `MANY_HEADS` heads, where tensor cores take as many rows. Only sm_90 is measured."""
-MANY_HEADS_8BIT_CONFIGS = {
-    "sm_90": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-    "sm_100": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-    "sm_103": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-    "sm_110": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False),
-}
-"""The same for a cache of 8 bits. Not measured."""
+MANY_HEADS_8BIT_CONFIGS = {"sm_90": MlaDecodingConfig(tile_h=64, tile_n=32, keys_first=False)}
+"""The same for a cache of 8 bits. Not measured.
+
+From sm_100 on, tiles of 64 heads whose bfloat16 queries are scaled get no tensor memory from tileiras 13.4,
+and spill.
+"""
 
 
 def choose_config(arch: str, *, heads: int, cache_itemsize: int, keys_per_sm: float) -> MlaDecodingConfig:
@@ -158,12 +164,77 @@ def choose_config(arch: str, *, heads: int, cache_itemsize: int, keys_per_sm: fl
         keys_per_sm: Keys of all sequences, times tiles of 16 heads, for every multiprocessor.
     """
     config = choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys_per_sm)
-    if heads >= MANY_HEADS:
-        return (MANY_HEADS_8BIT_CONFIGS if cache_itemsize == 1 else MANY_HEADS_CONFIGS).get(arch, config)
-    return CONFIGS_8BIT.get(arch, config) if cache_itemsize == 1 else config
+    many_heads = MANY_HEADS_CONFIGS
+    if cache_itemsize == 1:
+        config = CONFIGS_8BIT.get(arch, config)
+        many_heads = MANY_HEADS_8BIT_CONFIGS
+    return many_heads.get(arch, config) if heads >= MANY_HEADS else config
 
 
 # -- kernel -----------------------------------------------------------------------------------------
+
+
+P_HEADROOM = 14.0
+"""How far up P is pushed in float16 where bfloat16, which has more exponents, is what the user asked for.
+
+In [0, 1], elements below 2^-25 would be 0, and a long cache has many. Up to 2^14 those that vanish are below
+2^-39, and what the maximum may be off by within the range of `_online_softmax` does not yet overflow.
+"""
+
+
+def load_cache(
+    X: ct.Array,
+    batch: int,
+    j: int,
+    TILE_N: int,
+    D: int,
+    LATENCY: int | None,
+    WORDS: bool,
+    E5M2: bool,
+) -> ct.Tile:
+    """Load the `j`-th `TILE_N` keys of a sequence: `[TILE_N, D]`, 16 bits; zeros beyond the last.
+
+    With `WORDS`, X is an 8-bit cache as int16 words of two elements each, `[B, N, D / 2]`. It is the same
+    memory, and the same bytes in registers. But a row of 512 elements is more than the 256 that a box of TMA
+    may have on a side (CUDA driver API, cuTensorMapEncodeTiled), and where such a load has 8-bit elements,
+    tileiras 13.4 loads its pieces one after the other, and waits for each before it asks for the next, in
+    the loop that also computes. Words are loaded ahead by a warp of their own.
+    """
+    if WORDS:
+        words = ct.load(
+            X, (batch, j, 0), (1, TILE_N, D // 2), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY
+        )
+        CACHE = ct.static_eval(ct.float8_e5m2 if E5M2 else ct.float8_e4m3fn)
+        x = ct.unpack_from_bytes(ct.pack_to_bytes(words), CACHE)
+    else:
+        x = ct.load(X, (batch, j, 0), (1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY)
+    EIGHT_BIT = ct.static_eval(x.dtype.bitwidth == 8)  # noqa: PLR2004
+    return x.reshape((TILE_N, D)).astype(ct.float16 if EIGHT_BIT else x.dtype)
+
+
+def float16_queries(q: ct.Tile, qpe: ct.Tile) -> tuple[ct.Tile, ct.Tile, ct.Tile]:
+    """Make the rows of `q` and `qpe` float16, and return by what their scores are to be multiplied then.
+
+    A row is multiplied by the power of two that takes its largest magnitude to [2^14, 2^15). That is exact,
+    and so is the conversion of bfloat16's 8 significant bits, but for elements that become denormal: they are
+    rounded to multiples of 2^-24, so they are off by less than 2^-38 of the row's largest. (A row without
+    any element of at least 2^-112 is multiplied by 2^126.)
+
+    Returns the two, and the inverse factors, float32 `[rows, 1]`.
+    """
+    largest = ct.maximum(
+        ct.max(ct.abs(q.astype(ct.float32)), 1, keepdims=True),
+        ct.max(ct.abs(qpe.astype(ct.float32)), 1, keepdims=True),
+    )  # [rows, 1]
+    # The exponent field alone. Infinite ones have the largest, and stay infinite below; NaN stays NaN.
+    exponent = ct.maximum(ct.bitcast(largest, ct.int32) >> 23, 15)
+    factor = ct.bitcast((127 + 14 + 127 - exponent) << 23, ct.float32)
+    inverse = ct.bitcast((exponent - 14) << 23, ct.float32)
+    return (
+        (q.astype(ct.float32) * factor).astype(ct.float16),
+        (qpe.astype(ct.float32) * factor).astype(ct.float16),
+        inverse,
+    )
 
 
 @ct.kernel
@@ -183,13 +254,16 @@ def mla_decoding_kernel(
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
     SMALL_TMA: ConstBool,
+    WORDS: ConstBool,
+    E5M2: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
 ) -> None:
     """Take in one part of the keys for `TILE_H` heads.
 
     PARTS is `[B, H, splits, D]` and LSE `[B, H, splits]`. Without `SPLIT` there is one part, PARTS is the
-    output, and LSE is not written. A latency of 0 leaves it to the compiler.
+    output, and LSE is not written. A latency of 0 leaves it to the compiler. `load_cache` says what `WORDS`
+    and `E5M2` are.
     """
     if DEPENDENT:
         # All that the merge may do before it waits is to take its place.
@@ -198,29 +272,36 @@ def mla_decoding_kernel(
     keys = KV.shape[1]
     latency = ct.static_eval(LATENCY or None)
 
+    SCALED = ct.static_eval(Q.dtype == ct.bfloat16 and KV.dtype != Q.dtype)
+    # Those that are scaled go through registers. From where TMA puts them for tensor cores, transposed, they
+    # are fetched element by element: with 16 heads 25000 instructions, and spills (tileiras 13.4, sm_90).
+    QUERY_TMA = ct.static_eval(SMALL_TMA and not SCALED)
     # Heads beyond the last are zeros; the stores drop them.
     q = ct.load(
-        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=SMALL_TMA
+        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
     ).reshape((TILE_H, D))
     qpe = ct.load(
-        QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=SMALL_TMA
+        QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
     ).reshape((TILE_H, R))
+    HEADROOM = ct.static_eval(P_HEADROOM if SCALED else 0.0)
+    if SCALED:
+        q, qpe, inverse = float16_queries(q, qpe)
+        # Not 0, which times the score -inf of a hidden key would be NaN.
+        factor = ct.maximum(inverse * scale_log2, SMALLEST)
+    else:
+        factor = scale_log2
     if KEYS_FIRST:
         q = ct.transpose(q)
         qpe = ct.transpose(qpe)
+        if SCALED:
+            factor = ct.transpose(factor)
     KEY_AXIS = 0 if KEYS_FIRST else 1
     row_max, row_sum, acc = start_softmax(TILE_H, D, KEY_AXIS)
     first = part * tiles_per_part
     for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
         # Zeros beyond the last key: as values they are multiplied by 0, and whatever lies there may be NaN.
-        kv = ct.load(
-            KV, (batch, j, 0), (1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=latency
-        ).reshape((TILE_N, D))
-        kpe = ct.load(
-            KPE, (batch, j, 0), (1, TILE_N, R), padding_mode=ct.PaddingMode.ZERO, latency=latency
-        ).reshape((TILE_N, R))
-        kv = kv.astype(Q.dtype)
-        kpe = kpe.astype(Q.dtype)
+        kv = load_cache(KV, batch, j, TILE_N, D, latency, WORDS, E5M2)
+        kpe = load_cache(KPE, batch, j, TILE_N, R, latency, WORDS, E5M2)
         # Masked in every tile: that is few instructions beside the rest, and a loop of its own for the last
         # tile would start to load only when the one before has ended.
         key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
@@ -232,11 +313,11 @@ def mla_decoding_kernel(
             s = ct.mma(q, ct.transpose(kv), ct.zeros((TILE_H, TILE_N), dtype=ct.float32))
             s = ct.mma(qpe, ct.transpose(kpe), s)  # [TILE_H, TILE_N]
             s = ct.where(key[None, :] < keys, s, -math.inf)
-        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, scale_log2, KEY_AXIS)
+        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, factor, KEY_AXIS, HEADROOM)
         if KEYS_FIRST:
-            acc = ct.mma(ct.transpose(kv), p.astype(Q.dtype), acc)  # [D, TILE_H]
+            acc = ct.mma(ct.transpose(kv), p.astype(q.dtype), acc)  # [D, TILE_H]
         else:
-            acc = ct.mma(p.astype(Q.dtype), kv, acc)  # [TILE_H, D]
+            acc = ct.mma(p.astype(q.dtype), kv, acc)  # [TILE_H, D]
     o, lse = finish_softmax(row_max, row_sum, acc)
     o = ct.transpose(o) if KEYS_FIRST else o
     o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D))
@@ -246,6 +327,15 @@ def mla_decoding_kernel(
 
 
 # -- launcher ---------------------------------------------------------------------------------------
+
+
+def _has_words(cache: torch.Tensor) -> bool:
+    """Return whether an 8-bit cache can be read two elements at a time: rows are not strided, and aligned."""
+    return (
+        cache.stride(-1) == 1
+        and cache.storage_offset() % 2 == 0
+        and all(stride % 2 == 0 for stride in cache.stride()[:-1])
+    )
 
 
 def mla_decoding(
@@ -334,6 +424,7 @@ def mla_decoding(
         b * head_tiles, tiles, sms // (config.num_ctas or 1), config.occupancy, config.part_cost
     )
     splits = ct.cdiv(tiles, part)
+    words = config.cache_words and kv.element_size() == 1 and _has_words(kv) and _has_words(kpe)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
     lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
@@ -343,9 +434,11 @@ def mla_decoding(
         (splits, head_tiles, b),
         with_hints(mla_decoding_kernel, config),
         (
-            *(q, qpe, kv, kpe, parts.view(b, h, splits, d), lse),
+            *(q, qpe, kv.view(torch.int16) if words else kv, kpe.view(torch.int16) if words else kpe),
+            *(parts.view(b, h, splits, d), lse),
             *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
-            *(config.keys_first, config.small_tma, splits > 1, dependent),
+            *(config.keys_first, config.small_tma, words, kv.dtype == torch.float8_e5m2),
+            *(splits > 1, dependent),
         ),
     )
     if splits > 1:
@@ -382,7 +475,9 @@ def inputs(
     """Make q, qpe, kv and kpe.
 
     `layout` "apart": each its own tensor. "joined": KV and KPE are columns of one cache `[B, N, D + 64]`
-    that is longer than N, and likewise Q and QPE: as DeepSeek's own code has them.
+    that is longer than N, and likewise Q and QPE: as DeepSeek's own code has them. "transposed": dimensions
+    of the cache are strided. "uneven": like "apart", but rows of Q and QPE are as large as 2^20 or as small
+    as 2^-20, in turn, and their first quarter is 2^20 times smaller than the rest.
     """
     if layout == "joined":
         queries = make_tensor((b, h, d + ROPE_DIM), dtype)
@@ -391,7 +486,16 @@ def inputs(
         kv, kpe = cached[..., :d], cached[..., d:]
     else:
         q, qpe = make_tensor((b, h, d), dtype), make_tensor((b, h, ROPE_DIM), dtype)
-        kv, kpe = make_tensor((b, n, d), cache_dtype), make_tensor((b, n, ROPE_DIM), cache_dtype)
+        if layout == "transposed":
+            kv, kpe = (make_tensor((b, each, n), cache_dtype).mT for each in (d, ROPE_DIM))
+        else:
+            kv, kpe = (make_tensor((b, n, each), cache_dtype) for each in (d, ROPE_DIM))
+        if layout == "uneven":
+            q[:, ::2] *= 2.0**20
+            qpe[:, ::2] *= 2.0**20
+            q[:, 1::2] *= 2.0**-20
+            qpe[:, 1::2] *= 2.0**-20
+            q[..., : d // 4] *= 2.0**-20
     return {"q": q, "qpe": qpe, "kv": kv, "kpe": kpe, "scale": scale}
 
 
@@ -445,15 +549,16 @@ def _case(
     *,
     cache_dtype: str | None = None,
     layout: str = "apart",
+    scale: float | None = None,
     speed: bool = False,
 ) -> Case:
     cache_dtype = cache_dtype or dtype
     prefix = SHORT[dtype] if cache_dtype == dtype else f"{SHORT[cache_dtype]}-{SHORT[dtype]}"
     params = {"b": b, "h": h, "n": n, "d": d, "dtype": dtype, "cache_dtype": cache_dtype}
     return Case(
-        name=f"{prefix}-{b}x{h}x{n}x{d}{'-joined' * (layout == 'joined')}",
-        # As TileGym's benchmark has it, for all: what it is makes no difference to the kernel.
-        params={**params, "scale": 1.0 / math.sqrt(d + ROPE_DIM), "layout": layout},
+        name=f"{prefix}-{b}x{h}x{n}x{d}{'' if layout == 'apart' else f'-{layout}'}",
+        # As TileGym's benchmark has it: what it is makes no difference to the kernel.
+        params={**params, "scale": scale or 1.0 / math.sqrt(d + ROPE_DIM), "layout": layout},
         speed=speed,
         min_arch="sm_90" if cache_dtype.startswith("float8") else None,
     )
@@ -498,5 +603,8 @@ SPEC = KernelSpec(
         _case("bfloat16", 2, 8, 50, 128, cache_dtype="float8_e4m3fn", layout="joined"),
         # Rows that lie apart.
         laid_out(_case("float16", 2, 12, 70, 128), "padded"),
+        # An 8-bit cache that cannot be read as words; queries that float16 does not hold as they are.
+        _case("bfloat16", 1, 8, 70, 128, cache_dtype="float8_e4m3fn", layout="transposed"),
+        _case("bfloat16", 1, 10, 70, 128, cache_dtype="float8_e5m2", layout="uneven", scale=2.0**-24),
     ],
 )

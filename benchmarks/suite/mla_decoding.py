@@ -41,8 +41,8 @@ CASES: tuple[Case, ...] = tuple(
 # What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
 # and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
 FEW_HEADS = ((32, 4, 1), (32, 4, 2), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
-FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (128, 8, 1), (32, 4, 2))
-MANY_HEADS = (
+FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 1), (64, 4, 2), (128, 8, 1), (32, 4, 2))
+MANY_HEADS: tuple[tuple[int, int, bool, int | None, int], ...] = (
     (64, 64, False, None, 8),
     (64, 32, False, None, 8),
     (64, 64, True, None, 8),
@@ -51,6 +51,16 @@ MANY_HEADS = (
     (64, 64, False, 2, 8),
     (128, 32, False, 2, 8),
     (128, 64, False, 2, 8),
+)
+MANY_HEADS_8BIT: tuple[tuple[int, int, bool, int | None, int], ...] = (
+    (64, 32, False, None, 8),
+    # Each element of the cache is written to shared memory once, but registers spill in the loop.
+    (64, 64, True, None, 8),
+    (32, 64, True, None, 8),
+    (16, 64, True, None, 8),
+    (128, 32, False, 2, 8),
+    (128, 64, False, 2, 8),
+    (64, 64, False, 2, 8),
 )
 
 
@@ -82,8 +92,9 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
                 yield replace(config, merged_parts=128)
                 yield replace(config, small_tma=False, merged_parts=128)
     else:
-        for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, latency) in product(
-            MANY_HEADS, ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2))
+        for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, ahead) in product(
+            MANY_HEADS_8BIT if eight_bit else MANY_HEADS,
+            ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2)),
         ):
             # Clusters came with the same architecture as dependent launches.
             if num_ctas is None or best.dependent_merge:
@@ -94,9 +105,11 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
                     num_ctas=num_ctas,
                     num_worker_warps=warps,
                     part_cost=part_cost,
-                    latency=latency,
+                    latency=ahead,
                     **common,
                 )
+    if eight_bit:
+        yield replace(best, cache_words=False)
     if best.dependent_merge:
         # What is it worth?
         yield replace(best, dependent_merge=False)
