@@ -67,6 +67,12 @@ def add_options(parser: pytest.Parser) -> None:
         "result must not depend on the order of the blocks.",
     )
     group.addoption(
+        "--every-input",
+        action="store_true",
+        help="Check every small case of declared kernels with every kind of input (outliers, tiny, nan ...); "
+        "by default the cases of a kernel share them.",
+    )
+    group.addoption(
         "--search",
         metavar="SECONDS",
         type=float,
@@ -213,6 +219,7 @@ def read_settings(config: pytest.Config) -> Settings:
         xdist_worker=hasattr(config, "workerinput"),
         interpretation=_interpretation(config),
         search=_search(config),
+        every_input=config.getoption("--every-input"),
     )
 
 

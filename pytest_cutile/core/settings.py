@@ -96,3 +96,5 @@ class Settings:
     """Whether and how kernels are interpreted."""
     search: SearchBudget | None = None
     """Whether and how long failing cases of declared kernels are searched for (`--search`)."""
+    every_input: bool = False
+    """Whether every small case is checked with every named input (`--every-input`), not with its share."""
