@@ -152,7 +152,8 @@ class KernelModule(pytest.Module):
             yield self._item(Gate.COMPILE, spec, case, arch, f"{label}-{arch}", _compile)
         for arch in self.engine.architectures:
             yield self._item(Gate.STATIC, spec, case, arch, f"{label}-{arch}", _static)
-        for name in ("normal", *spec.named_inputs(case)):
+        every = self.engine.settings.every_input
+        for name in ("normal", *spec.named_inputs(case, every=every)):
             suffix = label if name == "normal" else f"{label}-{name}"
             item = self._item(Gate.CORRECT, spec, case, self.engine.gpu_arch, suffix, _correct)
             item.inputs = name

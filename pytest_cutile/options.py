@@ -86,6 +86,12 @@ def add_options(parser: pytest.Parser) -> None:
         "a layout.",
     )
     group.addoption(
+        "--every-input",
+        action="store_true",
+        help="Check every small case of declared kernels with every kind of input (outliers, tiny, nan ...); "
+        "by default the cases of a kernel share them.",
+    )
+    group.addoption(
         "--search",
         metavar="SECONDS",
         type=float,
@@ -246,6 +252,7 @@ def read_settings(config: pytest.Config) -> Settings:
         search=_search(config),
         sanitize=_sanitize(config),
         sanitized=None if sanitized is None else Path(sanitized),
+        every_input=config.getoption("--every-input"),
     )
 
 

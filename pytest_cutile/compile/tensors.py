@@ -216,7 +216,24 @@ def _gpu_kernel(func: Callable[..., Any]) -> Callable[..., Any] | None:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    """Return the tensors in the arguments or results of a call.
+
+    Every torch function comes by here, so tuples, lists and dicts are walked directly, faster than by torch;
+    torch knows what else has been registered.
+    """
+    found: list[torch.Tensor] = []
+    rest = [tree]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            rest += value
+        elif isinstance(value, dict):
+            rest += value.values()
+        elif type(value) in pytree.SUPPORTED_NODES:
+            found += (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:

@@ -105,3 +105,5 @@ class Settings:
     sanitized: Path | None = None
     """In a process under compute-sanitizer, where kernels are launched and nothing is compared: the file that
     takes the tests that have run."""
+    every_input: bool = False
+    """Whether every small case is checked with every named input (`--every-input`), not with its share."""

@@ -16,6 +16,9 @@ DTYPES = (
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
 )
 """Names of dtypes, as torch spells them; tfloat32 is float32 on tensor cores."""
+SHARES = 3
+"""Cases of a kernel that share the named inputs: each with all of them took three times as long as normal
+ones alone, each with a third less than twice (735, 298 and 80 checks of four kernels, interpreted)."""
 _CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
 
 
@@ -64,8 +67,8 @@ class Case:
     seed: int | None = None
     """Seed of the inputs' values; by default it is derived from the test's id."""
     named_inputs: Sequence[str] | None = None
-    """Names of the inputs that it is checked with besides normal ones. By default all that its spec defines,
-    or none where `speed` says that it is timed, since such cases are large."""
+    """Names of the inputs that it is checked with besides normal ones. By default its share of those that its
+    spec defines, or none where `speed` says that it is timed, since such cases are large."""
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
@@ -91,8 +94,8 @@ class KernelSpec:
     (or several as `SPECS`).
 
     Cases with `speed=False`, which ought to be small, are checked for correctness several times: with normal
-    values, with each of `core.inputs.REVEALING` that is not among `undefined_inputs`, and with each of
-    `special_inputs`.
+    values, and with some of `core.inputs.REVEALING`, as far as they are not among `undefined_inputs`, and of
+    `special_inputs`. Every name is used with some case.
 
     Raises:
         SpecError: no cases, a duplicate or unusable name of a case or of inputs.
@@ -164,23 +167,36 @@ class KernelSpec:
                     f"{', '.join(REVEALING)}, and why the kernel defines no result for it"
                 )
         for case in self.cases:
-            if unknown := {*self.named_inputs(case)} - {*self.defined_inputs}:
+            if unknown := {*(case.named_inputs or ())} - {*self.defined_inputs}:
                 raise SpecError(
                     f"KernelSpec {self.name!r}: case {case.name!r}: named_inputs has {sorted(unknown)}; "
                     f"defined are {', '.join(self.defined_inputs)}"
                 )
-            for name in self.named_inputs(case):
+            for name in self.named_inputs(case, every=True):
                 if f"{case.name}-{name}" in cases:
                     raise SpecError(
                         f"KernelSpec {self.name!r}: case {case.name}-{name} has the name under which case "
                         f"{case.name} is checked with {name!r} inputs: rename it"
                     )
 
-    def named_inputs(self, case: Case) -> tuple[str, ...]:
-        """Return the names of the inputs that `case` is checked with besides normal ones."""
+    def named_inputs(self, case: Case, *, every: bool = False) -> tuple[str, ...]:
+        """Return the names of the inputs that `case` is checked with besides normal ones.
+
+        Cases share the work: of three, each has a third of `defined_inputs`, and the next three have them in
+        another order, so that a name meets other dtypes and shapes.
+
+        Args:
+            case: one of `cases`.
+            every: whether each case has all of them.
+        """
         if case.named_inputs is not None:
             return tuple(case.named_inputs)
-        return () if case.speed else self.defined_inputs
+        sharing = [each for each in self.cases if not each.speed and each.named_inputs is None]
+        if case not in sharing:
+            return ()
+        shares = 1 if every else min(SHARES, len(sharing))
+        at = sharing.index(case)
+        return self.defined_inputs[(at + at // shares) % shares :: shares]
 
     @property
     def defined_inputs(self) -> tuple[str, ...]:

@@ -84,6 +84,19 @@ def test_small_cases_are_checked_with_all_inputs_that_the_kernel_defines():
     assert declared.named_inputs(Case(name="n8", speed=False, named_inputs=())) == ()
 
 
+def test_cases_share_the_named_inputs_so_that_each_is_used_and_meets_all_of_them_in_time():
+    cases = [Case(name=f"n{n}", speed=False) for n in range(9)]
+    declared = spec(cases=[Case(name="timed"), *cases, Case(name="plain", speed=False, named_inputs=())])
+    names = [declared.named_inputs(case) for case in cases]
+    for first in (0, 3, 6):
+        assert sorted(sum(names[first : first + 3], ())) == sorted(REVEALING)
+    # Dtypes often come in turns of three: none of them may always get the same.
+    assert all({*REVEALING} == {name for share in names[at::3] for name in share} for at in range(3))
+    assert declared.named_inputs(cases[4], every=True) == REVEALING
+    two = spec(cases=cases[:2])
+    assert {*two.named_inputs(cases[0]), *two.named_inputs(cases[1])} == {*REVEALING}
+
+
 def test_inputs_are_made_with_the_named_distribution_and_changed_by_special_ones():
     def make(*, dist, layout):
         return lambda shape, dtype: (shape, dtype, dist, layout)

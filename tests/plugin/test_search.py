@@ -78,7 +78,7 @@ def found(result):
 )
 def test_planted_bugs_are_found_and_made_small(search, plant, case):
     result = search(plant)
-    result.assert_outcomes(failed=1, deselected=33)
+    result.assert_outcomes(failed=1, deselected=17)
     assert re.search(case, found(result))
     result.stdout.fnmatch_lines(["*double differs from its reference*", "*the smallest that fails*"])
 
@@ -90,7 +90,7 @@ def test_what_is_reported_can_be_pasted_and_fails_again(search, project):
     )
     project.kernel(kernel, name="double")
     result = project.run("-k", "correct and m2-n", "-m", "", gates="")
-    result.assert_outcomes(passed=1, failed=1, deselected=35)
+    result.assert_outcomes(passed=1, failed=1, deselected=19)
     result.stdout.fnmatch_lines(["*correct?m2-n*-float16-nan?*"])
 
 
@@ -100,7 +100,7 @@ def test_the_same_seed_finds_the_same(search):
 
 def test_a_right_kernel_passes_and_says_how_much_was_tried(search):
     result = search("pass", "--search", "0.5", "-rP")
-    result.assert_outcomes(passed=1, deselected=33)
+    result.assert_outcomes(passed=1, deselected=17)
     tried = re.search(r"(\d+) examples of double passed, (\d+) were refused", result.stdout.str())
     assert tried is not None
     assert int(tried[1]) > 0
@@ -109,28 +109,28 @@ def test_a_right_kernel_passes_and_says_how_much_was_tried(search):
 def test_what_the_launcher_refuses_is_no_failure(search):
     kernel = KERNEL.replace("PLANT", 'if x.shape[0] % 8: raise ValueError("m must be a multiple of 8")')
     result = search("", "--search", "0.5", "-rP", kernel=kernel)
-    result.assert_outcomes(passed=1, deselected=33)
+    result.assert_outcomes(passed=1, deselected=17)
 
 
 def test_a_search_that_could_try_nothing_is_not_measured(search):
     result = search('raise TypeError("never")', "--search", "0.2", "-rs")
-    result.assert_outcomes(skipped=1, deselected=33)
+    result.assert_outcomes(skipped=1, deselected=17)
     result.stdout.fnmatch_lines(["*not-measured (nothing-tried)*all refused: TypeError: never*"])
     search('raise TypeError("never")', "--search", "0.2", "--perf-strict").assert_outcomes(
-        failed=1, deselected=33
+        failed=1, deselected=17
     )
 
 
 def test_a_search_that_is_cut_short_says_so(search):
     slow = "import time; time.sleep(0.4); y += 1"
     result = search(slow, "--search", "2")
-    result.assert_outcomes(failed=1, deselected=33)
+    result.assert_outcomes(failed=1, deselected=17)
     result.stdout.fnmatch_lines(["*cut short: there may be a smaller one*"])
 
 
 def test_other_exceptions_are_failures_with_the_example(search):
     result = search('if x.shape[1] == 0: raise RuntimeError("invalid configuration argument")')
-    result.assert_outcomes(failed=1, deselected=33)
+    result.assert_outcomes(failed=1, deselected=17)
     result.stdout.fnmatch_lines(["*invalid configuration argument*", "*'n': 0*"])
 
 
@@ -140,7 +140,7 @@ def test_a_spec_may_say_what_may_vary(search):
         "def domain():\n    from hypothesis import strategies as st\n\n"
         '    return {"n": st.integers(3, 9).map(lambda n: 8 * n)}\n\n\nSPEC =',
     )
-    search(TAIL, "--search", "0.5", kernel=kernel).assert_outcomes(passed=1, deselected=33)
+    search(TAIL, "--search", "0.5", kernel=kernel).assert_outcomes(passed=1, deselected=17)
     assert "'n': 24" in found(search(ONE_DTYPE, kernel=kernel))
 
 
