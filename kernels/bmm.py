@@ -29,6 +29,7 @@ from kernels._gemm import (
     count_blocks,
     count_tiles,
     for_each_tile,
+    may_store_tma,
     multiply_along_k,
 )
 from kernels._launch import (
@@ -234,7 +235,7 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
         with_hints(bmm_kernel, config),
         (
             *(a, b, c, config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
-            *(config.store_tma, config.blocks_per_sm is not None),
+            *(config.store_tma and may_store_tma(c), config.blocks_per_sm is not None),
         ),
     )
     return c

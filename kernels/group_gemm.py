@@ -57,6 +57,7 @@ from kernels._gemm import (
     count_blocks,
     count_tiles,
     for_each_tile,
+    may_store_tma,
     multiply_along_k,
 )
 from kernels._launch import (
@@ -402,7 +403,7 @@ def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool
         (
             *(a, b, c, ends),
             *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
-            *(config.store_tma, use_fast_acc, config.alone),
+            *(config.store_tma and all(map(may_store_tma, c)), use_fast_acc, config.alone),
         ),
     )
 

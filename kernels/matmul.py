@@ -56,6 +56,7 @@ from kernels._gemm import (
     count_blocks,
     count_tiles,
     for_each_tile,
+    may_store_tma,
     multiply_along_k,
 )
 from kernels._launch import (
@@ -474,7 +475,11 @@ def matmul(
         (
             *(a, b, c, tuple(scale.reshape(1) for scale in scales.values())),
             *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
-            *(config.store_tma, config.blocks_per_sm is not None, use_fast_acc and a.element_size() == 1),
+            *(
+                config.store_tma and may_store_tma(c),
+                config.blocks_per_sm is not None,
+                use_fast_acc and a.element_size() == 1,
+            ),
         ),
     )
     return c

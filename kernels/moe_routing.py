@@ -124,9 +124,10 @@ def route_kernel(
         ids = ct.where(choice == k, index, ids)
         left = ct.where(expert == index, -math.inf, left)
     weights /= ct.sum(weights, 1, keepdims=True) if RENORMALIZE else total
-    # The stores drop the columns from K on, and the rows past T.
-    ct.store(Weights, (ct.bid(0), 0), weights)
-    ct.store(Ids, (ct.bid(0), 0), ids)
+    # The stores drop the columns from K on, and the rows past T; of a single column TMA would drop only whole
+    # pieces of 16 bytes (`_gemm.may_store_tma`).
+    ct.store(Weights, (ct.bid(0), 0), weights, allow_tma=TOP_K > 1)
+    ct.store(Ids, (ct.bid(0), 0), ids, allow_tma=TOP_K > 1)
 
 
 @ct.kernel

@@ -90,7 +90,7 @@ class ErrorModel:
                 + 4 A^2 + (8 u |y|)^2        the operands and a handful of approximate functions
                 + operands^2 + contract^2
         bias    = drift * P                  tensor cores truncate once per instruction
-        bound   = sigmas * sigma + 1.5 bias
+        bound   = sigmas * sigma + 1.5 bias + underflow
 
     `operands` is the noise of operands that tensor cores round, `contract` that of what a `Contract` allows
     besides; both are measured on the reference, as A is.
@@ -104,6 +104,9 @@ class ErrorModel:
     """Bias of the accumulator, in units of P."""
     drift_of_value: float = 0.0
     """Bias of the accumulator and of truncated operands, as a fraction of |y|."""
+    underflow: float = 0.0
+    """Absolute error where y is not zero: the smallest normal number of the accumulation. Below it values are
+    held to fewer bits, or are flushed to zero by exp2.approx.ftz and its like (PTX ISA)."""
 
     sigmas: float
     """Standard deviations allowed; see `sigmas_for`."""
@@ -165,4 +168,5 @@ def model_for(
         unit=accumulation.unit_roundoff,
         drift=drift,
         drift_of_value=drift_of_value,
+        underflow=math.ldexp(1.0, accumulation.min_exponent),
     )

@@ -60,6 +60,7 @@ class Bound:
             if spread is not None:
                 variance += spread.block(rows, columns).to(exact.device)
         bias = partial.mul_(1.5 * model.drift).add_(value, alpha=1.5 * model.drift_of_value / unit)
+        bias.add_(exact != 0, alpha=model.underflow)
         finite = exact.isfinite()
         return torch.where(finite, variance.sqrt_(), 0.0), torch.where(finite, bias, 0.0)
 

@@ -221,3 +221,16 @@ def test_small_outputs_get_all_their_noisy_runs():
     q, k = (torch.randn(shape, dtype=torch.float64).half() for shape in ((1, 64), (50, 64)))
     truth = run_reference(lambda q, k: torch.softmax(q @ k.T, 1) @ k, (q, k), {}, operands=FLOAT16)
     assert truth.runs == 1 + 2 * 12
+
+
+def test_what_is_below_the_normal_numbers_of_float32_may_be_lost_and_no_more():
+    exact = torch.tensor([1e-39, 1e-40, 2.0**-126, 0.0, 1.0]).double()
+
+    def check(out):
+        return check_kernel(lambda _: out.clone(), exact.float(), reference=lambda _: exact)
+
+    flushed = torch.tensor([0.0, 0.0, 2.0**-126, 0.0, 1.0])
+    assert check(flushed).worst_error <= 1
+    for wrong in ([0, 0, 2.0**-126, 1e-40, 1], [1e-37, 0, 2.0**-126, 0, 1]):
+        with pytest.raises(KernelMismatch):
+            check(torch.tensor(wrong, dtype=torch.float32))

@@ -221,3 +221,15 @@ def test_reference_applies_both_scales():
 def test_eight_bit_cases_need_hopper_and_others_do_not():
     for case in matmul.SPEC.cases:
         assert case.min_arch == ("sm_90" if "float8" in case.params["dtype"] else None)
+
+
+@pytest.mark.parametrize(("columns", "tma"), [(1, False), (8, True), (12, False), (128, True)])
+def test_tma_stores_no_column_whose_end_it_would_overwrite(columns, tma):
+    def launch():
+        matmul.matmul(
+            torch.empty(300, 64, dtype=torch.bfloat16, device="cuda"),
+            torch.empty(64, columns, dtype=torch.bfloat16, device="cuda"),
+        )
+
+    (launched,) = record_launches(launch, "sm_90")
+    assert launched.args[-3] is tma
