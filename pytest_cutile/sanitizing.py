@@ -75,10 +75,15 @@ class Sanitizing:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Fail a test that passes, if something was found in it."""
+        """Fail a test that passes, if something was found in it; show it beside the failure of others."""
         __tracebackhide__ = True
-        yield
         said = self._said.get(item.nodeid, [])
+        try:
+            yield
+        except BaseException:  # pytest's own outcomes are no Exceptions
+            if said:
+                item.add_report_section("call", "compute-sanitizer", "\n".join(said))
+            raise
         if self._unmeasured and self._engine.settings.strict and checks_kernels(item):
             said = [f"not-measured ({Reason.NO_GPU}): --sanitize: {self._unmeasured} [--perf-strict]"]
         if not said:

@@ -96,6 +96,14 @@ def test_a_finding_fails_the_test_that_caused_it(project, sanitizer):
     assert len(sanitizer.runs) == 5  # all, halves, and the halves of one
 
 
+def test_a_finding_is_shown_beside_a_wrong_result(project, sanitizer):
+    sanitizer.finds({"memcheck": {"correct[n8]": MEMCHECK}})
+    project.kernel(KERNEL.replace("return x * 2\n", "return x * 3\n", 1))
+    result = run(project, "--sanitize=memcheck")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["scale differs from*", "*Invalid __global__ write of size 4 bytes"])
+
+
 @pytest.mark.usefixtures("sanitizer")
 def test_what_is_found_in_no_test_alone_is_not_lost(project, monkeypatch):
     def find(*args):
