@@ -112,7 +112,7 @@ def _heading(cases: int, counts: Mapping[str, int]) -> str:
 
 
 def _identity(result: GateResult) -> tuple[str, ...]:
-    return result.kernel, result.case, result.arch, result.key, result.gate
+    return result.kernel, result.case, result.arch, result.gpu, result.key, result.gate
 
 
 def _ranked(results: Iterable[GateResult]) -> list[GateResult]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -57,22 +58,40 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry]) -> Merged:
     identity = next((each.identity for each in by_age if each.identity and not _changes(each, newest)), "")
     newest = replace(newest, identity=newest.identity or identity)
     joined = [entry for entry in measured if not _changes(entry, newest)]
-    runs = sorted(dict.fromkeys(run for entry in joined for run in entry.runs), key=lambda run: times[run])
+    runs = sorted(_united(joined), key=lambda run: times[run])
     entry = replace(newest, runs=tuple(runs[:MAX_RUNS]))
 
     left_out = [each for each in measured if _changes(each, newest)]
     notes = [_said(before, entry, newest)]
     if len(runs) > MAX_RUNS:
         notes.append(f"{len(runs) - MAX_RUNS} later than the first {MAX_RUNS} left out")
-    lost = dict.fromkeys(run for each in left_out for run in each.runs if each is not before)
+    lost = _united([each for each in left_out if each is not before])
     if lost:
         why = dict.fromkeys(
             text for each in left_out if each is not before for text in _changes(each, newest)
         )
         notes.append(f"{_count(len(lost))} of other conditions left out ({', '.join(why)})")
-    if before in joined and before is not None and {*before.runs} == {*entry.runs}:
+    if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
         entry = replace(before, identity=entry.identity)  # somebody else's copy of it is no news
     return Merged(entry=entry, note="; ".join(filter(None, notes)), changed=entry != before)
+
+
+def _united(entries: Iterable[Entry]) -> list[Run]:
+    """Return the runs of all entries, each as often as the entry has it that has it most often.
+
+    Files that were copied from each other share runs. Two runs of one entry are two, even if they look the
+    same: they have their session's time, and figures that were rounded.
+    """
+    runs: list[Run] = []
+    taken: Counter[Run] = Counter()
+    for entry in entries:
+        here: Counter[Run] = Counter()
+        for run in entry.runs:
+            here[run] += 1
+            if here[run] > taken[run]:
+                taken[run] += 1
+                runs.append(run)
+    return runs
 
 
 def _said(before: Entry | None, entry: Entry, newest: Entry) -> str:
@@ -84,7 +103,7 @@ def _said(before: Entry | None, entry: Entry, newest: Entry) -> str:
     changes = _changes(before, newest)
     if changes:
         return f"{_count(now)} in place of {len(before.runs)} older ones ({', '.join(changes)})"
-    added = len({*entry.runs} - {*before.runs})
+    added = (Counter(entry.runs) - Counter(before.runs)).total()
     return f"+{_count(added)}, {now} now" if added else ""
 
 

@@ -52,6 +52,13 @@ def test_a_regression_has_every_figure():
     ]
 
 
+def test_a_gpu_that_passed_has_not_failed_with_another_one_of_its_architecture():
+    slow = result(**SLOWER, gpu="NVIDIA H200")
+    text = markdown_summary([slow, result(gpu="NVIDIA H100 80GB HBM3")], [slow])
+    assert text.startswith("## cuTile kernels: 1 of 2 cases failed\n")
+    assert [row["GPU"] for row in rows(text, "### Failed")] == ["`NVIDIA H200`"]
+
+
 def test_sections_come_in_the_order_of_what_matters():
     found = {
         "slow": result(**SLOWER),

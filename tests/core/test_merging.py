@@ -67,6 +67,22 @@ def test_two_runs_of_one_session_are_both_kept():
     assert len(merge(entry(run(1, 40.0)), entry(run(1, 41.0))).entry.runs) == 2
 
 
+def test_runs_of_one_session_that_read_the_same_are_several():
+    session = [run(1), run(1), run(1, 40.1)]
+    assert len(merge(None, entry(*session)).entry.runs) == 3
+    merged = merge(entry(*session), entry(*session, run(2), run(2)), entry(run(2), run(2)))
+    assert [(each.at[8:10], each.median_us) for each in merged.entry.runs] == [
+        ("01", 40.0),
+        ("01", 40.0),
+        ("01", 40.1),
+        ("02", 40.0),
+        ("02", 40.0),
+    ]
+    assert merged.note == "+2 runs, 5 now"
+    fewer = merge(entry(run(1)), entry(run(1), run(1)))
+    assert (len(fewer.entry.runs), fewer.note, fewer.changed) == (2, "+1 run, 2 now", True)
+
+
 def test_times_are_compared_as_times():
     zulu = Run(at="2026-11-01T09:00:00Z", session="s", gpu_uuid="GPU-2", median_us=40.0, spread=0.004)
     far = Run(at="2026-11-01T12:00:00+05:00", session="t", gpu_uuid="GPU-3", median_us=40.0, spread=0.004)
