@@ -92,9 +92,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.kernels or settings.asked:
         _choose_gpu(config)
     config.stash[PROGRESS] = Progress(config)
-    elsewhere = any("ssh=" in str(spec) for spec in config.getoption("tx", None) or ())
+    specs = [str(spec) for spec in config.getoption("tx", None) or ()]
+    elsewhere = any("ssh=" in spec or "chdir=" in spec for spec in specs)  # another GPU, another checkout
     if settings.own_option and not settings.xdist_worker and not elsewhere:
         _ = engine_of(config).architectures  # a wrong --arch is a usage error before anything is collected
+    if settings.baseline_revision and not settings.xdist_worker and not elsewhere:
+        _ = engine_of(config).duet  # likewise; workers of this machine could only fail
     with_benchmark = config.pluginmanager.hasplugin("benchmark")
     config.pluginmanager.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
     results = Results(xdist_worker=settings.xdist_worker)
@@ -241,9 +244,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             gates=frozenset(Gate) if settings.changed_only else {Gate.SPEED},
             start_at=start_at,
         )
-    except (BaselineError, RevisionError) as error:
+    except (BaselineError, RevisionError, pytest.UsageError) as error:
         if worker:  # an error here would be the worker's end: let the gate say it
             return
+        if isinstance(error, pytest.UsageError):
+            raise
         option = (
             "--changed-only" if settings.changed_only else f"--perf-baseline git:{settings.baseline_revision}"
         )

@@ -12,6 +12,10 @@ from typing import IO
 _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """What git sets for its hooks; it is about the repository of the hook."""
 
+_COPIES = (":(exclude,glob)**/pytest/**", ":(exclude,glob)**/_pytest/**")
+"""What pytest-xdist copies into the folder of a worker on another machine: its own pytest, which git lists
+as untracked. It is nothing that the project's kernels could have changed by."""
+
 
 class RevisionError(Exception):
     """A git revision cannot be used; the message says what is wrong and what to do."""
@@ -58,14 +62,18 @@ class Repository:
         paths = [".", f":(exclude){but.relative_to(self.top)}"] if but is not None else ["."]
         try:
             tracked = _git(self.top, "status", "--porcelain", "--untracked-files=no", "--", *paths)
-            return bool(tracked or _git(self.top, "ls-files", "--others", "--exclude-standard", "--", "*.py"))
+            return bool(
+                tracked or _git(self.top, "ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
+            )
         except subprocess.CalledProcessError as error:
             raise RevisionError(f"git cannot tell the state of {self.top}: {_said(error)}") from error
 
     def files(self) -> list[Path]:
         """Return the files of the working tree that git tracks or would add: none that it ignores."""
         try:
-            listed = _git(self.top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+            listed = _git(self.top, "ls-files", "-z", "--cached")
+            others = ("ls-files", "-z", "--others", "--exclude-standard", "--", ".", *_COPIES)
+            listed += f"\0{_git(self.top, *others)}"
         except subprocess.CalledProcessError as error:
             raise RevisionError(f"git cannot list the files of {self.top}: {_said(error)}") from error
         return [self.top / name for name in listed.split("\0") if name]

@@ -1,6 +1,11 @@
 """Under pytest-xdist results reach the summary, and a slower kernel fails as it does serially."""
 
+import json
+import shutil
+
 import pytest
+
+from tests.plugin.test_duet import git
 
 pytest.importorskip("xdist")
 
@@ -60,6 +65,34 @@ def test_a_wrong_architecture_is_one_usage_error(project):
     result.stderr.fnmatch_lines(["*'nowhere' names no GPU architecture*"])
 
 
+def test_a_revision_that_is_none_is_one_usage_error(project):
+    git(project, "init", "-q")
+    result = project.pytester.runpytest_subprocess("-n", "2", "--perf-baseline=git:nowhere")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*git:nowhere: git finds no commit 'nowhere'*"])
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_a_checkout_elsewhere_records_its_clean_commit(project):
+    """As on another machine, pytest-xdist copies its pytest into the worker's folder."""
+    (project.path / ".gitignore").write_text("times.json\n__pycache__\n.pytest_cache\n")
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "base")
+    elsewhere = project.path.parent / f"{project.path.name}-elsewhere"
+    shutil.copytree(project.path, elsewhere)
+    options = ("-m", "cutile_speed", "--dist", "each", "-p", "no:benchmark", "--update-baselines")
+    tx = ("--tx", f"popen//chdir={elsewhere}")
+    result = project.pytester.runpytest_subprocess(*options, *tx)
+    result.assert_outcomes(passed=1)
+    assert (elsewhere / "_pytest").exists()
+    assert not project.baseline.exists()
+    recorded = json.loads((elsewhere / project.baseline.relative_to(project.path)).read_text())
+    (entry,) = recorded["entries"].values()
+    assert entry["provenance"]["commit"]
+    assert not entry["provenance"]["commit"].endswith("+")
+
+
 FLEET = """
 import os
 
@@ -105,3 +138,17 @@ def test_workers_choose_a_gpu_only_where_kernels_are_gated(project, test, option
     project.pytester.makepyfile(test_mine=test)
     project.pytester.runpytest_subprocess("-n", "1", "-p", "no:benchmark", "test_mine.py", *options)
     assert (project.path / "chosen").exists() is chosen
+
+
+def test_a_revision_that_another_checkout_lacks_fails_its_tests(project):
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "base")
+    elsewhere = project.path.parent / f"{project.path.name}-elsewhere"
+    shutil.copytree(project.path, elsewhere)
+    git(project, "branch", "newer")
+    options = ("-m", "cutile_speed", "-p", "no:benchmark", "--perf-baseline=git:newer", "--dist", "each")
+    result = project.pytester.runpytest_subprocess(*options, "--tx", f"popen//chdir={elsewhere}")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*git finds no commit 'newer' in *-elsewhere*"])
