@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pytest_cutile.core.baselines import Entry
@@ -23,6 +23,7 @@ from pytest_cutile.core.speed_rule import (
     pooled_noise,
     reference_of,
     slope_of,
+    slope_variance,
 )
 from pytest_cutile.core.timing import Device, Measurement, bound_of
 
@@ -45,6 +46,10 @@ class Comparison(ABC):
     @abstractmethod
     def estimate(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference that these measurements, one per process, show."""
+
+    def as_timed(self) -> Comparison:
+        """Return the same without a control: what disturbs a GPU may slow the control more than the case."""
+        return self
 
     def change(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> float:
         """Return the relative change of the time per launch: +0.05 is 5 % slower."""
@@ -74,11 +79,21 @@ class StoredComparison(Comparison):
     """How much of its control's movement the case follows; 0 where the controls cannot be compared."""
     other_board: bool
     """Whether none of the runs is of the board at hand."""
+    plain: Reference
+    """The reference of the times as they were measured, with no control followed."""
+    control_level: float = 0.0
+    """Mean logarithm of the control's time in the stored runs."""
+    slope_variance: float = 0.0
+    """Variance of `slope`."""
 
     @property
     def baseline_us(self) -> float:  # type: ignore[override]
         """The median of the stored runs."""
         return self.entry.median_us
+
+    def as_timed(self) -> StoredComparison:
+        """Return the comparison of times as they were measured."""
+        return replace(self, slope=0.0, slope_variance=0.0, reference=self.plain)
 
     def level(self, measurement: Measurement) -> float:
         """Return the logarithm of the fastest time, less what the control explains of it."""
@@ -89,14 +104,22 @@ class StoredComparison(Comparison):
 
     def estimate(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference from the stored runs."""
-        return Estimate.of([self.level(each) for each in measurements], self.reference, weather)
+        pairs = [each.beside_control(self.slope) for each in measurements]
+        return self._estimate(pairs, weather)
+
+    def _estimate(self, pairs: Sequence[tuple[float, float | None]], weather: Weather) -> Estimate:
+        """Return the difference by the times of case and control, one pair for each process."""
+        moved = [math.log(us) - self.control_level for _, us in pairs if us] if self.slope_variance else []
+        of_control = self.slope_variance * (sum(moved) / len(moved)) ** 2 if moved else 0.0
+        levels = [self._level(us, control_us) for us, control_us in pairs]
+        return Estimate.of(levels, self.reference, weather, of_control=of_control)
 
     def estimate_of_times(
         self, times_us: Sequence[float], screened: Measurement, weather: Weather = UNKNOWN_WEATHER
     ) -> Estimate:
         """Return the difference of times that no control took turns with: that of the screening stands in."""
         _, control_us = screened.beside_control(self.slope)
-        return Estimate.of([self._level(us, control_us) for us in times_us], self.reference, weather)
+        return self._estimate([(us, control_us) for us in times_us], weather)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +215,15 @@ class StoredRuns:
         bound = bound_of(entry.work, self._platform)
         # Of two controls, or versions of one, nobody knows how they compare.
         slope = self._slope(entry, bound) if control and control == entry.control else 0.0
-        history = [run.level(slope) for run in entry.runs]
+        noise = self.noise(bound)
+        controls = [math.log(run.control_us) for run in entry.runs if run.control_us] if slope else []
         return StoredComparison(
             rule=self._rule,
             entry=entry,
-            reference=reference_of(history, self.noise(bound), device.uuid),
+            reference=reference_of([run.level(slope) for run in entry.runs], noise, device.uuid),
             slope=slope,
             other_board=device.uuid not in {run.gpu_uuid for run in entry.runs},
+            plain=reference_of([run.level(0.0) for run in entry.runs], noise, device.uuid),
+            control_level=sum(controls) / len(controls) if controls else 0.0,
+            slope_variance=slope_variance(controls) if controls else 0.0,
         )

@@ -63,7 +63,8 @@ class Repository:
         try:
             tracked = _git(self.top, "status", "--porcelain", "--untracked-files=no", "--", *paths)
             return bool(
-                tracked or _git(self.top, "ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
+                tracked
+                or _git(self.top, "ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
             )
         except subprocess.CalledProcessError as error:
             raise RevisionError(f"git cannot tell the state of {self.top}: {_said(error)}") from error

@@ -91,6 +91,8 @@ ASSUMED_DOF = 20.0
 SLOPE_WEIGHT = 3e-4
 """Sum of squared movements of a control from which a case's own slope counts more than the assumed one: the
 variance of runs that scatter by 0.5 %, over that of slopes that differ by 0.3 from case to case."""
+SLOPE_SCATTER = 0.005
+"""Standard deviation of runs that `SLOPE_WEIGHT` takes for granted."""
 STEEPEST = 1.2
 """Largest slope that is believed."""
 CASE_DOF = 4.0
@@ -162,6 +164,12 @@ def slope_of(pairs: Sequence[tuple[float, float]], assumed: float) -> float:
     together = sum((control - controls) * (case - cases) for control, case in pairs)
     slope = (SLOPE_WEIGHT * assumed + together) / (SLOPE_WEIGHT + moved)
     return min(max(slope, 0.0), STEEPEST)
+
+
+def slope_variance(controls: Sequence[float]) -> float:
+    """Return the variance of a case's slope, by the logarithms of its control's times in the stored runs."""
+    mean = sum(controls) / len(controls)
+    return SLOPE_SCATTER**2 / (SLOPE_WEIGHT + sum((control - mean) ** 2 for control in controls))
 
 
 def _by_session(history: Sequence[Level]) -> list[list[float]]:
@@ -299,14 +307,28 @@ class Estimate:
 
     @classmethod
     def of(
-        cls, levels: Sequence[float], reference: Reference, weather: Weather = UNKNOWN_WEATHER
+        cls,
+        levels: Sequence[float],
+        reference: Reference,
+        weather: Weather = UNKNOWN_WEATHER,
+        *,
+        of_control: float = 0.0,
     ) -> Estimate:
-        """Return the estimate of `levels`, one per process, at least one."""
+        """Return the estimate of `levels`, one per process, at least one.
+
+        Args:
+            levels: What was measured.
+            reference: What it is held against.
+            weather: What the cases of its class share.
+            of_control: Variance of what was taken off for the movement of the control.
+        """
         n = len(levels)
         # What this case scatters now counts, too: a kernel that is noisier than others is no regression.
         process_dof = reference.dof + n - 1
         of_process = (reference.squares + sum_of_squares(levels)) / process_dof / n
         of_session = reference.variance + reference.between * weather.between + weather.unseen
+        # What is assumed between sessions and boards has the usual movements of their controls in it.
+        of_session += max(of_control - reference.between, 0.0)
         variance = of_process + of_session
         # Welch and Satterthwaite: how well a sum of variances is known.
         dof = variance**2 / (of_process**2 / process_dof + of_session**2 / weather.dof)

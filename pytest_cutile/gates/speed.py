@@ -196,10 +196,11 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     if comparison is not None:
         change = comparison.change([measurement])
         judgement = Judgement(reason=Reason.WITHIN_MARGIN, change=change)
-        if comparison.is_faster(measurement):
-            detail = _beaten(case.key, comparison)
+        held = comparison.as_timed() if measurement.problems else comparison
+        if comparison.is_faster(measurement) and held.is_faster(measurement):
+            detail = _beaten(case.key, comparison) or _seen(case.key, measurement)
             judgement = Judgement(reason=Reason.FASTER, change=change, detail=detail)
-        elif comparison.is_suspect(measurement):
+        elif comparison.is_suspect(measurement) or held.is_suspect(measurement):
             judgement = Judgement(
                 reason=Reason.UNCONFIRMED,
                 change=change,
@@ -213,6 +214,12 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     if not is_open:
         outcome.failure = strict_failure(engine, case.key, judgement)
     return outcome
+
+
+def _seen(key: str, measurement: Measurement) -> str:
+    """Say what made a measurement doubtful."""
+    seen = "; ".join(measurement.problems)
+    return f"{key} is faster although on the GPU was seen: {seen}" if seen else ""
 
 
 def _beaten(key: str, comparison: Comparison) -> str:

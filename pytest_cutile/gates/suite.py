@@ -213,7 +213,7 @@ class SpeedSuite:
             comparison = each.comparison
             if each.records:
                 live.append(each)
-            elif comparison is None or not comparison.is_suspect(each.first, self._today(each)):
+            elif comparison is None or not self._is_suspect(comparison, each):
                 self._finish(each, Reason.WITHIN_MARGIN)  # slow as all others are today
             else:
                 self._confirm_beside_what_was_recorded(each, environment)
@@ -244,6 +244,15 @@ class SpeedSuite:
                 each.outcome = each.decided
                 each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
         self.open.clear()
+
+    def _is_suspect(self, comparison: Comparison, each: OpenCase) -> bool:
+        """Say whether a screened case could be slower by the margin, given what its class shares.
+
+        What was measured on a busy GPU, or a slow one, is explained neither by its control nor by others.
+        """
+        if comparison.is_suspect(each.first, self._today(each)):
+            return True
+        return bool(each.first.problems) and comparison.as_timed().is_suspect(each.first)
 
     def _confirm_beside_what_was_recorded(self, each: OpenCase, environment: Mapping[str, str]) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
@@ -302,6 +311,11 @@ class SpeedSuite:
     def _clear(self, each: OpenCase) -> None:
         """Say that a case is not slower, unless both it and the kernel of then are slower than recorded."""
         change = self._both_slower(each)
+        if change is None and self._explained_by_a_disturbance(each):
+            seen = "; ".join(each.problems)
+            detail = f"{each.case.key}: only its control speaks for it, and on the GPU was seen: {seen}; "
+            self._finish(each, Reason.DISTURBED, f"{detail}run it again")
+            return
         if change is None:
             self._finish(each, Reason.WITHIN_MARGIN)
             return
@@ -311,6 +325,17 @@ class SpeedSuite:
             "track, the GPU)"
         )
         each.close(Judgement(reason=Reason.ENVIRONMENT, change=change, detail=detail))
+
+    def _explained_by_a_disturbance(self, each: OpenCase) -> bool:
+        """Say whether its times alone would not have cleared a case, on a GPU that was disturbed.
+
+        Two kernels that take turns are disturbed alike.
+        """
+        comparison = each.decides
+        if not isinstance(comparison, StoredComparison) or not any(found.problems for found in each.again):
+            return False
+        timed = comparison.as_timed().estimate(each.again)
+        return timed.decide(comparison.rule, self.family) is not Decision.CLEAR
 
     def _both_slower(self, each: OpenCase) -> float | None:
         """Return the change against the stored runs if it, and that of the kernel of then, are beyond chance.
@@ -374,7 +399,11 @@ class SpeedSuite:
             detail += f" (its baseline has {sessions} session{'s' if sessions > 1 else ''}; record more)"
         if each.stored_commit and not self._engine.has_commit(each.stored_commit):
             detail += f"; git lacks {each.stored_commit}, whose kernel could tell: git fetch --unshallow"
-        self._finish(each, Reason.NOISY, detail)
+        seen = "; ".join(dict.fromkeys(text for found in each.again for text in found.problems))
+        if seen:
+            self._finish(each, Reason.DISTURBED, f"{detail}; on the GPU was seen: {seen}; run it again")
+        else:
+            self._finish(each, Reason.NOISY, detail)
 
     # -- recording ------------------------------------------------------------------------------------
 

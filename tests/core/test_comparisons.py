@@ -102,6 +102,23 @@ def test_a_control_that_some_runs_lack_is_not_followed():
     assert comparison.change([measured((40.0, 50.0), work=DENSE)]) == pytest.approx(0.0, abs=1e-9)
 
 
+def test_what_a_control_that_moved_explains_is_known_less_well():
+    comparison = stored(stored_entry(DENSE))
+    errors = [
+        comparison.estimate([measured((40.0, control_us), work=DENSE)]).error
+        for control_us in (100.0, 100.2, 103.0, 110.0)
+    ]
+    assert errors[0] == errors[1]  # such movements are in what is assumed of sessions
+    assert errors[1] < errors[2] < errors[3]
+    assert errors[3] > 0.02  # slopes differ by 0.3 from case to case
+    runs = tuple(
+        replace(run(40.0 * (control / 100) ** 0.8, control_us=control, session=f"s{n}"), gpu_uuid=board)
+        for n, (control, board) in enumerate([(100.0, "GPU-1"), (110.0, "GPU-2")] * 3)
+    )
+    learnt = stored(replace(stored_entry(DENSE), runs=runs))
+    assert learnt.estimate([measured((40.0, 110.0), work=DENSE)]).error < 0.75 * errors[3]
+
+
 @pytest.mark.parametrize(("device", "other"), [(HERE, False), (THERE, True)])
 def test_another_board_is_noticed(device, other):
     comparison = stored(stored_entry(), device=device)

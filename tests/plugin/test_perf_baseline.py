@@ -208,6 +208,45 @@ def test_what_is_seen_on_the_gpu_makes_a_slower_case_doubtful(project):
     project.run("--perf-strict").assert_outcomes(passed=1, failed=1, deselected=2)
 
 
+@pytest.mark.parametrize(
+    ("us", "partner", "problem"),
+    [
+        (40.54, 50.6, "1 other process on the GPU"),
+        (42.4, 55.0, "1 other process on the GPU"),
+        (60.0, 98.0, "its clock is held at 1000 of 1980 MHz"),
+    ],
+)
+def test_a_disturbed_control_explains_nothing(project, us, partner, problem):
+    project.times(40.0, control=True)
+    project.run("--update-baselines")
+    project.times(us, control=True, partner=partner, problems=[problem])
+    result = project.run("--perf-strict")
+    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["scale *inconclusive"])
+    result.stdout.fnmatch_lines([f"inconclusive: scale*on the GPU was seen: {problem}; run it again"])
+
+
+def test_a_control_that_moved_explains_if_nothing_was_seen(project):
+    project.times(40.0, control=True)
+    project.run("--update-baselines")
+    project.times(40.54, control=True, partner=50.6)
+    project.run("--perf-strict").assert_outcomes(passed=2, deselected=2)
+
+
+@pytest.mark.parametrize(
+    ("us", "partner", "verdict"), [(40.0, 60.0, "pass"), (36.0, 50.0, "improvement"), (40.0, 50.0, "pass")]
+)
+def test_on_a_disturbed_gpu_a_case_is_as_fast_as_it_was_timed(project, us, partner, verdict):
+    project.times(40.0, control=True)
+    project.run("--update-baselines")
+    project.times(us, control=True, partner=partner, problems=["1 other process on the GPU"])
+    result = project.run("--perf-strict")
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines([f"scale *{verdict}"])
+    said = "scale[n8] is faster although on the GPU was seen: 1 other process on the GPU"
+    assert (said in result.stdout.str()) == (verdict == "improvement")
+
+
 def test_a_timer_that_crashes_is_no_pass(project):
     project.times("crash")
     result = project.run()
