@@ -16,6 +16,7 @@ from _pytest.runner import CallInfo, runtestprotocol
 from pytest_cutile.reports import PROPERTY
 
 if TYPE_CHECKING:
+    from pytest_cutile.gates.screenings import Screenings
     from pytest_cutile.gates.suite import MeasureAgain, OpenCase, SpeedSuite
 
 
@@ -40,6 +41,7 @@ class HeldReports:
         suite: Callable[[], SpeedSuite],
         existing: Callable[[], SpeedSuite | None],
         measure_again: MeasureAgain,
+        screenings: Screenings | None = None,
     ) -> None:
         """Hold back reports.
 
@@ -47,10 +49,12 @@ class HeldReports:
             suite: returns the cases of the run; called when a test measures speed, not before.
             existing: returns them if they are there already.
             measure_again: measures open cases in a fresh process.
+            screenings: what the workers of the run tell each other.
         """
         self._suite = suite
         self._existing = existing
         self._measure_again = measure_again
+        self._screenings = screenings
         self._held: list[_Held] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -79,7 +83,11 @@ class HeldReports:
             return result
         finally:
             suite = self._existing()
+            if self._screenings is not None:
+                self._screenings.publish([*suite.screened.values()] if suite is not None else [])
             if suite is not None:
+                if self._screenings is not None:
+                    suite.of_others = self._screenings.others
                 opened = list(suite.open)
                 for held in self._held:
                     for each in held.opened:

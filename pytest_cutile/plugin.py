@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -39,7 +41,9 @@ STARTED: pytest.StashKey[bool] = pytest.StashKey()
 MEASURING: pytest.StashKey[int] = pytest.StashKey()
 UNTOUCHED: pytest.StashKey[int] = pytest.StashKey()
 INTERPRETING: pytest.StashKey[Interpreting] = pytest.StashKey()
-_STALE = "cutile_stale"
+SCREENINGS: pytest.StashKey[str] = pytest.StashKey()
+_REMARKS = "cutile_remarks"
+_SCREENINGS = "cutile_screenings"
 _UNTOUCHED = "cutile_untouched"
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
 
@@ -149,11 +153,30 @@ def _hold_open_tests(config: pytest.Config) -> None:
 
         return FreshProcess(config)(cases, revision)
 
-    config.pluginmanager.register(HeldReports(suite, existing, measure_again), "cutile-held-reports")
+    folder = getattr(config, "workerinput", {}).get(_SCREENINGS)
+    screenings = None
+    if folder is not None:
+        from pytest_cutile.gates.screenings import Screenings
+
+        screenings = Screenings(Path(folder), config.workerinput["workerid"])  # type: ignore[attr-defined]
+    held = HeldReports(suite, existing, measure_again, screenings)
+    config.pluginmanager.register(held, "cutile-held-reports")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give the workers on this machine a folder to tell each other in how fast their cases are."""
+    if node.gateway.spec.popen and not node.gateway.spec.chdir:
+        stash = node.config.stash
+        if SCREENINGS not in stash:
+            stash[SCREENINGS] = tempfile.mkdtemp(prefix="pytest-cutile-")
+        node.workerinput[_SCREENINGS] = stash[SCREENINGS]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what still compiles, and leave the run."""
+    if SCREENINGS in config.stash:
+        shutil.rmtree(config.stash[SCREENINGS], ignore_errors=True)
     if config.stash.get(_OWN_RUN, False):
         os.environ.pop(RUN_VARIABLE, None)
     engine = config.stash.get(ENGINE, None)
@@ -275,9 +298,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     engine = config.stash.get(ENGINE, None)
     untouched = max(config.stash.get(UNTOUCHED, 0), engine.untouched_tests if engine is not None else 0)
+    if engine is not None:
+        _results(config).remarks += engine.suite.remarks
     if hasattr(config, "workeroutput"):
         config.workeroutput[_UNTOUCHED] = untouched
-        config.workeroutput[_STALE] = _results(config).stale
+        config.workeroutput[_REMARKS] = _results(config).remarks
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and untouched:
         session.exitstatus = pytest.ExitCode.OK
     if SUMMARY_FILE in config.stash:
@@ -286,10 +311,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take along what a worker of pytest-xdist left out, and what it found stale."""
+    """Take along what a worker of pytest-xdist left out, and what it remarked."""
     del error
-    stale = _results(node.config).stale
-    stale += [line for line in getattr(node, "workeroutput", {}).get(_STALE, []) if line not in stale]
+    remarks = _results(node.config).remarks
+    remarks += [line for line in getattr(node, "workeroutput", {}).get(_REMARKS, []) if line not in remarks]
     untouched = getattr(node, "workeroutput", {}).get(_UNTOUCHED, 0)
     node.config.stash[UNTOUCHED] = max(untouched, node.config.stash.get(UNTOUCHED, 0))
 
@@ -343,7 +368,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not engine.bad_declarations and engine.declared and settings.measured_again is None:
         from pytest_cutile.collection import stale_entries
 
-        _results(config).stale = stale_entries(engine)
+        _results(config).remarks = stale_entries(engine)
     if not engine.declared and not engine.bad_declarations:
         raise pytest.UsageError(
             f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "

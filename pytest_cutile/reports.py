@@ -59,8 +59,8 @@ class Results:
         self.all: list[GateResult] = []
         self.failed: list[GateResult] = []
         self.other_failures = 0
-        self.stale: list[str] = []
-        """Lines about baselines of which no case is left."""
+        self.remarks: list[str] = []
+        """Lines about baselines of which no case is left, and about what the cases of a class share today."""
         self._xdist_worker = xdist_worker
 
     @pytest.hookimpl(tryfirst=True)

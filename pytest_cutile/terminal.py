@@ -106,7 +106,7 @@ class TerminalSummary:
         terminalreporter.section("cuTile kernels")
         for line in lines:
             terminalreporter.write_line(line.text, **_markup(line))
-        for text in self._results.stale:
+        for text in self._results.remarks:
             terminalreporter.write_line(text, yellow=True)
 
     def _print_strength(self, terminalreporter: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
 
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.baselines import Entry, environment_changes
@@ -26,6 +26,10 @@ from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.measuring import Unmeasured
 from pytest_cutile.gates.recording import Note, Recording, record
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, strict_failure
+
+SPEAKERS = 2
+"""Cases of a class that is slower as a whole, yet may be so by the weather, that are measured beside their
+kernels of then, to tell for all."""
 
 Measured: TypeAlias = Mapping[str, "Measurement | Unmeasured"]
 
@@ -145,6 +149,12 @@ class SpeedSuite:
         """Tests of the run that measure speed: each of them may fail by chance."""
         self.open: list[OpenCase] = []
         """What is not decided yet."""
+        self.screened: dict[str, dict[str, Any]] = {}
+        """What was screened against stored runs, by key, in plain built-in types for other workers."""
+        self.of_others: Callable[[], Sequence[dict[str, Any]]] = tuple
+        """Returns what other workers have screened; waits for them."""
+        self.remarks: list[str] = []
+        """What was taken off the cases of a class, for people."""
 
     def add(
         self,
@@ -163,6 +173,13 @@ class SpeedSuite:
             level = comparison.level(measurement)
             self._screened[measurement.bound].append((level, comparison.reference))
             self._other_board[measurement.bound] |= comparison.other_board
+            self.screened[case.key] = {
+                "key": case.key,
+                "bound": measurement.bound,
+                "board": measurement.device.uuid,
+                "level": level,
+                "reference": asdict(comparison.reference),
+            }
         if is_open:
             self.open.append(
                 OpenCase(
@@ -197,6 +214,15 @@ class SpeedSuite:
             self._screened[bound], noise, self._engine.settings.rule, other_board=self._other_board[bound]
         )
 
+    def _hear_others(self) -> None:
+        """Take along what other workers have screened on the same GPU, if anything of it matters."""
+        if not any(isinstance(each.comparison, StoredComparison) for each in self.open):
+            return
+        board = self._engine.timer.device.uuid
+        for told in self.of_others():
+            if told["board"] == board and told["key"] not in self.screened:
+                self._screened[told["bound"]].append((told["level"], Reference(**told["reference"])))
+
     def _today(self, each: OpenCase) -> Weather:
         """Return the weather of a case's class."""
         return self._weather.get(each.first.bound, UNKNOWN_WEATHER)
@@ -205,20 +231,42 @@ class SpeedSuite:
 
     def settle(self, measure_again: MeasureAgain) -> None:
         """Decide every open case, measuring again as often as it takes; every one then has an outcome."""
-        rule = self._engine.settings.rule
+        self._hear_others()
         self._weather = {bound: self._weather_of(bound) for bound in self._screened}
         environment = dict(self._engine.timer.environment())
         live: list[OpenCase] = []
+        as_others: dict[str, list[OpenCase]] = defaultdict(list)
         for each in self.open:
             comparison = each.comparison
             if each.records:
                 live.append(each)
-            elif comparison is None or not self._is_suspect(comparison, each):
-                self._finish(each, Reason.WITHIN_MARGIN)  # slow as all others are today
-            else:
+            elif comparison is not None and self._is_suspect(comparison, each):
                 self._confirm_beside_what_was_recorded(each, environment)
                 live.append(each)
-        self._suspects = len(live)
+            else:  # slow as all others are today
+                as_others[each.first.bound].append(each)
+        speakers = {bound: self._speakers(bound, cases, environment) for bound, cases in as_others.items()}
+        self._confirm([*live, *(each for chosen in speakers.values() for each in chosen)], measure_again)
+        doubted: list[OpenCase] = []
+        for bound, cases in as_others.items():
+            if not self._is_weather(bound, cases, speakers[bound]):
+                doubted += [each for each in cases if each.outcome is None]
+        for each in doubted:
+            self._confirm_beside_what_was_recorded(each, environment)
+        self._confirm(doubted, measure_again)
+        self.remarks += filter(
+            None, (self._removed(bound, speakers.get(bound, [])) for bound in self._weather)
+        )
+        if self._engine.settings.update_baselines:
+            self._record()
+        for each in self.open:
+            self._say(each, environment)
+        self.open.clear()
+
+    def _confirm(self, live: list[OpenCase], measure_again: MeasureAgain) -> None:
+        """Measure cases in fresh processes until they are decided."""
+        rule = self._engine.settings.rule
+        self._suspects += len(live)
         last = rule.runs_per_session - 1 if self._engine.settings.update_baselines else rule.looks[-1]
         for number in range(1, last + 1):
             if not live:
@@ -231,11 +279,70 @@ class SpeedSuite:
             live = [each for each in live if self._take(each, measured)]
         for each in live:
             self._finish_recorded(each) if each.records else self._undecided(each)
-        if self._engine.settings.update_baselines:
-            self._record()
-        for each in self.open:
-            self._say(each, environment)
-        self.open.clear()
+
+    def _speakers(
+        self, bound: str, cases: Sequence[OpenCase], environment: Mapping[str, str]
+    ) -> list[OpenCase]:
+        """Choose those of a class that is slower as a whole who tell whether that is the weather.
+
+        They are nearest to what the class shares, and have a kernel of then to be measured beside.
+        """
+        weather = self._weather.get(bound, UNKNOWN_WEATHER)
+        if weather.removed <= self._engine.settings.rule.least:
+            return []
+        chosen: list[OpenCase] = []
+        compared = [(each.comparison, each) for each in cases if each.comparison is not None]
+        for _, each in sorted(
+            compared, key=lambda pair: abs(pair[0].estimate([pair[1].first], weather).difference)
+        ):
+            self._confirm_beside_what_was_recorded(each, environment)
+            chosen += [each] if each.beside is not None else []
+            if len(chosen) == SPEAKERS:
+                break
+        return chosen
+
+    def _is_weather(self, bound: str, cases: Sequence[OpenCase], speakers: Sequence[OpenCase]) -> bool:
+        """Finish the cases that are as slow as all of their class; return False if that is not explained."""
+        heard = [each.judgement.reason for each in speakers if each.beside is not None]
+        weather = self._weather.get(bound, UNKNOWN_WEATHER)
+        if heard and set(heard) != {Reason.WITHIN_MARGIN}:
+            if set(heard) == {Reason.SLOWER}:
+                self._weather[bound] = replace(weather, slower=True)
+                for each in speakers:
+                    each.close(replace(each.judgement, reason=Reason.SUITE_SLOWER))
+            return False
+        for each in cases:
+            if each.outcome is not None:
+                continue
+            if heard or weather.removed <= self._engine.settings.rule.limit:
+                self._finish(each, Reason.WITHIN_MARGIN)
+            else:
+                shift = format_change(math.expm1(weather.removed))
+                detail = (
+                    f"{each.case.key} is no slower than the other cases limited by {bound}, all of which are "
+                    f"{shift} in the median: the GPU of today, or something "
+                    "they share. The kernels of then could tell, but git has none that would compare"
+                )
+                self._finish(each, Reason.ENVIRONMENT, detail)
+        return True
+
+    def _removed(self, bound: str, speakers: Sequence[OpenCase]) -> str:
+        """Say what was taken off the cases of a class, if that is enough to matter."""
+        weather = self._weather[bound]
+        if abs(weather.removed) <= self._engine.settings.rule.least:
+            return ""
+        told = [each.case.key for each in speakers if each.judgement.reason is Reason.WITHIN_MARGIN]
+        where = ", on another board than the baselines'" if self._other_board[bound] else ""
+        why = (
+            f"beside their kernels of then {' and '.join(told)} are not slower"
+            if told
+            else "nothing else tells"
+        )
+        shift = format_change(math.expm1(weather.removed))
+        return (
+            f"weather: the {weather.cases} cases limited by {bound} are {shift} "
+            f"in the median{where}; that was taken off each of them ({why})"
+        )
 
     def give_up(self) -> None:
         """Leave undecided what is open: the run was stopped."""

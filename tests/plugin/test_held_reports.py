@@ -1,6 +1,10 @@
 """Reports of suspects wait for the end of the run; other plugins see what they always see."""
 
+import re
+
 import pytest
+
+from tests.plugin.test_duet import git
 
 
 def test_it_is_reported_after_the_others_and_once(project):
@@ -93,6 +97,102 @@ def test_a_session_that_is_slow_as_a_whole_is_no_regression(project):
     project.run("--update-baselines", gates="cutile_speed")
     project.times(40.28)
     project.run("--perf-strict", gates="cutile_speed").assert_outcomes(passed=12, deselected=36)
+
+
+OTHER_BOARD = """
+from pytest_cutile.gates.measuring import measure
+
+if (HERE / "moved").exists():
+    FileTimer.device = pytest_cutile.Device(
+        arch="sm_90", name="NVIDIA H200", uuid="GPU-1", torch_device="cpu", max_sm_clock_mhz=1980.0
+    )
+
+
+def measure_again(fresh, cases, revision, _first=measure_again):
+    engine = engine_of(fresh._config)
+    with (HERE / "again").open("a") as file:
+        file.writelines(f"{each.case.key} {bool(revision)}\\n" for each in cases)
+    if not revision:
+        return _first(fresh, cases, revision)
+    found = {}
+    for each in cases:
+        then = each.case.key, each.case.work, each.case.call()
+        found[each.case.key] = measure(engine, *then, base=lambda *_: None)
+    return found
+
+
+FreshProcess.__call__ = measure_again
+"""
+
+
+@pytest.fixture
+def moved(project):
+    """Twelve cases that were recorded on one board, in four sessions, and are run on another one."""
+    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 13))
+    text = (project.path / "mykernels" / "scale.py").read_text()
+    project.kernel(text.replace('pytest_cutile.Case(name="n8", params={"n": 8})', cases))
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + OTHER_BOARD)
+    ignored = ("times.json", "__pycache__", ".pytest_cache", "again", "moved")
+    (project.path / ".gitignore").write_text("\n".join(ignored))
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "base")
+    project.times(40.0)
+    for _ in range(4):
+        project.run("--update-baselines", gates="cutile_speed")
+    (project.path / "again").unlink()
+    (project.path / "moved").touch()
+    return project
+
+
+def test_a_board_that_is_slower_as_a_whole_is_told_by_two_kernels_of_then(moved):
+    moved.times(40.88, partner=40.88)
+    result = moved.run("--perf-strict", gates="cutile_speed")
+    result.assert_outcomes(passed=12, deselected=36)
+    line = (
+        "weather: the 12 cases limited by GB/s are +2.2 % in the median, on another board *; that was taken*"
+    )
+    result.stdout.fnmatch_lines([line])
+    assert len({*(moved.path / "again").read_text().splitlines()}) == 2
+
+
+def test_a_suite_that_is_slower_on_another_board_too_is_named(moved):
+    moved.times(40.88, partner=40.0)
+    result = moved.run(gates="cutile_speed")
+    result.assert_outcomes(failed=12, deselected=36)
+    result.stdout.fnmatch_lines(["*the 12 cases limited by GB/s are 2.2% slower in the median*"])
+    assert "weather:" not in result.stdout.str()
+
+
+def test_without_kernels_of_then_a_slower_board_is_said_and_no_pass(moved):
+    moved.times(40.88)
+    text = moved.baseline.read_text()
+    moved.baseline.write_text(re.sub('"commit": "[0-9a-f]+"', '"commit": ""', text))
+    result = moved.run(gates="cutile_speed")
+    result.assert_outcomes(passed=12, deselected=36)
+    result.stdout.fnmatch_lines(["inconclusive: scale*, all of which are +2.2 % in the median: *"])
+    result.stdout.fnmatch_lines(["weather: the 12 cases *(nothing else tells)"])
+    moved.run("--perf-strict", gates="cutile_speed").assert_outcomes(failed=12, deselected=36)
+
+
+@pytest.mark.parametrize(
+    ("us", "partner", "git_knows", "outcomes"),
+    [
+        (40.88, 40.0, True, {"failed": 12}),
+        (40.88, 40.0, False, {"failed": 12}),  # inconclusive, under --perf-strict
+        (40.6, 40.0, False, {"passed": 12}),  # the weather of the day
+    ],
+)
+def test_workers_judge_a_slower_board_as_one_process_does(moved, us, partner, git_knows, outcomes):
+    pytest.importorskip("xdist")
+    moved.times(us, partner=partner)
+    if not git_knows:
+        text = moved.baseline.read_text()
+        moved.baseline.write_text(re.sub('"commit": "[0-9a-f]+"', '"commit": ""', text))
+    options = ("-m", "cutile_speed", "-p", "no:benchmark", "--perf-strict")
+    moved.pytester.runpytest_subprocess(*options, "-n", "3").assert_outcomes(**outcomes)
+    assert (moved.path / "again").exists() is git_knows  # else all is weather, as in one process
 
 
 def test_entries_without_a_case_are_reported(project):
