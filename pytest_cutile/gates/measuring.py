@@ -75,8 +75,17 @@ def measure(
     try:
         with engine.gpu_lock.alone():
             control = timer.control(bound_of(work, platform)) if base is None else None
-            blocks = _blocks(lambda: _block(timer, call, base, control))
-            clock, problems = timer.sm_clock_mhz(), tuple(timer.problems())
+            seen: dict[str, None] = {}
+
+            def block() -> Block:
+                timed = _block(timer, call, base, control)
+                seen.update(
+                    dict.fromkeys(timer.problems())
+                )  # what disturbs one place may be gone at the next
+                return timed
+
+            blocks = _blocks(block)
+            clock = timer.sm_clock_mhz()
     except TimingError as error:
         raise Unmeasured(Reason.NOT_TIMED, f"{key}: {error}") from error
     measurement = Measurement(
@@ -86,7 +95,7 @@ def measure(
         platform=platform,
         control=control.name if control is not None else "",
         clock_mhz=clock,
-        problems=problems,
+        problems=tuple(seen),
     )
     validate(key, measurement, beside=base is not None)
     return measurement

@@ -115,7 +115,7 @@ def choose_gpu(number: int) -> None:
 
 
 def driver_environment() -> dict[str, str]:
-    """Return driver version, CUDA version, power limit and MIG mode of the first visible GPU."""
+    """Return driver version, CUDA version, power limit, MIG mode and a set clock of the first visible GPU."""
     with _nvml() as pynvml:
         handle = _visible(pynvml)[0]
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
@@ -127,10 +127,24 @@ def driver_environment() -> dict[str, str]:
         limit = _answer(pynvml, lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))
         if limit is not None:
             environment["power_limit_w"] = str(round(limit / 1000))
+        # A setting of somebody's; the default is no part of it, so that what was recorded before it was
+        # asked for still compares.
+        held = _application_clocks(pynvml, handle)
+        if held is not None:
+            environment["application_clock_mhz"] = str(held[0])
         mig = _answer(pynvml, lambda: pynvml.nvmlDeviceGetMigMode(handle)[0])
         if mig:
             environment["mig"] = "on"
         return environment
+
+
+def _application_clocks(pynvml: Any, handle: Any) -> tuple[int, int] | None:
+    """Return the clock that applications were given and the usual one; None where it is the usual one."""
+    given = _answer(pynvml, lambda: pynvml.nvmlDeviceGetApplicationsClock(handle, pynvml.NVML_CLOCK_SM))
+    usual = _answer(
+        pynvml, lambda: pynvml.nvmlDeviceGetDefaultApplicationsClock(handle, pynvml.NVML_CLOCK_SM)
+    )
+    return (given, usual) if given and usual and given != usual else None
 
 
 def sm_clock_mhz() -> float | None:
@@ -174,11 +188,16 @@ def problems() -> Sequence[str]:
                 pynvml, lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
             )
             found[-1] += f" ({celsius} degrees Celsius, {clock} of {highest} MHz)"
+        held = _application_clocks(pynvml, handle)
+        if held is not None and held[0] < held[1]:  # seen also while the GPU idles or its power is capped
+            found.append(f"its clock is held at {held[0]} MHz for applications, {held[1]} MHz is usual")
         usual = any(reasons & getattr(pynvml, name, 0) for name in _USUAL)
         if not found and not usual and clock and highest and clock < LOW_CLOCK * highest:
             found.append(f"its clock is held at {clock} of {highest} MHz")
         running = _answer(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-        others = count_others([process.pid for process in running], own_processes())
+        pids = [process.pid for process in running]
+        # To look for this run's processes takes milliseconds; most often there is this one alone.
+        others = 0 if {*pids} <= {os.getpid()} else count_others(pids, own_processes())
         if others:
             found.append(f"{others} other process{'es' if others > 1 else ''} on the GPU")
         return found

@@ -39,6 +39,8 @@ class FakeNvml(SimpleNamespace):
             nvmlDeviceGetCurrentClocksEventReasons=lambda _: 0,
             nvmlDeviceGetComputeRunningProcesses=lambda _: [],
             nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
+            nvmlDeviceGetApplicationsClock=lambda *_: 1980,
+            nvmlDeviceGetDefaultApplicationsClock=lambda *_: 1980,
             nvmlDeviceGetMigMode=lambda _: (0, 0),
             nvmlSystemGetCudaDriverVersion_v2=lambda: 13_020,
             nvmlSystemGetDriverVersion=lambda: b"580.159.04",
@@ -266,3 +268,20 @@ def test_processes_are_told_by_their_numbers(pids, others):
 @pytest.mark.parametrize(("pids", "others"), [([70001], 0), ([70001, 70002], 0), ([70001, 70002, 70003], 1)])
 def test_in_a_container_as_many_as_the_run_has_are_taken_for_its_own(pids, others):
     assert nvml.count_others(pids, frozenset({os.getpid(), 2})) == others
+
+
+@pytest.mark.parametrize("reasons", [0, POWER_CAP, IDLE])
+def test_a_clock_that_somebody_set_is_seen_whatever_the_gpu_does(fake, reasons):
+    fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: reasons
+    assert "application_clock_mhz" not in nvml.driver_environment()
+    fake.nvmlDeviceGetApplicationsClock = lambda *_: 1200
+    assert nvml.problems() == ["its clock is held at 1200 MHz for applications, 1980 MHz is usual"]
+    assert nvml.driver_environment()["application_clock_mhz"] == "1200"
+    fake.nvmlDeviceGetApplicationsClock = fake.cannot
+    assert nvml.problems() == []
+
+
+def test_processes_are_not_looked_for_where_this_one_is_alone(fake, monkeypatch):
+    monkeypatch.setattr(nvml, "own_processes", lambda: pytest.fail("looked for"))
+    fake.nvmlDeviceGetComputeRunningProcesses = lambda _: [SimpleNamespace(pid=os.getpid())]
+    assert nvml.problems() == []

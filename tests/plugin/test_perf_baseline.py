@@ -1,6 +1,7 @@
 """`--perf-baseline`, and the comparison with what is recorded."""
 
 import json
+import textwrap
 
 import pytest
 
@@ -258,3 +259,21 @@ def test_the_summary_shows_the_measurement_that_the_verdict_is_about(project):
     project.record(40.0)
     project.times(48.0, 40.1, 40.2)
     project.run().stdout.fnmatch_lines(["scale *40.1 us *+0.? % *pass"])
+
+
+def test_what_is_seen_at_one_place_counts(project):
+    project.record(40.0)
+    conftest = project.path / "conftest.py"
+    text = """
+    def problems(self):
+        return ["1 other process on the GPU"] if self.calls % PLACEMENTS == 3 else []
+
+    FileTimer.problems = problems
+    """
+    conftest.write_text(conftest.read_text() + textwrap.dedent(text))
+    project.times(60.0)
+    result = project.run()
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines(
+        ["inconclusive: scale[[]n8[]] looks slower, but on the GPU was seen: 1 other *"]
+    )
