@@ -216,9 +216,10 @@ class SpeedSuite:
 
     def _hear_others(self) -> None:
         """Take along what other workers have screened on the same GPU, if anything of it matters."""
-        if not any(isinstance(each.comparison, StoredComparison) for each in self.open):
+        opened = [each for each in self.open if isinstance(each.comparison, StoredComparison)]
+        if not opened:
             return
-        board = self._engine.timer.device.uuid
+        board = opened[0].first.device.uuid
         for told in self.of_others():
             if told["board"] == board and told["key"] not in self.screened:
                 self._screened[told["bound"]].append((told["level"], Reference(**told["reference"])))
