@@ -400,8 +400,9 @@ MLA_DECODING = (
         name="mla_decoding-e5m2-cache",
         kernel="mla_decoding",
         imitates="e5m2 for e4m3",
-        old="kv = kv.astype(Q.dtype)",
-        new="kv = kv.astype(ct.float8_e5m2 if KV.dtype == ct.float8_e4m3fn else Q.dtype).astype(Q.dtype)",
+        old="    EIGHT_BIT = ct.static_eval",
+        new="    x = x.astype(ct.float8_e5m2 if x.dtype == ct.float8_e4m3fn else x.dtype)\n"
+        "    EIGHT_BIT = ct.static_eval",
     ),
     Mutant(
         name="mla_decoding-unmasked",
@@ -414,8 +415,8 @@ MLA_DECODING = (
         name="mla_decoding-keys-of-first-sequence",
         kernel="mla_decoding",
         imitates="a stride of the batch that is 0",
-        old="KPE, (batch, j, 0)",
-        new="KPE, (0, j, 0)",
+        old="load_cache(KPE, batch, j",
+        new="load_cache(KPE, 0, j",
     ),
     Mutant(
         name="mla_decoding-merge-misses-part",

@@ -110,8 +110,8 @@ MATMUL = (
         name="matmul-fast-accumulation-unasked",
         kernel="matmul",
         imitates="8-bit products summed in Hopper's short accumulator, which nobody asked for",
-        old="use_fast_acc and a.element_size() == 1),",
-        new="a.element_size() == 1),",
+        old="use_fast_acc and a.element_size() == 1,",
+        new="a.element_size() == 1,",
         gpu_only=True,
     ),
     Mutant(
@@ -371,8 +371,8 @@ MOE_ROUTING = (
         name="moe_routing-bf16-weights",
         kernel="moe_routing",
         imitates="weights that are rounded to bfloat16",
-        old="ct.store(Weights, (ct.bid(0), 0), weights)",
-        new="ct.store(Weights, (ct.bid(0), 0), weights.astype(ct.bfloat16).astype(ct.float32))",
+        old="ct.store(Weights, (ct.bid(0), 0), weights,",
+        new="ct.store(Weights, (ct.bid(0), 0), weights.astype(ct.bfloat16).astype(ct.float32),",
     ),
 )
 
