@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 BOUNDS: tuple[tuple[str, str], ...] = (
     (
-        r"fmha\[fp16-(causal-)?4x32x(1024|2048)x(64|128)\]",
+        r"fmha\[fp16-(causal-)?4x32x(1024|2048)x128\]",
         "What a tile of queries costs beside its loop over keys. Times of the square cases of head dim "
         "128 are nearly a n + b n^2 (from n = 1024 and 4096; 2048 and 8192 within 4 %). For n = 1024, in "
         "us: ours a n = 29 and b n^2 = 105, cuDNN's 16 and 107.5; causal 43 and 51, 37 and 53. The loop "
@@ -21,10 +21,6 @@ BOUNDS: tuple[tuple[str, str], ...] = (
         "meanwhile. Blocks that take tiles in turn (`persistent`) gain 2 to 3 % here, more is not for the "
         "kernel's author to say. Counters at n = 1024: tensor cores busy 62 % of the time, cuDNN's 68 % "
         "(causal 49 and 56 %); neither memory (20 %, 28 %) nor the L2 (36 %, 64 %) is near its limit.",
-    ),
-    (
-        r"fmha\[fp16-.*(16384|256)\]",
-        "Power: at 700 W the clock falls, and sums of samples move by 5 % from one to the next.",
     ),
     (
         r"bmm\[fp16-2x1024x1024x1024.*\]|silu_and_mul\[fp16-(1024|2048)x4096\]",
