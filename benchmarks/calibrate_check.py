@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.emulated_attention import attention
 from benchmarks.emulated_kernels import Workload, matmul, rms_norm, softmax
-from pytest_cutile.gpu.check import CheckReport, KernelMismatch, check_kernel
+from pytest_cutile.check.run import CheckReport, KernelMismatch, check_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

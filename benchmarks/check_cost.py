@@ -16,15 +16,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_runs.agreement import check_launch
 from benchmarks.gpu_runs.gpu_state import release_memory
 from benchmarks.gpu_runs.inputs import make_arguments
 from benchmarks.gpu_runs.suites import load_suite, suite_names
 from benchmarks.gpu_runs.tables import aligned
 from pytest_cutile.core.spec import Case, KernelSpec
-from pytest_cutile.gpu.check import run_check
 from pytest_cutile.gpu.trees import named_tensors
 
 LAUNCHES = 10
@@ -73,12 +74,7 @@ def measure(spec: KernelSpec, case: Case) -> dict[str, Any]:
     given = _bytes((args, kwargs))
     del outputs
 
-    def check() -> object:
-        reduction = spec.reduction_of(case)
-        return run_check(
-            spec.launch, args, kwargs, reference=spec.reference, reduction=reduction, **spec.check
-        )
-
+    check = partial(check_launch, spec, case, args, kwargs)
     check()  # once before: libraries load, and choose their algorithms
     launch_ms = min(_milliseconds(lambda: spec.launch(*args, **kwargs)) for _ in range(LAUNCHES))
     release_memory()

@@ -31,14 +31,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_runs.gpu_state import guarded, release_memory
+from benchmarks.gpu_runs.agreement import check_launch
+from benchmarks.gpu_runs.gpu_state import guarded, release_memory, use_one_of
 from benchmarks.gpu_runs.inputs import NORMAL, input_names, make_arguments
 from benchmarks.gpu_runs.processes import Handler, Pool
-from benchmarks.gpu_runs.runs import write_document
+from benchmarks.gpu_runs.runs import device_numbers, write_document
 from benchmarks.gpu_runs.suites import load_suite, plain_config, suite_names
 from benchmarks.gpu_runs.tables import aligned
-from pytest_cutile.core.spec import Case, KernelSpec
-from pytest_cutile.gpu.check import KernelMismatch, run_check
+from pytest_cutile.check.run import KernelMismatch
 
 TASK_SECONDS = 300.0
 """After so long a task is given up."""
@@ -106,7 +106,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="kernels; all, if none is named")
-    parser.add_argument("--device", type=_devices, default=(0,), metavar="0,1", help="GPUs to share")
+    parser.add_argument("--device", type=device_numbers, default=[0], metavar="0,1", help="GPUs to share")
     parser.add_argument("--seeds", type=int, default=2, help="different inputs of each name (2)")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="begin nothing later")
     parser.add_argument("--processes", type=int, metavar="N", help="cores, or four to each GPU")
@@ -114,10 +114,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--accumulators", action="store_true", help="measure what tensor cores lose")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every check")
     return parser.parse_args(argv)
-
-
-def _devices(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
 
 
 # -- what there is to check -------------------------------------------------------------------------
@@ -159,11 +155,7 @@ def _gpu_arch(device: int) -> str:
 
 def start_checking(number: int, *, devices: Sequence[int]) -> Handler:
     """Prepare a process that checks, on one of `devices`, or interpreted if there are none."""
-    if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(devices[number % len(devices)])
-    import torch
-
-    torch.set_num_threads(1)
+    use_one_of(devices, number)
     return guarded(_do, "cuda" if devices else "cpu")
 
 
@@ -191,7 +183,8 @@ def check(task: Task) -> Iterator[dict[str, Any]]:
         }
         with _device(task):
             try:
-                report = _check(spec, case, task, name, row["seed"])
+                args, kwargs = make_arguments(spec, case, device="cuda", seed_text=row["seed"], name=name)
+                report = check_launch(spec, case, args, kwargs, config=task.config)
             except KernelMismatch as mismatch:
                 yield {**row, "alarm": "\n".join(str(mismatch).splitlines()[:LINES])}
             except Exception as error:
@@ -209,17 +202,6 @@ def _device(task: Task) -> AbstractContextManager[Any]:
     from pytest_cutile.interpret import interpreting
 
     return interpreting(task.arch)
-
-
-def _check(spec: KernelSpec, case: Case, task: Task, name: str, seed_text: str) -> Any:
-    args, kwargs = make_arguments(spec, case, device="cuda", seed_text=seed_text, name=name)
-    more = {} if task.config is None else {"config": task.config}
-
-    def launch(*args: Any, **kwargs: Any) -> Any:
-        return spec.launch(*args, **kwargs, **more)
-
-    reduction = spec.reduction_of(case)
-    return run_check(launch, args, kwargs, reference=spec.reference, reduction=reduction, **spec.check)
 
 
 def _is_unusable(error: Exception) -> bool:

@@ -17,16 +17,16 @@ import math
 import resource
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import cuda.tile as ct
 import torch
 
+from benchmarks.gpu_runs.inputs import make_arguments
 from benchmarks.interpreter_against_gpu import declared
 from pytest_cutile.compile.export import _exported
-from pytest_cutile.gates.tensors import MakeTensor
-from pytest_cutile.gpu.tensors import seed_from
 from pytest_cutile.interpret import interpreting
 from pytest_cutile.interpret import launch as launching
 
@@ -82,18 +82,14 @@ def time_cases(repeat: int) -> list[dict[str, Any]]:
         for case in spec.cases:
             if case.speed:
                 continue
-            make = MakeTensor(device="cuda", seed=seed_from(case.name))
-
-            def launch(inputs: Any, spec: Any = spec) -> Any:
-                return spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
-
             with interpreting(ARCH):
-                inputs = spec.inputs(make, **dict(case.params))
-                launch(inputs)  # what Python and torch do once
+                args, kwargs = make_arguments(spec, case, device="cuda", seed_text=case.name)
+                launch = partial(spec.launch, *args, **kwargs)
+                launch()  # what Python and torch do once
                 forget()
                 with Parts() as parts:
-                    first = cpu_ms(lambda: launch(inputs), 1)  # noqa: B023 - called here
-                again = cpu_ms(lambda: launch(inputs), repeat)  # noqa: B023 - called here
+                    first = cpu_ms(launch, 1)
+                again = cpu_ms(launch, repeat)
             row = {
                 "kernel": spec.name,
                 "case": case.name,

@@ -28,10 +28,9 @@ from typing import Any, TypeVar
 import torch
 
 import kernels
+from benchmarks.gpu_runs.inputs import make_arguments
 from benchmarks.operations import Example, all_examples
 from pytest_cutile import Case, KernelSpec
-from pytest_cutile.gates.tensors import MakeTensor
-from pytest_cutile.gpu.tensors import seed_from
 from pytest_cutile.interpret import Options, interpreting
 
 _SHOWN = 5
@@ -262,13 +261,8 @@ def of_kernels(arch: str, only: str, part: Part, *, self_test: bool) -> Iterator
     ):
 
         def run(spec: KernelSpec = spec, case: Case = case) -> list[torch.Tensor]:
-            make_tensor = MakeTensor(device="cpu", seed=seed_from(case.name))
-
-            def make(*args: Any, **kwargs: Any) -> torch.Tensor:
-                return make_tensor(*args, **kwargs).to("cuda")
-
-            inputs = spec.inputs(make, **case.params)
-            result = spec.launch(**inputs) if isinstance(inputs, dict) else spec.launch(*inputs)
+            args, kwargs = make_arguments(spec, case, device="cuda", seed_text=case.name)
+            result = spec.launch(*args, **kwargs)
             return [each.cpu() for each in (result if isinstance(result, tuple | list) else (result,))]
 
         yield judge(

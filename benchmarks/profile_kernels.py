@@ -29,7 +29,7 @@ from benchmarks.gpu_runs.tables import aligned
 SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "LaunchStats", "Occupancy", "SchedulerStats")
 # Nsight Compute's names: docs.nvidia.com/nsight-compute/ProfilingGuide, "Metrics Reference".
 COLUMNS = {
-    "us": r"gpu__time_duration\.sum",
+    "ns": r"gpu__time_duration\.sum",
     "tensor": r"sm__\w*pipe_tensor\w*\.avg\.pct_of_peak_sustained_active",
     "SM": r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed",
     "DRAM": r"(gpu__)?dram__?throughput\.avg\.pct_of_peak_sustained_elapsed",
@@ -76,7 +76,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _profile(suite: str, case: str, way: str) -> tuple[list[dict[str, str]], str]:
     """Return the counters of each kernel of one call, and why there are none."""
-    command = ["ncu", "--csv", "--page", "raw", "--profile-from-start", "off", "--clock-control", "none"]
+    command = [
+        "ncu",
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--profile-from-start",
+        "off",
+        "--clock-control",
+        "none",
+    ]
     for section in SECTIONS:
         command += ["--section", section]
     command += [sys.executable, "-m", "benchmarks.profile_kernels", f"{suite}[{case}", "--one", way]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Not exported by pytest, but what it expects `repr_failure` to return.
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.results import Gate
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError
@@ -200,7 +199,19 @@ class BadDeclaration(pytest.Item):
         return self.path, 0, self.name
 
 
-class DeclaredTest(pytest.Function):
+class _ToldByGates(pytest.Item):
+    """A test that this plugin made: a gate tells all of its failure."""
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
+    ) -> str | TerminalRepr:
+        """Show a gate's own message as it is: there is no frame of the user's in its traceback."""
+        if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
+            return gate_message(str(excinfo.value), self.path)
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+
+class DeclaredTest(_ToldByGates, pytest.Function):
     """One gate of one case of a declared kernel."""
 
     gate: Gate
@@ -217,14 +228,6 @@ class DeclaredTest(pytest.Function):
         """What is compiled for it."""
         return compile_case(self.spec, self.case, self.arch, duet=self.engine.duet, module=self.module_name)
 
-    def repr_failure(
-        self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
-    ) -> str | TerminalRepr:
-        """Show a gate's own message as it is: there is no frame of the user's in its traceback."""
-        if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
-            return gate_message(str(excinfo.value), self.path)
-        return super().repr_failure(excinfo, *args, **kwargs)
-
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Point reports at the kernel's launcher, not at this plugin."""
         code = getattr(self.spec.launch, "__code__", None)
@@ -232,7 +235,7 @@ class DeclaredTest(pytest.Function):
         return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
 
 
-class KernelSearchTest(pytest.Item):
+class KernelSearchTest(_ToldByGates):
     """The search for failing cases of a declared kernel."""
 
     engine: Engine
@@ -249,14 +252,6 @@ class KernelSearchTest(pytest.Item):
         search = KernelSearch(self.engine, spec=self.spec, arch=self.engine.gpu_arch)
         tally = search.run(seconds=budget.seconds, seed=budget.seed)
         print(f"{tally.tried} examples of {self.spec.name} passed, {tally.refused} were refused")  # noqa: T201
-
-    def repr_failure(
-        self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
-    ) -> str | TerminalRepr:
-        """Show a gate's own message as it is."""
-        if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
-            return gate_message(str(excinfo.value), self.path)
-        return super().repr_failure(excinfo, *args, **kwargs)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Point to the module."""

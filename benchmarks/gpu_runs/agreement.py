@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu_runs.inputs import as_arguments
 from benchmarks.gpu_runs.suites import Prepared
-from pytest_cutile.gpu.check import KernelMismatch, run_check
+from pytest_cutile.check.run import CheckReport, KernelMismatch, run_check
+from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gpu.trees import describe, named_tensors
 
 if TYPE_CHECKING:
@@ -40,37 +42,35 @@ def check_exactly(case: Prepared, config: Any = None) -> None:
         if said is not None:
             raise KernelMismatch(said)
         return
-    given = case.inputs
-    keys = tuple(given) if isinstance(given, Mapping) else None
-    values = (
-        tuple(given.values())
-        if isinstance(given, Mapping)
-        else tuple(given)
-        if isinstance(given, tuple | list)
-        else (given,)
+    args, kwargs = as_arguments(case.inputs)
+    check_launch(spec, case.case, args, kwargs, config=config)
+
+
+def check_launch(
+    spec: KernelSpec, case: Case, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, config: Any = None
+) -> CheckReport:
+    """Compare a launch with its float64 reference, as the gate `correct` does.
+
+    Args:
+        spec: the kernel.
+        case: which of its cases.
+        args: positional arguments of its launch.
+        kwargs: keyword arguments.
+        config: None is the one that the launcher chooses.
+
+    Raises:
+        KernelMismatch: it is wrong.
+        Exception: whatever launch or reference raise.
+    """
+    more = {} if config is None else {"config": config}
+
+    @functools.wraps(spec.launch)
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        return spec.launch(*args, **kwargs, **more)
+
+    return run_check(
+        launch, args, kwargs, reference=spec.reference, reduction=spec.reduction_of(case), **spec.check
     )
-    run_check(
-        _positional(spec.launch, keys, {} if config is None else {"config": config}),
-        values,
-        {},
-        reference=_positional(spec.reference, keys, {}),
-        reduction=spec.reduction_of(case.case),
-        **spec.check,
-    )
-
-
-def _positional(
-    function: Callable[..., Any], keys: tuple[str, ...] | None, more: Mapping[str, Any]
-) -> Callable[..., Any]:
-    """Return `function` with arguments by position, as `run_check` takes them."""
-
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        if keys is None:
-            return function(*args, **more)
-        return function(**dict(zip(keys, args, strict=True)), **more)
-
-    return call
 
 
 def describe_difference(got: Any, expected: Any, inputs: Any) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from benchmarks.gpu_runs.processes import Broken, Handler, describe
+from pytest_cutile.gpu import nvml
 
 
 def release_memory() -> None:
@@ -22,6 +24,20 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def use_one_of(devices: Sequence[int], number: int) -> None:
+    """Let this process, the `number`-th of several, see one of `devices`, and compute on one core of the CPU.
+
+    Args:
+        devices: numbers of visible GPUs; without any, it interprets.
+        number: of the process.
+    """
+    if devices:
+        nvml.choose_gpu(devices[number % len(devices)])
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def guarded(handle: Handler, device: str) -> Handler:

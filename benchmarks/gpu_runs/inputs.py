@@ -17,10 +17,8 @@ def input_names(spec: KernelSpec) -> tuple[str, ...]:
     return (NORMAL, *spec.defined_inputs)
 
 
-def make_arguments(
-    spec: KernelSpec, case: Case, *, device: str, seed_text: str, name: str = NORMAL
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments of a case's launch.
+def make_inputs(spec: KernelSpec, case: Case, *, device: str, seed_text: str, name: str = NORMAL) -> Any:
+    """Return what a spec's `inputs` makes for a case.
 
     Args:
         spec: the kernel.
@@ -29,8 +27,18 @@ def make_arguments(
         seed_text: what seeds are derived from; a test's id makes that test's inputs.
         name: of `input_names`.
     """
-    make = partial(MakeTensor, device=device, seed=seed_from(seed_text))
-    made = spec.make_inputs(make, case, name)
-    if isinstance(made, Mapping):
-        return (), dict(made)
-    return (tuple(made) if isinstance(made, tuple | list) else (made,)), {}
+    return spec.make_inputs(partial(MakeTensor, device=device, seed=seed_from(seed_text)), case, name)
+
+
+def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a spec's `inputs` returned as positional and keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def make_arguments(
+    spec: KernelSpec, case: Case, *, device: str, seed_text: str, name: str = NORMAL
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments of a case's launch; see `make_inputs`."""
+    return as_arguments(make_inputs(spec, case, device=device, seed_text=seed_text, name=name))

@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what both commands understand."""
     parser.add_argument("--case", default="", metavar="TEXT", help="only cases whose name contains it")
     parser.add_argument(
-        "--device", type=_devices, default=[0], metavar="0,1", help="GPUs, to share the cases"
+        "--device", type=device_numbers, default=[0], metavar="0,1", help="GPUs, to share the cases"
     )
     parser.add_argument(
         "--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no case after so long"
@@ -41,7 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, after every case")
 
 
-def _devices(text: str) -> list[int]:
+def device_numbers(text: str) -> list[int]:
+    """Read "0,1" from a command line."""
     return [int(number) for number in text.split(",")]
 
 

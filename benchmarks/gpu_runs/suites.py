@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_runs.inputs import as_arguments, make_inputs
 from pytest_cutile.core.spec import Case, KernelSpec
-from pytest_cutile.gates.tensors import MakeTensor
-from pytest_cutile.gpu.tensors import seed_from
 
 FOLDER = Path(__file__).resolve().parent.parent / "suite"
 _NEEDED = {"MODULE": "the kernel's module", "CASES": "what is timed", "configs": "the search space"}
@@ -115,10 +114,8 @@ class Prepared:
 
     def bind(self, function: Callable[..., Any], **more: Any) -> Callable[[], Any]:
         """Return a function without arguments that calls `function` with the inputs, and `more`."""
-        if isinstance(self.inputs, Mapping):
-            return partial(function, **self.inputs, **more)
-        args = self.inputs if isinstance(self.inputs, tuple | list) else (self.inputs,)
-        return partial(function, *args, **more)
+        args, kwargs = as_arguments(self.inputs)
+        return partial(function, *args, **kwargs, **more)
 
     def launcher(self, config: Any = None) -> Callable[[], Any]:
         """Return the launch with a configuration; None is the one that the launcher chooses."""
@@ -144,8 +141,8 @@ def prepare(suite: str, case: str, device: str, *, arch: str | None = None) -> P
     chosen = found.case(case)
     if arch is not None and not chosen.runs_on(arch):
         raise ValueError(f"it needs {chosen.min_arch} or newer, and this is {arch}")
-    make = partial(MakeTensor, device=device, seed=seed_from(f"{suite}[{case}]"))
-    return Prepared(suite=found, case=chosen, inputs=found.spec.make_inputs(make, chosen))
+    inputs = make_inputs(found.spec, chosen, device=device, seed_text=f"{suite}[{case}]")
+    return Prepared(suite=found, case=chosen, inputs=inputs)
 
 
 @dataclass(kw_only=True)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_runs.processes import Pool
-from benchmarks.gpu_runs.runs import write_document
+from benchmarks.gpu_runs.runs import device_numbers, write_document
 from benchmarks.gpu_runs.tables import aligned, markdown
 from benchmarks.mutants.corpus import MUTANTS
 from benchmarks.mutants.mutant import Mutant
@@ -141,17 +141,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--interpreted", action="store_true", help="interpret on the CPU, with no GPU")
     parser.add_argument("--arch", default="sm_90", help="to interpret for (sm_90)")
-    parser.add_argument("--device", type=_devices, default=(0,), metavar="0,1", help="GPUs to share")
+    parser.add_argument("--device", type=device_numbers, default=[0], metavar="0,1", help="GPUs to share")
     parser.add_argument("--processes", type=int, metavar="N", help="cores, or four to each GPU")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write all that was found, after every mutant"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
     return parser.parse_args(argv)
-
-
-def _devices(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
 
 
 def _is_asked(mutant: Mutant, options: argparse.Namespace) -> bool:

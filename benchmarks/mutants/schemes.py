@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.bounds import TORCH_DEFAULTS
 from pytest_cutile.gpu.dtypes import name_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ TILEGYM = {
     "float8_e4m3fn": (1e-1, 1e-1),
     "float8_e5m2": (5e-1, 5e-1),
 }
-# https://docs.pytorch.org/docs/stable/testing.html, the table of `assert_close`; it has no 8-bit floats.
-TORCH = {"float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
 
 
 def passes_table(
@@ -63,7 +62,7 @@ def passes_twice_eager(outputs: Outputs, expected: Outputs, eager: Outputs | Non
 
 SCHEMES: dict[str, Callable[[Outputs, Outputs, Outputs | None], bool]] = {
     "TileGym's table": partial(passes_table, TILEGYM),
-    "torch.testing": partial(passes_table, TORCH),
+    "torch.testing": partial(passes_table, TORCH_DEFAULTS),
     "twice PyTorch's error": passes_twice_eager,
 }
 """Say whether outputs pass, by name: (outputs, reference rounded, PyTorch's own or None)."""

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import importlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.gpu_runs.gpu_state import raise_if_broken, release_memory
+from benchmarks.gpu_runs.gpu_state import raise_if_broken, release_memory, use_one_of
 from benchmarks.gpu_runs.inputs import make_arguments
 from benchmarks.gpu_runs.processes import Handler
 from benchmarks.mutants.mutant import Mutant, plant
 from benchmarks.mutants.schemes import SCHEMES, as_eager
-from pytest_cutile.gpu.check import KernelMismatch, run_check
+from pytest_cutile.check.run import KernelMismatch, run_check
 from pytest_cutile.gpu.dtypes import format_of
 from pytest_cutile.gpu.rounding import round_to
 
@@ -64,11 +63,7 @@ class Trial:
 
 def start_trying(number: int, *, devices: Sequence[int]) -> Handler:
     """Prepare a process that tries mutants, on one of `devices`, or interpreted if there are none."""
-    if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(devices[number % len(devices)])
-    import torch
-
-    torch.set_num_threads(1)
+    use_one_of(devices, number)
     return partial(_try, {})
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_cutile.check.run import CheckReport, KernelMismatch
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.results import INTERPRETER, NONDETERMINISTIC, Gate, GateResult
 from pytest_cutile.core.verdicts import Reason, Verdict
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gates.interpreting import as_fault
-from pytest_cutile.gpu.check import CheckReport, KernelMismatch
 
 
 def gate_correct(

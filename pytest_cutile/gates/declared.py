@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pytest_cutile.check.run import CheckReport, run_check
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.inputs import NORMAL
 from pytest_cutile.core.settings import Settings
@@ -23,7 +24,6 @@ from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
 from pytest_cutile.gates.static import StaticGate, StaticOutcome
 from pytest_cutile.gates.tensors import MakeTensor
-from pytest_cutile.gpu.check import CheckReport, run_check
 from pytest_cutile.gpu.tensors import seed_from
 
 

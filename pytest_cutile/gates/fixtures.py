@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cutile.check.run import CheckReport, run_check
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.gates.correct import gate_correct, only_launch
@@ -17,13 +18,12 @@ from pytest_cutile.gates.interpreting import Interpreting, RunLaunch
 from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
-from pytest_cutile.gpu.check import CheckReport, run_check
 
 _OPTIONS = (
     *("reduction", "rtol", "atol", "precision", "mid", "exp_error"),
     *("mutates", "writes", "guard", "vary_layout", "strength"),
 )
-"""Of `pytest_cutile.gpu.check.check_kernel`."""
+"""Of `pytest_cutile.check.run.check_kernel`."""
 
 
 class CheckKernel:
@@ -55,7 +55,7 @@ class CheckKernel:
             fn: The launcher; returns the output tensor or a tuple of them.
             *args: Its arguments.
             reference: Computes the exact outputs from the same arguments in float64.
-            **options: Of `pytest_cutile.gpu.check.check_kernel`: `reduction` (length of the longest sum),
+            **options: Of `pytest_cutile.check.run.check_kernel`: `reduction` (length of the longest sum),
                 `rtol` and `atol` (instead of the derived bound), `mutates`, `writes`, `guard`,
                 `vary_layout`, `strength`; others go to `fn`.
 

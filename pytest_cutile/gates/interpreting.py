@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cutile.check.run import CheckReport, KernelMismatch
 from pytest_cutile.compile import Compiled
 from pytest_cutile.core.settings import CheckOn
 from pytest_cutile.core.spec import Work
@@ -23,7 +24,6 @@ from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.compiling import wait_for
 from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gpu.check import CheckReport, KernelMismatch
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:

@@ -79,9 +79,8 @@ def measure(
 
             def block() -> Block:
                 timed = _block(timer, call, base, control)
-                seen.update(
-                    dict.fromkeys(timer.problems())
-                )  # what disturbs one place may be gone at the next
+                # What disturbs one place may be gone at the next.
+                seen.update(dict.fromkeys(timer.problems()))
                 return timed
 
             blocks = _blocks(block)

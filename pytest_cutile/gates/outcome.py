@@ -8,6 +8,7 @@ from types import TracebackType
 import pytest
 from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 
+from pytest_cutile.check.run import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.compile import CompileError
 from pytest_cutile.core.toolchain import CompilerMissing
 from pytest_cutile.core.verdicts import Reason
@@ -16,7 +17,6 @@ from pytest_cutile.gates.duet import BaseFailed
 from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gates.interpreting import Interpreting, as_fault, in_one_line, is_no_block, is_unknown
 from pytest_cutile.gates.revision import RevisionError
-from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, UncheckableOutput
 
 _SAID_WITHOUT_TRACEBACK = (
     CompileError,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.run import CheckReport, KernelMismatch, ReferenceFailed
 from pytest_cutile.core.inputs import LAYOUTS
 from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.core.verdicts import Reason
@@ -19,7 +20,6 @@ from pytest_cutile.gates.engine import Blocked, Engine
 from pytest_cutile.gates.interpreting import Interpreting, RunLaunch, as_fault
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
 from pytest_cutile.gates.tensors import MakeTensor
-from pytest_cutile.gpu.check import CheckReport, KernelMismatch, ReferenceFailed
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Everything that touches torch, CUDA or NVML."""
+"""What touches CUDA or NVML: devices, the timer, tensors."""

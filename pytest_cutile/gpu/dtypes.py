@@ -74,6 +74,13 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach() if tensor.is_complex() else tensor.detach().view(carrier_of(tensor.dtype))
 
 
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one dtype hold the same, NaN and signs of zero included."""
+    import torch
+
+    return torch.equal(bits_of(one), bits_of(other))
+
+
 def carrier_of(dtype: torch.dtype) -> torch.dtype:
     """Return the integer dtype whose elements are as wide as those of `dtype`, to see its bits."""
     import torch

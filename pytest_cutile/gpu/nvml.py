@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ def _nvml() -> Iterator[Any]:
         raise NoGpuError(f"NVML failed: {error}") from error
     finally:
         pynvml.nvmlShutdown()
+
+
+def keep_loaded() -> None:
+    """Keep NVML initialised until this process ends, so that not every look at the GPU begins anew.
+
+    It counts who has initialised it.
+    """
+    with suppress(NoGpuError), _nvml() as pynvml:
+        pynvml.nvmlInit()
+        atexit.register(pynvml.nvmlShutdown)
 
 
 def _text(value: str | bytes) -> str:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.gpu.dtypes import bits_of, carrier_of, name_of
+from pytest_cutile.gpu.dtypes import bits_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.
 
 def poisoned(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:
     """Return a bool tensor: which elements still hold the pattern."""
-    return tensor.detach().view(carrier_of(tensor.dtype)) == pattern.of(tensor.dtype)
+    return bits_of(tensor) == pattern.of(tensor.dtype)
 
 
 @contextmanager

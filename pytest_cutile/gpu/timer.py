@@ -44,6 +44,7 @@ class CudaGraphTimer(Timer):
     """
 
     def __init__(self, device: Device) -> None:
+        nvml.keep_loaded()  # it is asked after each place of a case's buffers
         self._device = device
         self._controls: dict[str, Control | None] = {}
         self._warm = False

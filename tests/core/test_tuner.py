@@ -13,7 +13,7 @@ from benchmarks.gpu_runs.agreement import describe_difference
 from benchmarks.gpu_runs.measure import geometric_mean, moved, ratio_of, time_in_turns
 from benchmarks.gpu_runs.suites import difference, load_suite, prepare, select, watched_choice
 from benchmarks.tuner.config_tables import Entry, config_source, entry_lines, find_entry, replace_entry
-from pytest_cutile.gpu.check import KernelMismatch
+from pytest_cutile.check.run import KernelMismatch
 from tests.core import toy_kernel
 from tests.core.toy_kernel import ToyConfig, make_timer
 

@@ -225,6 +225,6 @@ def test_seeds_are_the_same_in_every_process():
 
 
 def test_importing_the_check_does_not_import_torch():
-    code = "import sys, pytest_cutile.gpu.check, pytest_cutile.gpu.tensors; print('torch' in sys.modules)"
+    code = "import sys, pytest_cutile.check.run, pytest_cutile.gpu.tensors; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

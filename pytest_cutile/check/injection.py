@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.exactness import Exactness
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
-from pytest_cutile.gpu.exactness import Exactness
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors
 

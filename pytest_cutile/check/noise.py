@@ -20,8 +20,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.injection import AccumulationNoise, ContractNoise, Injector, Observer, OperandNoise
 from pytest_cutile.core.tolerance import FLOAT32
-from pytest_cutile.gpu.injection import AccumulationNoise, ContractNoise, Injector, Observer, OperandNoise
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
 if TYPE_CHECKING:

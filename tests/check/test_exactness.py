@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pytest_cutile.gpu.check import KernelMismatch, check_kernel
+from pytest_cutile.check.run import KernelMismatch, check_kernel
 from pytest_cutile.gpu.tensors import make_tensor
 
 EXACT = "correctly rounded: all products and sums of these inputs are exact"

@@ -9,10 +9,10 @@ import torch
 from benchmarks.calibrate_check import check
 from benchmarks.emulated_attention import attention
 from benchmarks.emulated_kernels import matmul, rms_norm, softmax
+from pytest_cutile.check.compare import Bound, blocks, compare
+from pytest_cutile.check.noise import run_reference
+from pytest_cutile.check.run import KernelMismatch, check_kernel
 from pytest_cutile.core.tolerance import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, TFLOAT32, model_for
-from pytest_cutile.gpu.check import KernelMismatch, check_kernel
-from pytest_cutile.gpu.compare import Bound, blocks, compare
-from pytest_cutile.gpu.noise import run_reference
 
 SMALL: dict[str, Any] = {"m": 48, "n": 40}
 WORKLOADS = [

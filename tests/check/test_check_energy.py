@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_cutile.check.compare import Bound, Comparison, compare
+from pytest_cutile.check.energy import expected_energy
+from pytest_cutile.check.noise import Spread, matrix_view
+from pytest_cutile.check.run import KernelMismatch, check_kernel
 from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, ErrorModel, FloatFormat, sigmas_for
-from pytest_cutile.gpu.check import KernelMismatch, check_kernel
-from pytest_cutile.gpu.compare import Bound, Comparison, compare
-from pytest_cutile.gpu.energy import expected_energy
-from pytest_cutile.gpu.noise import Spread, matrix_view
 from pytest_cutile.gpu.rounding import round_to, spacing
 
 SHAPE = (2, 3, 128, 64)

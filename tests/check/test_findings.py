@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_cutile.gpu.check import KernelMismatch, check_kernel
-from pytest_cutile.gpu.findings import LINES, WIDTH, explain
+from pytest_cutile.check.findings import LINES, WIDTH, explain
+from pytest_cutile.check.run import KernelMismatch, check_kernel
 from pytest_cutile.gpu.tensors import make_tensor
 
 

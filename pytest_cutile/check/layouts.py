@@ -7,9 +7,9 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.gpu.bands import distinct
+from pytest_cutile.check.bands import distinct
+from pytest_cutile.check.guards import unguardable
 from pytest_cutile.gpu.dtypes import bits_of
-from pytest_cutile.gpu.guards import unguardable
 from pytest_cutile.gpu.poison import Pattern, poison
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_cutile.check.compare import CHUNK, Bound, GivenTolerance, blocks, compare
+from pytest_cutile.check.noise import Reference, Spread, matrix_view
 from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, FloatFormat, model_for
-from pytest_cutile.gpu.compare import CHUNK, Bound, GivenTolerance, blocks, compare
 from pytest_cutile.gpu.dtypes import format_of, name_of
-from pytest_cutile.gpu.noise import Reference, Spread, matrix_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     Pairs = Sequence[tuple[str, torch.Tensor, torch.Tensor]]
 _HOPPER = 9
-# Of torch.testing.assert_close: rtol and atol, as documented for torch 2.13; its table has no public name.
-_TORCH = {
+TORCH_DEFAULTS = {
     "float16": (1e-3, 1e-5),
     "bfloat16": (1.6e-2, 1e-5),
     "float32": (1.3e-6, 1e-5),
     "float64": (1e-7, 1e-7),
 }
+"""rtol and atol of `torch.testing.assert_close` by dtype, as documented for torch 2.13 (it has none for 8-bit
+floats); its table has no public name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class Bounds:
     def pass_torch(self, pairs: Pairs) -> bool:
         """Return whether every output is within the default tolerance of `torch.testing.assert_close`."""
         return all(
-            (tolerance := _TORCH.get(name_of(out.dtype))) is not None
+            (tolerance := TORCH_DEFAULTS.get(name_of(out.dtype))) is not None
             and replace(self, tolerance=tolerance).pass_all([(name, out, exact)])
             for name, out, exact in pairs
             if out.dtype.is_floating_point

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_cutile.gpu.energy import Excess, Mismatch
-from pytest_cutile.gpu.noise import Spread, matrix_view
+from pytest_cutile.check.energy import Excess, Mismatch
+from pytest_cutile.check.noise import Spread, matrix_view
 from pytest_cutile.gpu.rounding import round_to, spacing
 
 if TYPE_CHECKING:

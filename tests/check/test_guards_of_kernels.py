@@ -7,11 +7,11 @@ import torch
 
 import cuda.tile  # noqa: F401  isort: skip
 
-from pytest_cutile.gpu.check import KernelMismatch, run_check
-from pytest_cutile.gpu.guards import Allocations, Inputs
+from pytest_cutile.check.guards import Allocations, Inputs
+from pytest_cutile.check.run import KernelMismatch, run_check
 from pytest_cutile.gpu.poison import poisoned_allocations
 from pytest_cutile.interpret import KernelFault, interpreting
-from tests.gpu import guarded_kernels
+from tests.check import guarded_kernels
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

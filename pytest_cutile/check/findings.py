@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_cutile.check.diagnosis import count_ulps, find_direction, find_inexact, find_layout, find_terms
+from pytest_cutile.check.places import draw, find_diagonal, find_places, is_scattered
 from pytest_cutile.core.picture import SCALE
-from pytest_cutile.gpu.diagnosis import count_ulps, find_direction, find_inexact, find_layout, find_terms
-from pytest_cutile.gpu.places import draw, find_diagonal, find_places, is_scattered
 from pytest_cutile.gpu.poison import Pattern, poisoned
 from pytest_cutile.gpu.trees import describe
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_cutile.gpu.compare import Comparison, Worst
-    from pytest_cutile.gpu.places import Place
+    from pytest_cutile.check.compare import Comparison, Worst
+    from pytest_cutile.check.places import Place
 
 WIDTH = 100
 LINES = 32

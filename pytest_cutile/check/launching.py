@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, name_of
-from pytest_cutile.gpu.errors import KernelMismatch, UncheckableOutput
-from pytest_cutile.gpu.guards import Allocations, Inputs
-from pytest_cutile.gpu.layouts import Layout, Varied, in_layout
+from pytest_cutile.check.errors import KernelMismatch, UncheckableOutput
+from pytest_cutile.check.guards import Allocations, Inputs
+from pytest_cutile.check.layouts import Layout, Varied, in_layout
+from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.gpu.poison import poisoned_allocations
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
@@ -109,7 +109,7 @@ class GuardedLauncher:
         inputs.restore()
         again = self._launch(inputs)
         pairs = zip(named_tensors(first, ""), named_tensors(again, ""), strict=True)
-        return all(one.shape == other.shape and _same_bits(one, other) for (_, one), (_, other) in pairs)
+        return all(one.shape == other.shape and same_bits(one, other) for (_, one), (_, other) in pairs)
 
     def read_beside(self, outputs: Any) -> list[str]:
         """Return the inputs around which lies the NaN that outputs hold, which launching again finds out.
@@ -208,7 +208,7 @@ class GuardedLauncher:
                 continue
             pairs = zip(named_tensors(now, label), named_tensors(then, label), strict=True)
             for (name, left), (_, right) in pairs:
-                if not _same_bits(left, right):
+                if not same_bits(left, right):
                     a, b = bits_of(left), bits_of(right)
                     yield (
                         f"changed its input {name} ({describe(left)}): "
@@ -229,12 +229,6 @@ class GuardedLauncher:
 def _count_nans(outputs: Any) -> int:
     floats = [each for _, each in named_tensors(outputs, "") if each.dtype.is_floating_point]
     return sum(int((each.half() if each.itemsize == 1 else each).isnan().sum()) for each in floats)
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    import torch
-
-    return torch.equal(bits_of(one), bits_of(other))
 
 
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:

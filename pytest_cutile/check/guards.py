@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.gpu.bands import Banded, enclose, extent
+from pytest_cutile.check.bands import Banded, enclose, extent
 from pytest_cutile.gpu.poison import Pattern, poison
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 

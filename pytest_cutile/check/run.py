@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.bounds import Bounds
+from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.check.judging import Judge, Judged
+from pytest_cutile.check.launching import GuardedLauncher, Run
+from pytest_cutile.check.noise import run_exactly, run_reference
+from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
-from pytest_cutile.gpu.bounds import Bounds
 from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
-from pytest_cutile.gpu.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
-from pytest_cutile.gpu.judging import Judge, Judged
-from pytest_cutile.gpu.launching import GuardedLauncher, Run
-from pytest_cutile.gpu.noise import run_exactly, run_reference
-from pytest_cutile.gpu.strength import strength_of
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def check_kernel(
     and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
     often again where a matrix product has operands that tensor cores would round, and where `mid` or
     `exp_error` is given. Within the bound, all elements together may still not be off by more than noise
-    explains, nor follow the exact value (`pytest_cutile.gpu.energy`). Memory: about six float64 copies of the
-    outputs, and what the reference takes; for the guards a copy of the inputs, with the gaps that their
+    explains, nor follow the exact value (`pytest_cutile.check.energy`). Memory: about six float64 copies of
+    the outputs, and what the reference takes; for the guards a copy of the inputs, with the gaps that their
     strides leave, and at most 2 MiB for each tensor.
 
     Args:

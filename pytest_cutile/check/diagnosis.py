@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_cutile.gpu.compare import CHUNK, blocks
+from pytest_cutile.check.compare import CHUNK, blocks
+from pytest_cutile.check.noise import matrix_view
 from pytest_cutile.gpu.dtypes import format_of
-from pytest_cutile.gpu.noise import matrix_view
 from pytest_cutile.gpu.rounding import round_to, spacing
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_cutile.gpu.places import Place
+    from pytest_cutile.check.places import Place
 
 _SAMPLE = 1 << 20
 _ENOUGH = 16  # errors from which a direction can be told

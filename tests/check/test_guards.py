@@ -6,12 +6,12 @@ from collections import OrderedDict, defaultdict
 import pytest
 import torch
 
-from pytest_cutile.gpu.bands import band_bytes, enclose, extent
-from pytest_cutile.gpu.check import KernelMismatch, check_kernel
+from pytest_cutile.check.bands import band_bytes, enclose, extent
+from pytest_cutile.check.guards import KEPT_BYTES, Allocations, Inputs
+from pytest_cutile.check.launching import SMALL_BYTES
+from pytest_cutile.check.layouts import Layout, in_layout
+from pytest_cutile.check.run import KernelMismatch, check_kernel
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, resolve_dtype
-from pytest_cutile.gpu.guards import KEPT_BYTES, Allocations, Inputs
-from pytest_cutile.gpu.launching import SMALL_BYTES
-from pytest_cutile.gpu.layouts import Layout, in_layout
 from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
 from pytest_cutile.gpu.tensors import make_tensor
 
@@ -127,7 +127,7 @@ def test_writing_past_an_output_that_is_passed_in():
 
 
 def test_large_temporaries_are_not_kept_and_large_outputs_are_looked_at(monkeypatch):
-    monkeypatch.setattr("pytest_cutile.gpu.guards.KEPT_BYTES", 0)
+    monkeypatch.setattr("pytest_cutile.check.guards.KEPT_BYTES", 0)
     allocations = Allocations()
     with poisoned_allocations(allocations.enclose):
         out, temporary = torch.empty(100), torch.empty(100)

@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.compare import CHUNK, blocks, compare
+from pytest_cutile.check.noise import matrix_view
 from pytest_cutile.core.strength import Matters, Outcome, Probe, Strength
 from pytest_cutile.core.tolerance import BFLOAT16, FloatFormat
-from pytest_cutile.gpu.compare import CHUNK, blocks, compare
-from pytest_cutile.gpu.dtypes import carrier_of, format_of
-from pytest_cutile.gpu.noise import matrix_view
+from pytest_cutile.gpu.dtypes import bits_of, format_of, same_bits
 from pytest_cutile.gpu.rounding import round_to, spacing
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_cutile.gpu.compare import Bound, GivenTolerance
+    from pytest_cutile.check.compare import Bound, GivenTolerance
 
 TILE = 16
 """Indices in the part of a dimension that goes missing: the smallest tile of a tensor core's operand."""
@@ -110,10 +110,7 @@ def _probe(checked: Checked, altered: _Altered) -> Probe:
 def _judge(
     checked: Checked, altered: torch.Tensor, alteration: str, *, base: torch.Tensor
 ) -> tuple[Outcome, str]:
-    import torch
-
-    carrier = carrier_of(altered.dtype)
-    if torch.equal(altered.view(carrier), base.contiguous().view(carrier)):
+    if same_bits(altered, base):
         return Outcome.UNCHANGED, _SAME.get(alteration, "the right values need no rounding")
     result = compare(altered, checked.exact, checked.bound)
     if result.failed:
@@ -137,7 +134,7 @@ def _alter_output(checked: Checked) -> Iterator[_Altered]:
 
 def _moved(out: torch.Tensor) -> Iterator[_Altered]:
     """Yield `out` with right values in wrong places, or zeros; on its bits, so that every dtype goes."""
-    right = out.detach().contiguous().view(carrier_of(out.dtype))
+    right = bits_of(out.contiguous())
 
     def altered(alteration: str, where: str, bits: torch.Tensor) -> _Altered:
         return _Altered(alteration=alteration, where=where, out=bits.contiguous().view(out.dtype))
@@ -289,12 +286,12 @@ def _probe_input(
         if tensor is not target:
             return tensor
         shortened = tensor.clone()
-        bits = shortened.view(carrier_of(shortened.dtype))
+        bits = bits_of(shortened)
         bits.narrow(dim, bits.shape[dim] - count, count).zero_()
         return shortened
 
     part = target.narrow(dim, target.shape[dim] - count, count)
-    if not bool(part.view(carrier_of(part.dtype)).any()):
+    if not bool(bits_of(part).any()):
         yield Probe(
             alteration=alteration,
             where=f"{name}, dim {dim}",

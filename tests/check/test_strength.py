@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from pytest_cutile.check.run import check_kernel
+from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.strength import Matters, Outcome, Strength
-from pytest_cutile.gpu.check import check_kernel
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES
-from pytest_cutile.gpu.strength import strength_of
 from pytest_cutile.gpu.tensors import make_tensor
 
 

@@ -6,15 +6,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.bounds import Bounds, accumulation_of
+from pytest_cutile.check.compare import Comparison, compare
+from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed
+from pytest_cutile.check.findings import also_wrong, explain, fit
+from pytest_cutile.check.ladder import rungs, what_would_pass
+from pytest_cutile.check.noise import allow
+from pytest_cutile.check.strength import Checked
 from pytest_cutile.core.tolerance import Contract
-from pytest_cutile.gpu.bounds import Bounds, accumulation_of
-from pytest_cutile.gpu.compare import Comparison, compare
 from pytest_cutile.gpu.dtypes import format_of, name_of
-from pytest_cutile.gpu.errors import KernelMismatch, ReferenceFailed
-from pytest_cutile.gpu.findings import also_wrong, explain, fit
-from pytest_cutile.gpu.ladder import rungs, what_would_pass
-from pytest_cutile.gpu.noise import allow
-from pytest_cutile.gpu.strength import Checked
 from pytest_cutile.gpu.trees import describe, named_tensors
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_cutile.gpu.check import KernelMismatch, ReferenceFailed, check_kernel, run_check
+from pytest_cutile.check.run import KernelMismatch, ReferenceFailed, check_kernel, run_check
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES
 from pytest_cutile.gpu.poison import poisoned, poisoned_allocations
 from pytest_cutile.gpu.tensors import make_tensor

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from pytest_cutile.check.ladder import EXP_ERROR, rungs, what_would_pass
+from pytest_cutile.check.run import KernelMismatch, check_kernel
 from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Contract, sigmas_for
-from pytest_cutile.gpu.check import KernelMismatch, check_kernel
-from pytest_cutile.gpu.ladder import EXP_ERROR, rungs, what_would_pass
 
 
 def rms_norm(x, w):
