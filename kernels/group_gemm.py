@@ -512,6 +512,11 @@ def longest_sum(*, sizes: Sequence[tuple[int, int, int]], **_: object) -> int:
     return max(k for _, _, k in sizes)
 
 
+def precision(*, use_fast_acc: bool = False, **_: object) -> dict[str, Any]:
+    """Return what the check has to know: where a launch sums with fewer bits than float32."""
+    return {"fast_acc": use_fast_acc}
+
+
 def _case(
     dtype: str, name: str, sizes: Sequence[tuple[int, int, int]], *, speed: bool = False, **options: Any
 ) -> Case:
@@ -544,6 +549,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    check=precision,
     cases=[
         # Equal groups, as TileGym's benchmark has them.
         _case("float16", "4x2048", _equal(4, 2048), speed=True),

@@ -571,6 +571,11 @@ SHORT = {
 """Names of dtypes in names of cases."""
 
 
+def precision(*, use_fast_acc: bool = False, **_: object) -> dict[str, Any]:
+    """Return what the check has to know: where a launch sums with fewer bits than float32."""
+    return {"fast_acc": use_fast_acc}
+
+
 def _case(
     dtype: str,
     m: int,
@@ -604,6 +609,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    check=precision,
     cases=[
         # Large enough for a steady clock; a linear layer reads its weight transposed.
         _case("float16", 4096, 4096, 4096, speed=True),

@@ -491,6 +491,11 @@ def longest_sum(*, hidden: int, inner: int, top_k: int, **_: object) -> int:
     return max(hidden, inner) + top_k
 
 
+def precision(*, dtype: str, **_: object) -> dict[str, Any]:
+    """Return what the check has to know: Y is rounded before it is summed."""
+    return {"mid": dtype}
+
+
 def _case(
     dtype: str,
     tokens: int,
@@ -527,6 +532,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    check=precision,
     cases=[
         # From decoding a small batch, which reads half of the experts, to a prefill step that multiplies.
         _case("bfloat16", 8, speed=True),

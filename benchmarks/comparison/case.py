@@ -81,7 +81,7 @@ def _compare(timer: Timer, stream_timer: Timer, without: Sequence[str], job: Job
     release_memory()
     case = prepare(job.suite, job.case, timer.device.torch_device, arch=timer.device.arch)
     check_exactly(case)
-    if case.suite.spec.check.get("mutates"):
+    if case.suite.spec.check_of(case.case).get("mutates"):
         case = prepare(job.suite, job.case, timer.device.torch_device)
     ours = case.launcher()
     expected = ours()

@@ -69,7 +69,12 @@ def check_launch(
         return spec.launch(*args, **kwargs, **more)
 
     return run_check(
-        launch, args, kwargs, reference=spec.reference, reduction=spec.reduction_of(case), **spec.check
+        launch,
+        args,
+        kwargs,
+        reference=spec.reference,
+        reduction=spec.reduction_of(case),
+        **spec.check_of(case),
     )
 
 

@@ -258,7 +258,7 @@ def _judge_case(
     def computed(*_: Any, **__: Any) -> Any:
         return map_tensors(lambda tensor: tensor.clone(), outputs)
 
-    options = {name: value for name, value in spec.check.items() if name != "mutates"}
+    options = {name: value for name, value in spec.check_of(case).items() if name != "mutates"}
     reduction = spec.reduction_of(case)
     try:
         run_check(computed, args, kwargs, reference=spec.reference, reduction=reduction, **options)

@@ -93,7 +93,7 @@ def _check(kept: _Kept, candidate: Candidate) -> str | None:
     """Launch a candidate; return what is wrong with its result, or None."""
     case, expected = kept.of(candidate)
     said = describe_difference(case.launcher(candidate.config)(), expected, case.inputs)
-    if case.suite.spec.check.get("mutates"):
+    if case.suite.spec.check_of(case.case).get("mutates"):
         kept.forget()  # the next one needs the arguments as they were
     return None if said is None else f"wrong result: {said}"
 

@@ -83,7 +83,7 @@ def _tune(timer: Timer, pool: Pool, job: Job) -> dict[str, Any]:
     release_memory()
     case = prepare(job.suite, job.case, timer.device.torch_device, arch=timer.device.arch)
     choice, failures = _check_committed(case)
-    if case.suite.spec.check.get("mutates"):
+    if case.suite.spec.check_of(case.case).get("mutates"):
         case = prepare(job.suite, job.case, timer.device.torch_device)
     configs = _candidates(case, timer.device.arch, choice.config)
     with tempfile.TemporaryDirectory(prefix="cutile-tuner-") as folder:

@@ -55,9 +55,7 @@ class Bounds:
         return given, f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound"
 
     def _derive(self, name: str, out: torch.Tensor, target: FloatFormat) -> tuple[Bound, str]:
-        import torch
-
-        if self.truth.exact and not self.contract:
+        if self.truth.exact and not self.contract.is_noise:
             bound = Bound(
                 target=target,
                 model=EXACT,
@@ -68,14 +66,14 @@ class Bounds:
             )
             return bound, "correctly rounded: all products and sums of these inputs are exact"
         accumulation = accumulation_of(target)
-        hopper = out.is_cuda and torch.cuda.get_device_capability(out.device)[0] == _HOPPER
         multiplied = self.operands if self.truth.has_products else None
         model = model_for(
             self.reduction,
             accumulation=accumulation,
             operands=multiplied,
-            hopper=hopper,
+            short_sums=self.has_short_sums(out),
             elements=out.numel(),
+            fast_acc=self.contract.fast_acc,
         )
         basis = f"derived from reduction={self.reduction}, {accumulation.name} accumulation"
         if multiplied is not None:
@@ -92,15 +90,25 @@ class Bounds:
         )
         return bound, basis
 
+    def has_short_sums(self, out: torch.Tensor) -> bool:
+        """Return whether products may be summed in fewer bits than float32 has, on the device of `out`."""
+        import torch
+
+        if not (self.operands.eight_bit and self.truth.has_products and out.is_cuda):
+            return False
+        return torch.cuda.get_device_capability(out.device)[0] == _HOPPER
+
     def _shared_error(self, name: str) -> float:
         """Return the relative error that all elements may share besides that of a few float32 roundings.
 
         Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most:
-        the first term of f's expansion over a rounding interval. Falls f no faster than x^-3, that is u^2.
+        the first term of f's expansion over a rounding interval. Falls f no faster than x^-3, that is u^2;
+        of operands that lie too close together for that, `common_rounding` was measured.
         """
         rounded = [self.operands] if name in self.truth.operands else []
         rounded += [] if self.contract.mid is None else [self.contract.mid]
-        return sum(each.unit_roundoff**2 for each in rounded) + self.contract.exp_error
+        shared = sum(each.unit_roundoff**2 for each in rounded) + self.contract.exp_error
+        return shared + (self.truth.common_rounding if name in self.truth.operands else 0.0)
 
     def looseness(self, pairs: Pairs) -> float | None:
         """Return how many times what is derived the given tolerance allows, in the median over all elements.

@@ -11,7 +11,7 @@ from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -47,6 +47,11 @@ _MOVES = frozenset(
 )
 
 
+_SAMPLE = 1 << 14  # elements
+_SCALES = 16
+_CHANCE = 4.0  # standard errors
+
+
 def _is_float64(value: Any) -> bool:
     import torch
 
@@ -73,6 +78,7 @@ class Observer(Injector):
         self.has_products = False
         self.has_exponentials = False
         self.has_inexact_operands = False
+        self.common_rounding = 0.0
         self.exactness = Exactness(operands)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -83,11 +89,36 @@ class Observer(Injector):
         if _base_name(func) in _PRODUCTS:
             self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
-            if self.operands.precision < FLOAT32.precision and not self.has_inexact_operands:
-                self.has_inexact_operands = any(
-                    bool(_inexact(each, self.operands).any()) for each in args if _is_float64(each)
-                )
+            if self.operands.precision < FLOAT32.precision:
+                self._see_operands([each for each in args if _is_float64(each)])
         return func(*args, **kwargs)
+
+    def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
+        inexact = [each for each in tensors if bool(_inexact(each, self.operands).any())]
+        self.has_inexact_operands |= bool(inexact)
+        shared = sum(common_rounding(each, self.operands) for each in inexact)
+        self.common_rounding = max(self.common_rounding, shared)
+
+
+def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
+    """Return the relative error that all elements have in common when they are rounded to `target`.
+
+    Where values lie close together, such as the probabilities of almost equal scores, their roundings have
+    one sign. How large the error is depends on where between two numbers of the format they lie, and kernels
+    scale them differently: it is the largest over an octave of scales, in the mean over the elements weighted
+    by their squares, as far as that is more than chance.
+    """
+    import torch
+
+    flat = tensor.reshape(-1)
+    flat = flat[:: flat.numel() // _SAMPLE | 1]
+    scales = torch.exp2(torch.arange(_SCALES, dtype=flat.dtype, device=flat.device) / _SCALES)
+    values = flat.abs() * scales[:, None]
+    weight = values.square().sum(1)
+    errors = (round_to(values, target) - values) * values
+    chance = _CHANCE * errors.square().sum(1).sqrt()
+    excess = (errors.sum(1).abs() - chance).clamp_(min=0.0) / weight
+    return float(excess.nan_to_num_(nan=0.0, posinf=0.0).max())
 
 
 class OperandNoise(Injector):

@@ -120,7 +120,12 @@ class Judge:
             return replace(bounds, truth=truth, contract=contract).pass_all(pairs)
 
         accumulation = min((accumulation_of(each) for each in formats), key=lambda each: each.precision)
-        contracts = rungs(bounds.contract, accumulation, exponentials=bounds.truth.has_exponentials)
+        contracts = rungs(
+            bounds.contract,
+            accumulation,
+            exponentials=bounds.truth.has_exponentials,
+            short_sums=any(bounds.has_short_sums(out) for _, out, _ in pairs),
+        )
         return [f"  {what_would_pass(contracts, passes, lambda: bounds.pass_torch(pairs))}"]
 
 

@@ -19,19 +19,25 @@ EXP_ERROR = 2.0**-10
 """Relative error of exponentials on the ladder: that of one computed in float16 to an ulp."""
 
 
-def rungs(contract: Contract, accumulation: FloatFormat, *, exponentials: bool) -> list[Contract]:
+def rungs(
+    contract: Contract, accumulation: FloatFormat, *, exponentials: bool, short_sums: bool
+) -> list[Contract]:
     """Return looser contracts than `contract`, the least loose first; the last allows what all others do.
 
     Args:
         contract: what was allowed.
         accumulation: format of the accumulation: float32, or float64.
         exponentials: whether there are any, whose error could matter.
+        short_sums: whether the device may sum in fewer bits, `Contract.fast_acc`.
     """
     finest = (contract.mid or accumulation).precision
     mids = [each for each in (FLOAT32, FLOAT16, BFLOAT16) if each.precision < finest]
     looser = [replace(contract, mid=mid) for mid in mids]
     if exponentials and contract.exp_error < EXP_ERROR:
-        looser += [Contract(mid=mid, exp_error=EXP_ERROR) for mid in (contract.mid, *mids)]
+        looser += [replace(contract, mid=mid, exp_error=EXP_ERROR) for mid in (contract.mid, *mids)]
+    if short_sums and not contract.fast_acc:
+        fast = [replace(each, fast_acc=True) for each in (contract, *looser[-1:])]
+        looser = [fast[0], *looser, *fast[1:]]
     return looser
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.injection import AccumulationNoise, ContractNoise, Injector, Observer, OperandNoise
-from pytest_cutile.core.tolerance import FLOAT32
+from pytest_cutile.core.tolerance import FLOAT32, Contract
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_cutile.core.tolerance import Contract, FloatFormat
+    from pytest_cutile.core.tolerance import FloatFormat
 
+_NOTHING_MORE = Contract()
 RUNS = 3
 """Noisy runs for each of the two kinds; results are pooled over rows and columns, so a few are enough."""
 RUNS_OF_SMALL_OUTPUTS = 12
@@ -91,6 +92,8 @@ class Reference:
     """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
     has_exponentials: bool
     """Whether it takes exponentials, or functions made of them."""
+    common_rounding: float
+    """Relative error that rounding may give all operands of a product in common; see `common_rounding`."""
     exact: bool
     """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`)."""
     runs: int
@@ -108,7 +111,7 @@ def run_reference(
     kwargs: Mapping[str, Any],
     *,
     operands: FloatFormat,
-    contract: Contract | None = None,
+    contract: Contract = _NOTHING_MORE,
 ) -> Reference:
     """Run `reference` on `args` and `kwargs` upcast to float64: once exactly, then with noise.
 
@@ -135,7 +138,7 @@ def run_reference(
         makers["accumulation"] = FLOAT32.unit_roundoff, AccumulationNoise
     if estimate and observer.has_inexact_operands:
         makers["operands"] = 1.0, lambda run: OperandNoise(run, operands)
-    if estimate and contract:
+    if estimate and contract.is_noise:
         makers["contract"] = 1.0, lambda run: ContractNoise(run, contract)
     call = reference, args, kwargs
     spreads = {kind: _measure(call, outputs, make, unit) for kind, (unit, make) in makers.items()}
@@ -146,6 +149,7 @@ def run_reference(
         contract=spreads.get("contract", {}),
         has_products=observer.has_products,
         has_exponentials=observer.has_exponentials,
+        common_rounding=observer.common_rounding,
         exact=is_exact,
         runs=1 + _count_runs(outputs) * len(makers),
     )
@@ -159,6 +163,8 @@ def allow(
     kwargs: Mapping[str, Any],
 ) -> Reference:
     """Return `truth`, which is what `reference` returned for `args` and `kwargs`, under another contract."""
+    if not contract.is_noise:
+        return replace(truth, contract={})
     spread = _measure((reference, args, kwargs), truth.outputs, lambda run: ContractNoise(run, contract), 1.0)
     return replace(truth, contract=spread, runs=truth.runs + _count_runs(truth.outputs))
 

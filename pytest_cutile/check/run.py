@@ -75,6 +75,7 @@ def check_kernel(
     precision: torch.dtype | str | None = None,
     mid: torch.dtype | str | None = None,
     exp_error: float = 0.0,
+    fast_acc: bool = False,
     mutates: Collection[str | int] = (),
     writes: Collection[str | int] = (),
     guard: bool = True,
@@ -112,6 +113,9 @@ def check_kernel(
         mid: dtype that the kernel rounds intermediate results to; by default they stay in float32 (float64
             for float64 outputs).
         exp_error: relative error of the kernel's exponentials, where they are worse than a few float32 ulps.
+        fast_acc: whether products of 8-bit floats are summed in Hopper's tensor cores all along, with about
+            14 bits, as `mma(..., use_fast_acc=True)` does. By default at most 128 are before float32 takes
+            over. It changes nothing elsewhere.
         mutates: arguments that `fn` may change, by name or position.
         writes: arguments that `fn` overwrites without reading them (`out`), likewise: they are poisoned.
         guard: False gives `fn` the very tensors that were given, and plain allocations, poisoned: for one
@@ -143,6 +147,7 @@ def check_kernel(
         precision=precision,
         mid=mid,
         exp_error=exp_error,
+        fast_acc=fast_acc,
         mutates=mutates,
         writes=writes,
         guard=guard,
@@ -163,6 +168,7 @@ def run_check(
     precision: torch.dtype | str | None = None,
     mid: torch.dtype | str | None = None,
     exp_error: float = 0.0,
+    fast_acc: bool = False,
     mutates: Collection[str | int] = (),
     writes: Collection[str | int] = (),
     guard: bool = True,
@@ -183,6 +189,7 @@ def run_check(
         precision: see there.
         mid: see there.
         exp_error: see there.
+        fast_acc: see there.
         mutates: see there.
         writes: see there.
         guard: see there.
@@ -193,7 +200,7 @@ def run_check(
     """
     started = time.perf_counter()
     tolerance = _check_options(reduction, rtol, atol)
-    contract = Contract(mid=_named_format("mid", mid), exp_error=exp_error)
+    contract = Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc)
     operands = _operand_format(args, kwargs, precision)
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
     outputs = launcher.launch()

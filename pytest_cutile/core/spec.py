@@ -115,9 +115,9 @@ class KernelSpec:
     """`work(**case.params)`: what one launch does. Without it the speed gate compares times alone."""
     reduction: Callable[..., int] | int = 1
     """Length of the longest sum behind one output element, or `reduction(**case.params)`."""
-    check: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the fixture `check_kernel`: `precision`, `mid`, `exp_error`, `mutates`, `writes`,
-    `guard`, `vary_layout`, or plain `rtol` and `atol`."""
+    check: Callable[..., Mapping[str, Any]] | Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the fixture `check_kernel`, or `check(**case.params)`: `precision`, `mid`,
+    `exp_error`, `fast_acc`, `mutates`, `writes`, `guard`, `vary_layout`, or plain `rtol` and `atol`."""
     special_inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Inputs that reveal what independent random tensors cannot, by name: `special_inputs[name](inputs)` gets
     what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""
@@ -218,6 +218,10 @@ class KernelSpec:
     def reduction_of(self, case: Case) -> int:
         """Return the length of the longest sum behind one output element of `case`."""
         return self.reduction(**case.params) if callable(self.reduction) else self.reduction
+
+    def check_of(self, case: Case) -> Mapping[str, Any]:
+        """Return the further options of `check_kernel` for `case`."""
+        return self.check(**case.params) if callable(self.check) else self.check
 
     def work_of(self, case: Case) -> Work:
         """Return what one launch of `case` does; an empty `Work` when the spec does not say."""

@@ -65,18 +65,27 @@ class Contract:
     """Format that intermediate results are rounded to; None where they stay in the accumulator's."""
     exp_error: float = 0.0
     """Relative error of exponentials and of the functions made of them, such as tanh and sigmoid."""
+    fast_acc: bool = False
+    """Whether products of 8-bit floats are summed in Hopper's tensor cores all along, as cuTile's
+    `mma(..., use_fast_acc=True)` does; else at most `SHORT_SUM` of them are before float32 takes over."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.exp_error < 1:
             raise ValueError(f"exp_error is a relative error, from 0 to below 1; got {self.exp_error!r}")
 
     def __bool__(self) -> bool:
+        return self != Contract()
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether it is measured as noise on the reference; the rest is part of the accumulator's model."""
         return self.mid is not None or self.exp_error > 0
 
     def __str__(self) -> str:
         """Return it as the options of `check_kernel`: 'mid="bfloat16"'."""
         parts = [] if self.mid is None else [f'mid="{self.mid.name}"']
-        return ", ".join([*parts, *([f"exp_error={self.exp_error:g}"] if self.exp_error else [])])
+        parts += [f"exp_error={self.exp_error:g}"] if self.exp_error else []
+        return ", ".join([*parts, *(["fast_acc=True"] if self.fast_acc else [])])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +96,11 @@ class ErrorModel:
 
         P       = max(A, u |y|)              magnitude of the partial sums, times u
         sigma^2 = reduction / 3 * P^2        float32 accumulation: random signs, so sqrt(reduction)
+                + short_variance * P^2       likewise in an accumulator of fewer bits
                 + 4 A^2 + (8 u |y|)^2        the operands and a handful of approximate functions
                 + operands^2 + contract^2
         bias    = drift * P                  tensor cores truncate once per instruction
+                + drift_of_value * |y|       an accumulator of fewer bits truncates every product
         bound   = sigmas * sigma + 1.5 bias + underflow
 
     `operands` is the noise of operands that tensor cores round, `contract` that of what a `Contract` allows
@@ -104,6 +115,8 @@ class ErrorModel:
     """Bias of the accumulator, in units of P."""
     drift_of_value: float = 0.0
     """Bias of the accumulator and of truncated operands, as a fraction of |y|."""
+    short_variance: float = 0.0
+    """Coefficient of P^2 for products that are truncated in an accumulator of fewer bits."""
     underflow: float = 0.0
     """Absolute error where y is not zero: the smallest normal number of the accumulation. Below it values are
     held to fewer bits, or are flushed to zero by exp2.approx.ftz and its like (PTX ISA)."""
@@ -114,7 +127,7 @@ class ErrorModel:
     @property
     def accumulation_variance(self) -> float:
         """Coefficient of P^2."""
-        return self.reduction / 3.0
+        return self.reduction / 3.0 + self.short_variance
 
     operand_variance: float = 4.0
     """Coefficient of A^2: each operand may be rounded more than once (x log2(e), a scale)."""
@@ -126,7 +139,22 @@ EXACT = ErrorModel(reduction=0, sigmas=0.0, operand_variance=0.0, value_variance
 """Of what is computed without any error: the output has to be the exact value, rounded once."""
 
 TENSOR_CORE_K = 16
-"""Products that one tensor-core instruction sums before it truncates (8 for tf32, 32 for fp8)."""
+"""Products that one tensor-core instruction sums before it truncates."""
+TFLOAT32_K = 8
+"""The same for tf32."""
+LOSS = 1.1
+"""Bias of an instruction, in units of u P. Measured on an H200, in 2 million sums each of 64 to 16384
+products: 1.03 for tf32, 1.1 for float16 and bfloat16, and 1.65 for float16 if all terms have one sign, which
+the margin of 1.5 covers (`python -m benchmarks.false_alarms --accumulators`)."""
+
+SHORT_STEP = 2.0**-13
+"""Hopper's accumulator of 8-bit products keeps 13 fraction bits of the largest addend (about 14 bits:
+DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.3.2) and cuts off what is below."""
+SHORT_SUM = 128
+"""Longest sum in it, if a kernel does not say `fast_acc`: sigma is 6.5 steps of P then; measured were 13.5 at
+most."""
+SHORT_LOSS = 1.0 / 7.0
+"""Bias of one of its additions, in steps of |y|: measured 0.143 at most, if all terms have one sign."""
 
 
 FALSE_ALARM = 1e-7
@@ -142,7 +170,13 @@ def sigmas_for(elements: int, *, false_alarm: float = FALSE_ALARM) -> float:
 
 
 def model_for(
-    reduction: int, *, accumulation: FloatFormat, operands: FloatFormat | None, hopper: bool, elements: int
+    reduction: int,
+    *,
+    accumulation: FloatFormat,
+    operands: FloatFormat | None,
+    short_sums: bool,
+    elements: int,
+    fast_acc: bool = False,
 ) -> ErrorModel:
     """Return the model of a kernel that accumulates `reduction` terms in the `accumulation` format.
 
@@ -150,23 +184,27 @@ def model_for(
         reduction: length of the longest sum.
         accumulation: float32, or float64 for a float64 output.
         operands: format of the operands of matrix products; None when there are none.
-        hopper: whether the device is of compute capability 9, whose fp8 accumulator has 22 bits.
+        short_sums: whether products are of 8-bit floats and the device is of compute capability 9, whose
+            accumulator of them is short.
         elements: of the output.
+        fast_acc: whether all of a sum of 8-bit products is formed there; see `Contract`.
     """
-    drift = drift_of_value = 0.0
+    drift = drift_of_value = short_variance = 0.0
     if operands is not None and accumulation is FLOAT32:
-        drift = reduction / TENSOR_CORE_K
+        drift = LOSS * reduction / (TFLOAT32_K if operands is TFLOAT32 else TENSOR_CORE_K)
         if operands is TFLOAT32:  # hardware may drop the low bits of both operands instead of rounding them
             drift_of_value = 4.0 * operands.unit_roundoff
-        if operands.eight_bit and hopper:  # 13 fraction bits: every product is cut off at the sum's exponent
-            step = 2.0**-13
-            drift += step * reduction / 64 / accumulation.unit_roundoff
-            drift_of_value += step * reduction / 4
+        if short_sums:
+            terms = reduction if fast_acc else min(reduction, SHORT_SUM)
+            # What is cut off is uniform within a step of the largest addend, which is at most P.
+            short_variance = terms / 3.0 * (SHORT_STEP / accumulation.unit_roundoff) ** 2
+            drift_of_value = SHORT_LOSS * terms * SHORT_STEP
     return ErrorModel(
         reduction=reduction,
         sigmas=sigmas_for(elements),
         unit=accumulation.unit_roundoff,
         drift=drift,
+        short_variance=short_variance,
         drift_of_value=drift_of_value,
         underflow=math.ldexp(1.0, accumulation.min_exponent),
     )

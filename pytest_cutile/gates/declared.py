@@ -217,7 +217,7 @@ def check_inputs(
     reference, _ = _bind(spec.reference, inputs)
     # Other layouts of the same values are compared once for each case.
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
-    options = {"strength": settings.check_strength, "vary_layout": vary_layout, **spec.check}
+    options = {"strength": settings.check_strength, "vary_layout": vary_layout, **spec.check_of(case)}
     return run_check(
         launch, args, {}, reference=reference, reduction=spec.reduction_of(case), run=run, **options
     )

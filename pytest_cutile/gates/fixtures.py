@@ -20,7 +20,7 @@ from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
 
 _OPTIONS = (
-    *("reduction", "rtol", "atol", "precision", "mid", "exp_error"),
+    *("reduction", "rtol", "atol", "precision", "mid", "exp_error", "fast_acc"),
     *("mutates", "writes", "guard", "vary_layout", "strength"),
 )
 """Of `pytest_cutile.check.run.check_kernel`."""

@@ -107,7 +107,7 @@ def test_nothing_is_tried_for_a_wrong_pattern(rows):
 
 
 def test_the_rungs_get_looser():
-    found = rungs(Contract(), FLOAT32, exponentials=True)
+    found = rungs(Contract(), FLOAT32, exponentials=True, short_sums=False)
     assert [str(each) for each in found] == [
         'mid="float16"',
         'mid="bfloat16"',
@@ -115,16 +115,36 @@ def test_the_rungs_get_looser():
         f'mid="float16", exp_error={EXP_ERROR:g}',
         f'mid="bfloat16", exp_error={EXP_ERROR:g}',
     ]
-    assert [each.mid for each in rungs(Contract(), FLOAT64, exponentials=False)] == [
+    assert [each.mid for each in rungs(Contract(), FLOAT64, exponentials=False, short_sums=False)] == [
         FLOAT32,
         FLOAT16,
         BFLOAT16,
     ]
-    assert not rungs(Contract(mid=BFLOAT16), FLOAT32, exponentials=False)
+    assert not rungs(Contract(mid=BFLOAT16), FLOAT32, exponentials=False, short_sums=False)
+
+
+def test_sums_in_fewer_bits_are_the_first_rung_and_part_of_the_last_where_a_device_may_have_them():
+    found = rungs(Contract(), FLOAT32, exponentials=False, short_sums=True)
+    assert [str(each) for each in found] == [
+        "fast_acc=True",
+        'mid="float16"',
+        'mid="bfloat16"',
+        'mid="bfloat16", fast_acc=True',
+    ]
+    stated = rungs(Contract(fast_acc=True), FLOAT32, exponentials=True, short_sums=True)
+    assert all(each.fast_acc for each in stated)
+    assert len({*stated}) == len(stated) == 5
+
+
+def test_sums_in_fewer_bits_are_no_noise_and_keep_exact_products_exact():
+    ones = torch.ones(16, 16, dtype=torch.float16)
+    report = check_kernel(lambda a: a @ a, ones, reference=lambda a: a @ a, reduction=16, fast_acc=True)
+    assert report.reference_runs == 1
+    assert report.bound.startswith("correctly rounded")
 
 
 def test_the_first_rung_that_passes_is_named_and_most_bugs_cost_one_attempt():
-    found = rungs(Contract(), FLOAT32, exponentials=True)
+    found = rungs(Contract(), FLOAT32, exponentials=True, short_sums=False)
     tried = []
 
     def passes(contract):

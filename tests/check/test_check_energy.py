@@ -1,15 +1,26 @@
 """Errors that no single element shows: the energy and the slope of the mismatch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from pytest_cutile.check import injection
 from pytest_cutile.check.compare import Bound, Comparison, compare
 from pytest_cutile.check.energy import expected_energy
+from pytest_cutile.check.injection import common_rounding
 from pytest_cutile.check.noise import Spread, matrix_view
-from pytest_cutile.check.run import KernelMismatch, check_kernel
-from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, ErrorModel, FloatFormat, sigmas_for
+from pytest_cutile.check.run import CheckReport, KernelMismatch, check_kernel
+from pytest_cutile.core.tolerance import (
+    BFLOAT16,
+    FLOAT8_E4M3FN,
+    FLOAT16,
+    FLOAT32,
+    ErrorModel,
+    FloatFormat,
+    sigmas_for,
+)
 from pytest_cutile.gpu.rounding import round_to, spacing
 
 SHAPE = (2, 3, 128, 64)
@@ -192,6 +203,43 @@ def test_special_and_huge_values_take_no_part():
     assert not judge(out, exact, sigma, target=FLOAT16).failed
     out[3, 0] = 1.0
     assert judge(out, exact, sigma, target=FLOAT16).failed == ("T0 pattern",)
+
+
+def _products_of_close_values(rounding: Callable[[torch.Tensor], torch.Tensor]) -> CheckReport:
+    """Check a product whose left operand lies between 0.999 and 1, where bfloat16 has no number but 1."""
+    p = 1 - 1e-3 * torch.rand(64, 128, generator=torch.Generator().manual_seed(0))
+    v = torch.randn(128, 64, generator=torch.Generator().manual_seed(1))
+    return check_kernel(
+        lambda p, v: rounding(p) @ v,
+        p,
+        v.bfloat16().float(),
+        reference=lambda p, v: p @ v,
+        reduction=128,
+        precision="bfloat16",
+    )
+
+
+def test_roundings_that_all_elements_share_are_no_slope(monkeypatch):
+    def to_nearest(p: torch.Tensor) -> torch.Tensor:
+        return p.bfloat16().float()
+
+    assert _products_of_close_values(to_nearest).slope < 0.8
+    monkeypatch.setattr(injection, "common_rounding", lambda *_: 0.0)
+    with pytest.raises(KernelMismatch, match=r"T3 slope in all of it: out - exact is \+0\.0005"):
+        _products_of_close_values(to_nearest)
+
+
+def test_truncated_operands_are_a_slope_where_roundings_are_shared_too():
+    def truncated(p: torch.Tensor) -> torch.Tensor:
+        return (p.view(torch.int32) & ~0xFFFF).view(torch.float32)
+
+    with pytest.raises(KernelMismatch, match="T3 slope"):
+        _products_of_close_values(truncated)
+
+
+@pytest.mark.parametrize("target", [FLOAT16, BFLOAT16, FLOAT8_E4M3FN], ids=lambda target: target.name)
+def test_roundings_of_scattered_values_have_nothing_in_common(target):
+    assert common_rounding(normal((300, 200), seed=3).exp(), target) < target.unit_roundoff**2
 
 
 def test_the_message_names_the_test():
