@@ -216,6 +216,17 @@ def fills_alone(config: GroupGemmConfig, size: tuple[int, int, int], *, sms: int
     return k >= config.min_k and rounds > ROUNDS - 1 and rounds / ceil(rounds) > FULL
 
 
+def choose_alone(arch: str, size: tuple[int, int, int], *, itemsize: int, sms: int) -> GroupGemmConfig | None:
+    """Return the configuration of a launch for a group of `size` (m, n, k) alone, None if it wants company.
+
+    A launcher asks this of each of its groups, so it costs little where the answer is None.
+    """
+    alone = ALONE.get(arch) if itemsize == 2 else None  # noqa: PLR2004
+    if alone is None or not fills_alone(alone, size, sms=sms):
+        return None
+    return replace(alone, min_k=0)
+
+
 def choose_config(
     arch: str,
     *,
@@ -233,9 +244,8 @@ def choose_config(
         use_fast_acc: As `group_gemm` takes it.
         sms: Multiprocessors of the GPU.
     """
-    alone = ALONE.get(arch) if itemsize == 2 and len(sizes) == 1 else None  # noqa: PLR2004
-    if alone is not None and fills_alone(alone, sizes[0], sms=sms):
-        return replace(alone, min_k=0)
+    if len(sizes) == 1 and (alone := choose_alone(arch, sizes[0], itemsize=itemsize, sms=sms)) is not None:
+        return alone
     table = CONFIGS if itemsize == 2 else FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS  # noqa: PLR2004
     candidates = table.get(arch)
     if candidates is None:
@@ -369,22 +379,29 @@ def group_gemm(
     # The longest tiles first: what starts last should end soon.
     groups.sort(key=lambda group: -group[0].shape[1])
     use_fast_acc = use_fast_acc and dtype.itemsize == 1
-    sms = count_sms()
+    arch, sms, itemsize = device_arch(), count_sms(), dtype.itemsize
 
-    def choose(some: Sequence[Group]) -> GroupGemmConfig:
-        sizes = [(*out.shape, left.shape[1]) for left, _, out in some]
-        return config or choose_config(
-            device_arch(), sizes=sizes, itemsize=dtype.itemsize, use_fast_acc=use_fast_acc, sms=sms
-        )
-
-    alone: list[Group] = []
     together: list[Group] = []
     for group in groups:
-        (alone if choose([group]).alone else together).append(group)
+        left, _, out = group
+        size = (*out.shape, left.shape[1])
+        own = None if config else choose_alone(arch, size, itemsize=itemsize, sms=sms)
+        if own is None:
+            together.append(group)
+        else:
+            _launch([group], own, use_fast_acc, sms)
     launches = ct.cdiv(len(together), GROUPS_PER_LAUNCH)
-    shared = [together[first::launches] for first in range(launches)]
-    for some in (*([group] for group in alone), *shared):
-        _launch(some, choose(some), use_fast_acc, sms)
+    for first in range(launches):
+        some = together[first::launches]
+        shared = config or choose_config(
+            arch,
+            sizes=[(*out.shape, left.shape[1]) for left, _, out in some],
+            itemsize=itemsize,
+            use_fast_acc=use_fast_acc,
+            sms=sms,
+        )
+        for each in [[group] for group in some] if shared.alone else [some]:
+            _launch(each, shared, use_fast_acc, sms)
     return c
 
 

@@ -221,8 +221,8 @@ GROUP_GEMM = (
         name="group_gemm-last-group-missing",
         kernel="group_gemm",
         imitates="the last group of a launch is left out",
-        old="shared = [together[first::launches] for first",
-        new="shared = [together[first::launches][:-1] or together[:1] for first",
+        old="some = together[first::launches]",
+        new="some = together[first::launches][:-1] or together[:1]",
     ),
     Mutant(
         name="group_gemm-saturating-e5m2",

@@ -247,3 +247,25 @@ def test_groups_that_are_launched_alone_leave_the_others_together(monkeypatch):
     assert [len(launched.args[0]) for launched in (first, second, shared)] == [1, 1, 1]
     assert [launched.args[0][0].shape[0] for launched in (first, second, shared)] == [130, 70, 10]
     assert (first.args[-1], shared.args[-1]) == (True, False)
+
+
+def test_a_configuration_in_which_blocks_take_turns_gives_each_group_a_launch(monkeypatch):
+    """Where a launch's is such a one, too: the tuner may write it into any table."""
+    config = group_gemm.GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32, blocks_per_sm=1)
+    assert len(record([(128, 128, 64)] * 3, config=config)) == 3
+    monkeypatch.setitem(group_gemm.CONFIGS, "sm_90", (config,))
+    launches = record([(128, 128, 64)] * 3)
+    assert [(len(launched.args[0]), launched.args[-1]) for launched in launches] == [(1, True)] * 3
+
+
+def test_tables_are_searched_once_a_launch(monkeypatch):
+    """Not once a group: what the host does for a launch of short products is what they wait for."""
+    choose_config, searched = group_gemm.choose_config, []
+
+    def choose(arch, *, sizes, **options):
+        searched.append(len(sizes))
+        return choose_config(arch, sizes=sizes, **options)
+
+    monkeypatch.setattr(group_gemm, "choose_config", choose)
+    assert len(record([(64, 64, 64)] * 20)) == 2
+    assert searched == [10, 10]
