@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import operator
-from functools import cache
+from functools import cache, wraps
 from numbers import Real
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
 
 ConfigT = TypeVar("ConfigT")
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121")
 """What kernels have configurations for."""
+
+
+def on_its_gpu(launcher: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
+    """Make the GPU of the first tensor among the arguments the current one while `launcher` runs.
+
+    Then that GPU is the one whose architecture, size and current stream the launcher gets. A stream of that
+    GPU alone would not do: the default one is number 0 on every GPU, by which the driver means the current
+    GPU's (CUDA driver API, cuStreamGetCtx). Whether the other tensors are there, too, each launcher checks.
+    """
+
+    @wraps(launcher)
+    def launch(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        import torch
+
+        for argument in (*args, *kwargs.values()):
+            # Groups come in lists.
+            first = argument[0] if isinstance(argument, (list, tuple)) and argument else argument
+            if isinstance(first, torch.Tensor):
+                if first.is_cuda and first.device.index != torch.cuda.current_device():
+                    with torch.cuda.device(first.device):
+                        return launcher(*args, **kwargs)
+                break
+        return launcher(*args, **kwargs)
+
+    return launch
 
 
 def device_arch() -> str:

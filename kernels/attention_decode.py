@@ -37,6 +37,7 @@ from kernels._launch import (
     count_sms,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
@@ -202,6 +203,7 @@ def attention_decode_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def attention_decode(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -37,6 +37,7 @@ from kernels._launch import (
     check_tensors,
     count_sms,
     device_arch,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import swizzle
@@ -185,6 +186,7 @@ def bmm_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -> torch.Tensor:
     """Multiply a batch of matrices with another, one by one.
 

@@ -40,6 +40,7 @@ from kernels._launch import (
     check_tensors,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import is_full, load_tile
@@ -183,6 +184,7 @@ def _threshold(p: float) -> int:
     return min(round(p * 2**32), 2**32 - 1)
 
 
+@on_its_gpu
 def dropout(
     x: torch.Tensor, p: float = 0.5, *, seed: int, config: DropoutConfig | None = None
 ) -> torch.Tensor:

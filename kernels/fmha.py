@@ -63,6 +63,7 @@ from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_tensors,
     device_arch,
+    on_its_gpu,
     with_hints,
 )
 from kernels._online_softmax import check_scale
@@ -239,6 +240,7 @@ def fmha_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def fmha(
     q: torch.Tensor,
     k: torch.Tensor,

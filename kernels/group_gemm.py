@@ -65,6 +65,7 @@ from kernels._launch import (
     check_tensors,
     count_sms,
     device_arch,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import swizzle
@@ -314,6 +315,7 @@ def group_gemm_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def group_gemm(
     a: Sequence[torch.Tensor],
     b: Sequence[torch.Tensor],

@@ -64,6 +64,7 @@ from kernels._launch import (
     check_tensors,
     count_sms,
     device_arch,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import swizzle
@@ -397,6 +398,7 @@ def _ready(operand: torch.Tensor, config: MatmulConfig) -> torch.Tensor:
     return copy_k_major([operand], config.copy_tile)[0]
 
 
+@on_its_gpu
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,

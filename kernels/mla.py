@@ -41,6 +41,7 @@ from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_tensors,
     device_arch,
+    on_its_gpu,
     with_hints,
 )
 from kernels._online_softmax import check_scale
@@ -147,6 +148,7 @@ def mla_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def mla(
     q: torch.Tensor,
     q_pe: torch.Tensor,

@@ -47,6 +47,7 @@ from kernels._launch import (
     count_sms,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
@@ -338,6 +339,7 @@ def _has_words(cache: torch.Tensor) -> bool:
     )
 
 
+@on_its_gpu
 def mla_decoding(
     q: torch.Tensor,
     qpe: torch.Tensor,

@@ -44,6 +44,7 @@ from kernels._launch import (
     check_tensors,
     count_sms,
     device_arch,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import swizzle
@@ -261,6 +262,7 @@ def combine_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def moe(
     x: torch.Tensor,
     w1: torch.Tensor,

@@ -42,6 +42,7 @@ from kernels._launch import (
     check_tensors,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from pytest_cutile import Case, KernelSpec, Work
@@ -186,6 +187,7 @@ def place_kernel(
 # -- launchers --------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def route(
     logits: torch.Tensor, top_k: int, *, renormalize: bool = False, config: RoutingConfig | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -250,6 +252,7 @@ class Alignment:
     """`[1]`, how many tiles there are. Only the GPU knows it."""
 
 
+@on_its_gpu
 def align(
     topk_ids: torch.Tensor, experts: int, tile_m: int, *, config: RoutingConfig | None = None
 ) -> Alignment:

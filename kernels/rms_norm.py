@@ -35,6 +35,7 @@ from kernels._launch import (
     cut_row,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import is_full, load_tile
@@ -193,6 +194,7 @@ def rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@on_its_gpu
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor,

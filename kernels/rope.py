@@ -41,6 +41,7 @@ from kernels._launch import (
     check_tensors,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import is_full, load_tile
@@ -217,6 +218,7 @@ def rope_kernel(
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def rope(
     q: torch.Tensor,
     k: torch.Tensor,

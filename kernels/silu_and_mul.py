@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kernels import swiglu
 from kernels._cases import laid_out
 from kernels._dtypes import SHORT
-from kernels._launch import check_config, check_tensors, device_arch
+from kernels._launch import check_config, check_tensors, device_arch, on_its_gpu
 from kernels.swiglu import SwigluConfig, launch_swiglu
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -47,6 +47,7 @@ def choose_config(arch: str, *, itemsize: int) -> SwigluConfig:
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
     """Multiply the SiLU of the first half of each row by the second half.
 

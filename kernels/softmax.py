@@ -33,6 +33,7 @@ from kernels._launch import (
     cut_row,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import LOG2_E, is_full, load_tile
@@ -208,6 +209,7 @@ def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool
 # -- launcher ---------------------------------------------------------------------------------------
 
 
+@on_its_gpu
 def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Tensor:
     """Normalise the rows of a matrix so that each sums to one.
 

@@ -30,6 +30,7 @@ from kernels._launch import (
     check_tensors,
     device_arch,
     next_power_of_2,
+    on_its_gpu,
     with_hints,
 )
 from kernels._tiles import LOG2_E, is_full, load_tile
@@ -154,6 +155,7 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
     )
 
 
+@on_its_gpu
 def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
     """Multiply the SiLU of `a` by `b`, element by element.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -230,7 +231,7 @@ class DeclaredTest(_ToldByGates, pytest.Function):
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Point reports at the kernel's launcher, not at this plugin."""
-        code = getattr(self.spec.launch, "__code__", None)
+        code = getattr(inspect.unwrap(self.spec.launch), "__code__", None)
         here = code is not None and Path(code.co_filename) == self.path
         return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
 

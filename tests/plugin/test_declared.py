@@ -20,6 +20,20 @@ def test_every_case_is_collected_under_every_gate(project):
     )
 
 
+@pytest.mark.parametrize("decorated", [False, True])
+def test_tests_are_where_the_launcher_is_defined(project, decorated):
+    decorator = (
+        "import functools\n\ndef same(f):\n"
+        "    return functools.wraps(f)(lambda *args: f(*args))\n\n@same\ndef scale"
+    )
+    kernel = KERNEL.replace("def scale", decorator, 1) if decorated else KERNEL
+    project.kernel(kernel)
+    tests, _ = project.pytester.inline_genitems("-p", "no:benchmark")
+    file, line, _ = tests[0].location
+    lines = (project.path / file).read_text().splitlines()
+    assert lines[line] == ("@same" if decorated else "def scale(x):")
+
+
 def test_gates_are_selected_by_marker_by_name_and_by_id(project):
     project.run().assert_outcomes(passed=2, deselected=2)
     project.run("-k", "correct", gates="").assert_outcomes(passed=1, deselected=3)
