@@ -10,12 +10,13 @@ heads at once, and a shorter one for its rotated position. Q and O are `[B, H, D
 projections from the latent vector to each head were multiplied into Q before, and into O after, elsewhere.
 
 Dtypes: Q, QPE and O are float16 or bfloat16. KV and KPE are the same, or both an 8-bit float (e4m3fn or
-e5m2), which halves the cache. Its elements are converted to float16 as they arrive, which one instruction
-does for two of them; to bfloat16 it takes five. That is exact, as float16 holds all of their values: nothing
-here is rounded to 8 bits. Queries of bfloat16 then become float16, too, each row multiplied by a power of two
-(`float16_queries`). (A factor that the cache was divided by belongs into `scale`, and onto O.) Scores, sums
-and accumulator are float32. What is rounded to 16 bits is the unnormalised P before the second product,
-because that is what tensor cores take, and O.
+e5m2), which halves the cache; Q and QPE may be 8-bit floats then, too, and O is bfloat16. Elements of the
+cache are converted to float16 as they arrive, which one instruction does for two of them; to bfloat16 it
+takes five. That is exact, as float16 holds all of their values: nothing here is rounded to 8 bits. Queries
+become float16, too: those of 8 bits as they are, those of bfloat16 with each row multiplied by a power of two
+(`float16_queries`). (A factor that cache or queries were divided by belongs into `scale`, and the cache's
+onto O.) Scores, sums and accumulator are float32. What is rounded to 16 bits is the unnormalised P before the
+second product, because that is what tensor cores take, and O.
 
 How it works: a tile of KV is loaded once, and is both the keys and the values of its step. With few heads it
 takes as long as the cache takes to read. With 128 heads there are 242 operations for every byte of a 16-bit
@@ -40,7 +41,7 @@ import cuda.tile as ct
 
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._dtypes import FP8, SHORT
 from kernels._launch import (
     check_tensors,
     choose_by_width,
@@ -64,8 +65,7 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 LATENT_DIMS = (128, 256, 512)
 ROPE_DIM = 64
-QUERY_DTYPES = ("float16", "bfloat16")
-CACHE_DTYPES = (*QUERY_DTYPES, "float8_e4m3fn", "float8_e5m2")
+DTYPES = ("float16", "bfloat16", *FP8)
 MIN_HEADS = 16
 """Fewest heads in a block; with 8, 8 warps no longer share scores of 64 keys, and the compiler spills."""
 
@@ -176,7 +176,7 @@ def choose_config(arch: str, *, heads: int, cache_itemsize: int, keys_per_sm: fl
 
 
 P_HEADROOM = 14.0
-"""How far up P is pushed in float16 where bfloat16, which has more exponents, is what the user asked for.
+"""How far up P is pushed in float16 where O is bfloat16, which has more exponents.
 
 In [0, 1], elements below 2^-25 would be 0, and a long cache has many. Up to 2^14 those that vanish are below
 2^-39, and what the maximum may be off by within the range of `_online_softmax` does not yet overflow.
@@ -274,6 +274,7 @@ def mla_decoding_kernel(
     latency = ct.static_eval(LATENCY or None)
 
     SCALED = ct.static_eval(Q.dtype == ct.bfloat16 and KV.dtype != Q.dtype)
+    EIGHT_BIT_QUERIES = ct.static_eval(Q.dtype.bitwidth == 8)  # noqa: PLR2004
     # Those that are scaled go through registers. From where TMA puts them for tensor cores, transposed, they
     # are fetched element by element: with 16 heads 25000 instructions, and spills (tileiras 13.4, sm_90).
     QUERY_TMA = ct.static_eval(SMALL_TMA and not SCALED)
@@ -284,13 +285,14 @@ def mla_decoding_kernel(
     qpe = ct.load(
         QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
     ).reshape((TILE_H, R))
-    HEADROOM = ct.static_eval(P_HEADROOM if SCALED else 0.0)
+    HEADROOM = ct.static_eval(P_HEADROOM if SCALED or EIGHT_BIT_QUERIES else 0.0)
+    factor = scale_log2
     if SCALED:
         q, qpe, inverse = float16_queries(q, qpe)
         # Not 0, which times the score -inf of a hidden key would be NaN.
         factor = ct.maximum(inverse * scale_log2, SMALLEST)
-    else:
-        factor = scale_log2
+    elif EIGHT_BIT_QUERIES:
+        q, qpe = q.astype(ct.float16), qpe.astype(ct.float16)
     if KEYS_FIRST:
         q = ct.transpose(q)
         qpe = ct.transpose(qpe)
@@ -355,17 +357,18 @@ def mla_decoding(
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
     Args:
-        q: `[B, H, D]`, float16 or bfloat16, any strides: the part of the queries without position, absorbed.
+        q: `[B, H, D]`, float16, bfloat16, float8_e4m3fn or float8_e5m2 (8 bits from sm_90 on), any strides:
+            the part of the queries without position, absorbed.
         qpe: `[B, H, 64]`, same dtype and device: their rotated part.
-        kv: `[B, N, D]`, same device, any strides; the dtype of `q`, or float8_e4m3fn or float8_e5m2, which
-            cuTile has on sm_90 and newer only.
+        kv: `[B, N, D]`, same device, any strides; the dtype of `q`, or either of 8 bits.
         kpe: `[B, N, 64]`, the dtype of `kv`.
         scale: Factor of the scores, greater than 0. It has no default, because it follows from the head
             dimension before the absorption, which is not seen here: 1 / sqrt(128 + 64) for DeepSeek-V2.
         config: Instead of the one chosen for this GPU, number of heads and dtype of the cache.
 
     Returns:
-        `[B, H, D]`, dtype and device of `q`, contiguous. Zeros where there are no keys.
+        `[B, H, D]`, dtype and device of `q`, but bfloat16 for 8-bit queries; contiguous. Zeros where there
+        are no keys.
 
     Raises:
         TypeError: Not tensors, dtypes that do not go together or that are not supported, a scale that is not
@@ -375,8 +378,8 @@ def mla_decoding(
     """
     import torch
 
-    check_tensors("mla_decoding", {"q": q, "qpe": qpe}, dtypes=QUERY_DTYPES)
-    check_tensors("mla_decoding", {"kv": kv, "kpe": kpe}, dtypes=CACHE_DTYPES)
+    check_tensors("mla_decoding", {"q": q, "qpe": qpe}, dtypes=DTYPES)
+    check_tensors("mla_decoding", {"kv": kv, "kpe": kpe}, dtypes=DTYPES)
     if kv.element_size() > 1 and kv.dtype != q.dtype:
         raise TypeError(
             f"mla_decoding: kv has dtype {kv.dtype}, but q has {q.dtype}; "
@@ -409,8 +412,9 @@ def mla_decoding(
             )
     scale_log2 = check_scale("mla_decoding", scale)
     check_grid("mla_decoding", b, h)
+    out_dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
     if 0 in (b, h, n):
-        return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        return torch.zeros(q.shape, dtype=out_dtype, device=q.device)
 
     sms = count_sms()
     config = config or choose_config(
@@ -427,7 +431,7 @@ def mla_decoding(
     )
     splits = ct.cdiv(tiles, part)
     words = config.cache_words and kv.element_size() == 1 and _has_words(kv) and _has_words(kpe)
-    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    o = torch.empty(q.shape, dtype=out_dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
     lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
     dependent = splits > 1 and config.dependent_merge
@@ -514,14 +518,14 @@ def work(
 ) -> Work:
     """Count a multiply and an add per head, key and dimension: D + 64 for a score, D for the output.
 
-    The cache, Q and QPE are read once, and O is written once. Exponentials and the traffic of parts are not
-    counted. Products are of the dtype of Q, whatever the cache's.
+    The cache, Q and QPE are read once, and O, of 16 bits, is written once. Exponentials and the traffic of
+    parts are not counted. Products are of the dtype of Q, whatever the cache's.
     """
     del scale, layout
-    itemsize = 1 if cache_dtype.startswith("float8") else 2
+    itemsize, cache_itemsize = (1 if each in FP8 else 2 for each in (dtype, cache_dtype))
     return Work(
         flops=2.0 * b * h * n * (2 * d + ROPE_DIM),
-        bytes=float(b * (n * (d + ROPE_DIM) * itemsize + h * (2 * d + ROPE_DIM) * 2)),
+        bytes=float(b * ((n * cache_itemsize + h * itemsize) * (d + ROPE_DIM) + h * d * 2)),
         dtype=dtype,
     )
 
@@ -562,7 +566,7 @@ def _case(
         # As TileGym's benchmark has it: what it is makes no difference to the kernel.
         params={**params, "scale": scale or 1.0 / math.sqrt(d + ROPE_DIM), "layout": layout},
         speed=speed,
-        min_arch="sm_90" if cache_dtype.startswith("float8") else None,
+        min_arch="sm_90" if cache_dtype in FP8 else None,
     )
 
 
@@ -598,6 +602,11 @@ SPEC = KernelSpec(
         _case("bfloat16", 2, 7, 65, 512, cache_dtype="float8_e5m2"),
         _case("bfloat16", 1, 128, 40, 512, cache_dtype="float8_e4m3fn"),
         _case("float16", 2, 16, 77, 128, cache_dtype="float8_e5m2"),
+        # 8-bit queries: few heads and many, both dtypes, also one each, and keys in several parts.
+        _case("float8_e4m3fn", 2, 16, 65, 512),
+        _case("float8_e5m2", 1, 20, 300, 128),
+        _case("float8_e4m3fn", 1, 128, 40, 512),
+        _case("float8_e5m2", 1, 7, 129, 256, cache_dtype="float8_e4m3fn"),
         # One key and one head; queries and cache with both kinds of columns side by side.
         _case("float16", 2, 16, 1, 512),
         _case("bfloat16", 1, 1, 150, 128),

@@ -26,12 +26,18 @@ TILEGYM = tuple(
     for d in (128, 512)
     for n in (256, 512, 1024, 2048, 4096, 8192, 16384, 11043)
 )
-# DeepSeek-V3: all heads on one GPU, or those of one of eight; a 16-bit cache, or one of either 8-bit format.
+# DeepSeek-V3: all heads on one GPU, or those of one of eight; a 16-bit cache, or one of either 8-bit format,
+# and queries of 8 bits, too.
 MODELS = tuple(
-    _case("bfloat16", b, h, n, 512, cache_dtype)
+    _case(dtype, b, h, n, 512, cache_dtype)
     for h in (16, 128)
     for b, n in ((1, 4096), (1, 131072), (16, 4096), (64, 4096), (128, 5000))
-    for cache_dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+    for dtype, cache_dtype in (
+        ("bfloat16", "bfloat16"),
+        ("bfloat16", "float8_e4m3fn"),
+        ("bfloat16", "float8_e5m2"),
+        ("float8_e4m3fn", "float8_e4m3fn"),
+    )
 )
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *MODELS) if case.speed}.values()
@@ -118,21 +124,22 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
 def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
     """Return what else computes the same, and a copy that moves as many bytes.
 
-    Of an 8-bit cache nobody else here has a kernel: PyTorch's convert it first, which is part of their time.
+    PyTorch's kernels take no 8 bits: queries and cache are converted first, which is part of their time.
+    TileGym's takes queries and cache of one dtype, to which it rounds its weights and its result, too.
     """
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
     q, qpe, kv, kpe, scale = (args[name] for name in ("q", "qpe", "kv", "kpe", "scale"))
-    same = kv.dtype == q.dtype
+    dtype = torch.bfloat16 if q.itemsize == 1 else q.dtype
 
     def eager(q: Any, qpe: Any, kv: Any, kpe: Any) -> Any:
-        values, positions = kv.to(q.dtype), kpe.to(q.dtype)
+        q, qpe, values, positions = (each.to(dtype) for each in (q, qpe, kv, kpe))
         s = (
             torch.matmul(q, values.transpose(1, 2)).float()
             + torch.matmul(qpe, positions.transpose(1, 2)).float()
         )
-        return torch.matmul(torch.softmax(s * scale, -1).to(q.dtype), values)
+        return torch.matmul(torch.softmax(s * scale, -1).to(dtype), values)
 
     compiled = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
     moved = torch.empty(int(MODULE.work(**params).bytes) // 2, dtype=torch.uint8, device=q.device)
@@ -142,11 +149,12 @@ def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable
         "compile": lambda: compiled(q, qpe, kv, kpe),
         "copy": lambda: target.copy_(moved),
     }
-    if not same:
+    if kv.dtype == dtype:
+        # Heads as the queries of one head, over a cache joined beforehand: what one does who knows.
+        queries, keys = torch.cat([q, qpe], -1)[:, None], torch.cat([kv, kpe], -1)[:, None]
+        found["sdpa"] = lambda: scaled_dot_product_attention(queries, keys, kv[:, None], scale=scale)
+    if kv.dtype != q.dtype:
         return found
-    # Heads as the queries of one head, over a cache that was joined beforehand: what one does who knows.
-    queries, keys = torch.cat([q, qpe], -1)[:, None], torch.cat([kv, kpe], -1)[:, None]
-    found["sdpa"] = lambda: scaled_dot_product_attention(queries, keys, kv[:, None], scale=scale)
     try:
         import tilegym
     except ImportError:

@@ -24,7 +24,7 @@ ARCHITECTURES = (
     "sm_121",
     "sm_999",
 )
-F16, BF16, E4M3 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
+F16, BF16, E4M3, E5M2 = torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def ones(*shape, dtype=F16, **kwargs):
@@ -53,6 +53,11 @@ def case_of(name):
             {"kv": ones(2, 5, 128, dtype=BF16), "kpe": ones(2, 5, 64, dtype=BF16)},
             TypeError,
             r"kv has dtype torch.bfloat16, but q has torch.float16; .*only an 8-bit cache may",
+        ),
+        (
+            {"q": ones(2, 3, 128, dtype=E4M3), "qpe": ones(2, 3, 64, dtype=E4M3)},
+            TypeError,
+            r"kv has dtype torch.float16, but q has torch.float8_e4m3fn; .*only an 8-bit cache may",
         ),
         (
             {"kv": ones(2, 5, 128, device="meta"), "kpe": ones(2, 5, 64, device="meta")},
@@ -90,6 +95,8 @@ def test_says_what_is_wrong(changed, error, message):
 def test_nothing_is_launched_for_nothing():
     assert mla_decoding(*make(0, 3, 5, 128), scale=0.1).shape == (0, 3, 128)
     assert torch.equal(mla_decoding(*make(2, 3, 0, 128), scale=0.1), ones(2, 3, 128) * 0)
+    none = mla_decoding(*make(2, 3, 0, 128, dtype=E4M3), scale=0.1)
+    assert torch.equal(none, ones(2, 3, 128, dtype=BF16) * 0)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,8 @@ def test_nothing_is_launched_for_nothing():
             "e4m3-bf16-64x16x8192x512",
             Work(flops=18253611008, bytes=304218112, dtype="bfloat16"),
         ),
+        # Queries of 8 bits, and an output of 16: 2 * 2*16*65 * 1088; 2 * ((65 + 16)*576 + 16*512 * 2)
+        ("e4m3-2x16x65x512", Work(flops=4526080, bytes=126080, dtype="float8_e4m3fn")),
         # 2 * 2*5*129 * (256 + 64 + 256); 2 * (129*320 + 5*576) * 2
         ("bf16-2x5x129x256", Work(flops=1486080, bytes=176640, dtype="bfloat16")),
     ],
@@ -173,6 +182,19 @@ def test_an_8_bit_cache_is_better_than_the_same_values_in_bfloat16(cache_dtype):
     expected = SPEC.reference(*(each.double() for each in (q, qpe, kv, kpe)), scale=0.05)
     assert narrow.dtype == BF16
     assert (narrow - expected).abs().mean() < (wide - expected).abs().mean()
+
+
+@pytest.mark.parametrize("keys_first", [False, True])
+@pytest.mark.parametrize(("dtype", "cache_dtype"), [(E4M3, E4M3), (E5M2, E5M2), (E4M3, E5M2), (E5M2, E4M3)])
+def test_8_bit_queries_are_as_good_as_the_same_values_in_bfloat16(dtype, cache_dtype, keys_first):
+    """Down to the last bit: both become float16 without a rounding, and the output has the same dtype."""
+    q, qpe, kv, kpe = make(1, 16, 100, 128, dtype=dtype, cache_dtype=cache_dtype)
+    config = MlaDecodingConfig(tile_n=32, keys_first=keys_first)
+    with interpreting("sm_90"):
+        narrow = mla_decoding(q, qpe, kv, kpe, scale=0.05, config=config)
+        wide = mla_decoding(q.to(BF16), qpe.to(BF16), kv, kpe, scale=0.05, config=config)
+    assert narrow.dtype == BF16
+    assert torch.equal(narrow, wide)
 
 
 @pytest.mark.parametrize("keys_first", [False, True])
