@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.comparison.stream_timer import StreamTimer
 from benchmarks.gpu_runs.agreement import check_exactly, describe_difference
 from benchmarks.gpu_runs.gpu_state import guarded, raise_if_broken, release_memory
 from benchmarks.gpu_runs.measure import (
+    Blocks,
     MakeTimer,
     environment_of,
     figures,
@@ -29,7 +31,8 @@ from benchmarks.tuner.candidates import share_cache
 from pytest_cutile.core.timing import Launch, Timer, TimingError
 
 COPY = "copy"
-"""Name of the peer that only moves as many bytes ("copy", or "copy-..."): its result is not compared."""
+"""Name of the peer that only moves as many bytes ("copy", or "copy-..."): its result is not compared, and it
+does none of the arithmetic."""
 WARM_UP_CALLS = 3
 """The first call of a peer compiles it, or tries algorithms."""
 
@@ -97,7 +100,7 @@ def _compare(timer: Timer, stream_timer: Timer, without: Sequence[str], job: Job
         if name in missing:
             continue
         try:
-            said, captured = _try(timer, launch, None if name.split("-")[0] == COPY else expected, case)
+            said, captured = _try(timer, launch, None if _is_copy(name) else expected, case)
         except Exception as error:  # noqa: BLE001 - whatever a peer raises, the others are still of interest
             missing[name] = describe(error).partition("\n")[0]
             why = f"{name}: {missing[name]} (it leaves the GPU in an error: leave it out with --without)"
@@ -108,16 +111,17 @@ def _compare(timer: Timer, stream_timer: Timer, without: Sequence[str], job: Job
             differs[name] = said
     del expected
     work = case.suite.spec.work_of(case.case)
+
+    def figures_of(name: str, blocks: Blocks, beside: Blocks) -> dict[str, Any]:
+        done = replace(work, flops=0.0) if _is_copy(name) else work
+        return {**figures(timer, done, blocks), "ratio": plain_ratio(ratio_of(blocks, beside))}
+
     own, *others = time_in_turns(timer, [ours, *lanes.values()], case.inputs)
-    peers = {
-        name: {**figures(timer, work, blocks), "ratio": plain_ratio(ratio_of(blocks, own))}
-        for name, blocks in zip(lanes, others, strict=True)
-    }
+    peers = {name: figures_of(name, blocks, own) for name, blocks in zip(lanes, others, strict=True)}
     if on_stream:
         beside, *others = time_in_turns(stream_timer, [ours, *on_stream.values()], case.inputs)
         for name, blocks in zip(on_stream, others, strict=True):
-            ratio = plain_ratio(ratio_of(blocks, beside))
-            peers[name] = {**figures(timer, work, blocks), "ratio": ratio, "on_stream": True}
+            peers[name] = {**figures_of(name, blocks, beside), "on_stream": True}
     return {
         "kernel": case.suite.spec.name,
         "suite": job.suite,
@@ -136,6 +140,10 @@ def _compare(timer: Timer, stream_timer: Timer, without: Sequence[str], job: Job
         "l2_bytes": torch.cuda.get_device_properties(0).L2_cache_size if torch.cuda.is_available() else None,
         "environment": environment_of(timer),
     }
+
+
+def _is_copy(name: str) -> bool:
+    return name.partition("-")[0] == COPY
 
 
 def _try(

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.comparison.bounds import explain
 from benchmarks.comparison.case import COPY
-from benchmarks.comparison.goals import TILEGYM, find_misses, kind_of, rival
+from benchmarks.comparison.goals import TILEGYM, find_misses, rival
 from benchmarks.gpu_runs.measure import geometric_mean
 from benchmarks.gpu_runs.tables import aligned, markdown
 
@@ -45,9 +45,7 @@ def case_text(found: Case) -> str:
 def impossible(found: Case) -> Iterator[str]:
     """Yield a warning for each figure that is above what the chip can do."""
     for name, each in {"ours": found["ours"], **found["peers"]}.items():
-        # A copy does none of the arithmetic.
-        copies = kind_of(name) == COPY and each["bound"] == "TFLOPS"
-        if each["exceeded"] and not copies:
+        if each["exceeded"]:
             yield (
                 f"!!! IMPOSSIBLE: {name} {each['exceeded']}: the work count or the timing of "
                 f"{found['kernel']}[{found['case']}] is wrong, or {name} does not do all of the work"

@@ -40,6 +40,10 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
         "compile": "ModuleNotFoundError: No module named 'tilegym'",
     }
     assert found["peers"]["eager"]["exceeded"]
+    # The kernel multiplies, and is nearest to that limit; a copy of as many bytes does not.
+    assert found["ours"]["bound"] == found["peers"]["torch"]["bound"] == "TFLOPS"
+    assert found["peers"]["copy"]["bound"] == "GB/s"
+    assert found["peers"]["copy"]["rate"] == pytest.approx(4 * 64 / 100.0 * 1e-3)
     assert "!!! IMPOSSIBLE: eager" in text
     assert "compile is missing: ModuleNotFoundError" in text
     assert "other differs" in text

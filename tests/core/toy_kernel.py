@@ -50,7 +50,7 @@ def inputs(make_tensor, *, n):
 
 
 def work(*, n):
-    return Work(bytes=4.0 * n)
+    return Work(flops=1e6 * n, bytes=4.0 * n, dtype="float16")
 
 
 SPEC = KernelSpec(
