@@ -33,7 +33,7 @@ class Suite:
     """What is timed."""
     of_tilegym: frozenset[str]
     """Names of the cases that TileGym's own benchmark runs: those in the suite's `TILEGYM`, or named
-    "tilegym-..."; all, if it has neither."""
+    "tilegym-..."."""
     configs: Callable[..., Iterator[Any]]
     """`configs(arch, **params)`: the configurations worth trying for a case."""
     peers: Callable[[Any, Mapping[str, Any]], Mapping[str, Callable[[], object]]]
@@ -82,7 +82,7 @@ def load_suite(name: str) -> Suite:
 
 def _of_tilegym(file: Any) -> Sequence[Case]:
     named = [case for case in file.CASES if case.name.startswith("tilegym-")]
-    return getattr(file, "TILEGYM", None) or named or file.CASES
+    return getattr(file, "TILEGYM", named)
 
 
 def select(names: Sequence[str], text: str) -> list[tuple[str, str]]:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from pytest_cutile import Case
 
-_TILEGYM = [
+TILEGYM = [
     _case(dtype, 2**exponent, speed=True) for dtype in ("float16", "float32") for exponent in (20, 22, 24, 26)
 ]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
-CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM)}.values())
+CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
 
 
 def configs(arch: str, **params: Any) -> Iterator[DropoutConfig]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_cutile import Case
 
-_TILEGYM = [
+TILEGYM = [
     _case(dtype, 4096, n, eps=1e-5, speed=True)
     for dtype in ("float16", "bfloat16")
     for n in (1024, 2048, 4096, 8192, 16384)
@@ -30,7 +30,7 @@ _PIECES = [
     _case("bfloat16", 8193, 1024, speed=True),
 ]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
-CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *_TILEGYM)}.values())
+CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *TILEGYM)}.values())
 
 TILEGYM_MODES = ("static_persistent", "multi_wave_reload", "multi_wave_cached")
 

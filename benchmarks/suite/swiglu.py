@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_cutile import Case
 
-_TILEGYM = [
+TILEGYM = [
     _case(dtype, batch, m, n, speed=True)
     for dtype in ("float16", "bfloat16", "float32")
     for batch in (1, 4, 8)
@@ -23,7 +23,7 @@ _TILEGYM = [
     for n in (1024, 2048, 4096, 8192, 16384)
 ]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
-CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_TILEGYM)}.values())
+CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
 
 
 def configs(arch: str, **params: Any) -> Iterator[SwigluConfig]:

@@ -86,16 +86,23 @@ def _contents(file: BaselineFile) -> str:
     return " and ".join(f"{count} {kind}" for kind, count in kinds.items() if count) or "no cases"
 
 
+def _memory(file: BaselineFile) -> str | None:
+    """Return size and kind of a GPU's memory: as NVIDIA's comparison gives them, else its documents."""
+    if (specified := SPECIFICATIONS.get(file.gpu)) is not None:
+        return f"{specified.memory_gb} GB {specified.memory} p"
+    platform = find_platform(file.gpu)
+    return platform.memory if platform is not None else None
+
+
 def _specifications(first: BaselineFile, second: BaselineFile, names: tuple[str, str]) -> _Table:
     rows: list[tuple[str, ...]] = [("", *names, "ratio"), ("architecture", first.arch, second.arch, "")]
     one, other = find_platform(first.gpu), find_platform(second.gpu)
     counts = [platform.sm_count if platform else None for platform in (one, other)]
     rows += _specified("SMs", counts, "")
-    memories = [SPECIFICATIONS.get(file.gpu) for file in (first, second)]
+    memories = [_memory(file) for file in (first, second)]
     if any(memories):
-        sizes = [memory.memory_gb if memory else None for memory in memories]
-        kinds = [f"{each.memory_gb} GB {each.memory} p" if each else "-" for each in memories]
-        rows.append(("memory", *kinds, _ratio(*sizes)))
+        sizes = [float(memory.split()[0]) if memory else None for memory in memories]
+        rows.append(("memory", *(memory or "-" for memory in memories), _ratio(*sizes)))
     bandwidths = [platform.memory_bandwidth_gb_s if platform else None for platform in (one, other)]
     rows += _specified("memory bandwidth", bandwidths, " GB/s")
     peaks: dict[tuple[float | None, float | None], list[str]] = {}
