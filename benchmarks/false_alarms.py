@@ -58,8 +58,8 @@ class Task:
     """The configuration; None is the one that the launcher chooses."""
     inputs: tuple[str, ...]
     """Names of the inputs."""
-    seeds: int
-    """How many different ones of each."""
+    seeds: range
+    """Of the values, for each name."""
     arch: str | None
     """Architecture to interpret for; None is the GPU."""
 
@@ -82,11 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 found += outcome.value
             if options.json and len(found) % 50 == 0:
                 write_document(options.json, {"found": found, "errors": errors})
-            done = f"{len(found)} checks, {time.monotonic() - begun:.0f} s"
-            print(f"\r{done}, of {len(tasks)} tasks the {number}th  ", end="", file=sys.stderr)
+            if sys.stderr.isatty():
+                done = f"{len(found)} checks, {time.monotonic() - begun:.0f} s"
+                print(f"\r{done}, of {len(tasks)} tasks the {number}th  ", end="", file=sys.stderr)
     if options.json:
         write_document(options.json, {"found": found, "errors": errors})
-    print(file=sys.stderr)
     print(losses(found) if options.accumulators else summary(found))
     for task, error in errors.items():
         print(f"NOT DONE: {task}: {error.splitlines()[0]}")
@@ -108,6 +108,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="kernels; all, if none is named")
     parser.add_argument("--device", type=device_numbers, default=[0], metavar="0,1", help="GPUs to share")
     parser.add_argument("--seeds", type=int, default=2, help="different inputs of each name (2)")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, metavar="N", help="others than were used before (0)"
+    )
     parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="begin nothing later")
     parser.add_argument("--processes", type=int, metavar="N", help="cores, or four to each GPU")
     parser.add_argument("--interpreted", action="store_true", help="on the CPU: small cases, as if on sm_90")
@@ -122,7 +125,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _tasks(options: argparse.Namespace) -> Iterator[Task]:
     """Yield tasks, in the order in which they are begun."""
     arch = "sm_90" if options.interpreted else _gpu_arch(options.device[0])
-    shuffle = random.Random(0)  # noqa: S311 - the same order each time
+    shuffle = random.Random(options.first_seed)  # noqa: S311 - the same order each time
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     for timed in (False,) if options.interpreted else (False, True):
         chosen, others = [], []
         for kernel in options.names or suite_names():
@@ -133,10 +137,10 @@ def _tasks(options: argparse.Namespace) -> Iterator[Task]:
                 names = input_names(suite.spec)
                 common: dict[str, Any] = {"kernel": kernel, "case": case.name}
                 common["arch"] = arch if options.interpreted else None
-                chosen.append(Task(**common, config=None, inputs=names, seeds=options.seeds))
+                chosen.append(Task(**common, config=None, inputs=names, seeds=seeds))
                 for config in dict.fromkeys(suite.configs(arch, **case.params)):
                     more = (NORMAL, shuffle.choice(names))
-                    others.append(Task(**common, config=config, inputs=more, seeds=1))
+                    others.append(Task(**common, config=config, inputs=more, seeds=seeds[:1]))
         shuffle.shuffle(chosen)
         shuffle.shuffle(others)
         yield from chosen
@@ -172,7 +176,7 @@ def check(task: Task) -> Iterator[dict[str, Any]]:
     """Yield what each check of a task said: how much of the bound was used, or the alarm."""
     spec = load_suite(task.kernel).spec
     case = next(case for case in spec.cases if case.name == task.case)
-    named = [(name, seed) for name in task.inputs for seed in range(task.seeds)]
+    named = [(name, seed) for name in task.inputs for seed in task.seeds]
     for name, seed in dict.fromkeys(named):
         row: dict[str, Any] = {
             "kernel": task.kernel,
@@ -260,7 +264,7 @@ def _products(options: argparse.Namespace) -> Iterator[Product]:
         for dtype in ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2"):
             for fast in (False, True) if dtype.startswith("float8") else (False,):
                 for signs in (True, False):
-                    for seed in range(options.seeds):
+                    for seed in range(options.first_seed, options.first_seed + options.seeds):
                         yield Product(dtype=dtype, k=k, fast=fast, signs=signs, seed=seed)
 
 
