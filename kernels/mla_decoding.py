@@ -484,7 +484,12 @@ def inputs(
     that is longer than N, and likewise Q and QPE: as DeepSeek's own code has them. "transposed": dimensions
     of the cache are strided. "uneven": like "apart", but rows of Q and QPE are as large as 2^20 or as small
     as 2^-20, in turn, and their first quarter is 2^20 times smaller than the rest.
+
+    Raises:
+        ValueError: The scale leaves scores of "uneven" queries beyond what `_online_softmax` has a range for.
     """
+    if layout == "uneven" and scale > 2.0**-20:
+        raise ValueError(f"uneven queries need a scale of at most 2^-20, got {scale}")
     if layout == "joined":
         queries = make_tensor((b, h, d + ROPE_DIM), dtype)
         cached = make_tensor((b, n + 50, d + ROPE_DIM), cache_dtype)[:, :n]
