@@ -325,6 +325,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    independent={"a": ("batch", "m"), "b": ("batch", None, "n"), "output": ("batch", "m", "n")},
     cases=[
         # Two of the sizes that NVIDIA publishes figures for; then projections per head, as in latent
         # attention (DeepSeek-V2: 128 heads, 128 dimensions each, latent vectors of 512).

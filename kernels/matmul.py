@@ -612,6 +612,7 @@ SPEC = KernelSpec(
     work=work,
     reduction=longest_sum,
     check=precision,
+    independent={"a": ("m", None), "b": (None, "n"), "output": ("m", "n")},
     cases=[
         # Large enough for a steady clock; a linear layer reads its weight transposed.
         _case("float16", 4096, 4096, 4096, speed=True),

@@ -374,6 +374,10 @@ SPEC = KernelSpec(
     reduction=longest_sum,
     special_inputs=SPECIAL_WITH_ROPE,
     undefined_inputs=UNDEFINED,
+    independent={
+        **dict.fromkeys(("q", "q_pe", "k", "v", "output"), ("batch", "heads")),
+        "k_pe": ("batch",),
+    },
     cases=[
         # The workload that TileGym publishes figures for, but for its shortest, which takes under 40 us.
         _case("bfloat16", 4, 16, 2048, causal=True, speed=True),

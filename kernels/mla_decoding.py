@@ -584,6 +584,10 @@ SPEC = KernelSpec(
     reduction=longest_sum,
     special_inputs=SPECIAL_WITH_ROPE,
     undefined_inputs=UNDEFINED,
+    independent={
+        **dict.fromkeys(("q", "qpe", "output"), ("batch", "heads")),
+        **dict.fromkeys(("kv", "kpe"), ("batch",)),
+    },
     cases=[
         # DeepSeek-V3 on one GPU, where the products take as long as the reading, and one of eight GPUs that
         # share its heads, where the reading is all. 302 MB of cache, several times any L2.

@@ -364,6 +364,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    independent={"x": ("rows", None), "residual": ("rows", None), "output": ("rows", None)},
     cases=[
         # 134 MB each way or twice that, several times any L2. The hidden sizes of models from 1 B to 400 B.
         _case("float16", 32768, 2048, speed=True),

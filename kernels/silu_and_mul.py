@@ -129,6 +129,7 @@ SPEC = KernelSpec(
     undefined_inputs={
         "outliers": "of the SiLU of a gate below -87, a subnormal number, float32 keeps few digits"
     },
+    independent={"x": ("rows", None), "output": ("rows", None)},
     cases=[
         # 400 to 700 MB: TileGym's hidden size, the gates of Llama 3 8B and of Llama 2 7B (256 * 43 columns).
         _case("float16", 32768, 4096, speed=True),

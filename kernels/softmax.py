@@ -297,6 +297,7 @@ SPEC = KernelSpec(
     inputs=inputs,
     work=work,
     reduction=longest_sum,
+    independent={"x": ("rows",), "output": ("rows",)},
     cases=[
         # 134 MB each way or twice that, several times any L2. Short rows, long rows, rows in chunks.
         _case("float16", 32768, 2048, speed=True),

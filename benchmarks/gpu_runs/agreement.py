@@ -74,6 +74,7 @@ def check_launch(
         kwargs,
         reference=spec.reference,
         reduction=spec.reduction_of(case),
+        independent=spec.independent,
         **spec.check_of(case),
     )
 

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING
 
 from pytest_cutile.check.energy import Excess, Mismatch
 from pytest_cutile.check.noise import Spread, matrix_view
+from pytest_cutile.check.parts import Place
 from pytest_cutile.gpu.rounding import round_to, spacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
+    from pytest_cutile.check.parts import Index
     from pytest_cutile.core.tolerance import ErrorModel, FloatFormat
 
-CHUNK = 1 << 22
-"""Elements analysed at a time: about forty float64 temporaries of 32 MiB each."""
+CHUNK = 1 << 20
+"""Elements analysed at a time: about thirty float64 temporaries of 8 MiB each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,42 +149,98 @@ def blocks(rows: int, columns: int, chunk: int) -> Iterator[tuple[slice, slice]]
             yield slice(row, min(row + tall, rows)), slice(column, min(column + wide, columns))
 
 
-def compare(
-    out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance | None, *, chunk: int = CHUNK
-) -> Comparison:
-    """Compare `out` with `exact`, of the same shape; `bound` None asks for equality (integers and bool)."""
-    import torch
+class Comparing:
+    """The comparison of one output, part by part.
 
-    grid, truth = matrix_view(out.detach()), matrix_view(exact)
-    outside = torch.zeros(grid.shape, dtype=torch.bool, device=out.device)
-    worst: Worst | None = None
-    most_ulps, pattern = 0.0, 0
-    mismatch = Mismatch(truth, out.shape) if isinstance(bound, Bound) else None
-    for rows, columns in blocks(grid.shape[0], grid.shape[1], chunk):
-        got, y = grid[rows, columns], truth[rows, columns]
+    Args:
+        out: the output.
+        exact: returns its exact values, which are only asked for where something may have failed.
+    """
+
+    def __init__(self, out: torch.Tensor, exact: Callable[[], torch.Tensor]) -> None:
+        self._shape = tuple(out.shape)
+        self._grid = math.prod(out.shape[:-1]), out.shape[-1] if out.ndim else 1
+        self._device = out.device
+        self._exact = exact
+        self._mismatch: Mismatch | None = None
+        self._outside: torch.Tensor | None = None
+        self._worst: Worst | None = None
+        self._worst_ulps, self._pattern = 0.0, 0
+
+    def add(
+        self,
+        out: torch.Tensor,
+        exact: torch.Tensor,
+        bound: Bound | GivenTolerance | None,
+        place: Place | None = None,
+        *,
+        chunk: int | None = None,
+    ) -> None:
+        """Compare a part of the output with its exact values.
+
+        Args:
+            out: the part.
+            exact: of the same shape.
+            bound: of the part; None asks for equality (integers and bool).
+            place: where the part lies; None: it is all of the output.
+            chunk: elements to look at together, `CHUNK` by default.
+        """
+        if isinstance(bound, Bound) and self._mismatch is None:
+            self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(self._exact()))
+        grid, truth = matrix_view(out.detach()), matrix_view(exact)
+        for rows, columns in blocks(grid.shape[0], grid.shape[1], chunk or CHUNK):
+            self._add_block(grid[rows, columns], truth[rows, columns], bound, rows, columns, place or Place())
+
+    def _add_block(
+        self,
+        got: torch.Tensor,
+        y: torch.Tensor,
+        bound: Bound | GivenTolerance | None,
+        rows: slice,
+        columns: slice,
+        place: Place,
+    ) -> None:
+        import torch
+
+        here = place.block(rows, columns)
         judged = (
             _judge_equal(got, y)
             if bound is None
-            else _judge(got.double(), y.double(), bound, rows, columns, mismatch)
+            else _judge(got.double(), y.double(), bound, (rows, columns), self._mismatch, here)
         )
-        outside[rows, columns] = judged.outside
-        pattern += int((judged.outside & _is_special(judged)).sum())
-        most_ulps = max(most_ulps, float(judged.ulps.max()))
+        if bool(judged.outside.any()):
+            if self._outside is None:
+                self._outside = torch.zeros(self._grid, dtype=torch.bool, device=self._device)
+            self._outside[here] = judged.outside
+            self._pattern += int((judged.outside & _is_special(judged)).sum())
+        self._worst_ulps = max(self._worst_ulps, float(judged.ulps.max()))
         at = int(judged.error.argmax())
-        if worst is None or float(judged.error.flatten()[at]) > worst.error:
+        if self._worst is None or float(judged.error.flatten()[at]) > self._worst.error:
             row, column = divmod(at, columns.stop - columns.start)
-            flat = (rows.start + row) * grid.shape[1] + columns.start + column
-            worst = judged.describe(at, _unravel(flat, out.shape))
-    excesses, energy, slope = mismatch.findings() if mismatch is not None else ([], 0.0, 0.0)
-    return Comparison(
-        outside=outside.reshape(out.shape) if bool(outside.any()) else None,
-        worst=worst,
-        worst_ulps=most_ulps,
-        pattern=pattern,
-        excesses=tuple(excesses),
-        energy=energy,
-        slope=slope,
-    )
+            row, column = place.at(rows.start + row, columns.start + column)
+            self._worst = judged.describe(at, _unravel(row * self._grid[1] + column, self._shape))
+
+    def result(self) -> Comparison:
+        """Return what came of it, once all parts have been added."""
+        excesses, energy, slope = self._mismatch.findings() if self._mismatch is not None else ([], 0.0, 0.0)
+        return Comparison(
+            outside=None if self._outside is None else self._outside.reshape(self._shape),
+            worst=self._worst,
+            worst_ulps=self._worst_ulps,
+            pattern=self._pattern,
+            excesses=tuple(excesses),
+            energy=energy,
+            slope=slope,
+        )
+
+
+def compare(
+    out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance | None, *, chunk: int | None = None
+) -> Comparison:
+    """Compare `out` with `exact`, of the same shape; `bound` None asks for equality (integers and bool)."""
+    comparing = Comparing(out, lambda: exact)
+    comparing.add(out, exact, bound, chunk=chunk)
+    return comparing.result()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,25 +280,26 @@ def _judge(
     got: torch.Tensor,
     y: torch.Tensor,
     bound: Bound | GivenTolerance,
-    rows: slice,
-    columns: slice,
+    block: tuple[slice, slice],
     mismatch: Mismatch | None,
+    here: Index,
 ) -> _Judged:
+    """Compare a block, which is `block` of what the bound is for, and `here` in the whole output."""
     import torch
 
     target = bound.target
     distance = (got - y).abs_()
     rounded = y if target is None else round_to(y, target, saturate=target.eight_bit)
     if isinstance(bound, Bound):
-        sigma, bias = bound.noise(y, rows, columns)
+        sigma, bias = bound.noise(y, *block)
         b, lowest, highest = bound.interval(y, sigma, bias)
         unit = spacing(y, bound.target)
         if mismatch is not None:
             mismatch.add(
                 got,
+                y,
                 rounded,
-                rows,
-                columns,
+                *here,
                 ulp=unit,
                 sigma=sigma,
                 bias=bias,

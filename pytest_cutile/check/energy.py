@@ -28,7 +28,7 @@ from pytest_cutile.core.statistics import t_quantile
 from pytest_cutile.core.tolerance import FALSE_ALARM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -86,29 +86,32 @@ def expected_energy(distance: torch.Tensor, noise: torch.Tensor) -> torch.Tensor
 class Mismatch:
     """The sums of T2 and T3 over one output seen as `[rows, columns]`, collected block by block."""
 
-    def __init__(self, exact: torch.Tensor, shape: Sequence[int]) -> None:
+    def __init__(self, shape: Sequence[int], device: torch.device, exact: Callable[[], torch.Tensor]) -> None:
         """Start with nothing.
 
         Args:
-            exact: y, `[rows, columns]`.
             shape: of the output.
+            device: where it lies.
+            exact: returns y, `[rows, columns]`; only asked for where more is measured than is allowed.
         """
         import torch
 
         self._exact = exact
         self._shape = tuple(shape)
+        self._grid = math.prod(self._shape[:-1]), self._shape[-1] if self._shape else 1
         # w d^2, its expectation, w d y and w y^2, summed over each row and over each column
-        rows, columns = exact.shape
-        self._of_rows = torch.zeros(4, rows, dtype=torch.float64, device=exact.device)
-        self._of_columns = torch.zeros(4, columns, dtype=torch.float64, device=exact.device)
+        self._of_rows, self._of_columns = (
+            torch.zeros(4, size, dtype=torch.float64, device=device) for size in self._grid
+        )
         # of the sum of w d y: what bias explains, its variance, its largest change by one ulp of an element
-        self._bias, self._variance, self._step = torch.zeros(3, dtype=torch.float64, device=exact.device)
+        self._bias, self._variance, self._step = torch.zeros(3, dtype=torch.float64, device=device)
 
     def add(
         self,
         got: torch.Tensor,
+        y: torch.Tensor,
         rounded: torch.Tensor,
-        rows: slice,
+        rows: slice | torch.Tensor,
         columns: slice,
         *,
         ulp: torch.Tensor,
@@ -121,8 +124,9 @@ class Mismatch:
 
         Args:
             got: float64, what the kernel wrote.
+            y: float64, the exact values.
             rounded: R(y).
-            rows: which of the output.
+            rows: which of the output; indices are unique.
             columns: likewise.
             ulp: spacing of the output's dtype at y.
             sigma: standard deviation of the noise.
@@ -132,7 +136,6 @@ class Mismatch:
         """
         import torch
 
-        y = self._exact[rows, columns].double()
         ulp = torch.maximum(
             ulp, (sigma + bias).div_(_MOST_NOISE)
         )  # of zero among numbers it is next to nothing
@@ -168,7 +171,7 @@ class Mismatch:
         return failed, worst, ratio
 
     def _scopes(self) -> Iterator[_Scope]:
-        rows, columns = self._exact.shape
+        rows, columns = self._grid
         if not rows or not columns:
             return
         heads = math.prod(self._shape[:-2])
@@ -191,7 +194,7 @@ class Mismatch:
             if ratio <= 1:
                 break
             block = slice(at * scope.size, (at + 1) * scope.size)
-            if _are_distinct(self._exact[:, block] if scope.kind == "columns" else self._exact[block]):
+            if _are_distinct(self._exact()[:, block] if scope.kind == "columns" else self._exact()[block]):
                 times, most = (float(each[at] / expected[at]) for each in (measured, allowed))
                 says = f"mismatch of {times:.3g} times the energy that rounding and noise explain"
                 where = self._name(scope, at, sums.shape[1])
@@ -225,7 +228,7 @@ class Mismatch:
             chance = max(chance, -t_quantile(FALSE_ALARM / 2, terms - 1) * math.sqrt(residual))
         allowed = self._bias.item() + chance
         ratio = abs(moment) / allowed
-        if ratio <= 1 or not _are_distinct(self._exact):
+        if ratio <= 1 or not _are_distinct(self._exact()):
             return None, ratio
         says = f"out - exact is {slope:+.3g} of exact on average, at most {allowed / square:.2g} is chance"
         says += ": truncation, a wrong divisor or scale, eps in the wrong place?"

@@ -90,6 +90,10 @@ class Inputs:
                     own.resize_(given.shape)
                 own.detach().copy_(given)
 
+    def release(self) -> None:
+        """Let go of what the launcher got, of which there will not be another launch."""
+        self.given = []
+
     def restore(self) -> None:
         """Make the arguments that the launcher may change what they were, for another launch."""
         for given, before in self._pairs(self.given, self.before):

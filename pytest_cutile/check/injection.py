@@ -37,6 +37,8 @@ _LOGARITHMIC = {"logsumexp", "_log_softmax", "log_sigmoid_forward", "softplus"}
 # Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
 # then shows the same spread in every run, and a few runs cannot underestimate it.
 _UNIFORM = 1.0 / math.sqrt(3.0)  # standard deviation of a rounding error, in units of its maximum
+CHUNK = 1 << 21
+"""Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
 # A value that was rounded once is not rounded again when it is moved.
 _MOVES = frozenset(
     {
@@ -135,10 +137,11 @@ class OperandNoise(Injector):
         return func(*args, **kwargs)
 
     def _round(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _in_chunks(self._rounded, tensor, tensor.dtype) if _is_float64(tensor) else tensor
+
+    def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
 
-        if not _is_float64(tensor):
-            return tensor
         operands = self.operands
         # Below the smallest normal number the spacing stays what it is there.
         magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
@@ -159,8 +162,11 @@ class AccumulationNoise(Injector):
         """Return an input, a float64 copy of what was given, as the reference is to see it."""
         import torch
 
-        # whole numbers may be masks, counts or positions that the reference compares with
-        return torch.where(tensor == tensor.round(), tensor, self._noisy(tensor))
+        def move(values: torch.Tensor) -> torch.Tensor:
+            # whole numbers may be masks, counts or positions that the reference compares with
+            return torch.where(values == values.round(), values, self._noisy(values))
+
+        return _in_chunks(move, tensor, tensor.dtype)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
@@ -197,9 +203,10 @@ class AccumulationNoise(Injector):
     def _noisy_where_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
 
-        if not _is_float64(tensor):
-            return tensor
-        return torch.where(self._is_rounded(tensor), self._noisy(tensor), tensor)
+        def move(values: torch.Tensor) -> torch.Tensor:
+            return torch.where(self._is_rounded(values), self._noisy(values), values)
+
+        return _in_chunks(move, tensor, tensor.dtype) if _is_float64(tensor) else tensor
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor != tensor.float().double()
@@ -246,9 +253,27 @@ def _inexact(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
     """Return which finite elements `target` does not hold; too large or too small ones count as held."""
     import torch
 
-    magnitude = tensor.abs()
-    in_range = (magnitude <= target.max_finite) & (magnitude > 0)
-    return in_range & (round_to(torch.where(in_range, tensor, 0.0), target) != tensor)
+    def inexact(values: torch.Tensor) -> torch.Tensor:
+        magnitude = values.abs()
+        in_range = (magnitude <= target.max_finite) & (magnitude > 0)
+        return in_range & (round_to(torch.where(in_range, values, 0.0), target) != values)
+
+    return _in_chunks(inexact, tensor, torch.bool)
+
+
+def _in_chunks(
+    function: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return an elementwise function of a tensor, of `dtype`, with temporaries for `CHUNK` elements only."""
+    import torch
+
+    if tensor.numel() <= CHUNK:
+        return function(tensor)
+    result = torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
+    flat = (torch.split(each.reshape(-1), CHUNK) for each in (tensor, result))
+    for values, into in zip(*flat, strict=True):
+        into.copy_(function(values))
+    return result
 
 
 def _noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:

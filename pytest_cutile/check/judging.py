@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.bounds import Bounds, accumulation_of
-from pytest_cutile.check.compare import Comparison, compare
+from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
+from pytest_cutile.check.compare import Comparing, Comparison
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed
 from pytest_cutile.check.findings import also_wrong, explain, fit
 from pytest_cutile.check.ladder import rungs, what_would_pass
-from pytest_cutile.check.noise import allow
+from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
+from pytest_cutile.check.parts import OUTPUT, Part
 from pytest_cutile.check.strength import Checked
-from pytest_cutile.core.tolerance import Contract
+from pytest_cutile.core.tolerance import Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, name_of
 from pytest_cutile.gpu.trees import describe, named_tensors
 
@@ -22,8 +25,14 @@ if TYPE_CHECKING:
 
     import torch
 
+    from pytest_cutile.check.reference import ReferenceCall
+
+    ExactValues = Callable[[], Mapping[str, torch.Tensor]]
+    """Returns the exact values of all outputs, by name."""
+
 LADDER_SECONDS = 20.0
 """Length of a check from which a failure is reported without looking for what would have passed."""
+_OR = ", or, in other parts, "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,95 +47,211 @@ class Judged:
     looser: float | None
     bound: str
     checked: tuple[Checked, ...]
-    """Each output with its bound."""
+    """Each output with its bound; none of outputs that were compared in parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge:
-    """Everything that outputs are compared with."""
+class Terms:
+    """What a check asks for, apart from the reference."""
 
-    title: str
-    """First line of a failure."""
-    reference: Callable[..., Any]
-    """The reference, to look for what would have passed."""
-    before: tuple[Sequence[Any], Mapping[str, Any]]
-    """Its arguments, before upcasting."""
-    bounds: Bounds
-    """What is allowed, around what the reference computed."""
-    started: float
-    """When the check began (time.perf_counter)."""
+    reduction: int
+    """Length of the longest sum behind one output element."""
+    operands: FloatFormat
+    """Format that operands of matrix products are rounded to."""
+    contract: Contract
+    """What the kernel may do besides."""
+    tolerance: tuple[float, float] | None
+    """rtol and atol, given in place of the derived bound."""
+
+
+class Judge:
+    """Everything that outputs are compared with.
+
+    Args:
+        title: First line of a failure.
+        reference: The reference, with the arguments as they were before the launch.
+        parts: In which the reference runs and outputs are compared, one after the other.
+        terms: Of the comparison.
+        started: When the check began (time.perf_counter).
+    """
+
+    def __init__(
+        self, *, title: str, reference: ReferenceCall, parts: Sequence[Part], terms: Terms, started: float
+    ) -> None:
+        self._title = title
+        self._reference = reference
+        self._parts = parts
+        self._terms = terms
+        self._started = started
+        self._truth: Reference | None = None
+        self._has_exponentials = self._has_short_sums = False
+        self.runs = 0
+        """How often the reference ran on each part, for one launch."""
 
     def judge(self, outputs: Any) -> Judged:
         """Compare all outputs of a launch.
 
         Raises:
             KernelMismatch: one is wrong, or has another structure or shape.
-            ReferenceFailed: the reference returned what nothing can be compared with.
+            ReferenceFailed: the reference raised, or returned what nothing can be compared with.
         """
-        bounds = self.bounds
-        derived = bounds.tolerance is None
-        pairs = _pair(outputs, bounds.truth.outputs, self.title, exact_needed=derived)
-        looser = bounds.looseness(pairs)
-        mismatch: KernelMismatch | None = None
-        lines: list[str] = []
-        wrong: list[str] = []
-        bases: dict[str, None] = {}
-        results: list[Comparison] = []
-        checked: list[Checked] = []
-        for name, out, exact in pairs:
-            bound, basis = bounds.of(name, out)
-            if looser is not None and bound is not None:
-                basis += f"; it allows {looser:.3g} times as much (median over elements)"
-            bases[basis] = None
-            result = compare(out, exact, bound)
-            results.append(result)
-            checked.append(Checked(name=name, out=out, exact=exact, bound=bound))
-            if not result.failed:
-                continue
-            wrong.append(name)
-            if mismatch is None:
-                found = explain(name, out, exact, result, basis=basis, reduction=bounds.reduction)
-                lines, mismatch = found.lines, KernelMismatch()
-                mismatch.picture = found.picture
-                if result.outside is not None and result.worst is not None:
-                    mismatch.output, mismatch.index = out, result.worst.index
-        if mismatch is not None:
-            if derived and not any(each.pattern for each in results):
-                lines += self._climb(pairs)
-            mismatch.args = (f"{fit([self.title, *lines])}{also_wrong(wrong[1:])}",)
-            raise mismatch
+        outs = dict(named_tensors(outputs, OUTPUT))
+        exact = functools.cache(lambda: self._exact(outs))
+        seen = self._compare(outputs, self._terms.contract, exact)
+        looser = seen.looser
+        if looser is not None:
+            for name in (name for name, out in outs.items() if out.dtype.is_floating_point):
+                seen.bases[name] += f"; it allows {looser:.3g} times as much (median over elements)"
+        results = seen.results.values()
+        if any(each.failed for each in results):
+            raise self._explain(outputs, seen, exact)
         return Judged(
-            elements=sum(out.numel() for _, out, _ in pairs),
+            elements=sum(out.numel() for out in outs.values()),
             worst_error=max((each.worst.error for each in results if each.worst is not None), default=0.0),
             worst_ulps=max((each.worst_ulps for each in results), default=0.0),
             energy=max((each.energy for each in results), default=0.0),
             slope=max((each.slope for each in results), default=0.0),
             looser=looser,
-            bound="; ".join(bases),
-            checked=tuple(checked),
+            bound="; ".join(dict.fromkeys(seen.bases.values())),
+            checked=tuple(seen.checked),
         )
 
-    def _climb(self, pairs: list[tuple[str, torch.Tensor, torch.Tensor]]) -> list[str]:
+    def _compare(self, outputs: Any, contract: Contract, exact: ExactValues) -> _Seen:
+        """Compare all outputs under a contract, one part after the other."""
+        seen = _Seen()
+
+        def exact_of(name: str) -> torch.Tensor:
+            return exact()[name]
+
+        comparing = {
+            name: Comparing(out, partial(exact_of, name)) for name, out in named_tensors(outputs, OUTPUT)
+        }
+        for part in self._parts:
+            self._compare_part(part, outputs, contract, comparing, seen)
+        seen.results = {name: each.result() for name, each in comparing.items()}
+        return seen
+
+    def _compare_part(
+        self, part: Part, outputs: Any, contract: Contract, comparing: Mapping[str, Comparing], seen: _Seen
+    ) -> None:
+        """Compare a part of all outputs. When this returns, all that it took for that is free again."""
+        terms = self._terms
+        truth = self._truth_of(part, contract)
+        bounds = Bounds(
+            truth=truth,
+            reduction=terms.reduction,
+            operands=terms.operands,
+            contract=contract,
+            tolerance=terms.tolerance,
+        )
+        title = (
+            self._title if part.is_whole else f"{self._title}, in one of {len(self._parts)} parts of both,"
+        )
+        pairs = _pair(part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None)
+        wholes = dict(named_tensors(outputs, OUTPUT))
+        for name, out, exact in pairs:
+            elements = wholes[name].numel()
+            bound, basis = bounds.of(name, out, elements)
+            self._has_short_sums |= bounds.has_short_sums(out)
+            seen.add_basis(name, basis)
+            seen.ratios += bounds.looseness(name, out, exact, elements)
+            comparing[name].add(out, exact, bound, part.place(wholes[name]))
+            if part.is_whole:
+                seen.checked.append(Checked(name=name, out=out, exact=exact, bound=bound))
+
+    def _truth_of(self, part: Part, contract: Contract) -> Reference:
+        """Run the reference on a part, exactly and with noise; on all of it once, for all launches."""
+        call, terms = self._reference.of(part), self._terms
+        truth = self._truth
+        if truth is None:
+            truth = call.run(run_reference, operands=terms.operands, contract=terms.contract)
+            self.runs = max(self.runs, truth.runs)
+            self._has_exponentials |= truth.has_exponentials
+            if part.is_whole:
+                self._truth = truth
+        if contract != terms.contract:
+            truth = call.run(partial(allow, truth, contract))
+        return truth
+
+    def _exact(self, outs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the exact values of all outputs, by name."""
+        import torch
+
+        if self._truth is not None:
+            return dict(named_tensors(self._truth.outputs, OUTPUT))
+        exact: dict[str, torch.Tensor] = {}
+        for part in self._parts:
+            for name, values in named_tensors(self._reference.of(part).run(run_exactly), OUTPUT):
+                if name not in exact:
+                    exact[name] = torch.empty(outs[name].shape, dtype=values.dtype, device=values.device)
+                part.of(OUTPUT, exact[name]).copy_(values)
+        return exact
+
+    def _explain(self, outputs: Any, seen: _Seen, exact: ExactValues) -> KernelMismatch:
+        """Return a failure that says what is wrong."""
+        outs = dict(named_tensors(outputs, OUTPUT))
+        name, *others = (name for name, result in seen.results.items() if result.failed)
+        out, result = outs[name], seen.results[name]
+        reduction = self._terms.reduction
+        found = explain(name, out, exact()[name], result, basis=seen.bases[name], reduction=reduction)
+        mismatch = KernelMismatch()
+        mismatch.picture = found.picture
+        if result.outside is not None and result.worst is not None:
+            mismatch.output, mismatch.index = out, result.worst.index
+        lines = found.lines
+        if self._terms.tolerance is None and not any(each.pattern for each in seen.results.values()):
+            lines += self._climb(outputs, exact)
+        mismatch.args = (f"{fit([self._title, *lines])}{also_wrong(others)}",)
+        return mismatch
+
+    def _climb(self, outputs: Any, exact: ExactValues) -> list[str]:
         """Return the line that says what would have passed, or why that is not known."""
-        bounds = self.bounds
-        formats = [found for _, out, _ in pairs if (found := format_of(out.dtype)) is not None]
+        outs = dict(named_tensors(outputs, OUTPUT))
+        formats = [found for out in outs.values() if (found := format_of(out.dtype)) is not None]
         if not formats:
             return []
-        if (seconds := time.perf_counter() - self.started) > LADDER_SECONDS:
+        if (seconds := time.perf_counter() - self._started) > LADDER_SECONDS:
             return [f"  looser contracts were not tried: this check took {seconds:.0f} s without them"]
 
         def passes(contract: Contract) -> bool:
-            truth = allow(bounds.truth, contract, self.reference, *self.before)
-            return replace(bounds, truth=truth, contract=contract).pass_all(pairs)
+            return not any(each.failed for each in self._compare(outputs, contract, exact).results.values())
+
+        def passes_torch() -> bool:
+            return pass_torch([(name, out, exact()[name]) for name, out in outs.items()])
 
         accumulation = min((accumulation_of(each) for each in formats), key=lambda each: each.precision)
         contracts = rungs(
-            bounds.contract,
+            self._terms.contract,
             accumulation,
-            exponentials=bounds.truth.has_exponentials,
-            short_sums=any(bounds.has_short_sums(out) for _, out, _ in pairs),
+            exponentials=self._has_exponentials,
+            short_sums=self._has_short_sums,
         )
-        return [f"  {what_would_pass(contracts, passes, lambda: bounds.pass_torch(pairs))}"]
+        return [f"  {what_would_pass(contracts, passes, passes_torch)}"]
+
+
+@dataclass
+class _Seen:
+    """What a comparison of all outputs has found, by output."""
+
+    results: dict[str, Comparison] = field(default_factory=dict)
+    bases: dict[str, str] = field(default_factory=dict)
+    """What was allowed, in words."""
+    ratios: list[torch.Tensor] = field(default_factory=list)
+    """How many times the derived bound is what was given, of some elements."""
+    checked: list[Checked] = field(default_factory=list)
+    """Outputs with their bounds, unless they were compared in parts."""
+
+    def add_basis(self, name: str, basis: str) -> None:
+        """Add what a part of an output was held to."""
+        others = self.bases.get(name, "").split(_OR)
+        self.bases[name] = _OR.join(dict.fromkeys([*filter(None, others), basis]))
+
+    @property
+    def looser(self) -> float | None:
+        """The median of the ratios."""
+        import torch
+
+        return float(torch.cat(self.ratios).median()) if sum(each.numel() for each in self.ratios) else None
 
 
 def _pair(

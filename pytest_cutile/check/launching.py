@@ -77,6 +77,8 @@ class GuardedLauncher:
         self._inputs.write_back()
         tensors = [each for _, each in named_tensors((self._values, outputs), "")]
         self._size = sum(each.numel() * each.itemsize for each in tensors)
+        if not self.is_small:
+            self._inputs.release()
         return outputs
 
     @property

@@ -20,7 +20,14 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.injection import AccumulationNoise, ContractNoise, Injector, Observer, OperandNoise
+from pytest_cutile.check.injection import (
+    CHUNK,
+    AccumulationNoise,
+    ContractNoise,
+    Injector,
+    Observer,
+    OperandNoise,
+)
 from pytest_cutile.core.tolerance import FLOAT32, Contract
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
@@ -73,7 +80,8 @@ class Spread:
         """Return the spread of a result that noise does not move, such as an integer one."""
         import torch
 
-        return cls(torch.zeros_like(matrix_view(like), dtype=torch.float64))
+        zero = torch.zeros((), dtype=torch.float64, device=like.device)
+        return cls(zero.expand(matrix_view(like).shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,15 +196,16 @@ def _measure(
         for name, tensor in named_tensors(outputs, "output")
         if tensor.dtype.is_floating_point
     }
-    totals = {name: torch.zeros_like(tensor) for name, tensor in exact.items()}
+    totals = {name: tensor.new_zeros(tensor.shape) for name, tensor in exact.items()}
     runs = _count_runs(outputs)
     for run in range(runs):
         moved = dict(named_tensors(_run(*call, make(run)), "output"))
         for name, total in totals.items():
-            change = matrix_view(moved[name]) - exact[name]
-            # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
-            change.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
-            total.addcmul_(change, change, value=1.0 / runs)
+            flat = (torch.split(each.reshape(-1), CHUNK) for each in (moved.pop(name), exact[name], total))
+            for values, y, mean_square in zip(*flat, strict=True):
+                # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
+                change = (values - y).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
+                mean_square.addcmul_(change, change, value=1.0 / runs)
     return {name: Spread(total) for name, total in totals.items()}
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.bounds import Bounds
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
-from pytest_cutile.check.judging import Judge, Judged
+from pytest_cutile.check.judging import Judge, Judged, Terms
 from pytest_cutile.check.launching import GuardedLauncher, Run
-from pytest_cutile.check.noise import run_exactly, run_reference
+from pytest_cutile.check.noise import run_exactly
+from pytest_cutile.check.parts import Axes, Part, check_axes, cut
+from pytest_cutile.check.reference import ReferenceCall, check_independence
 from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
@@ -54,7 +55,8 @@ class CheckReport:
     seconds: float
     """Time the whole check took, the reference included."""
     reference_runs: int
-    """How often the reference ran: once, and for a derived bound a few times with noise."""
+    """How often the reference ran: once, and for a derived bound a few times with noise; on each part of a
+    large case so often."""
     strength: Strength | None = None
     """What else the check would have caught, if that was asked for."""
     unguarded: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ def check_kernel(
     writes: Collection[str | int] = (),
     guard: bool = True,
     vary_layout: bool | None = None,
+    independent: Axes | None = None,
     strength: bool = False,
     **kwargs: Any,
 ) -> CheckReport:
@@ -95,9 +98,11 @@ def check_kernel(
     and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
     often again where a matrix product has operands that tensor cores would round, and where `mid` or
     `exp_error` is given. Within the bound, all elements together may still not be off by more than noise
-    explains, nor follow the exact value (`pytest_cutile.check.energy`). Memory: about six float64 copies of
-    the outputs, and what the reference takes; for the guards a copy of the inputs, with the gaps that their
-    strides leave, and at most 2 MiB for each tensor.
+    explains, nor follow the exact value (`pytest_cutile.check.energy`).
+
+    Memory: while `fn` runs, a copy of the inputs, with the gaps that their strides leave, and at most 2 MiB
+    for each tensor. After that four float64 copies of the outputs, one of the inputs and what the reference
+    takes; where `independent` lets a large case be cut, of one of its parts at a time, some 64th of it.
 
     Args:
         fn: the launcher; it returns a tensor, or a tuple, list or dict of them.
@@ -124,6 +129,11 @@ def check_kernel(
             with padded rows, from an address that is a multiple of one element only, and with the last two
             axes exchanged in memory. A launcher may refuse one with a ValueError or TypeError. By default
             the first two, and only in small cases; interpreted, the first.
+        independent: names of dimensions of arguments, and of outputs under "output", along which they may be
+            cut: `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases
+            of more than 8 MiB are then checked in parts (`pytest_cutile.check.parts`), after a trial whether
+            the reference of two neighbours is the reference of each; the noise of an element is then that of
+            its part. Not with `strength`.
         strength: whether to try what else the check would have caught: right outputs are altered as bugs do
             and compared again, some forty times, and the reference runs up to 32 times on shortened inputs.
         **kwargs: keyword arguments of `fn` and of `reference`.
@@ -152,6 +162,7 @@ def check_kernel(
         writes=writes,
         guard=guard,
         vary_layout=vary_layout,
+        independent=independent,
         strength=strength,
     )
 
@@ -173,6 +184,7 @@ def run_check(
     writes: Collection[str | int] = (),
     guard: bool = True,
     vary_layout: bool | None = None,
+    independent: Axes | None = None,
     strength: bool = False,
     run: Run | None = None,
 ) -> CheckReport:
@@ -194,29 +206,39 @@ def run_check(
         writes: see there.
         guard: see there.
         vary_layout: see there.
+        independent: see there.
         strength: see there.
         run: calls `fn` with its arguments and returns its outputs, and sees itself what is read and written
             where it should not be; by default it is called between bands, over poisoned memory.
     """
     started = time.perf_counter()
-    tolerance = _check_options(reduction, rtol, atol)
-    contract = Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc)
-    operands = _operand_format(args, kwargs, precision)
+    terms = Terms(
+        reduction=reduction,
+        operands=_operand_format(args, kwargs, precision),
+        contract=Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc),
+        tolerance=_check_options(reduction, rtol, atol),
+    )
+    if independent is not None:
+        check_axes(independent)
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
     outputs = launcher.launch()
-    try:
-        truth = run_reference(reference, *launcher.before, operands=operands, contract=contract)
-    except Exception as error:
-        raise ReferenceFailed(
-            f"the reference {_name(reference)} of {_name(fn)} raised {type(error).__name__}: {error}"
-        ) from error
+    args, kwargs = launcher.before
+    call = ReferenceCall(
+        reference=reference,
+        name=f"the reference {_name(reference)} of {_name(fn)}",
+        args=dict(zip(launcher.labels, args, strict=False)),
+        kwargs=kwargs,
+    )
+    parts = [Part()]
+    if independent is not None and not strength and not launcher.is_small:
+        parts = cut(independent, {**call.args, **kwargs}, outputs)
+        if len(parts) > 1:
+            check_independence(call, independent, outputs)
     judge = Judge(
         title=f"{_name(fn)} differs from its reference {_name(reference)}",
-        reference=reference,
-        before=launcher.before,
-        bounds=Bounds(
-            truth=truth, reduction=reduction, operands=operands, contract=contract, tolerance=tolerance
-        ),
+        reference=call,
+        parts=parts,
+        terms=terms,
         started=started,
     )
     judged = _judge_first(launcher, judge, outputs)
@@ -231,7 +253,7 @@ def run_check(
         looser=judged.looser,
         bound=judged.bound,
         seconds=time.perf_counter() - started,
-        reference_runs=truth.runs,
+        reference_runs=judge.runs,
         strength=_strength(launcher, reference, judged) if strength else None,
         unguarded=launcher.unguarded,
         deterministic=deterministic,

@@ -219,7 +219,14 @@ def check_inputs(
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
     options = {"strength": settings.check_strength, "vary_layout": vary_layout, **spec.check_of(case)}
     return run_check(
-        launch, args, {}, reference=reference, reduction=spec.reduction_of(case), run=run, **options
+        launch,
+        args,
+        {},
+        reference=reference,
+        reduction=spec.reduction_of(case),
+        independent=spec.independent,
+        run=run,
+        **options,
     )
 
 

@@ -21,7 +21,7 @@ from pytest_cutile.gates.speed import SpeedCase, gate_speed
 
 _OPTIONS = (
     *("reduction", "rtol", "atol", "precision", "mid", "exp_error", "fast_acc"),
-    *("mutates", "writes", "guard", "vary_layout", "strength"),
+    *("mutates", "writes", "guard", "vary_layout", "independent", "strength"),
 )
 """Of `pytest_cutile.check.run.check_kernel`."""
 
@@ -57,7 +57,7 @@ class CheckKernel:
             reference: Computes the exact outputs from the same arguments in float64.
             **options: Of `pytest_cutile.check.run.check_kernel`: `reduction` (length of the longest sum),
                 `rtol` and `atol` (instead of the derived bound), `mutates`, `writes`, `guard`,
-                `vary_layout`, `strength`; others go to `fn`.
+                `vary_layout`, `independent`, `strength`; others go to `fn`.
 
         Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """

@@ -1,0 +1,90 @@
+"""A reference with its arguments or a part of them, and whether parts give what the whole does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.check.errors import ReferenceFailed
+from pytest_cutile.check.noise import run_exactly
+from pytest_cutile.check.parts import OUTPUT, Axes, Part, neighbours
+from pytest_cutile.gpu.trees import named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+_ROUNDING = 1e-12
+"""Of float64, relative to the largest value: what sums in another order may differ by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceCall:
+    """A reference with the arguments of a launch."""
+
+    reference: Callable[..., Any]
+    """The reference."""
+    name: str
+    """What messages call it: "the reference softmax of softmax_kernel"."""
+    args: Mapping[str, Any]
+    """Its positional arguments before upcasting, by the names that the launcher has for them."""
+    kwargs: Mapping[str, Any]
+    """Its keyword arguments."""
+    part: Part = field(default_factory=Part)
+    """Of the arguments, what it runs on."""
+
+    def of(self, part: Part) -> ReferenceCall:
+        """Return the call with a part of the arguments."""
+        return replace(self, part=part)
+
+    def run(self, function: Callable[..., Any], **options: Any) -> Any:
+        """Return `function(reference, args, kwargs, **options)`.
+
+        Raises:
+            ReferenceFailed: it raised.
+        """
+        args, kwargs = (
+            {name: self.part.of(name, value) for name, value in values.items()}
+            for values in (self.args, self.kwargs)
+        )
+        try:
+            return function(self.reference, tuple(args.values()), kwargs, **options)
+        except Exception as error:
+            where = "" if self.part.is_whole else ", for a part of its arguments, as independent=... says,"
+            raise ReferenceFailed(f"{self.name}{where} raised {type(error).__name__}: {error}") from error
+
+
+def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:
+    """Run the reference on two neighbours along each axis and on each alone, which has to give the same.
+
+    Args:
+        call: the reference with all arguments.
+        axes: along which they are said to be independent.
+        outputs: of the launch.
+
+    Raises:
+        ReferenceFailed: they are not.
+    """
+    for axis, both, halves in neighbours(axes, {**call.args, **call.kwargs}, outputs):
+        together = call.of(both).run(run_exactly)
+        for at, half in enumerate(halves):
+            expected = Part(axes=axes, ranges={axis: (at, at + 1, 2)}).of(OUTPUT, together)
+            found = call.of(half).run(run_exactly)
+            left, right = dict(named_tensors(expected, OUTPUT)), dict(named_tensors(found, OUTPUT))
+            if left.keys() != right.keys() or not all(_is_same(left[name], right[name]) for name in left):
+                raise ReferenceFailed(
+                    f"{call.name} returns something else for a part of its arguments than for that part "
+                    f"among others: it is not independent along {axis!r}, as {dict(axes)!r} says"
+                )
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    import torch
+
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    largest = one.abs().nan_to_num(posinf=0.0).max().item() if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)
