@@ -1,0 +1,78 @@
+"""What kernels declare `independent` is: the reference of a part is that part of the reference."""
+
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+
+import kernels
+from benchmarks.gpu_runs.inputs import as_arguments, make_inputs
+from pytest_cutile.check import parts
+from pytest_cutile.check.noise import run_exactly
+from pytest_cutile.check.parts import OUTPUT, cut
+from pytest_cutile.check.reference import ReferenceCall, check_independence
+from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.gpu.trees import named_tensors
+
+WHOLE = {"dropout", "group_gemm", "moe"}
+"""Kernels that declare nothing: the mask of dropout depends on the index in the whole tensor, the others sum over
+experts or take lists of matrices."""
+
+
+def find_specs() -> list[KernelSpec]:
+    names = [each.name for each in pkgutil.iter_modules(kernels.__path__) if not each.name.startswith("_")]
+    return [importlib.import_module(f"kernels.{name}").SPEC for name in names]
+
+
+SPECS = find_specs()
+CASES = [(spec, case) for spec in SPECS if spec.independent for case in spec.cases if not case.speed]
+
+
+def call_of(spec: KernelSpec, case: Case) -> ReferenceCall:
+    args, kwargs = as_arguments(make_inputs(spec, case, device="cpu", seed_text=case.name))
+    names = [*inspect.signature(spec.launch).parameters]
+    return ReferenceCall(
+        reference=spec.reference, name=spec.name, args=dict(zip(names, args, strict=False)), kwargs=kwargs
+    )
+
+
+def test_all_kernels_declare_it_but_those_of_which_it_is_known():
+    assert {spec.name for spec in SPECS if spec.independent is None} == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("spec", "case"), [pytest.param(*each, id=f"{each[0].name}-{each[1].name}") for each in CASES]
+)
+def test_parts_of_a_reference_are_the_references_of_parts(monkeypatch, spec, case):
+    monkeypatch.setattr(parts, "PART_ELEMENTS", 1)
+    monkeypatch.setattr(parts, "MOST_PARTS", 16)
+    call = call_of(spec, case)
+    together = call.run(run_exactly)
+    check_independence(call, spec.independent, together)
+    for part in cut(spec.independent, {**call.args, **call.kwargs}, together):
+        expected, found = part.of(OUTPUT, together), call.of(part).run(run_exactly)
+        for (name, one), (_, other) in zip(
+            named_tensors(expected, OUTPUT), named_tensors(found, OUTPUT), strict=True
+        ):
+            torch.testing.assert_close(
+                other,
+                one,
+                rtol=1e-9,
+                atol=1e-12,
+                equal_nan=True,
+                msg=lambda said, name=name: f"{name}: {said}",
+            )
+
+
+def test_most_cases_can_be_cut(monkeypatch):
+    """Else the test above would show nothing."""
+    monkeypatch.setattr(parts, "PART_ELEMENTS", 1)
+    counts: dict[str, Any] = {}
+    for spec, case in CASES:
+        call = call_of(spec, case)
+        found = cut(spec.independent or {}, {**call.args, **call.kwargs}, call.run(run_exactly))
+        counts[spec.name] = max(len(found), counts.get(spec.name, 0))
+    assert all(count > 1 for count in counts.values()), counts
