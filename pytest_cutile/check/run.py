@@ -63,6 +63,8 @@ class CheckReport:
     """Inputs without NaN around them, and why: "x: requires grad"."""
     deterministic: bool | None = None
     """Whether a second run returned the same bits; None: there was none."""
+    parts: int = 1
+    """In how many parts outputs were compared and the reference ran; see `independent`."""
     layouts: Mapping[str, str] = field(default_factory=dict)
     """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
 
@@ -257,6 +259,7 @@ def run_check(
         strength=_strength(launcher, reference, judged) if strength else None,
         unguarded=launcher.unguarded,
         deterministic=deterministic,
+        parts=len(parts),
         layouts=layouts,
     )
 

@@ -145,6 +145,7 @@ def same(one: CheckReport | str, other: CheckReport | str) -> None:
     assert isinstance(other, CheckReport), other
     assert (one.elements, one.worst_ulps, one.bound) == (other.elements, other.worst_ulps, other.bound)
     assert one.reference_runs == other.reference_runs
+    assert one.parts == 1 < other.parts
     for name in ("energy", "slope", "worst_error"):
         assert getattr(other, name) == pytest.approx(getattr(one, name), rel=0.3, abs=0.01)
 
