@@ -3,8 +3,8 @@
     python -m benchmarks.check_cost [NAME...] [--json FILE]
 
 For the smallest and the largest case of each kernel: the time of a launch (after the first, which compiles),
-the time of a whole check, and how much memory the check takes at its peak in units of the case's own tensors,
-inputs and outputs. A check that takes more than `MUCH` times those is followed by the places that held the
+the time of a whole check, in how many parts it was made, and how much memory it takes at its peak in units of
+the case's own tensors, inputs and outputs. A check that takes more than `MUCH` times those is followed by the places that held the
 memory then.
 """
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("  ".join(_cells(rows[-1])), file=sys.stderr)
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    head = ("case", "own MiB", "launch ms", "check ms", "ratio", "peak MiB", "peak / own")
+    head = ("case", "own MiB", "launch ms", "check ms", "ratio", "parts", "peak MiB", "peak / own")
     print(aligned(head, [_cells(row) for row in rows]))
     for row in rows:
         if row["places"]:
@@ -75,7 +75,7 @@ def measure(spec: KernelSpec, case: Case) -> dict[str, Any]:
     del outputs
 
     check = partial(check_launch, spec, case, args, kwargs)
-    check()  # once before: libraries load, and choose their algorithms
+    report = check()  # once before: libraries load, and choose their algorithms
     launch_ms = min(_milliseconds(lambda: spec.launch(*args, **kwargs)) for _ in range(LAUNCHES))
     release_memory()
     before = torch.cuda.memory_allocated()
@@ -87,6 +87,7 @@ def measure(spec: KernelSpec, case: Case) -> dict[str, Any]:
         "own_bytes": own,
         "launch_ms": launch_ms,
         "check_ms": check_ms,
+        "parts": report.parts,
         "peak_bytes": peak,
         "places": _places(check) if peak > MUCH * own and peak > 1 << 30 else {},
     }
@@ -158,6 +159,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['launch_ms']:.3f}",
         f"{row['check_ms']:.1f}",
         f"{row['check_ms'] / row['launch_ms']:.0f}",
+        f"{row['parts']}",
         f"{row['peak_bytes'] / 2**20:.1f}",
         f"{row['peak_bytes'] / row['own_bytes']:.1f}",
     )

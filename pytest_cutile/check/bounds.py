@@ -123,8 +123,8 @@ class Bounds:
     ) -> list[torch.Tensor]:
         """Return how many times what is derived the given tolerance allows, of some elements.
 
-        None where nothing was given, or the reference returned no float64 to derive anything from. Allowed is
-        the farthest from the exact value that an element may be, its rounding included.
+        Nothing where nothing was given, or the reference returned no float64 to derive anything from. Allowed
+        is the farthest from the exact value that an element may be, its rounding included.
 
         Args:
             name: see `of`.

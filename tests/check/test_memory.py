@@ -23,6 +23,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (parts, "PART_ELEMENTS"),
         *((module, "CHUNK") for module in (bounds, compare, injection, noise)),
+        (injection, "_SAMPLE"),
         (launching, "SMALL_BYTES"),
         (bands, "_LARGEST_BAND_BYTES"),
         (bands, "_SMALLEST_BAND_BYTES"),
