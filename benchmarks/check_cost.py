@@ -4,8 +4,8 @@
 
 For the smallest and the largest case of each kernel: the time of a launch (after the first, which compiles),
 the time of a whole check, in how many parts it was made, and how much memory it takes at its peak in units of
-the case's own tensors, inputs and outputs. A check that takes more than `MUCH` times those is followed by the places that held the
-memory then.
+the case's own tensors, inputs and outputs. A check that takes more than `MUCH` times those is followed by the
+places that held the memory then.
 """
 
 from __future__ import annotations
