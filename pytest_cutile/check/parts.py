@@ -6,7 +6,8 @@ Along which axes arguments and outputs may be cut is declared (`independent` of 
 
 names the dimensions of a matrix product: rows of A and of the output can be cut alike, and columns of B and
 of the output. The form is that of `jax.sharding.PartitionSpec`. Whole stay dimensions that are None or left
-out at the end, arguments that are left out, and dimensions of length 1, which are broadcast.
+out at the end, arguments that are left out, and dimensions of length 1, which are broadcast. Names of
+optional arguments that a call has not say nothing.
 """
 
 from __future__ import annotations
