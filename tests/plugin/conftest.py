@@ -105,6 +105,17 @@ SPEC = pytest_cutile.KernelSpec(
 """
 
 
+@pytest.fixture(autouse=True)
+def no_worker(monkeypatch) -> None:
+    """What a test runs is no worker of pytest-xdist, also where the test itself is run by one.
+
+    Runs in this process, and processes that it starts, would inherit these variables: pytest-benchmark
+    measures nothing where it sees them.
+    """
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        monkeypatch.delenv(name, raising=False)
+
+
 class Project:
     """A project under test: files, the timer's state, and a way to run it."""
 
