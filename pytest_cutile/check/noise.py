@@ -17,6 +17,7 @@ What the reference computes outside torch (numpy) only sees the noise on the inp
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +229,11 @@ def _run(
         return injector.on_input(tensor.to(torch.float64, copy=True))
 
     class _Mode(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # torch keeps its compiler out of modes, and to do so imports it: a second and more per process
+            return "torch._dynamo" in sys.modules
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             del types
             return injector.call(func, args, kwargs or {})

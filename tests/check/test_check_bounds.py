@@ -1,6 +1,8 @@
 """Honest kernels pass and bugs do not: a fast part of `benchmarks/calibrate_check.py`, and corner cases."""
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -296,3 +298,22 @@ def test_what_is_below_the_normal_numbers_of_float32_may_be_lost_and_no_more():
     for wrong in ([0, 0, 2.0**-126, 1e-40, 1], [1e-37, 0, 2.0**-126, 0, 1]):
         with pytest.raises(KernelMismatch):
             check(torch.tensor(wrong, dtype=torch.float32))
+
+
+COMPILING = """
+import sys
+import torch
+from pytest_cutile.check.run import check_kernel
+
+def double(x): return x * 2
+
+check_kernel(double, torch.ones(4), reference=double)
+print("torch._dynamo" in sys.modules)
+check_kernel(double, torch.ones(4), reference=lambda x: torch.compile(double, backend="eager")(x))
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_torchs_compiler_is_imported_by_references_that_use_it_alone():
+    done = subprocess.run([sys.executable, "-c", COMPILING], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["False", "True"], done.stderr

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from pytest_cutile.check.ladder import EXP_ERROR, rungs, what_would_pass
-from pytest_cutile.check.run import KernelMismatch, check_kernel
+from pytest_cutile.check.run import check_kernel
 from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Contract, sigmas_for
+from tests.check.checking import failure
 
 
 def rms_norm(x, w):
@@ -30,12 +31,6 @@ def approximate_softmax(x):
     return (powers / powers.sum(-1, keepdim=True)).float()
 
 
-def message(*args, **options):
-    with pytest.raises(KernelMismatch) as caught:
-        check_kernel(*args, **options)
-    return str(caught.value)
-
-
 @pytest.fixture
 def rows():
     generator = torch.Generator().manual_seed(3)
@@ -44,7 +39,7 @@ def rows():
 
 def test_eager_bfloat16_passes_with_its_contract_only_and_the_failure_says_so(rows):
     x, w = (each.bfloat16() for each in rows)
-    text = message(eager, x, w, reference=rms_norm, reduction=512)
+    text = failure(eager, x, w, reference=rms_norm, reduction=512)
     assert 'would pass with mid="bfloat16": say so if' in text
     report = check_kernel(eager, x, w, reference=rms_norm, reduction=512, mid="bfloat16")
     assert 'mid="bfloat16"' in report.bound
@@ -53,19 +48,19 @@ def test_eager_bfloat16_passes_with_its_contract_only_and_the_failure_says_so(ro
 
 def test_a_contract_lets_no_bug_through_that_is_larger(rows):
     x, w = (each.bfloat16() for each in rows)
-    text = message(lambda x, w: eager(x, w) * 1.03, x, w, reference=rms_norm, reduction=512, mid="bfloat16")
+    text = failure(lambda x, w: eager(x, w) * 1.03, x, w, reference=rms_norm, reduction=512, mid="bfloat16")
     assert "neither a looser contract nor" in text
 
 
 def test_the_finest_format_that_passes_is_named(rows):
     x, w = (each.half() for each in rows)
-    assert 'would pass with mid="float16"' in message(eager, x, w, reference=rms_norm, reduction=512)
+    assert 'would pass with mid="float16"' in failure(eager, x, w, reference=rms_norm, reduction=512)
     check_kernel(eager, x, w, reference=rms_norm, reduction=512, mid=torch.float16)
 
 
 def test_float64_kernels_that_compute_in_float32_are_told(rows):
     x, w = (each.double() for each in rows)
-    text = message(
+    text = failure(
         lambda x, w: rms_norm(x.float(), w.float()).double(), x, w, reference=rms_norm, reduction=9
     )
     assert 'would pass with mid="float32"' in text
@@ -73,11 +68,11 @@ def test_float64_kernels_that_compute_in_float32_are_told(rows):
 
 def test_an_approximate_exponential(rows):
     x = rows[0]
-    text = message(approximate_softmax, x, reference=softmax, reduction=512)
+    text = failure(approximate_softmax, x, reference=softmax, reduction=512)
     assert "would pass with" in text
     report = check_kernel(approximate_softmax, x, reference=softmax, reduction=512, exp_error=2.0**-12)
     assert "exp_error=0.000244141" in report.bound
-    assert "would pass" in message(
+    assert "would pass" in failure(
         approximate_softmax, x, reference=softmax, reduction=512, exp_error=2.0**-16
     )
 
@@ -89,19 +84,19 @@ def test_in_place_functions_are_approximate_too():
 
     x = torch.linspace(-2, 2, 1000)
     kernel = (lambda x: torch.exp(x) * (1 + 1e-4 * torch.cos(1e5 * x)),)[0]
-    message(kernel, x, reference=reference)
+    failure(kernel, x, reference=reference)
     check_kernel(kernel, x, reference=reference, exp_error=1e-4)
 
 
 def test_what_only_a_plain_tolerance_passes_is_said(rows):
     x = rows[0].half()
-    text = message(lambda x: (x * 1.0005).half(), x, reference=lambda x: x)
+    text = failure(lambda x: (x * 1.0005).half(), x, reference=lambda x: x)
     assert "no looser contract explains it, but torch.testing.assert_close's defaults would" in text
 
 
 def test_nothing_is_tried_for_a_wrong_pattern(rows):
     x = rows[0].half()
-    text = message(lambda x: x * math.nan, x, reference=lambda x: x)
+    text = failure(lambda x: x * math.nan, x, reference=lambda x: x)
     assert "failed: T0 pattern" in text
     assert "would" not in text
 

@@ -7,27 +7,7 @@ import torch
 from pytest_cutile.check.run import KernelMismatch, ReferenceFailed, check_kernel, run_check
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES
 from pytest_cutile.gpu.poison import poisoned, poisoned_allocations
-from pytest_cutile.gpu.tensors import make_tensor
-
-
-def tensor(*shape, dtype="float16", seed=1, **options):
-    return make_tensor(shape, dtype, device="cpu", seed=seed, **options)
-
-
-def copy(x):
-    out = torch.empty_like(x)
-    out.copy_(x)
-    return out
-
-
-def identity(x):
-    return x
-
-
-def failure(error, *args, **options):
-    with pytest.raises(error) as caught:
-        check_kernel(*args, **options)
-    return str(caught.value)
+from tests.check.checking import copy, failure, identity, tensor
 
 
 @pytest.mark.parametrize(
@@ -45,7 +25,7 @@ def failure(error, *args, **options):
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
 def test_writing_nothing_is_seen_in_every_dtype_and_allocator(allocate, dtype):
     x = tensor(4, 6, dtype=dtype)
-    text = failure(KernelMismatch, allocate, x, reference=identity)
+    text = failure(allocate, x, reference=identity)
     assert "24 elements still hold the poison: never written" in text or dtype == "bool"
     assert "outside the bound" in text
 
@@ -56,13 +36,13 @@ def test_a_missed_tail_is_seen_and_located():
         out[:, :96] = x[:, :96]
         return out
 
-    text = failure(KernelMismatch, kernel, tensor(8, 100), reference=identity)
+    text = failure(kernel, tensor(8, 100), reference=identity)
     assert "32 elements still hold the poison: never written" in text
     assert "where: dim 1: only the last 4 of 100" in text
 
 
 def test_a_computed_nan_is_not_taken_for_poison():
-    text = failure(KernelMismatch, lambda x: x * torch.nan, tensor(4, 4), reference=identity)
+    text = failure(lambda x: x * torch.nan, tensor(4, 4), reference=identity)
     assert "never written" not in text
     assert "16 of them are NaN where the reference is not" in text
 
@@ -85,7 +65,7 @@ def test_a_changed_input_is_named():
 
     x = tensor(4, 4)
     rows = [tensor(2, 2), tensor(3, 3)]
-    text = failure(KernelMismatch, kernel, x, rows, reference=lambda x, _: x)
+    text = failure(kernel, x, rows, reference=lambda x, _: x)
     assert "changed its input rows[1] (float16 [3, 3]): 1 of 9 elements" in text
     assert "mutates=['rows']" in text
 
@@ -95,7 +75,7 @@ def test_a_change_of_bits_alone_is_a_change():
         x[0] = -0.0
         return copy(x)
 
-    assert "changed its input x" in failure(KernelMismatch, kernel, torch.zeros(4), reference=identity)
+    assert "changed its input x" in failure(kernel, torch.zeros(4), reference=identity)
 
 
 @pytest.mark.parametrize("mutates", [["out"], [1]])
@@ -106,7 +86,7 @@ def test_an_argument_that_may_change(mutates):
 
     x, out = tensor(4, 4, dtype="float32"), tensor(4, 4, dtype="float32", seed=2)
     check_kernel(kernel, x, out, reference=lambda x, out: x + out, mutates=mutates)
-    text = failure(ValueError, copy, tensor(4), reference=identity, mutates=["y"])
+    text = failure(copy, tensor(4), reference=identity, mutates=["y"], error=ValueError)
     assert text == "mutates names ['y'], but the arguments are ['x']"
 
 
@@ -133,9 +113,7 @@ def test_outputs_may_be_tuples_lists_and_dicts():
         return x.clone(), [x * 2, {"positive": x > 0}]
 
     assert check_kernel(kernel, tensor(4, 4), reference=kernel).elements == 48
-    text = failure(
-        KernelMismatch, lambda x: (x.clone(), [x * 3, {"positive": x > 1}]), tensor(4, 4), reference=kernel
-    )
+    text = failure(lambda x: (x.clone(), [x * 3, {"positive": x > 1}]), tensor(4, 4), reference=kernel)
     assert "output[1][0] (float16 [4, 4]): 16 of 16 elements" in text
     assert "wrong, too: output[1][1]['positive']" in text
 
@@ -149,7 +127,7 @@ def test_outputs_may_be_tuples_lists_and_dicts():
     ],
 )
 def test_another_shape_or_structure_shows_both(kernel, got):
-    text = failure(KernelMismatch, kernel, tensor(4, 4), reference=identity)
+    text = failure(kernel, tensor(4, 4), reference=identity)
     assert f"got       {got}" in text
     assert "reference float64 [4, 4]" in text
 
@@ -157,12 +135,14 @@ def test_another_shape_or_structure_shows_both(kernel, got):
 def test_returning_nothing_says_what_to_do():
     def kernel(_): ...
 
-    text = failure(TypeError, kernel, tensor(4), reference=identity)
+    text = failure(kernel, tensor(4), reference=identity, error=TypeError)
     assert "kernel returned None: return the output tensor" in text
 
 
 def test_an_unsupported_output_dtype():
-    text = failure(TypeError, lambda x: torch.complex(x, x), tensor(4, dtype="float32"), reference=identity)
+    text = failure(
+        lambda x: torch.complex(x, x), tensor(4, dtype="float32"), reference=identity, error=TypeError
+    )
     assert "returned a tensor of complex64" in text
     assert "torch.view_as_real" in text
 
@@ -177,13 +157,13 @@ def test_a_failing_reference_is_named_and_chained():
 
 
 def test_a_reference_that_rounds_is_refused():
-    text = failure(ReferenceFailed, copy, tensor(4), reference=lambda x: x.half())
+    text = failure(copy, tensor(4), reference=lambda x: x.half(), error=ReferenceFailed)
     assert "returned output as float16: it has to compute and return float64" in text
     check_kernel(copy, tensor(4), reference=lambda x: x.half(), rtol=1e-3)
 
 
 def test_an_integer_output_needs_an_integer_reference():
-    text = failure(ReferenceFailed, lambda x: x.int(), tensor(4), reference=identity)
+    text = failure(lambda x: x.int(), tensor(4), reference=identity, error=ReferenceFailed)
     assert "as float64, the kernel as int32" in text
 
 
@@ -197,11 +177,11 @@ def test_an_integer_output_needs_an_integer_reference():
     ],
 )
 def test_a_reference_of_another_kind_of_dtype_is_an_error(kernel, reference, said):
-    assert said in failure(ReferenceFailed, kernel, tensor(4), reference=reference)
+    assert said in failure(kernel, tensor(4), reference=reference, error=ReferenceFailed)
 
 
 def test_a_reference_on_another_device_is_an_error():
-    text = failure(ReferenceFailed, copy, tensor(4), reference=lambda x: x.to("meta"))
+    text = failure(copy, tensor(4), reference=lambda x: x.to("meta"), error=ReferenceFailed)
     assert "returned output on meta, the kernel on cpu: return it on the device of the arguments" in text
 
 
@@ -215,7 +195,7 @@ def test_64_bits_are_compared_in_full(dtype):
         return (x.view(torch.int64) + (1 if dtype != "float64" else 2**9)).view(x.dtype)
 
     check_kernel(torch.clone, given, reference=torch.clone)
-    assert "T1 interval" in failure(KernelMismatch, wrong, given, reference=torch.clone)
+    assert "T1 interval" in failure(wrong, given, reference=torch.clone)
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 0), (2, 0, 3)])
@@ -243,7 +223,7 @@ def test_an_exception_of_the_kernel_is_its_own():
     ],
 )
 def test_options_out_of_range(options, message):
-    assert message in failure(ValueError, copy, tensor(4), reference=identity, **options)
+    assert message in failure(copy, tensor(4), reference=identity, **options, error=ValueError)
 
 
 def test_a_numpy_reference_and_an_empty_output():

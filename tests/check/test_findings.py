@@ -7,14 +7,10 @@ import torch
 
 from pytest_cutile.check.findings import LINES, WIDTH, explain
 from pytest_cutile.check.run import KernelMismatch, check_kernel
-from pytest_cutile.gpu.tensors import make_tensor
+from tests.check.checking import tensor
 
 
-def tensor(*shape, dtype="float16", seed=1, **options):
-    return make_tensor(shape, dtype, device="cpu", seed=seed, **options)
-
-
-def failure(kernel, *args, reference, **options):
+def mismatch(kernel, *args, reference, **options):
     with pytest.raises(KernelMismatch) as caught:
         check_kernel(kernel, *args, reference=reference, **options)
     lines = str(caught.value).splitlines()
@@ -25,7 +21,7 @@ def failure(kernel, *args, reference, **options):
 
 def told(bug, x):
     """Return what is said of `bug(x)` where x is right."""
-    return str(failure(lambda x: bug(x.clone()), x, reference=lambda x: x))
+    return str(mismatch(lambda x: bug(x.clone()), x, reference=lambda x: x))
 
 
 def at(value, *index):
@@ -131,7 +127,7 @@ def test_a_corner_is_no_diagonal():
 def test_a_part_of_every_sum(kernel, said, terms):
     a, b = tensor(64, 512), tensor(512, 80, seed=2)
     text = str(
-        failure(
+        mismatch(
             lambda a, b: kernel(a.float(), b.float()).half(),
             a,
             b,
@@ -189,6 +185,6 @@ def test_errors_that_are_wrong_only_together():
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "int32", "bool", "float64"])
 def test_any_shape_and_dtype_can_be_told(shape, dtype):
     x = tensor(*shape, dtype=dtype, dist="ones")
-    error = failure(torch.zeros_like, x, reference=lambda x: x)
+    error = mismatch(torch.zeros_like, x, reference=lambda x: x)
     assert "are outside the bound" in str(error)
     assert error.picture.startswith("<svg")

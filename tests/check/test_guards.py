@@ -10,30 +10,10 @@ from pytest_cutile.check.bands import band_bytes, enclose, extent
 from pytest_cutile.check.guards import KEPT_BYTES, Allocations, Inputs
 from pytest_cutile.check.launching import SMALL_BYTES
 from pytest_cutile.check.layouts import Layout, in_layout
-from pytest_cutile.check.run import KernelMismatch, check_kernel
+from pytest_cutile.check.run import check_kernel
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, resolve_dtype
 from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
-from pytest_cutile.gpu.tensors import make_tensor
-
-
-def tensor(*shape, dtype="float16", seed=1, **options):
-    return make_tensor(shape, dtype, device="cpu", seed=seed, **options)
-
-
-def copy(x):
-    out = torch.empty_like(x)
-    out.copy_(x)
-    return out
-
-
-def identity(x):
-    return x
-
-
-def wrong(*args, **options):
-    with pytest.raises(KernelMismatch) as caught:
-        check_kernel(*args, **options)
-    return str(caught.value)
+from tests.check.checking import copy, failure, identity, tensor
 
 
 def beyond(out, count, *, first=0):
@@ -52,7 +32,7 @@ def test_writing_past_the_end_of_an_output_is_seen_in_every_dtype(allocate, dtyp
         beyond(out, 3, first=5).copy_(x.reshape(-1)[:3])
         return out
 
-    text = wrong(kernel, tensor(7, 9, dtype=dtype, dist="ones"), reference=identity)
+    text = failure(kernel, tensor(7, 9, dtype=dtype, dist="ones"), reference=identity)
     assert text.endswith("kernel wrote 3 elements past the end of output (first at offset +5)")
 
 
@@ -62,7 +42,7 @@ def test_writing_before_the_start_of_an_output():
         second.as_strided((2,), (1,), second.storage_offset() - 3).fill_(1)
         return out, second
 
-    text = wrong(kernel, tensor(4, 4), reference=lambda x: (x, x[0]))
+    text = failure(kernel, tensor(4, 4), reference=lambda x: (x, x[0]))
     assert (
         text == f"{kernel.__qualname__} wrote 2 elements before the start of output[1] (nearest at offset -2)"
     )
@@ -75,11 +55,11 @@ def test_a_whole_tile_that_sticks_out_is_counted_up_to_the_band():
         beyond(out, min(255 * 64, there)).zero_()
         return out
 
-    text = wrong(kernel, tensor(2, 64), reference=identity)
+    text = failure(kernel, tensor(2, 64), reference=identity)
     assert re.search(
         r"wrote at least [89],\d{3} elements past the end of output \(first at offset \+0\)", text
     )
-    assert "wrote 16,320 elements past the end" in wrong(kernel, tensor(512, 64), reference=identity)
+    assert "wrote 16,320 elements past the end" in failure(kernel, tensor(512, 64), reference=identity)
 
 
 def test_copying_what_lies_past_an_input_past_the_end_of_the_output():
@@ -88,7 +68,7 @@ def test_copying_what_lies_past_an_input_past_the_end_of_the_output():
         beyond(out, 4).copy_(beyond(x, 4))
         return out
 
-    assert "wrote 4 elements past the end" in wrong(kernel, tensor(4, 4), reference=identity)
+    assert "wrote 4 elements past the end" in failure(kernel, tensor(4, 4), reference=identity)
 
 
 def test_writing_past_the_end_of_something_that_is_not_returned():
@@ -97,7 +77,7 @@ def test_writing_past_the_end_of_something_that_is_not_returned():
         beyond(partial, 1).zero_()
         return copy(x)
 
-    assert "1 element past the end of a tensor that it allocated, float32 [3, 5]" in wrong(
+    assert "1 element past the end of a tensor that it allocated, float32 [3, 5]" in failure(
         kernel, tensor(4), reference=identity
     )
 
@@ -109,7 +89,7 @@ def test_writing_into_the_gaps_of_a_strided_output():
         out.as_strided((x.shape[0] - 1, 3), (16, 1), out.storage_offset() + x.shape[1]).zero_()
         return out
 
-    assert "wrote 9 elements in the gaps that the strides of output leave" in wrong(
+    assert "wrote 9 elements in the gaps that the strides of output leave" in failure(
         kernel, tensor(4, 12), reference=identity
     )
 
@@ -121,7 +101,7 @@ def test_writing_past_an_output_that_is_passed_in():
         return out
 
     x, out = tensor(4, 12), tensor(4, 12, strides=(16, 1))
-    text = wrong(kernel, x, out, reference=lambda x, _: x, writes=["out"])
+    text = failure(kernel, x, out, reference=lambda x, _: x, writes=["out"])
     assert "wrote 4 elements past the end of input out" in text
     assert "12 elements in the gaps that the strides of input out leave" in text
 
@@ -149,10 +129,10 @@ def test_reading_past_an_input_is_nan(strides):
         return row[-1] + y
 
     x, y = tensor(4, 12, dtype="float32", strides=strides), tensor(4, dtype="float32")
-    text = wrong(kernel, x, y, reference=lambda _, y: y)
+    text = failure(kernel, x, y, reference=lambda _, y: y)
     assert "4 elements hold what lies around the inputs: read out of bounds" in text
     assert text.endswith("what lies around input x reached the outputs: it is read out of bounds")
-    assert "what lies around input" not in wrong(
+    assert "what lies around input" not in failure(
         lambda x, y: x + torch.nan + y[0], x, y, reference=lambda x, _: x
     )
 
@@ -162,7 +142,7 @@ def test_reading_past_integers_is_unlikely_to_be_right():
         return x.new_empty(4).copy_(beyond(x, 4))
 
     x = torch.zeros(40, dtype=torch.int32)[:4]
-    assert "elements hold what lies around the inputs: read out of bounds" in wrong(
+    assert "elements hold what lies around the inputs: read out of bounds" in failure(
         kernel, x, reference=identity
     )
     assert check_kernel(kernel, x, reference=identity, guard=False, vary_layout=False).elements == 4
@@ -330,9 +310,9 @@ def test_a_launcher_that_resizes_its_output():
         return out, grown
 
     check_kernel(kernel, tensor(20, 30), reference=lambda x: (2 * x, x))
-    text = wrong(lambda x: x.new_empty(2).resize_(40), tensor(40), reference=identity)
+    text = failure(lambda x: x.new_empty(2).resize_(40), tensor(40), reference=identity)
     assert "40 elements still hold the poison" in text
-    text = wrong(lambda x: x.new(40), tensor(40), reference=identity)
+    text = failure(lambda x: x.new(40), tensor(40), reference=identity)
     assert "40 elements still hold the poison" in text
 
 
@@ -355,7 +335,7 @@ def test_the_caller_sees_what_may_change_and_nothing_else():
     assert report.deterministic is True
 
     x_then, out_then = x.clone(), out.clone()
-    assert "changed its input out" in wrong(kernel, x, out, reference=lambda x, out: x + out)
+    assert "changed its input out" in failure(kernel, x, out, reference=lambda x, out: x + out)
     assert torch.equal(x, x_then)
     assert torch.equal(out, out_then)
 
@@ -367,7 +347,7 @@ def test_an_output_that_is_passed_in_and_right_already():
 
     x = tensor(4, 4)
     check_kernel(kernel, x, x.clone(), reference=lambda x, _: x, mutates=["out"])
-    text = wrong(kernel, x, x.clone(), reference=lambda x, _: x, writes=["out"])
+    text = failure(kernel, x, x.clone(), reference=lambda x, _: x, writes=["out"])
     assert "4 elements still hold the poison: never written" in text
 
 
@@ -426,7 +406,7 @@ def test_a_launcher_that_does_not_repeat_itself_is_reported_and_does_not_fail():
     ids=["contiguous rows", "aligned", "unit stride"],
 )
 def test_what_a_kernel_takes_for_granted_is_named(kernel, named):
-    text = wrong(kernel, tensor(6, 10), reference=identity, vary_layout=True)
+    text = failure(kernel, tensor(6, 10), reference=identity, vary_layout=True)
     assert text.startswith(f"with inputs of {named.partition(':')[0]}: ")
     assert f"  {named}" in text.splitlines()[-1]
     check_kernel(kernel, tensor(6, 10), reference=identity, vary_layout=False)

@@ -7,11 +7,7 @@ from pytest_cutile.check.run import check_kernel
 from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.strength import Matters, Outcome, Strength
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES
-from pytest_cutile.gpu.tensors import make_tensor
-
-
-def tensor(*shape, dtype="float16", seed=1, **options):
-    return make_tensor(shape, dtype, device="cpu", seed=seed, **options)
+from tests.check.checking import tensor
 
 
 def strength(kernel, *args, **options):

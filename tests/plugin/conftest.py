@@ -1,6 +1,8 @@
 """An inner project with a declared kernel in plain torch and a timer that a file drives: no GPU needed."""
 
+import contextlib
 import json
+import sys
 import textwrap
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 import torch._dynamo  # noqa: F401
 
 import cuda.tile  # noqa: F401  isort: skip
+
+with contextlib.suppress(ModuleNotFoundError):  # it can, but its plugin would do so in each run
+    import hypothesis  # noqa: F401
 
 TIMER = '''
 import json
@@ -103,6 +108,23 @@ SPEC = pytest_cutile.KernelSpec(
     cases=[pytest_cutile.Case(name="n8", params={"n": 8})],
 )
 """
+
+
+@pytest.fixture(autouse=True)
+def no_worker(monkeypatch) -> None:
+    """What a test runs is no worker of pytest-xdist, also where the test itself is run by one.
+
+    Runs in this process, and processes that it starts, would inherit these variables: pytest-benchmark
+    measures nothing where it sees them.
+    """
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def no_stale_bytecode(monkeypatch) -> None:
+    """Runs in this process leave no bytecode of files that a test changes again within the same second."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
 
 class Project:

@@ -53,12 +53,18 @@ sys.meta_path.insert(0, Missing())
 """
 
 
+ALL = ("torch", "pynvml", "cuda", "numpy")
+WITHOUT_PLUGINS = [("-p", "no:benchmark"), ("-p", "no:xdist"), ("-p", "no:cacheprovider")]
+
+
 @pytest.mark.parametrize(
-    "names",
-    [(), ("torch",), ("pynvml",), ("cuda",), ("torch", "pynvml", "cuda", "numpy")],
-    ids=lambda names: "without-" + ("-".join(names) or "nothing"),
+    ("names", "args"),
+    [
+        *((names, ()) for names in ((), ("torch",), ("pynvml",), ("cuda",), ALL)),
+        *((names, args) for names in ((), ALL) for args in WITHOUT_PLUGINS),
+    ],
+    ids=lambda value: "-".join(value) or "nothing",
 )
-@pytest.mark.parametrize("args", [(), ("-p", "no:benchmark"), ("-p", "no:xdist"), ("-p", "no:cacheprovider")])
 def test_no_warnings_whatever_is_missing(pytester, names, args):
     (pytester.path / "missing.py").write_text(WITHOUT.format(names=names))
     pytester.makepyfile("def test_nothing(): pass\ndef test_arch(arch): assert arch == 'sm_121'\n")

@@ -20,7 +20,7 @@ def test_results_of_workers_reach_the_summary(project):
 def test_a_slower_kernel_fails_as_it_does_serially(project):
     project.record(40.0)
     project.times(42.4)
-    result = project.run("-n", "4", "-p", "no:benchmark")
+    result = project.run("-n", "2", "-p", "no:benchmark")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline."])
