@@ -55,12 +55,20 @@ class Bounds:
         """
         target = format_of(out.dtype)
         if target is None:
-            return None, "equal (integers and bool)"
+            return self._of_integers(out)
         if self.tolerance is None:
             return self._derive(name, out, target, elements)
         rtol, atol = self.tolerance
         given = GivenTolerance(rtol=rtol, atol=atol, target=target)
         return given, f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound"
+
+    def _of_integers(self, out: torch.Tensor) -> tuple[GivenTolerance | None, str]:
+        import torch
+
+        atol = 0.0 if self.tolerance is None else math.floor(self.tolerance[1])
+        if atol < 1 or out.dtype == torch.bool:
+            return None, "equal (integers and bool)"
+        return GivenTolerance(rtol=0.0, atol=atol, target=None), f"integers within atol={atol}, as given"
 
     def _derive(self, name: str, out: torch.Tensor, target: FloatFormat, elements: int) -> tuple[Bound, str]:
         if self.truth.exact and not self.contract.is_noise:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_cutile.check.energy import Excess, Mismatch
 from pytest_cutile.check.noise import Spread, matrix_view
 from pytest_cutile.check.parts import Place
+from pytest_cutile.gpu.poison import Pattern, poisoned
 from pytest_cutile.gpu.rounding import round_to, spacing
 
 if TYPE_CHECKING:
@@ -341,6 +342,8 @@ def _judge(
 def _judge_equal(got: torch.Tensor, y: torch.Tensor) -> _Judged:
     import torch
 
+    if got.dtype == torch.bool:  # any byte but 0 is true, also one that nobody wrote
+        got = torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
     # uint64 has few operators; equality and order of its bits as int64 are good enough
     got, y = ((each.view(torch.int64) if each.dtype == torch.uint64 else each).long() for each in (got, y))
     differ = got != y

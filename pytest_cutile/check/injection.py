@@ -20,14 +20,21 @@ if TYPE_CHECKING:
 _PRODUCTS = frozenset(
     {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"}
 )
-# Functions that amplify a rounding of their argument, and sums, whose operands measure the partial sums.
-_SENSITIVE = _PRODUCTS | {
-    *("sum", "mean", "cumsum", "prod", "cumprod", "var", "var_mean", "std", "std_mean", "logsumexp"),
-    *("linalg_vector_norm", "norm", "_softmax", "_safe_softmax", "_log_softmax", "logcumsumexp"),
+# Functions amplify a rounding of their argument, and round their result, which may cancel afterwards.
+_FUNCTIONS = {
     *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh", "cosh", "pow"),
     *("tanh", "sigmoid", "log_sigmoid_forward", "silu", "gelu", "erf", "erfc", "softplus", "mish", "elu"),
-    *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"),
 }
+# Of sums, the operands measure the partial sums.
+_SENSITIVE = (
+    _PRODUCTS
+    | _FUNCTIONS
+    | {
+        *("sum", "mean", "cumsum", "prod", "cumprod", "var", "var_mean", "std", "std_mean", "logsumexp"),
+        *("linalg_vector_norm", "norm", "_softmax", "_safe_softmax", "_log_softmax", "logcumsumexp"),
+        *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"),
+    }
+)
 _EXPONENTIAL = {
     *("exp", "exp2", "expm1", "_softmax", "_safe_softmax", "sigmoid", "silu", "tanh", "sinh", "cosh"),
     *("gelu", "erf", "erfc", "mish", "elu", "logsumexp", "_log_softmax", "log_sigmoid_forward", "softplus"),
@@ -35,7 +42,8 @@ _EXPONENTIAL = {
 # A relative error of what they take the logarithm of is an absolute one of theirs.
 _LOGARITHMIC = {"logsumexp", "_log_softmax", "log_sigmoid_forward", "softplus"}
 # Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
-# then shows the same spread in every run, and a few runs cannot underestimate it.
+# then shows about the same spread in every run, and a few runs cannot underestimate it. Nor are the sources
+# equally large, lest two of them cancel in all runs: `AccumulationNoise`.
 _UNIFORM = 1.0 / math.sqrt(3.0)  # standard deviation of a rounding error, in units of its maximum
 CHUNK = 1 << 21
 """Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
@@ -49,6 +57,7 @@ _MOVES = frozenset(
 )
 
 
+_IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
 _SAMPLE = 1 << 14  # elements
 _SCALES = 16
 _CHANCE = 4.0  # standard errors
@@ -156,6 +165,7 @@ class AccumulationNoise(Injector):
 
     def __init__(self, run: int) -> None:
         self.run = run
+        self.sources = 0
         self.generators: dict[Any, torch.Generator] = {}
 
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -177,7 +187,12 @@ class AccumulationNoise(Injector):
                 args = (args[0], *map_tensors(self._noisy, args[1:]))
             else:
                 args = map_tensors(self._noisy, args)
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if name not in _FUNCTIONS:
+                return result
+            if name == "gelu" and _is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
+                result = result + (self._noisy(args[0]) - args[0]) / 2
+            return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=True))
         result = func(*args, **kwargs)
         if name in _MOVES or _is_view(func):
             return result
@@ -187,7 +202,17 @@ class AccumulationNoise(Injector):
 
         if not _is_float64(tensor):
             return tensor
-        return self._by(tensor, self.rounding.unit_roundoff)
+        return self._by(tensor, self._next_unit())
+
+    def _next_unit(self) -> float:
+        """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.
+
+        Multiples of an irrational number are evenly spread between whole ones, and near ones are far apart;
+        the runs have different numbers, so that two sources are not alike in all of them.
+        """
+        self.sources += 1
+        part = math.modf(self.sources * _IRRATIONAL[self.run % len(_IRRATIONAL)])[0]
+        return (0.75 + 0.5 * part) * self.rounding.unit_roundoff
 
     def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
         """Return `tensor` with relative errors of `unit` and random signs."""
@@ -200,13 +225,18 @@ class AccumulationNoise(Injector):
         noise = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return noise.bernoulli_(generator=generator).mul_(2 * unit).add_(1.0 - unit).mul_(tensor)
 
-    def _noisy_where_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _noisy_where_rounded(self, tensor: torch.Tensor, *, owned: bool = False) -> torch.Tensor:
+        """Return a result with noise where float32 does not hold it; nobody else has one that is `owned`."""
         import torch
 
-        def move(values: torch.Tensor) -> torch.Tensor:
-            return torch.where(self._is_rounded(values), self._noisy(values), values)
+        unit = self._next_unit()
 
-        return _in_chunks(move, tensor, tensor.dtype) if _is_float64(tensor) else tensor
+        def move(values: torch.Tensor) -> torch.Tensor:
+            return torch.where(self._is_rounded(values), self._by(values, unit), values)
+
+        if not _is_float64(tensor):
+            return tensor
+        return _in_chunks(move, tensor, tensor.dtype, into=tensor if owned else None)
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor != tensor.float().double()
@@ -230,7 +260,7 @@ class ContractNoise(AccumulationNoise):
         # operands of products have been rounded where they were computed; other functions are made of several
         # operations, each of which rounds
         result = func(*args, **kwargs) if name in _PRODUCTS else super().call(func, args, kwargs)
-        if name in _SENSITIVE:
+        if name in _SENSITIVE - _FUNCTIONS:
             result = _on_result(func, args, result, self._noisy_where_rounded)
         if self.contract.exp_error and name in _EXPONENTIAL:
             approximate = self._shifted if name in _LOGARITHMIC else self._scaled
@@ -262,17 +292,26 @@ def _inexact(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
 
 
 def _in_chunks(
-    function: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor, dtype: torch.dtype
+    function: Callable[[torch.Tensor], torch.Tensor],
+    tensor: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    into: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return an elementwise function of a tensor, of `dtype`, with temporaries for `CHUNK` elements only."""
+    """Return an elementwise function of a tensor, of `dtype`, with temporaries for `CHUNK` elements only.
+
+    The result may overwrite `into`, which may be `tensor`.
+    """
     import torch
 
     if tensor.numel() <= CHUNK:
         return function(tensor)
-    result = torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
+    result = torch.empty(tensor.shape, dtype=dtype, device=tensor.device) if into is None else into
+    if not result.is_contiguous():
+        return function(tensor)
     flat = (torch.split(each.reshape(-1), CHUNK) for each in (tensor, result))
-    for values, into in zip(*flat, strict=True):
-        into.copy_(function(values))
+    for values, place in zip(*flat, strict=True):
+        place.copy_(function(values))
     return result
 
 

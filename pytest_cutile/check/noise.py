@@ -206,6 +206,8 @@ def _measure(
             for values, y, mean_square in zip(*flat, strict=True):
                 # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
                 change = (values - y).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
+                # nor what no float32 holds: it would outweigh all others, or be too large when squared
+                change.masked_fill_(y.abs() > FLOAT32.max_finite, 0.0)
                 mean_square.addcmul_(change, change, value=1.0 / runs)
     return {name: Spread(total) for name, total in totals.items()}
 

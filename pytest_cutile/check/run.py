@@ -114,6 +114,7 @@ def check_kernel(
             outputs. Integer and bool outputs must be equal to its integer or bool results.
         reduction: length of the longest sum behind one output element.
         rtol: with `atol`, replaces the derived bound: |out - y| <= atol + rtol |y|; each is 0 unless given.
+            Integers may differ by `atol` if that is 1 or more; `rtol` says nothing of them.
         atol: see `rtol`.
         precision: dtype that operands of matrix products are rounded to; "tfloat32" for float32 inputs that
             go through tensor cores. By default the floating input dtype of least precision.

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -317,3 +318,60 @@ print("torch._dynamo" in sys.modules)
 def test_torchs_compiler_is_imported_by_references_that_use_it_alone():
     done = subprocess.run([sys.executable, "-c", COMPILING], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+CANCELLING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "1 - tanh": lambda x: 1 - x.tanh(),
+    "1 - sigmoid": lambda x: 1 - (3 * x).sigmoid(),
+    "exp - 1": lambda x: (1e-3 * x).exp() - 1,
+    "1 - cos": lambda x: 1 - (0.01 * x).cos(),
+    "log(1 + exp)": lambda x: torch.log(1 + torch.exp(-5 * x.abs())),
+    "1 + erf": lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)),
+    "gelu": torch.nn.functional.gelu,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", CANCELLING)
+def test_results_of_functions_may_cancel(name, dtype):
+    """In one dimension, where no row or column tells how large an element's noise is."""
+    function = CANCELLING[name]
+    x = torch.randn(50_000, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    report = check_kernel(lambda x: function(x.float()).to(x.dtype), x, reference=function, guard=False)
+    assert report.worst_error < 0.8
+
+
+def test_a_value_beyond_float32_says_nothing_of_others():
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    x[3, 5] = 400.0  # exp(400) is 1e173, the square of which no float64 holds
+    assert check_kernel(torch.exp, x, reference=torch.exp).worst_error < 0.5
+    with pytest.raises(KernelMismatch, match="T1 interval"):
+        check_kernel(lambda x: torch.exp(x) * (1 + 1e-5), x, reference=torch.exp)
+
+
+def test_unwritten_bools_are_not_true():
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(x.shape, dtype=torch.bool)
+        out[:-8] = True
+        return out
+
+    with pytest.raises(KernelMismatch, match="800 elements still hold the poison: never written"):
+        check_kernel(kernel, torch.ones(64, 100), reference=lambda x: torch.ones_like(x, dtype=torch.bool))
+
+
+def test_integers_may_differ_by_a_given_atol_and_by_nothing_else():
+    def quantise(x: torch.Tensor) -> torch.Tensor:
+        return (x * (1 / 0.1)).round().to(torch.int8)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return (x / 0.1).round().to(torch.int8)
+
+    x = torch.arange(-40, 40) / 4.0 + 0.05  # ties, which the two formulas round apart
+    report = check_kernel(quantise, x, reference=reference, atol=1)
+    assert report.bound == "integers within atol=1, as given"
+    with pytest.raises(KernelMismatch, match="differs"):
+        check_kernel(quantise, x, reference=reference)
+    with pytest.raises(KernelMismatch, match="differs"):
+        check_kernel(quantise, x, reference=reference, atol=0.5, rtol=1.0)
+    with pytest.raises(KernelMismatch, match="differs"):
+        check_kernel(lambda x: quantise(x) + 2, x, reference=reference, atol=1)

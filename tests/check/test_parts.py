@@ -147,7 +147,7 @@ def same(one: CheckReport | str, other: CheckReport | str) -> None:
     assert one.reference_runs == other.reference_runs
     assert one.parts == 1 < other.parts
     for name in ("energy", "slope", "worst_error"):
-        assert getattr(other, name) == pytest.approx(getattr(one, name), rel=0.3, abs=0.01)
+        assert getattr(other, name) == pytest.approx(getattr(one, name), rel=0.5, abs=0.01)
 
 
 def test_a_right_output_passes_with_the_same_figures(monkeypatch):
