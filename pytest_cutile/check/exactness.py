@@ -67,7 +67,9 @@ class Exactness:
         import torch
 
         tensors = [each for each in args if isinstance(each, torch.Tensor)]
-        if kwargs.get("alpha", 1) != 1 or not all(map(_is_whole, tensors)):
+        if kwargs.get("alpha", 1) != 1 or any(each.is_complex() for each in tensors):
+            return False
+        if not all(map(_is_whole, tensors)):
             return False
         if product and not all(bool((round_to(each, self._operands) == each).all()) for each in tensors):
             return False

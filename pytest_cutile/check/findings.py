@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -172,10 +173,18 @@ def _describe_places(places: Sequence[Place], outside: torch.Tensor, bad: int) -
 
 
 def fit(lines: list[str]) -> str:
-    """Return `lines` as one text of at most `LINES` lines, none wider than `WIDTH`."""
+    """Return `lines` as one text of at most `LINES` lines; one wider than `WIDTH` goes on in the next."""
+    lines = [part for line in lines for part in _wrap(line)]
     kept = (
         lines
         if len(lines) <= LINES
         else [*lines[: LINES - 1], f"... and {len(lines) - LINES + 1} lines more"]
     )
-    return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in kept)
+    return "\n".join(kept)
+
+
+def _wrap(line: str) -> list[str]:
+    if len(line) <= WIDTH:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)

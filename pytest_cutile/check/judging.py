@@ -199,6 +199,8 @@ class Judge:
         if result.outside is not None and result.worst is not None:
             mismatch.output, mismatch.index = out, result.worst.index
         lines = found.lines
+        if len(self._parts) > 1:
+            lines.append(f"  compared in {len(self._parts)} parts, which independent=... says may be")
         if self._terms.tolerance is None and not any(each.pattern for each in seen.results.values()):
             lines += self._climb(outputs, exact)
         mismatch.args = (f"{fit([self._title, *lines])}{also_wrong(others)}",)

@@ -226,6 +226,9 @@ def _run(
 
     def prepare(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
+        if tensor.is_complex():
+            wide = torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
+            return torch.view_as_complex(injector.on_input(wide.clone()).contiguous())
         if not tensor.dtype.is_floating_point:
             return tensor.clone()
         return injector.on_input(tensor.to(torch.float64, copy=True))

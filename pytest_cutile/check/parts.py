@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +103,14 @@ class Place:
         return row if self.rows is None else int(self.rows[row]), column + self.first_column
 
 
-def check_axes(axes: Axes) -> None:
-    """Raise ValueError if `axes` names dimensions in a way that nothing can be cut by."""
+def check_axes(axes: Axes, parameters: Collection[str], values: Mapping[str, Any]) -> None:
+    """Raise ValueError if `axes` names dimensions in a way that nothing can be cut by.
+
+    Args:
+        axes: what dimensions are called.
+        parameters: names of all that the launcher takes; empty if they are not known.
+        values: its arguments, by name.
+    """
     described = f"independent must name dimensions of arguments and of the result ({OUTPUT!r}); got {axes!r}"
     tuples = isinstance(axes, Mapping) and all(isinstance(each, tuple | list) for each in axes.values())
     if not tuples or OUTPUT not in axes:
@@ -115,6 +121,13 @@ def check_axes(axes: Axes) -> None:
             raise ValueError(f"{described}: a name twice in {tuple(names)}")
         if unknown := {*given} - {*axes[OUTPUT]}:
             raise ValueError(f"{described}: {sorted(unknown)}: no dimension of the result, so its parts meet")
+    if parameters and (unknown := {*axes} - {*parameters, *values, OUTPUT}):
+        raise ValueError(f"{described}: {sorted(unknown)}: no argument; there are {sorted(parameters)}")
+    for name, names in axes.items():
+        for _, tensor in named_tensors(values.get(name), ""):
+            if tensor.ndim < len(names):
+                shape = f"{name} {list(tensor.shape)}"
+                raise ValueError(f"{described}: {tuple(names)}: more names than {shape} has dimensions")
 
 
 def cut(axes: Axes, values: Mapping[str, Any], outputs: Any) -> list[Part]:
@@ -152,16 +165,21 @@ def cut(axes: Axes, values: Mapping[str, Any], outputs: Any) -> list[Part]:
 
 
 def neighbours(axes: Axes, values: Mapping[str, Any], outputs: Any) -> Iterator[tuple[str, Part, list[Part]]]:
-    """Yield of each axis its name, a part of its first two units (one of each other axis), and those two."""
+    """Yield of each axis its name, a part of a few units (one of each other axis), and the halves of that.
+
+    They are the first four units, and the last two.
+    """
     units = _units(axes, {**values, OUTPUT: outputs})
     for axis, count in units.items():
-        if count > 1:
-            others = {each: (0, 1, units[each]) for each in units}
-            both, *halves = (
-                Part(axes=axes, ranges=others | {axis: (first, last, count)})
-                for first, last in ((0, 2), (0, 1), (1, 2))
-            )
-            yield axis, both, halves
+        others = {each: (0, 1, units[each]) for each in units}
+        for first, last in dict.fromkeys(((0, min(4, count)), (max(0, count - 2), count))):
+            middle = (first + last) // 2
+            if first < middle:
+                both, *halves = (
+                    Part(axes=axes, ranges=others | {axis: (*between, count)})
+                    for between in ((first, last), (first, middle), (middle, last))
+                )
+                yield axis, both, halves
 
 
 def _axes_of(axes: Axes, name: str, shape: Sequence[int]) -> Iterator[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -221,8 +222,6 @@ def run_check(
         contract=Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc),
         tolerance=_check_options(reduction, rtol, atol),
     )
-    if independent is not None:
-        check_axes(independent)
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
     outputs = launcher.launch()
     args, kwargs = launcher.before
@@ -232,6 +231,8 @@ def run_check(
         args=dict(zip(launcher.labels, args, strict=False)),
         kwargs=kwargs,
     )
+    if independent is not None:
+        check_axes(independent, _parameters(fn), {**call.args, **kwargs})
     parts = [Part()]
     if independent is not None and not strength and not launcher.is_small:
         parts = cut(independent, {**call.args, **kwargs}, outputs)
@@ -341,6 +342,16 @@ def _named_format(option: str, dtype: torch.dtype | str | None) -> FloatFormat |
     if found is None:
         raise ValueError(f"{option} must be a floating-point dtype or 'tfloat32', got {dtype!r}")
     return found
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of what a function takes; none where they are not known, or there may be others."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    more = any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
+    return [] if more else [each.name for each in parameters]
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -223,8 +223,21 @@ class KernelSpec:
         return self.reduction(**case.params) if callable(self.reduction) else self.reduction
 
     def check_of(self, case: Case) -> Mapping[str, Any]:
-        """Return the further options of `check_kernel` for `case`."""
-        return self.check(**case.params) if callable(self.check) else self.check
+        """Return the further options of `check_kernel` for `case`.
+
+        Raises:
+            SpecError: they are no mapping, or the spec has fields for some of them.
+        """
+        options = self.check(**case.params) if callable(self.check) else self.check
+        if not isinstance(options, Mapping):
+            raise SpecError(
+                f"KernelSpec {self.name!r}: check must be, or return, a mapping of options; got {options!r}"
+            )
+        if own := {"reference", "reduction", "independent"} & {*options}:
+            raise SpecError(
+                f"KernelSpec {self.name!r}: check has {sorted(own)}, which are fields of the spec itself"
+            )
+        return options
 
     def work_of(self, case: Case) -> Work:
         """Return what one launch of `case` does; an empty `Work` when the spec does not say."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_cutile.check.ladder import EXP_ERROR, rungs, what_would_pass
-from pytest_cutile.check.run import check_kernel
+from pytest_cutile.check.run import KernelMismatch, check_kernel
 from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Contract, sigmas_for
 from tests.check.checking import failure
 
@@ -171,3 +171,29 @@ def test_options_out_of_range(options, said):
 def test_more_elements_are_allowed_more_sigmas(elements):
     """The chance that any of them exceeds it stays what it is."""
     assert elements * math.erfc(sigmas_for(elements) / math.sqrt(2)) == pytest.approx(1e-7, rel=1e-6)
+
+
+def test_complex_arguments_are_upcast_and_their_products_may_cancel():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(256, 256, dtype=torch.complex64, generator=generator) for _ in range(2))
+    seen = []
+
+    def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        seen.append(a.dtype)
+        return torch.view_as_real(a * b)
+
+    report = check_kernel(lambda a, b: torch.view_as_real(a * b), a, b, reference=reference)
+    assert report.worst_error < 0.8
+    assert {*seen} == {torch.complex128}
+    with pytest.raises(KernelMismatch, match="T1 interval"):
+        check_kernel(lambda a, b: torch.view_as_real(a * b.conj()), a, b, reference=reference)
+
+
+def test_products_of_complex_matrices():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 64, dtype=torch.complex64, generator=generator) for _ in range(2))
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(a @ b)
+
+    assert check_kernel(product, a, b, reference=product, reduction=64).worst_error < 0.8

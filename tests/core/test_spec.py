@@ -133,3 +133,24 @@ def test_bad_names_of_inputs_are_errors(changes, message):
 def test_an_unknown_layout_is_an_error():
     with pytest.raises(SpecError, match="layout must be one of contiguous, padded, transposed, shifted"):
         Case(name="a", layout="packed")
+
+
+@pytest.mark.parametrize(
+    ("check", "why"),
+    [
+        (lambda **_: None, "must be, or return, a mapping of options; got None"),
+        ({"independent": {}}, "'independent'., which are fields of the spec itself"),
+        (lambda **_: {"reduction": 3}, "'reduction'"),
+    ],
+)
+def test_options_of_the_check_are_a_mapping_without_the_specs_own_fields(check, why):
+    spec = KernelSpec(
+        name="k",
+        launch=print,
+        reference=print,
+        inputs=print,
+        cases=[Case(name="a", params={"n": 1})],
+        check=check,
+    )
+    with pytest.raises(SpecError, match=f"KernelSpec 'k': check .*{why}"):
+        spec.check_of(spec.cases[0])
