@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,17 +89,19 @@ class FreshProcess:
 
     def __call__(self, cases: Sequence[OpenCase], revision: str) -> Mapping[str, Measurement | Unmeasured]:
         """Return what was measured, by key, beside `revision` if that is not empty."""
-        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as name:
-            folder = Path(name)
-            output = folder / "measured.jsonl"
-            changes = {MEASURED_AGAIN: str(output), "perf_baseline": self._baseline(revision)}
-            state = state_of(self._config, [each.case.nodeid for each in cases], changes)
-            (folder / "state").write_bytes(pickle.dumps(state))
-            try:
-                said = self._run(folder, {each.case.key for each in cases})
-            except OSError as error:
-                said = f"it could not be started: {error}"
-            return _read(output, {each.case.key: each.first for each in cases}, said)
+        first = {each.case.key: each.first for each in cases}
+        try:
+            # What it started may still write there: that makes no measurement wrong.
+            with tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True) as name:
+                folder = Path(name)
+                output = folder / "measured.jsonl"
+                changes = {MEASURED_AGAIN: str(output), "perf_baseline": self._baseline(revision)}
+                state = state_of(self._config, [each.case.nodeid for each in cases], changes)
+                (folder / "state").write_bytes(pickle.dumps(state))
+                said = self._run(folder, first.keys())
+                return _read(_lines(output), first, said)
+        except OSError as error:  # a full disk, no memory for a process
+            return _read([], first, f"it could not be run: {error}")
 
     def _baseline(self, revision: str) -> str | None:
         """Return a revision to take turns with; stored baselines are no matter where nothing is judged."""
@@ -107,7 +110,7 @@ class FreshProcess:
             return f"git:{revision}"
         return asked if asked is not None and asked.startswith("git:") else None
 
-    def _run(self, folder: Path, keys: set[str]) -> str:
+    def _run(self, folder: Path, keys: AbstractSet[str]) -> str:
         """Run the fresh process until it has measured; return what went wrong, or nothing."""
         timeout = SECONDS + SECONDS_PER_CASE * len(keys)
         environment = {
@@ -161,7 +164,7 @@ def state_of(
     return path, options, ["-p", "no:cov", *early, *args]
 
 
-def _wait(process: subprocess.Popen[bytes], output: Path, keys: set[str], timeout: float) -> str:
+def _wait(process: subprocess.Popen[bytes], output: Path, keys: AbstractSet[str], timeout: float) -> str:
     """Wait for a fresh process; return what went wrong. One that has measured all need not end by itself."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -193,13 +196,15 @@ def _travels(value: Any) -> bool:
     return type(value).__module__ in ("builtins", "pathlib", "enum") or isinstance(value, os.PathLike)
 
 
-def _read(output: Path, first: Mapping[str, Measurement], said: str) -> dict[str, Measurement | Unmeasured]:
+def _read(
+    lines: Sequence[Mapping[str, Any]], first: Mapping[str, Measurement], said: str
+) -> dict[str, Measurement | Unmeasured]:
     """Return the measurements that a fresh process wrote, by key; what it failed at says why."""
     from pytest_cutile.core.verdicts import Reason
     from pytest_cutile.gates.measuring import Unmeasured, from_plain, validate
 
     found: dict[str, Measurement | Unmeasured] = {}
-    for data in _lines(output):
+    for data in lines:
         key = data["key"]
         try:
             if "error" in data:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,21 @@ class Screenings:
 
     def publish(self, screened: Sequence[dict[str, Any]]) -> None:
         """Tell what this worker has screened; it will screen nothing more."""
-        if self._descriptor is not None:
-            with os.fdopen(self._descriptor, "w", encoding="utf-8") as file:  # closing it lets go of the lock
-                file.write(json.dumps(list(screened)))
-            self._descriptor = None
+        if self._descriptor is None:
+            return
+        # On a full disk nothing is told, or a part that nobody can read: the others then know less.
+        with suppress(OSError), os.fdopen(self._descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(list(screened)))
+        self._descriptor = None  # closed, which lets go of the lock
 
     def others(self) -> list[dict[str, Any]]:
         """Return what the other workers have screened, when each of them has run all its tests."""
         found: list[dict[str, Any]] = []
         for path in sorted(self._own.parent.iterdir()):
-            if path != self._own:
+            if path == self._own:
+                continue
+            with suppress(OSError, ValueError):  # one that died tells nothing, one with a full disk no JSON
                 with locked(path, shared=True):
                     text = path.read_text(encoding="utf-8")
-                found += json.loads(text) if text else []  # one that died tells nothing
+                found += json.loads(text) if text else []
         return found

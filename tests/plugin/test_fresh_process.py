@@ -132,3 +132,25 @@ def test_options_of_the_projects_own_conftest_reach_it(fresh):
     fresh.times(42.4, 42.8)
     run(fresh, "--size=7").assert_outcomes(failed=1)
     assert processes(fresh) == 4
+
+
+FULL = """
+import errno, pathlib, tempfile
+
+def full(*args, **kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+"""
+
+
+@pytest.mark.parametrize("place", ["tempfile.TemporaryDirectory", "pathlib.Path.write_bytes"])
+@pytest.mark.parametrize("args", [(), ("--update-baselines",)])
+def test_a_full_disk_confirms_nothing_and_is_no_pass(fresh, place, args):
+    before = fresh.baseline.read_text()
+    conftest = fresh.path / "conftest.py"
+    conftest.write_text(f"{conftest.read_text()}\n{FULL}\n{place} = full\n")
+    fresh.times(42.4, 42.8)
+    result = run(fresh, *args)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*did not: it could not be run: *No space left on device*"])
+    assert fresh.baseline.read_text() == before
