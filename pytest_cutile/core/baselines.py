@@ -25,6 +25,9 @@ from pytest_cutile.core.statistics import median
 
 SCHEMA = 2
 """Version of the file's form that this release writes and reads."""
+LOW_CLOCK = 0.9
+"""Share of the clock of an entry's runs below which another clock is none of theirs. On an H200 clocks of one
+case differed by up to 9 % between the processes of one session (baselines/sm_90-nvidia-h200.json)."""
 MAX_RUNS = 12
 """Runs kept per entry. The first ones stay: a reference that follows every run drifts with them."""
 
@@ -96,6 +99,16 @@ class Entry:
     def sessions(self) -> int:
         """How many runs of pytest it was recorded in."""
         return len({run.session for run in self.runs})
+
+    def low_clock(self, clock_mhz: float | None) -> str:
+        """Say so if a clock is below those of the runs by clearly more than they scatter; else nothing."""
+        clocks = [run.clock_mhz for run in self.runs if run.clock_mhz]
+        if not clock_mhz or not clocks:
+            return ""
+        usual, scatter = median(clocks), max(clocks) - min(clocks)
+        if clock_mhz >= min(LOW_CLOCK * usual, min(clocks) - scatter):
+            return ""
+        return f"an SM clock of {clock_mhz:.0f} MHz, {usual:.0f} MHz when its baseline was recorded"
 
     def with_runs(self, runs: Sequence[Run], **changes: Any) -> Entry:
         """Return this entry with further runs, as far as there is room, and `changes`."""

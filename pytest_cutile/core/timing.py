@@ -142,6 +142,13 @@ class Measurement:
     """Clock of the SMs at the end of it."""
     problems: tuple[str, ...] = ()
     """What was seen on the GPU that makes it doubtful."""
+    low_clock: str = ""
+    """What makes its clock doubtful beside those of the stored runs that it is held against."""
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """All that makes it doubtful where it is held against stored runs."""
+        return (*self.problems, self.low_clock) if self.low_clock else self.problems
 
     @property
     def best(self) -> Block:

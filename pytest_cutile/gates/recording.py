@@ -152,7 +152,8 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         return fresh, f"{said}, for other work"
     if entry.published is not None and (judgement.reason is not Reason.BELOW_PUBLISHED or reason is not None):
         return fresh, f"{said}, in place of a published figure"
-    if judgement.verdict is Verdict.IMPROVEMENT:
+    # A faster kernel may well draw more power, and so have a lower clock; a control alone makes none faster.
+    if judgement.verdict is Verdict.IMPROVEMENT and (now < entry.median_us or not _low_clock(recording)):
         return fresh, said
     changes = list(environment_changes(entry.environment, environment))
     if entry.control != fresh.control:
@@ -188,6 +189,8 @@ def _worse(engine: Engine, entry: Entry, recording: Recording, changes: Sequence
         return "it is slower"
     if entry != recording.judged_against and now > entry.median_us * (1 + rule.margin):
         return f"it is slower than what another run recorded meanwhile ({format_time(entry.median_us)})"
+    if low_clock := _low_clock(recording):
+        return low_clock
     if judgement.verdict is Verdict.INCONCLUSIVE:
         # While nothing else changed, what nobody can tell from noise is one more run.
         one_more = judgement.reason is Reason.NOISY and not changes and change <= rule.margin
@@ -196,6 +199,11 @@ def _worse(engine: Engine, entry: Entry, recording: Recording, changes: Sequence
     if changes and change > rule.margin / 4:
         return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)})"
     return ""
+
+
+def _low_clock(recording: Recording) -> str:
+    """Say what is doubtful about the clocks beside those of the stored runs; empty if nothing is."""
+    return next((each.low_clock for each in recording.measurements if each.low_clock), "")
 
 
 def provenance(engine: Engine) -> dict[str, str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_cutile.core.baseline_files import BaselineError
+from pytest_cutile.core.baselines import environment_changes
 from pytest_cutile.core.comparisons import Comparison, DuetComparison, StoredComparison
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.results import Gate, GateResult
@@ -191,12 +192,13 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     except BaseFailed as error:
         comparison, judgement = None, Judgement(reason=Reason.NOT_IN_REVISION, detail=str(error))
         measurement = measure(engine, case.key, case.work, case.call())
+    measurement = with_clock(engine, comparison, measurement)
     records = engine.settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
     is_open = records
     if comparison is not None:
         change = comparison.change([measurement])
         judgement = Judgement(reason=Reason.WITHIN_MARGIN, change=change)
-        held = comparison.as_timed() if measurement.problems else comparison
+        held = comparison.as_timed() if measurement.doubts else comparison
         if comparison.is_faster(measurement) and held.is_faster(measurement):
             detail = _beaten(case.key, comparison) or _seen(case.key, measurement)
             judgement = Judgement(reason=Reason.FASTER, change=change, detail=detail)
@@ -216,9 +218,23 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     return outcome
 
 
+def with_clock(engine: Engine, comparison: Comparison | None, measurement: Measurement) -> Measurement:
+    """Return a measurement with what its clock is beside those of the stored runs, all else being as then.
+
+    NVML calls a clock that is held down usual while the power is capped, too.
+    """
+    if not isinstance(comparison, StoredComparison):
+        return measurement
+    entry = comparison.entry
+    low = entry.low_clock(measurement.clock_mhz)
+    if low and environment_changes(entry.environment, engine.timer.environment()):
+        low = ""  # another driver, another power limit: that is what the verdict names
+    return replace(measurement, low_clock=low)
+
+
 def _seen(key: str, measurement: Measurement) -> str:
     """Say what made a measurement doubtful."""
-    seen = "; ".join(measurement.problems)
+    seen = "; ".join(measurement.doubts)
     return f"{key} is faster although on the GPU was seen: {seen}" if seen else ""
 
 

@@ -25,7 +25,7 @@ from pytest_cutile.gates.compiling import Compilations
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.measuring import Unmeasured
 from pytest_cutile.gates.recording import Note, Recording, record
-from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, strict_failure
+from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, strict_failure, with_clock
 
 SPEAKERS = 2
 """Cases of a class that is slower as a whole, yet may be so by the weather, that are measured beside their
@@ -85,8 +85,9 @@ class OpenCase:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was seen on the GPU, each thing once."""
-        return tuple(dict.fromkeys(text for each in self.measurements for text in each.problems))
+        """What was seen on the GPU, each thing once. Two kernels that take turns have the same clock."""
+        seen = (each.problems if self.beside else each.doubts for each in self.measurements)
+        return tuple(dict.fromkeys(text for texts in seen for text in texts))
 
     @property
     def shown(self) -> Measurement:
@@ -360,7 +361,7 @@ class SpeedSuite:
         """
         if comparison.is_suspect(each.first, self._today(each)):
             return True
-        return bool(each.first.problems) and comparison.as_timed().is_suspect(each.first)
+        return bool(each.first.doubts) and comparison.as_timed().is_suspect(each.first)
 
     def _confirm_beside_what_was_recorded(self, each: OpenCase, environment: Mapping[str, str]) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
@@ -398,6 +399,8 @@ class SpeedSuite:
                 Judgement(reason=error.reason, detail=str(error).partition("\n")[0]), failure=str(error)
             )
             return False
+        if each.beside is None:
+            found = with_clock(self._engine, each.comparison, found)
         each.again.append(found)
         if each.records or each.decides is None:
             return True
@@ -440,7 +443,7 @@ class SpeedSuite:
         Two kernels that take turns are disturbed alike.
         """
         comparison = each.decides
-        if not isinstance(comparison, StoredComparison) or not any(found.problems for found in each.again):
+        if not isinstance(comparison, StoredComparison) or not any(found.doubts for found in each.again):
             return False
         timed = comparison.as_timed().estimate(each.again)
         return timed.decide(comparison.rule, self.family) is not Decision.CLEAR
@@ -507,7 +510,7 @@ class SpeedSuite:
             detail += f" (its baseline has {sessions} session{'s' if sessions > 1 else ''}; record more)"
         if each.stored_commit and not self._engine.has_commit(each.stored_commit):
             detail += f"; git lacks {each.stored_commit}, whose kernel could tell: git fetch --unshallow"
-        seen = "; ".join(dict.fromkeys(text for found in each.again for text in found.problems))
+        seen = "; ".join(dict.fromkeys(text for found in each.again for text in found.doubts))
         if seen:
             self._finish(each, Reason.DISTURBED, f"{detail}; on the GPU was seen: {seen}; run it again")
         else:

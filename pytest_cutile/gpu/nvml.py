@@ -180,8 +180,13 @@ _SLOWED = (
     ("nvmlClocksEventReasonHwThermalSlowdown", "the hardware has lowered the clocks because of heat"),
     ("nvmlClocksEventReasonHwPowerBrakeSlowdown", "an external power brake has lowered the clocks"),
 )
+_SLOWED_SOMEHOW = (
+    "nvmlClocksEventReasonHwSlowdown",
+    "the hardware has lowered the clocks (heat, a power brake, or power drawn too fast)",
+)
+"""Set beside the reason where the hardware tells it, alone where it does not."""
 _USUAL = ("nvmlClocksEventReasonSwPowerCap", "nvmlClocksEventReasonGpuIdle")
-"""Reasons for a low clock that leave nothing to doubt."""
+"""Reasons for a low clock that leave nothing to doubt, unless the stored runs had a higher one."""
 LOW_CLOCK = 0.95
 """Share of the highest clock below which, for no usual reason, somebody holds the clock down."""
 
@@ -194,6 +199,8 @@ def problems() -> Sequence[str]:
         clock = _answer(pynvml, lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
         highest = _answer(pynvml, lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
         found = [text for name, text in _SLOWED if reasons & getattr(pynvml, name, 0)]
+        if not found and reasons & getattr(pynvml, _SLOWED_SOMEHOW[0], 0):
+            found.append(_SLOWED_SOMEHOW[1])
         if found:
             celsius = _answer(
                 pynvml, lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)

@@ -9,7 +9,7 @@ from pytest_cutile.core.settings import RUN_VARIABLE
 from pytest_cutile.gpu import nvml
 
 UUIDS = ["GPU-aa11", "GPU-bb22", "GPU-cc33"]
-THERMAL, BRAKE, POWER_CAP, IDLE, OTHER = 0x20, 0x80, 0x4, 0x1, 0x100
+THERMAL, BRAKE, HARDWARE, POWER_CAP, IDLE, OTHER = 0x20, 0x80, 0x8, 0x4, 0x1, 0x100
 
 
 class FakeNvml(SimpleNamespace):
@@ -26,6 +26,7 @@ class FakeNvml(SimpleNamespace):
             nvmlClocksEventReasonSwThermalSlowdown=THERMAL,
             nvmlClocksEventReasonHwThermalSlowdown=0x40,
             nvmlClocksEventReasonHwPowerBrakeSlowdown=BRAKE,
+            nvmlClocksEventReasonHwSlowdown=HARDWARE,
             nvmlClocksEventReasonSwPowerCap=POWER_CAP,
             nvmlClocksEventReasonGpuIdle=IDLE,
             nvmlDeviceGetCount=lambda: len(UUIDS),
@@ -193,6 +194,13 @@ def test_what_a_gpu_does_not_know_is_left_out(fake):
         (THERMAL | POWER_CAP, 1500, ["because of heat (91 degrees Celsius, 1500 of 1980 MHz)"]),
         (BRAKE, 1500, ["an external power brake has lowered the clocks (91 degrees"]),
         (THERMAL | BRAKE, 1500, ["because of heat", "power brake"]),
+        (
+            HARDWARE,
+            990,
+            ["the hardware has lowered the clocks (heat, a power brake, or power drawn too fast) ("],
+        ),
+        (HARDWARE | POWER_CAP, 990, ["the hardware has lowered the clocks (heat, a power brake"]),
+        (HARDWARE | BRAKE, 990, ["an external power brake"]),
         (0, 1500, ["its clock is held at 1500 of 1980 MHz"]),
         (OTHER, 1500, ["its clock is held at 1500 of 1980 MHz"]),
         (0, None, []),

@@ -20,9 +20,19 @@ FIRST = measured((44.0, 100.0), work=DENSE)
 UNCONFIRMED = Judgement(reason=Reason.UNCONFIRMED, change=0.1)
 
 
-def settle(*again: Any, first=FIRST, device=HERE, revision="", commit="", identity="", environment=None):
+def settle(
+    *again: Any,
+    first=FIRST,
+    device=HERE,
+    revision="",
+    commit="",
+    identity="",
+    environment=None,
+    clock_mhz=None,
+):
     """Settle one case screened as `first`; return its outcome and how often it was measured again."""
     entry = replace(stored_entry(first.work), provenance={"commit": commit}, identity=identity)
+    entry = replace(entry, runs=tuple(replace(run, clock_mhz=clock_mhz) for run in entry.runs))
     stored = StoredRuns({"k": entry}, rule=RULE, platform=H200)
     settings = SimpleNamespace(
         rule=RULE, update_baselines=False, strict=False, baseline_revision=None, baseline_option=""
@@ -93,6 +103,75 @@ def test_a_case_that_was_lost_is_an_error_and_no_pass(again):
     outcome, _ = settle(*again)
     assert outcome.judgement.reason is Reason.NOT_TIMED
     assert outcome.failure is not None
+
+
+# -- a clock that is clearly below that of the stored runs ---------------------------------------------
+
+
+def at(clock_mhz, measurement):
+    return replace(measurement, clock_mhz=clock_mhz)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "low"),
+    [
+        ((1980, 1980, 1980), 1800, False),
+        ((1980, 1980, 1980), 1770, True),
+        ((1980, 1980, 1800), 1650, False),  # they scatter
+        ((1980, 1980, 1800), 1610, True),
+        ((1980,), 1200, True),
+        ((), 345, False),
+        ((None, 1980), 1200, True),
+        ((1980,), None, False),
+        ((1980,), 2100, False),
+    ],
+)
+def test_a_clock_counts_as_low_by_what_the_runs_had(then, now, low):
+    runs = tuple(replace(run, clock_mhz=clock) for run, clock in zip(stored_entry().runs, then, strict=False))
+    said = replace(stored_entry(), runs=runs).low_clock(now)
+    assert bool(said) is low
+    if low:
+        assert said == f"an SM clock of {now} MHz, 1980 MHz when its baseline was recorded"
+
+
+@pytest.mark.parametrize(
+    ("now", "environment", "reason"),
+    [
+        (1200, None, Reason.DISTURBED),
+        (1900, None, Reason.SLOWER),
+        (1200, {"power_limit_w": "500"}, Reason.SLOWER),  # that explains it
+    ],
+)
+@pytest.mark.parametrize("when", ["screened", "measured again"])
+def test_slower_at_a_low_clock_is_disturbed(now, environment, reason, when):
+    first, again = at(1980, FIRST), at(now, FIRST)
+    if when == "screened" and reason is Reason.DISTURBED:
+        first = replace(first, low_clock="an SM clock of 1200 MHz, 1980")
+        again = FIRST
+    outcome, _ = settle(*[again] * 12, first=first, environment=environment, clock_mhz=1980.0)
+    assert outcome.judgement.reason is reason
+    if reason is Reason.DISTURBED:
+        assert "an SM clock of 1200 MHz, 1980" in outcome.judgement.detail
+
+
+def test_a_control_as_slow_explains_nothing_at_a_low_clock():
+    """The same figures pass at the clock of the stored runs."""
+    both = measured((46.0, 120.0), work=DENSE)
+    for clock, low, reason in ((1980, "", Reason.WITHIN_MARGIN), (1200, "low", Reason.DISTURBED)):
+        first = replace(both, low_clock=low)
+        outcome, _ = settle(*[at(clock, both)] * 12, first=first, clock_mhz=1980.0)
+        assert outcome.judgement.reason is reason
+
+
+def test_two_kernels_that_take_turns_share_a_low_clock():
+    outcome, _ = settle(
+        *[at(1200, duet(40.7, 39.5))] * 12,
+        first=replace(FIRST, low_clock="low"),
+        revision="abc",
+        commit="abc",
+        clock_mhz=1980.0,
+    )
+    assert outcome.judgement.reason is Reason.SLOWER
 
 
 # -- beside the kernel that the baseline was recorded from --------------------------------------------

@@ -215,3 +215,44 @@ def test_small_steps_under_other_conditions_do_not_add_up(project):
         project.times(40.0 * 1.009**step, environment={"driver": f"580.{step + 1}"})
         project.run("--update-baselines")
     assert max(run["median_us"] for run in entry(project)["runs"]) <= 40.4
+
+
+def test_a_clock_far_below_the_recorded_one_needs_a_reason(project):
+    conftest = project.path / "conftest.py"
+    text = conftest.read_text()
+    conftest.write_text(f"{text}\nFileTimer.sm_clock_mhz = lambda self: 1980.0\n")
+    project.record(40.0)
+    before = project.baseline.read_text()
+    conftest.write_text(f"{text}\nFileTimer.sm_clock_mhz = lambda self: 1200.0\n")
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(
+        ["*not recorded: an SM clock of 1200 MHz, 1980 MHz when its baseline was recorded; give --reason*"]
+    )
+    assert project.baseline.read_text() == before
+    project.run("--update-baselines", "--reason", "as it is cooled now").assert_outcomes(
+        passed=2, deselected=2
+    )
+    assert [run["clock_mhz"] for run in entry(project)["runs"]] == [1200.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("us", "partner", "recorded"),
+    [(36.0, 50.0, True), (42.0, 60.0, False)],
+    ids=["faster", "faster than its control alone"],
+)
+def test_a_faster_one_may_have_a_lower_clock(project, us, partner, recorded):
+    conftest = project.path / "conftest.py"
+    text = conftest.read_text()
+    conftest.write_text(f"{text}\nFileTimer.sm_clock_mhz = lambda self: 1980.0\n")
+    project.times(40.0, control=True)
+    project.run("--update-baselines").assert_outcomes(passed=2, deselected=2)
+    document = json.loads(project.baseline.read_text())
+    runs = document["entries"]["scale[n8]"]["runs"]
+    for run, factor in zip(runs, (0.9, 1.0, 1.1), strict=True):  # it is known to follow its control
+        run["median_us"], run["control_us"] = 40.0 * factor, 50.0 * factor
+    before = json.dumps(document)
+    project.baseline.write_text(before)
+    conftest.write_text(f"{text}\nFileTimer.sm_clock_mhz = lambda self: 1200.0\n")
+    project.times(us, control=True, partner=partner)
+    project.run("--update-baselines")
+    assert (project.baseline.read_text() != before) is recorded
