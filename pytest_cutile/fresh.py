@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.core.settings import SHARERS_VARIABLE
 from pytest_cutile.options import MEASURED_AGAIN
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ class FreshProcess:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
         }
+        # Those that share the GPU with this process, itself among them, and the fresh one.
+        environment[SHARERS_VARIABLE] = str(int(environment.get(SHARERS_VARIABLE, "1")) + 1)
         command = [sys.executable, "-c", _DIE_WITH_PARENT + PROGRAM, str(folder / "state")]
         with (folder / "log").open("w+b") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module

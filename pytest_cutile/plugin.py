@@ -131,11 +131,12 @@ def _results(config: pytest.Config) -> Results:
 
 def _choose_gpu(config: pytest.Config) -> None:
     """Give each worker of pytest-xdist its GPU; workers of a project that gates no kernels keep them all."""
-    number = re.search(r"\d+$", getattr(config, "workerinput", {}).get("workerid", ""))
+    worker = getattr(config, "workerinput", {})
+    number = re.search(r"\d+$", worker.get("workerid", ""))
     if number is not None:
         from pytest_cutile.gpu.nvml import choose_gpu
 
-        choose_gpu(int(number[0]))
+        choose_gpu(int(number[0]), worker["workercount"])
 
 
 def _hold_open_tests(config: pytest.Config) -> None:
@@ -299,7 +300,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     engine = config.stash.get(ENGINE, None)
     untouched = max(config.stash.get(UNTOUCHED, 0), engine.untouched_tests if engine is not None else 0)
     if engine is not None:
-        _results(config).remarks += engine.suite.remarks
+        unseen = [
+            f"not seen: {text}: whatever they did to the figures went unnoticed" for text in engine.unseen
+        ]
+        _results(config).remarks += [*engine.suite.remarks, *unseen]
     if hasattr(config, "workeroutput"):
         config.workeroutput[_UNTOUCHED] = untouched
         config.workeroutput[_REMARKS] = _results(config).remarks

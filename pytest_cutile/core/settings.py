@@ -11,6 +11,8 @@ from pytest_cutile.core.static_rules import StaticRule
 
 RUN_VARIABLE = "PYTEST_CUTILE_RUN"
 """Environment variable with the process id of the pytest process that the user started."""
+SHARERS_VARIABLE = "PYTEST_CUTILE_SHARERS"
+"""Environment variable with how many processes of the run use this one's GPU: one where it is not set."""
 
 
 class CheckOn(StrEnum):

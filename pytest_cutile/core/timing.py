@@ -73,6 +73,10 @@ class Timer(ABC):
         """Return why a figure taken now is doubtful (busy, throttled); empty when nothing is seen."""
         return ()
 
+    def unseen(self) -> Sequence[str]:
+        """Return what `problems` could not see if it were there; asked when something was measured."""
+        return ()
+
     def sm_clock_mhz(self) -> float | None:
         """Return the clock of the SMs now, or None where it is not known."""
         return None

@@ -94,6 +94,8 @@ class Engine:
         self._static_baselines: dict[str, StaticFile | None] = {}
         self._revision: Revision | None = None
         self._known_commits: dict[str, bool] = {}
+        self.unseen: dict[str, None] = {}
+        """What could disturb the GPU at hand and is not seen, each thing once."""
         self.gpu_failure: str | None = None
         """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
 

@@ -85,6 +85,7 @@ def measure(
 
             blocks = _blocks(block)
             clock = timer.sm_clock_mhz()
+            engine.unseen.update(dict.fromkeys(timer.unseen()))
     except TimingError as error:
         raise Unmeasured(Reason.NOT_TIMED, f"{key}: {error}") from error
     measurement = Measurement(

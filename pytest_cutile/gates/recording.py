@@ -131,6 +131,8 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     """
     reason, judgement = engine.settings.reason, recording.judgement
     by = provenance(engine)
+    if engine.unseen:
+        by["unseen"] = "; ".join(engine.unseen)
     fresh = Entry(
         work=recording.work,
         runs=tuple(runs),

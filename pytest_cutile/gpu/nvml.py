@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.core.architectures import architecture_of_capability
-from pytest_cutile.core.settings import RUN_VARIABLE
+from pytest_cutile.core.settings import RUN_VARIABLE, SHARERS_VARIABLE
 from pytest_cutile.core.timing import Device
 
 
@@ -118,9 +118,16 @@ def visible_uuids() -> list[str]:
         return []
 
 
-def choose_gpu(number: int) -> None:
-    """Let CUDA show this process one of the visible GPUs: the one that is this worker's turn."""
+def choose_gpu(number: int, workers: int = 1) -> None:
+    """Let CUDA show this process one of the visible GPUs: the one that is this worker's turn.
+
+    Args:
+        number: of this worker, from 0.
+        workers: how many there are.
+    """
     uuids = visible_uuids()
+    gpus = max(len(uuids), 1)
+    os.environ[SHARERS_VARIABLE] = str(max(len(range(number % gpus, workers, gpus)), 1))
     if len(uuids) > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = uuids[number % len(uuids)]
 
@@ -212,23 +219,43 @@ def problems() -> Sequence[str]:
         usual = any(reasons & getattr(pynvml, name, 0) for name in _USUAL)
         if not found and not usual and clock and highest and clock < LOW_CLOCK * highest:
             found.append(f"its clock is held at {clock} of {highest} MHz")
-        running = _answer(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-        pids = [process.pid for process in running]
+        pids = _running(pynvml, handle)
         # To look for this run's processes takes milliseconds; most often there is this one alone.
-        others = 0 if {*pids} <= {os.getpid()} else count_others(pids, own_processes())
+        sharers = int(os.environ.get(SHARERS_VARIABLE, "1"))
+        others = 0 if {*pids} <= {os.getpid()} else count_others(pids, own_processes(), sharers)
         if others:
             found.append(f"{others} other process{'es' if others > 1 else ''} on the GPU")
         return found
 
 
-def count_others(running: Sequence[int], own: frozenset[int]) -> int:
+def unseen() -> Sequence[str]:
+    """Return what NVML does not show of the GPU, asked by a process that uses it."""
+    with _nvml() as pynvml:
+        if _running(pynvml, _visible(pynvml)[0]):
+            return []
+        return ["other processes on the GPU (NVML lists none, not even this one)"]
+
+
+def _running(pynvml: Any, handle: Any) -> list[int]:
+    """Return the numbers of the processes that use a GPU; none where NVML does not tell."""
+    running = _answer(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    return [process.pid for process in running]
+
+
+def count_others(running: Sequence[int], own: frozenset[int], sharers: int) -> int:
     """Return how many of the processes `running` on a GPU are none of this run's.
 
-    In a container NVML may number processes as the host does: then so many of them are this run's as it has.
+    In a container NVML may number processes as the host does: then as many of them are this run's as share
+    the GPU.
+
+    Args:
+        running: their numbers.
+        own: numbers of this run's processes, on whatever GPU.
+        sharers: how many of those use this GPU.
     """
     if os.getpid() in running or not own.isdisjoint(running):
         return len([pid for pid in running if pid not in own])
-    return max(len(running) - len(own), 0)
+    return max(len(running) - sharers, 0)
 
 
 def own_processes() -> frozenset[int]:

@@ -71,6 +71,10 @@ class CudaGraphTimer(Timer):
         """Return why a figure taken now is doubtful."""
         return nvml.problems()
 
+    def unseen(self) -> Sequence[str]:
+        """Return what NVML does not show of the GPU."""
+        return nvml.unseen()
+
     def sm_clock_mhz(self) -> float | None:
         """Return the clock of the SMs now."""
         return nvml.sm_clock_mhz()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_cutile.core.settings import RUN_VARIABLE
+from pytest_cutile.core.settings import RUN_VARIABLE, SHARERS_VARIABLE
 from pytest_cutile.gpu import nvml
 
 UUIDS = ["GPU-aa11", "GPU-bb22", "GPU-cc33"]
@@ -63,6 +63,7 @@ def fake(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    monkeypatch.setenv(SHARERS_VARIABLE, "1")
     yield fake
     assert fake.open == 0
 
@@ -270,12 +271,41 @@ def test_the_processes_of_the_run_are_no_others(fake, monkeypatch):
     ("pids", "others"), [([10], 0), ([10, 11], 0), ([10, 99], 1), ([11, 97, 98, 99], 3), ([], 0)]
 )
 def test_processes_are_told_by_their_numbers(pids, others):
-    assert nvml.count_others(pids, frozenset({10, 11})) == others
+    assert nvml.count_others(pids, frozenset({10, 11}), 1) == others
 
 
 @pytest.mark.parametrize(("pids", "others"), [([70001], 0), ([70001, 70002], 0), ([70001, 70002, 70003], 1)])
-def test_in_a_container_as_many_as_the_run_has_are_taken_for_its_own(pids, others):
-    assert nvml.count_others(pids, frozenset({os.getpid(), 2})) == others
+def test_in_a_container_as_many_as_share_the_gpu_are_taken_for_the_runs(pids, others):
+    """Whatever other processes it has: a controller, workers on other GPUs, compilers."""
+    assert nvml.count_others(pids, frozenset({os.getpid(), 2, 3, 4, 5}), 2) == others
+
+
+@pytest.mark.parametrize(
+    ("workers", "number", "sharers"), [(1, 0, 1), (3, 2, 1), (4, 0, 2), (4, 3, 2), (4, 1, 1), (8, 2, 2)]
+)
+def test_workers_on_other_gpus_are_no_sharers(fake, workers, number, sharers, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")  # put back after the test
+    nvml.choose_gpu(number, workers)
+    fake.nvmlDeviceGetComputeRunningProcesses = running(*range(900_000, 900_000 + sharers))
+    assert nvml.problems() == []
+    fake.nvmlDeviceGetComputeRunningProcesses = running(*range(900_000, 900_001 + sharers))
+    assert nvml.problems() == ["1 other process on the GPU"]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("visible", ["0", ""])
+def test_all_workers_share_a_gpu_that_is_alone(monkeypatch, visible, workers):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    nvml.choose_gpu(0, workers)
+    assert os.environ[SHARERS_VARIABLE] == str(workers)
+
+
+def test_a_list_without_even_this_process_shows_no_others(fake):
+    assert len(nvml.unseen()) == 1
+    fake.nvmlDeviceGetComputeRunningProcesses = fake.cannot
+    assert len(nvml.unseen()) == 1
+    fake.nvmlDeviceGetComputeRunningProcesses = running(70001)
+    assert nvml.unseen() == []
 
 
 @pytest.mark.parametrize("reasons", [0, POWER_CAP, IDLE])

@@ -154,3 +154,17 @@ def test_a_full_disk_confirms_nothing_and_is_no_pass(fresh, place, args):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*did not: it could not be run: *No space left on device*"])
     assert fresh.baseline.read_text() == before
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["serially", "workers"])
+def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, workers, monkeypatch):
+    """With -n 2 two workers, and the fresh processes beside them, one by one."""
+    monkeypatch.delenv("PYTEST_CUTILE_SHARERS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    conftest = fresh.path / "conftest.py"
+    note = "(HERE / f'sharers-{os.getpid()}').write_text(os.environ.get('PYTEST_CUTILE_SHARERS', '1'))"
+    conftest.write_text(f"{conftest.read_text()}\ndef pytest_collection_modifyitems(): {note}\n")
+    fresh.times(42.4, 42.4)
+    run(fresh, *workers).assert_outcomes(failed=1)
+    found = {file.read_text() for file in fresh.path.glob("sharers-*")}
+    assert found == ({"2", "3"} if workers else {"1", "2"})

@@ -256,3 +256,17 @@ def test_a_faster_one_may_have_a_lower_clock(project, us, partner, recorded):
     project.times(us, control=True, partner=partner)
     project.run("--update-baselines")
     assert (project.baseline.read_text() != before) is recorded
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2", "-p", "no:benchmark")], ids=["serially", "workers"])
+def test_what_cannot_be_seen_is_said_once_and_recorded(project, options):
+    conftest = project.path / "conftest.py"
+    text = conftest.read_text()
+    conftest.write_text(f"{text}\nFileTimer.unseen = lambda self: ['other processes']\n")
+    result = project.run("--update-baselines", *options)
+    said = [line for line in result.outlines if "not seen: other processes" in line]
+    assert len(said) == 1
+    assert entry(project)["provenance"]["unseen"] == "other processes"
+    conftest.write_text(text)
+    result = project.run("--perf-strict")
+    assert "not seen" not in result.stdout.str()

@@ -130,7 +130,7 @@ def test_each_machine_of_a_fleet_is_held_against_its_own_baselines(project, seco
 )
 def test_workers_choose_a_gpu_only_where_kernels_are_gated(project, test, options, chosen):
     conftest = project.path / "conftest.py"
-    note = "lambda number: (HERE / 'chosen').write_text(str(number))"
+    note = "lambda number, _: (HERE / 'chosen').write_text(str(number))"
     conftest.write_text(
         f"{conftest.read_text()}\nfrom pytest_cutile.gpu import nvml\nnvml.choose_gpu = {note}\n"
     )
