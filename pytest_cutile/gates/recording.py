@@ -154,6 +154,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         return fresh, f"{said}, for other work"
     if entry.published is not None and (judgement.reason is not Reason.BELOW_PUBLISHED or reason is not None):
         return fresh, f"{said}, in place of a published figure"
+    _refuse_lost_control(engine, entry, recording)
     # A faster kernel may well draw more power, and so have a lower clock; a control alone makes none faster.
     if judgement.verdict is Verdict.IMPROVEMENT and (now < entry.median_us or not _low_clock(recording)):
         return fresh, said
@@ -201,6 +202,20 @@ def _worse(engine: Engine, entry: Entry, recording: Recording, changes: Sequence
     if changes and change > rule.margin / 4:
         return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)})"
     return ""
+
+
+def _refuse_lost_control(engine: Engine, entry: Entry, recording: Recording) -> None:
+    """Refuse runs without a control in place of runs, or among runs, that have one: less would be known.
+
+    Raises:
+        Refused: it is so, and no reason was given.
+    """
+    lacks = entry.control and not all(each.control for each in recording.measurements)
+    if lacks and engine.settings.reason is None:
+        raise Refused(
+            f"it was measured beside no control, and its runs beside {entry.control}: was GPU memory short? "
+            "Free some and run it again, or give --reason TEXT to record it without"
+        )
 
 
 def _low_clock(recording: Recording) -> str:

@@ -270,3 +270,18 @@ def test_what_cannot_be_seen_is_said_once_and_recorded(project, options):
     conftest.write_text(text)
     result = project.run("--perf-strict")
     assert "not seen" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("us", [40.0, 36.0], ids=["as fast", "faster"])
+def test_runs_without_their_control_replace_none_that_have_it(project, us):
+    project.times(40.0, control=True)
+    for _ in range(2):
+        project.run("--update-baselines").assert_outcomes(passed=2, deselected=2)
+    before = project.baseline.read_text()
+    project.times(us)
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(["*not recorded: it was measured beside no control*a control*--reason TEXT*"])
+    assert project.baseline.read_text() == before
+    project.run("--update-baselines", "--reason", "no room for one")
+    assert "control" not in entry(project)
+    assert len(entry(project)["runs"]) == 3
