@@ -149,7 +149,7 @@ def read_baselines(path: Path) -> BaselineFile | None:
         for name, raw in raw_entries.items():
             key = f"entries / {name}"
             entries[name] = _parse_entry(raw)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise bad_entry(path, key, error) from error
     return BaselineFile(arch=arch, gpu=gpu, entries=entries)
 
@@ -187,14 +187,25 @@ def _parse_run(raw: Mapping[str, Any]) -> Run:
     return run
 
 
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "median_us": (1e-4, 1e9),  # a tenth of a nanosecond, and a quarter of an hour
+    "control_us": (1e-4, 1e9),
+    "spread": (0, 1),
+    "clock_mhz": (0, 1e5),
+    "margin": (0, 1),
+}
+"""Between what the numbers in a file have to be. One outside would pass everything, or nothing."""
+
+
 def _check_numbers(holder: object, names: Sequence[str], *, may_lack: bool = False) -> None:
     for name in names:
         value = getattr(holder, name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if may_lack and (value is None or (is_number and value == 0)):
             continue
-        if not (is_number and 0 < value < math.inf):
-            raise ValueError(f"{name} is {value!r}, not a positive number")
+        low, high = _BOUNDS[name]
+        if not (is_number and low < value < high):
+            raise ValueError(f"{name} is {value!r:.40}, not a number between {low:g} and {high:g}")
 
 
 def record_entries(

@@ -305,6 +305,11 @@ class Estimate:
     processes: int
     """How many were measured."""
 
+    def __post_init__(self) -> None:
+        # Each comparison with NaN is false, so that it would pass for as fast as recorded.
+        if not (math.isfinite(self.difference) and math.isfinite(self.error)):
+            raise ValueError(f"levels must be finite, got {self.difference} with an error of {self.error}")
+
     @classmethod
     def of(
         cls,

@@ -457,7 +457,9 @@ class SpeedSuite:
             return None
         comparison, today, rule = each.comparison, self._today(each), self._engine.settings.rule
         now = [found.median_us for found in each.again]
-        then = [found.partner_median_us or math.nan for found in each.again]
+        then = [found.partner_median_us for found in each.again if found.partner_median_us]
+        if not then:
+            return None
         estimates = [comparison.estimate_of_times(times, each.first, today) for times in (now, then)]
         if not all(estimate.is_beyond_chance(rule, self.family) for estimate in estimates):
             return None

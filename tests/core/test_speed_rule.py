@@ -417,3 +417,11 @@ def test_a_slowdown_by_the_margin_is_caught():
 def test_a_slowdown_beyond_the_margin_is_never_missed():
     rng = random.Random(11)
     assert all(3 in fails(rng, 30, slowed=3, by=0.04) for _ in range(60))
+
+
+@pytest.mark.parametrize("name", ["difference", "error"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_no_estimate(name, value):
+    """It would be no suspect: NaN is above no limit."""
+    with pytest.raises(ValueError, match="levels must be finite"):
+        Estimate(**{"difference": 0.0, "error": 0.01, "dof": 5.0, "processes": 1, name: value})
