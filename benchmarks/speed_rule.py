@@ -233,8 +233,8 @@ def trial(
 def main() -> None:
     """Simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--suites", type=int, default=400)
-    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--suites", type=_count, default=400)
+    parser.add_argument("--cases", type=_count, default=200)
     parser.add_argument("--noise", type=float, default=1.0, help="times the measured noise")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -263,6 +263,14 @@ def main() -> None:
             print(f"{key:22} " + " ".join(f"{wilson(hit, options.suites):>18}" for hit in row))
         middle, worst = np.median(rounds), np.quantile(rounds, 0.95)
         print(f"fresh processes of a clean run: median {middle:.0f}, 95 % within {worst:.0f}")
+
+
+def _count(text: str) -> int:
+    """Return a number given on the command line, of which there has to be one at least."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: at least 1 is needed")
+    return number
 
 
 def _title(slowdown: float) -> str:

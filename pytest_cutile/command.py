@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,8 @@ from pytest_cutile.core.static_baselines import is_static
 
 BAD_FILE = 2
 """Exit status for files that cannot be used; also that of argparse for a wrong command line."""
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""Exit status when nobody reads what is printed, as of any program that the closed pipe ends."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,8 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaselineError as error:
         print("pytest-cutile:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return BAD_FILE
-    for line in lines:
-        print(line)  # noqa: T201
+    try:
+        for line in lines:
+            print(line)  # noqa: T201
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; what is still buffered has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
     return 0
 
 

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_cutile.core.speed_rule import duet_level
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,6 +26,18 @@ def test_every_benchmark_can_be_imported():
         [sys.executable, "-c", IMPORTS, *names], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("option", ["--suites", "--cases"])
+@pytest.mark.parametrize("number", ["0", "-3", "x"])
+def test_nothing_to_simulate_is_a_wrong_command_line(monkeypatch, capsys, option, number):
+    from benchmarks import speed_rule
+
+    monkeypatch.setattr(sys, "argv", ["speed_rule", f"{option}={number}"])
+    with pytest.raises(SystemExit) as ended:
+        speed_rule.main()
+    assert ended.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err
 
 
 def test_the_tables_of_planted_slowdowns_are_printed_from_the_data(capsys):

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -272,3 +273,20 @@ def test_the_module_is_a_command_and_imports_nothing_heavy(published):
     )
     assert result.returncode == 0, result.stderr
     assert "geometric mean" in result.stdout
+
+
+def test_a_reader_that_has_enough_makes_no_noise(published):
+    """As `| head` does, which closes its end."""
+    read, write_end = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_cutile", "compare", *published],
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert done.stderr == b""
+    assert done.returncode == 141
