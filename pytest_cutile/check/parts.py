@@ -103,13 +103,13 @@ class Place:
         return row if self.rows is None else int(self.rows[row]), column + self.first_column
 
 
-def check_axes(axes: Axes, parameters: Collection[str], values: Mapping[str, Any]) -> None:
+def check_axes(axes: Axes, parameters: Collection[str], given: Collection[str]) -> None:
     """Raise ValueError if `axes` names dimensions in a way that nothing can be cut by.
 
     Args:
         axes: what dimensions are called.
         parameters: names of all that the launcher takes; empty if they are not known.
-        values: its arguments, by name.
+        given: names of those that it got.
     """
     described = f"independent must name dimensions of arguments and of the result ({OUTPUT!r}); got {axes!r}"
     tuples = isinstance(axes, Mapping) and all(isinstance(each, tuple | list) for each in axes.values())
@@ -121,13 +121,8 @@ def check_axes(axes: Axes, parameters: Collection[str], values: Mapping[str, Any
             raise ValueError(f"{described}: a name twice in {tuple(names)}")
         if unknown := {*given} - {*axes[OUTPUT]}:
             raise ValueError(f"{described}: {sorted(unknown)}: no dimension of the result, so its parts meet")
-    if parameters and (unknown := {*axes} - {*parameters, *values, OUTPUT}):
+    if parameters and (unknown := {*axes} - {*parameters, *given, OUTPUT}):
         raise ValueError(f"{described}: {sorted(unknown)}: no argument; there are {sorted(parameters)}")
-    for name, names in axes.items():
-        for _, tensor in named_tensors(values.get(name), ""):
-            if tensor.ndim < len(names):
-                shape = f"{name} {list(tensor.shape)}"
-                raise ValueError(f"{described}: {tuple(names)}: more names than {shape} has dimensions")
 
 
 def cut(axes: Axes, values: Mapping[str, Any], outputs: Any) -> list[Part]:

@@ -232,7 +232,7 @@ def run_check(
         kwargs=kwargs,
     )
     if independent is not None:
-        check_axes(independent, _parameters(fn), {**call.args, **kwargs})
+        check_axes(independent, _parameters(fn), [*call.args, *kwargs])
     parts = [Part()]
     if independent is not None and not strength and not launcher.is_small:
         parts = cut(independent, {**call.args, **kwargs}, outputs)

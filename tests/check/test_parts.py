@@ -291,7 +291,6 @@ def test_a_reference_that_raises_for_parts_says_that_it_is_one():
         ({"x": ("rows", "columns"), OUTPUT: ("rows",)}, "columns"),
         (["rows"], "tuples"),
         ({"X": ("rows",), OUTPUT: ("rows",)}, "'X'.*no argument; there are .'x'"),
-        ({"x": ("rows", None, None), OUTPUT: ("rows",)}, "more names than x .4, 4. has dimensions"),
     ],
 )
 def test_names_that_say_nothing_are_refused(axes, why):
