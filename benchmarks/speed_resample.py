@@ -20,24 +20,13 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.speed_rule import wilson
-from pytest_cutile.core.comparisons import SLOPES
-from pytest_cutile.core.spec import Work
-from pytest_cutile.core.speed_rule import (
-    Decision,
-    Estimate,
-    Level,
-    Reference,
-    Rule,
-    pooled_noise,
-    reference_of,
-    slope_of,
-    weather_of,
-)
-from pytest_cutile.core.timing import Block, Device, Measurement
+from benchmarks.speed_rule import CONTROL, HERE, SLOWDOWNS, THIS, WORK, Outcome, cost, judge, title, wilson
+from pytest_cutile.core.baselines import Entry, Run
+from pytest_cutile.core.comparisons import SLOPES, StoredComparison, StoredRuns
+from pytest_cutile.core.speed_rule import Rule
+from pytest_cutile.core.timing import Block, Measurement
 
 DATA = Path(__file__).parent / "data" / "h200-2026-11-21.json"
-SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
 Process = list[list[float]]
 
 
@@ -49,9 +38,9 @@ class Board:
         self.cases = cases
 
     def trial(
-        self, rng: random.Random, rule: Rule, count: int, slowdown: float, at: int
-    ) -> tuple[dict[str, set[int]], int]:
-        """Return the cases that each rule fails, and how many fresh processes it took."""
+        self, rng: random.Random, count: int, slowdown: float, at: int
+    ) -> tuple[dict[str, frozenset[int]], Outcome]:
+        """Return the cases that each rule fails, and what this one did."""
         names = [list(self.cases)[index % len(self.cases)] for index in range(count)]
         bounds = [self.cases[name][0] for name in names]
 
@@ -59,71 +48,52 @@ class Board:
             factor = 1 + slowdown if index == at else 1.0
             return [[own * factor, control] for own, control in rng.choice(self.cases[names[index]][1])]
 
-        stored = [[rng.choice(self.cases[name][1]) for _ in range(12)] for name in names]
-        slopes = [self._slope(runs, bound) for runs, bound in zip(stored, bounds, strict=True)]
-        histories = [
-            [Level(value=level(run, slope), session=f"{n // 3}", board="b") for n, run in enumerate(runs)]
-            for runs, slope in zip(stored, slopes, strict=True)
-        ]
-        noise = {
-            bound: pooled_noise([h for h, each in zip(histories, bounds, strict=True) if each == bound])
-            for bound in set(bounds)
-        }
-        references = [reference_of(h, noise[bound], "b") for h, bound in zip(histories, bounds, strict=True)]
+        before = [[rng.choice(self.cases[name][1]) for _ in range(12)] for name in names]
+        entries = {f"{n}": entry(runs, bounds[n]) for n, runs in enumerate(before)}
+        rule = Rule()
+        stored = StoredRuns(entries, rule=rule, platform=None)
+        comparisons = [stored.compare(each, HERE, CONTROL) for each in entries.values()]
         screened = [draw(index) for index in range(count)]
-        first = [level(run, slope) for run, slope in zip(screened, slopes, strict=True)]
-        by_bound: dict[str, list[tuple[float, Reference]]] = defaultdict(list)
-        for value, reference, bound in zip(first, references, bounds, strict=True):
-            by_bound[bound].append((value, reference))
-        weather = {b: weather_of(v, noise[b], rule, other_board=False) for b, v in by_bound.items()}
-        live = [
-            i
-            for i in range(count)
-            if Estimate.of([first[i]], references[i]).is_suspect(rule)
-            and Estimate.of([first[i]], references[i], weather[bounds[i]]).is_suspect(rule)
-        ]
-        seen: dict[int, list[float]] = defaultdict(list)
-        failed: set[int] = set()
-        rounds = 0
-        while live and rounds < rule.looks[-1]:
-            rounds += 1
-            still = []
-            for i in live:
-                seen[i].append(level(draw(i), slopes[i]))
-                decision = Estimate.of(seen[i], references[i], weather[bounds[i]]).decide(rule, count)
-                if decision is Decision.SLOWER:
-                    failed.add(i)
-                elif decision is Decision.OPEN:
-                    still.append(i)
-            live = still
+        outcome = judge(
+            [each for each in comparisons if isinstance(each, StoredComparison)],
+            [measured(process, bound) for process, bound in zip(screened, bounds, strict=True)],
+            stored,
+            rule,
+            lambda _: lambda case: measured(draw(case), bounds[case]),
+        )
         now = [[own for own, _ in run] for run in screened]
-        then = [[own for own, _ in runs[-1]] for runs in stored]
+        then = [[own for own, _ in runs[-1]] for runs in before]
         medians = [statistics.median(a) / statistics.median(b) for a, b in zip(now, then, strict=True)]
         means = [statistics.mean(a) / statistics.mean(b) for a, b in zip(now, then, strict=True)]
         return {
-            "this rule": failed,
-            "fixed 5 % on medians": {i for i, ratio in enumerate(medians) if ratio > 1.05},
-            "compare-fail=mean:5%": {i for i, ratio in enumerate(means) if ratio > 1.05},
-        }, rounds
-
-    @staticmethod
-    def _slope(runs: list[Process], bound: str) -> float:
-        pairs = [beside_control(run, SLOPES[bound]) for run in runs]
-        return slope_of([(math.log(control), math.log(own)) for own, control in pairs], SLOPES[bound])
+            THIS: outcome.failed,
+            "fixed 5 % on medians": frozenset(i for i, ratio in enumerate(medians) if ratio > 1.05),
+            "compare-fail=mean:5%": frozenset(i for i, ratio in enumerate(means) if ratio > 1.05),
+        }, outcome
 
 
-def beside_control(process: Process, slope: float) -> tuple[float, float]:
-    """Return what the gate takes of a process, by its own code."""
+def measured(process: Process, bound: str) -> Measurement:
+    """Return what the gate makes of a process."""
     blocks = tuple(Block(samples_us=(own,), partner_us=(control,)) for own, control in process)
-    device = Device(arch="sm_90", name="NVIDIA H200")
-    own, control = Measurement(device=device, blocks=blocks, work=Work(), control="c").beside_control(slope)
-    return own, control or 1.0
+    return Measurement(device=HERE, blocks=blocks, work=WORK[bound], control=CONTROL)
 
 
-def level(process: Process, slope: float) -> float:
-    """Return what the gate compares of a process."""
-    own, control = beside_control(process, slope)
-    return math.log(own) - slope * math.log(control)
+def entry(processes: list[Process], bound: str) -> Entry:
+    """Return the baseline that the gate would record of them, three to a session."""
+    runs = []
+    for n, process in enumerate(processes):
+        us, control_us = measured(process, bound).beside_control(SLOPES[bound])
+        run = Run(
+            at="", session=f"{n // 3}", gpu_uuid=HERE.uuid, median_us=us, spread=0.0, control_us=control_us
+        )
+        runs.append(run)
+    return Entry(work=WORK[bound], runs=tuple(runs), control=CONTROL)
+
+
+def level(process: Process, bound: str, slope: float) -> float:
+    """Return the logarithm of the fastest time of a process, less what its control explains."""
+    own, control = measured(process, bound).beside_control(slope)
+    return math.log(own) - slope * math.log(control or 1.0)
 
 
 def read() -> list[Board]:
@@ -148,8 +118,8 @@ def show_noise(boards: list[Board]) -> None:
                 100 * statistics.stdev(values)
                 for values in (
                     [statistics.median(math.log(own) for own, _ in run) for run in runs],
-                    [level(run, 0.0) for run in runs],
-                    [level(run, SLOPES[bound]) for run in runs],
+                    [level(run, bound, 0.0) for run in runs],
+                    [level(run, bound, SLOPES[bound]) for run in runs],
                 )
             ]
             figures = f"{spreads[0]:16.2f} {spreads[1]:13.2f} {spreads[2]:12.2f}"
@@ -162,24 +132,23 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--cases", type=int, default=12)
     options = parser.parse_args()
-    rng, rule, boards = random.Random(1), Rule(), read()  # noqa: S311 - simulated
+    rng, boards = random.Random(1), read()  # noqa: S311 - simulated
     for board in boards:
         print(f"\nboard {board.name}, {options.trials} suites of {options.cases} cases")
-        titles = ["clean suite fails", *(f"{each:.0%} caught" for each in SLOWDOWNS[1:])]
-        print(f"{'rule':22} " + " ".join(f"{title:>18}" for title in titles))
+        print(f"{'rule':22} " + " ".join(f"{title(each):>18}" for each in SLOWDOWNS))
         hits: dict[str, list[int]] = defaultdict(lambda: [0] * len(SLOWDOWNS))
-        processes = []
+        clean = []
         for column, slowdown in enumerate(SLOWDOWNS):
             for trial in range(options.trials):
                 at = trial % min(options.cases, len(board.cases))
-                found, rounds = board.trial(rng, rule, options.cases, slowdown, at)
+                found, outcome = board.trial(rng, options.cases, slowdown, at)
                 if slowdown == 0:
-                    processes.append(rounds)
+                    clean.append(outcome)
                 for key, failed in found.items():
                     hits[key][column] += bool(failed) if slowdown == 0 else at in failed
         for key, row in hits.items():
             print(f"{key:22} " + " ".join(f"{wilson(hit, options.trials):>18}" for hit in row))
-        print(f"fresh processes of a clean run: median {statistics.median(processes):.0f}")
+        print(cost(clean))
     show_noise(boards)
 
 

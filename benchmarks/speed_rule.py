@@ -1,52 +1,60 @@
 """What the rule of the speed gate catches, and how often it is wrong, on simulated suites. Needs no GPU.
 
-    python -m benchmarks.speed_rule [--suites 400] [--cases 200] [--noise 1.0]
+    python -m benchmarks.speed_rule [--suites 400] [--cases 200] [--noise 1.0] [--jobs 2]
 
 Every suite is screened against twelve stored runs of four sessions, and its suspects are confirmed in fresh
 processes, as the gate does it and by the same code: beside the kernel that the baseline was recorded from, or
-against the stored runs alone where git does not have that commit. On the same samples three other rules are
-tried: a fixed 5 % on the median of one run against one run, pytest-benchmark's
-`--benchmark-compare-fail=mean:5%`, and a fixed 2 %. Printed with 95 % intervals (Wilson): how often a suite
-without any slowdown fails, how often a true slowdown of one case is caught, and what a run costs.
+against the stored runs alone where git does not have that commit. (What the gate asks of a class that is
+slower as a whole is left out: no class is.) On the same samples three other rules are tried: a fixed 5 % on
+the median of one run against one run, pytest-benchmark's `--benchmark-compare-fail=mean:5%`, and a fixed 2 %.
+Printed with 95 % intervals (Wilson): how often a suite without any slowdown fails, how often a true slowdown
+of one case is caught, and what a clean run costs. Then this rule alone, in a quarter of the
+suites: where boards differ by twice as much, and with baselines of one session of three processes.
 
 The noise is that of H200s (docs/measuring.md). Per case: samples scatter by 0.5 to 1.5 %, the eight places
 of its buffers by 0.1 to 0.4 % (one kernel in ten: in two modes 3 to 8 % apart), processes by 0.1 to 0.5 %,
-sessions by 0.02 to 0.15 %, and boards by 0.8 %. Shared by all: 0.25 % by session, 2 % by board (the clock),
-which the control shows, too. 1 % of all processes and places are slower by 1 to 5 %; in a tenth of the
-sessions the clock drifts by up to 3 %. The ratio of two kernels on the same inputs scatters as that of one of
-the measured cases (`DUETS`): in a third of the cases as a matrix product's, else as a memory-bound kernel's.
+sessions by 0.02 to 0.15 %, and boards by 0.8 %. Shared by all: 0.25 % by session. The clock, which the
+control shows, differs by 2 % from board to board and 0.3 % from process to process, and in a tenth of the
+sessions it drifts by up to 3 %; each case follows it by a slope of its own (`SLOPES_IN_TIME`,
+`SLOPES_OF_BOARDS`). 1 % of all processes and places are slower by 1 to 5 %. The ratio of two kernels on the
+same inputs scatters as that of one of the measured cases (`DUETS`). A third of the cases is limited by
+operations, the others by memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from pytest_cutile.core.speed_rule import (
-    STORED_NOISE,
-    Decision,
-    Estimate,
-    Level,
-    Reference,
-    Rule,
-    duet_estimate,
-    pooled_noise,
-    reference_of,
-    weather_of,
-)
+from pytest_cutile.core.baselines import Entry, Run
+from pytest_cutile.core.comparisons import SLOPES, DuetComparison, StoredComparison, StoredRuns
+from pytest_cutile.core.spec import Work
+from pytest_cutile.core.speed_rule import Decision, Reference, Rule, weather_of
+from pytest_cutile.core.timing import Block, Device, Measurement
 
 PLACEMENTS = 8
 SAMPLES = 5
 """Kept samples of one placement."""
-SESSIONS, PROCESSES = 4, 3
-"""Stored runs."""
+PROCESSES = 3
+"""Of a stored session."""
+HERE, ELSEWHERE = (Device(arch="sm_90", name="NVIDIA H200", uuid=uuid) for uuid in ("here", "elsewhere"))
+WORK = {"TFLOPS": Work(flops=1.0, dtype="bfloat16"), "GB/s": Work(bytes=1.0)}
+CONTROL = "a control"
 
+SLOPES_OF_BOARDS = {"TFLOPS": (-0.6, 1.3), "GB/s": (0.3, 1.0)}
+"""How much of its control's movement a case follows from board to board, evenly between these, by its limit:
+the least and the most of nine compute-bound kernels and of eight memory-bound ones (docs/measuring.md)."""
+SLOPES_IN_TIME = {"TFLOPS": (0.1, 1.3), "GB/s": (-0.3, 0.5)}
+"""Likewise from process to process on one board: slopes of the processes in benchmarks/data."""
 
 DUETS = {
     "TFLOPS": ((0.99, 1.9), (1.01, 1.9), (0.44, 1.7), (0.59, 0.6)),
@@ -66,6 +74,7 @@ class Suite:
     rng: np.random.Generator
     cases: int
     scale: float
+    board_scatter: float
 
     def __post_init__(self) -> None:
         draw, n = self.rng.uniform, self.cases
@@ -76,6 +85,9 @@ class Suite:
         self.process = draw(0.001, 0.005, n) * self.scale
         self.session = draw(0.0002, 0.0015, n) * self.scale
         dense = self.rng.random(n) < 1 / 3
+        self.bounds = ["TFLOPS" if each else "GB/s" for each in dense]
+        self.follows_clock = draw(*np.array([SLOPES_IN_TIME[bound] for bound in self.bounds]).T)
+        self.follows_board = draw(*np.array([SLOPES_OF_BOARDS[bound] for bound in self.bounds]).T)
         kinds = {
             bound: np.array(kinds)[self.rng.integers(len(kinds), size=n)] for bound, kinds in DUETS.items()
         }
@@ -85,11 +97,12 @@ class Suite:
         self.duet_process = np.sqrt(np.maximum(process**2 - self.duet_place**2 / PLACEMENTS, 0))
 
     def board(self) -> tuple[Any, float]:
-        """Return what a board adds to each case, and what it adds to all of them and to the control."""
-        return self.rng.normal(0, 0.008 * self.scale, self.cases), self.rng.normal(0, 0.02 * self.scale)
+        """Return what a board adds to each case, and how far its clock is off."""
+        own = self.rng.normal(0, self.board_scatter * self.scale, self.cases)
+        return own, self.rng.normal(0, 0.02 * self.scale)
 
     def begin_session(self) -> tuple[Any, float, float]:
-        """Return what a session adds to each case, to all of them, and to all of them and the control."""
+        """Return what a session adds to each case, what to all of them, and how far its clock drifts."""
         drift = self.rng.uniform(0, 0.03) if self.rng.random() < 0.1 else 0.0
         own = self.rng.normal(0, 1, self.cases) * self.session
         return own, self.rng.normal(0, 0.0025 * self.scale), drift * self.scale
@@ -97,17 +110,18 @@ class Suite:
     def process_samples(
         self, board: tuple[Any, ...], session: tuple[Any, ...], slower: Any
     ) -> tuple[Any, Any]:
-        """Return log times [case, placement, sample] of one process, and what the control saw."""
+        """Return log times [case, placement, sample] of one process, and those of the control."""
         n = self.cases
         own = board[0] + session[0] + self.rng.normal(0, 1, n) * self.process
         own = own + self._accidents(n)
-        clock = board[1] + session[2] + self.rng.normal(0, 0.003 * self.scale)
+        clock = session[2] + self.rng.normal(0, 0.003 * self.scale)
+        followed = self.follows_board * board[1] + self.follows_clock * clock
         slow_mode = self.rng.random((n, PLACEMENTS)) > self.fast[:, None]
         placed = self.rng.normal(0, 1, (n, PLACEMENTS)) * self.placement[:, None]
         placed = placed + slow_mode * self.gap[:, None] + self._accidents((n, PLACEMENTS))
         noise = self.rng.normal(0, 1, (n, PLACEMENTS, SAMPLES)) * self.sample[:, None, None]
-        times = (own + session[1] + clock + slower)[:, None, None] + placed[:, :, None] + noise
-        control = clock + self.rng.normal(0, 0.001 * self.scale, (n, PLACEMENTS))
+        times = (own + session[1] + followed + slower)[:, None, None] + placed[:, :, None] + noise
+        control = board[1] + clock + self.rng.normal(0, 0.001 * self.scale, (n, PLACEMENTS))
         return times, control
 
     def duets(self, slower: Any) -> Any:
@@ -125,62 +139,97 @@ class Suite:
         return np.where(self.rng.random(shape) < 0.01, self.rng.uniform(0.01, 0.05, shape) * self.scale, 0.0)
 
 
-def levels(times: Any, control: Any) -> Any:
-    """Return each case's level: its fastest placement, against the control beside it."""
-    return (np.median(times, axis=2) - control).min(axis=1)
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What the gate made of a run."""
+
+    failed: frozenset[int]
+    """The cases that it fails."""
+    processes: int = 0
+    """Fresh processes."""
+    again: int = 0
+    """Cases that were measured in them, each as often as it was."""
+    inconclusive: int = 0
+    """Cases about which they could not tell."""
 
 
-def run_rule(
-    suite: Suite,
-    history: list[tuple[str, str, Any]],
-    board: tuple[Any, ...],
-    session: tuple[Any, ...],
-    name: str,
-    slower: Any,
-    first: Any,
+def judge(
+    comparisons: Sequence[StoredComparison],
+    first: Sequence[Measurement],
+    stored: StoredRuns,
     rule: Rule,
-    *,
-    beside: bool,
-) -> tuple[set[int], int]:
-    """Return the cases that the gate fails, and the number of fresh processes it took."""
-    stored = [
-        [Level(value=float(values[case]), session=when, board=where) for when, where, values in history]
-        for case in range(suite.cases)
-    ]
-    noise = pooled_noise(stored, STORED_NOISE)
-    references: list[Reference] = [reference_of(each, noise, name) for each in stored]
-    screened = [(float(first[case]), references[case]) for case in range(suite.cases)]
-    other = any(where != name for _, where, _ in history)
-    weather = weather_of(screened, noise, rule, other_board=other)
+    measure_again: Callable[[int], Callable[[int], Measurement]],
+    duet: DuetComparison | None = None,
+) -> Outcome:
+    """Return what the gate makes of a run.
+
+    Args:
+        comparisons: Of each case, with its stored runs.
+        first: Measurement of each case in the process that runs the tests.
+        stored: The stored runs.
+        rule: The thresholds.
+        measure_again: Returns a fresh process, by its number: what measures a case.
+        duet: What suspects are held against; None: their stored runs.
+    """
+    screened: dict[tuple[str, bool], list[tuple[float, Reference]]] = defaultdict(list)
+    kinds = [(each.bound, held.other_board) for each, held in zip(first, comparisons, strict=True)]
+    for kind, measurement, held in zip(kinds, first, comparisons, strict=True):
+        screened[kind].append((held.level(measurement), held.reference))
+    weather = {
+        kind: weather_of(cases, stored.noise(kind[0]), rule, other_board=kind[1])
+        for kind, cases in screened.items()
+    }
     live = [
         case
-        for case in range(suite.cases)
+        for case, held in enumerate(comparisons)
         # Twice, as the gate: when a case is measured nobody knows the weather yet.
-        if Estimate.of([float(first[case])], references[case]).is_suspect(rule)
-        and Estimate.of([float(first[case])], references[case], weather).is_suspect(rule)
+        if held.is_suspect(first[case]) and held.is_suspect(first[case], weather[kinds[case]])
     ]
-    failed: set[int] = set()
     # As the gate: of kernels that take turns, those count that are confirmed; of stored runs, all.
-    family = len(live) if beside else suite.cases
-    seen: dict[int, list[Any]] = {case: [] for case in live}
-    rounds = 0
-    while live and rounds < rule.looks[-1]:
-        rounds += 1
-        now = suite.duets(slower) if beside else levels(*suite.process_samples(board, session, slower))
+    family = len(live) if duet is not None else len(comparisons)
+    seen: dict[int, list[Measurement]] = defaultdict(list)
+    failed: set[int] = set()
+    inconclusive = processes = 0
+    while live:
+        processes += 1
+        process = measure_again(processes)
         still = []
         for case in live:
-            seen[case].append(now[case].tolist())
-            if beside:
-                estimate = duet_estimate(seen[case])
-            else:
-                estimate = Estimate.of(seen[case], references[case], weather)
-            decision = estimate.decide(rule, family)
+            seen[case].append(process(case))
+            decision = (duet or comparisons[case]).decide(seen[case], weather[kinds[case]], family)
             if decision is Decision.SLOWER:
                 failed.add(case)
             elif decision is Decision.OPEN:
                 still.append(case)
+            inconclusive += decision is Decision.UNDECIDED
         live = still
-    return failed, rounds
+    return Outcome(
+        failed=frozenset(failed),
+        processes=processes,
+        again=sum(map(len, seen.values())),
+        inconclusive=inconclusive,
+    )
+
+
+def measured(logs: Any, partners: Any, bound: str, control: str = CONTROL) -> Measurement:
+    """Return a measurement by the logarithms of the times [place] of a case and of its partner."""
+    blocks = tuple(
+        Block(samples_us=(own,), partner_us=(partner,))
+        for own, partner in zip(np.exp(logs).tolist(), np.exp(partners).tolist(), strict=True)
+    )
+    return Measurement(device=HERE, blocks=blocks, work=WORK[bound], control=control)
+
+
+def recorded(logs: Any, partners: Any, bounds: Sequence[str]) -> list[tuple[float, float]]:
+    """Return what is stored of a process: the times of case and control, by their logarithms [case, place].
+
+    It is `Measurement.beside_control`, of all cases at once.
+    """
+    partners = np.minimum(partners, np.median(partners, axis=1, keepdims=True))
+    slopes = np.array([SLOPES[bound] for bound in bounds])[:, None]
+    fastest = np.argmin(logs - slopes * partners, axis=1)[:, None]
+    chosen = (np.take_along_axis(each, fastest, axis=1)[:, 0] for each in (logs, partners))
+    return [*zip(*(np.exp(each).tolist() for each in chosen), strict=True)]
 
 
 def wilson(hits: int, of: int) -> str:
@@ -194,75 +243,126 @@ def wilson(hits: int, of: int) -> str:
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a suite is run with."""
+
+    other_board: bool
+    """Whether its baselines are of another board of the same kind."""
+    beside: bool
+    """Whether suspects are measured beside the kernel that the baseline was recorded from."""
+    sessions: int = 4
+    """Stored sessions, of three processes each."""
+    board_scatter: float = 0.008
+    """How far boards differ, case by case."""
+
+    def __str__(self) -> str:
+        where = "another board of the same kind" if self.other_board else "the board of the baselines"
+        what = "beside the kernel they were recorded from" if self.beside else "stored runs alone"
+        return f"{where}, {what}"
+
+
 def trial(
-    suite: Suite, rule: Rule, *, other_board: bool, beside: bool, slowdown: float
-) -> tuple[dict[str, bool], int]:
-    """Return whether each rule failed (a clean suite) or caught the slowed case, and fresh processes."""
-    n = suite.cases
-    none = np.zeros(n)
+    rng: np.random.Generator, cases: int, noise: float, setting: Setting, slowdown: float
+) -> tuple[dict[str, bool], Outcome]:
+    """Return whether each rule failed (a clean suite) or caught the slowed case, and what this one did."""
+    suite, rule = Suite(rng, cases, noise, setting.board_scatter), Rule()
+    none = np.zeros(cases)
     board = suite.board()
-    history, raw = [], []
-    for s in range(SESSIONS):
+    runs: list[list[Run]] = [[] for _ in range(cases)]
+    for s in range(setting.sessions):
         session = suite.begin_session()
         for _ in range(PROCESSES):
-            times, control = suite.process_samples(board, session, none)
-            history.append((f"s{s}", "stored", levels(times, control)))
-            raw.append(times)
-    name = "stored"
-    if other_board:
-        board, name = suite.board(), "other"
+            before, control = suite.process_samples(board, session, none)
+            for case, (us, control_us) in enumerate(
+                recorded(np.median(before, axis=2), control, suite.bounds)
+            ):
+                run = Run(
+                    at="", session=f"{s}", gpu_uuid=HERE.uuid, median_us=us, spread=0.0, control_us=control_us
+                )
+                runs[case].append(run)
+    entries = {
+        f"{case}": Entry(work=WORK[bound], runs=tuple(runs[case]), control=CONTROL)
+        for case, bound in enumerate(suite.bounds)
+    }
+    device = HERE
+    if setting.other_board:
+        board, device = suite.board(), ELSEWHERE
     slower = none.copy()
-    case = int(suite.rng.integers(n))
-    slower[case] = math.log1p(slowdown)
+    slowed = int(rng.integers(cases))
+    slower[slowed] = math.log1p(slowdown)
     session = suite.begin_session()
     times, control = suite.process_samples(board, session, slower)
-    first = levels(times, control)
-    failed, rounds = run_rule(suite, history, board, session, name, slower, first, rule, beside=beside)
-    now, then = np.exp(times).reshape(n, -1), np.exp(raw[-1]).reshape(n, -1)
+    stored = StoredRuns(entries, rule=rule, platform=None)
+    comparisons = [stored.compare(entry, device, CONTROL) for entry in entries.values()]
+
+    def fresh(number: int) -> Callable[[int], Measurement]:
+        del number
+        if setting.beside:
+            ratios = suite.duets(slower)
+            return lambda case: measured(ratios[case], np.zeros(PLACEMENTS), suite.bounds[case], control="")
+        samples, control = suite.process_samples(board, session, slower)
+        logs = np.median(samples, axis=2)
+        return lambda case: measured(logs[case], control[case], suite.bounds[case])
+
+    first = np.median(times, axis=2)
+    outcome = judge(
+        [each for each in comparisons if isinstance(each, StoredComparison)],
+        [measured(first[case], control[case], bound) for case, bound in enumerate(suite.bounds)],
+        stored,
+        rule,
+        fresh,
+        DuetComparison(rule=rule, revision="then") if setting.beside else None,
+    )
+    now, then = np.exp(times).reshape(cases, -1), np.exp(before).reshape(cases, -1)
     of_medians = np.median(now, axis=1) / np.median(then, axis=1) - 1
     of_means = now.mean(axis=1) / then.mean(axis=1) - 1
     rules = {
-        "this rule": failed,
+        THIS: outcome.failed,
         "fixed 5 % on medians": set(np.flatnonzero(of_medians > 0.05)),
         "compare-fail=mean:5%": set(np.flatnonzero(of_means > 0.05)),
         "fixed 2 % on medians": set(np.flatnonzero(of_medians > 0.02)),
     }
-    return {key: bool(found) if slowdown == 0 else case in found for key, found in rules.items()}, rounds
+    return {key: bool(found) if slowdown == 0 else slowed in found for key, found in rules.items()}, outcome
 
 
-def main() -> None:
-    """Simulate and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--suites", type=_count, default=400)
-    parser.add_argument("--cases", type=_count, default=200)
-    parser.add_argument("--noise", type=float, default=1.0, help="times the measured noise")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    rng, rule = np.random.default_rng(options.seed), Rule()
-    print(f"{options.suites} suites of {options.cases} cases, {options.noise} x the noise of H200s")
-    for other_board, beside in ((False, True), (True, True), (False, False), (True, False)):
-        where = "another board of the same kind" if other_board else "the board of the baselines"
-        where += ", beside the kernel they were recorded from" if beside else ", stored runs alone"
-        print(f"\n{where}\n{'rule':22} " + " ".join(f"{_title(s):>18}" for s in SLOWDOWNS))
-        hits: dict[str, list[int]] = {}
-        rounds = []
-        began = time.perf_counter()
-        for column, slowdown in enumerate(SLOWDOWNS):
-            for _ in range(options.suites):
-                suite = Suite(rng, options.cases, options.noise)
-                found, processes = trial(
-                    suite, rule, other_board=other_board, beside=beside, slowdown=slowdown
-                )
-                if slowdown == 0:
-                    rounds.append(processes)
-                for key, hit in found.items():
-                    hits.setdefault(key, [0] * len(SLOWDOWNS))[column] += hit
-            if sys.stderr.isatty():
-                print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
-        for key, row in hits.items():
-            print(f"{key:22} " + " ".join(f"{wilson(hit, options.suites):>18}" for hit in row))
-        middle, worst = np.median(rounds), np.quantile(rounds, 0.95)
-        print(f"fresh processes of a clean run: median {middle:.0f}, 95 % within {worst:.0f}")
+THIS = "this rule"
+SETTINGS = tuple(
+    Setting(other_board=other, beside=beside) for other, beside in product((False, True), (True, False))
+)
+SENSITIVITY = (
+    ("boards differ by 1.5 %", Setting(other_board=True, beside=True, board_scatter=0.015)),
+    ("1 session x 3 processes", Setting(other_board=False, beside=True, sessions=1)),
+    ("1 session x 3 processes", Setting(other_board=False, beside=False, sessions=1)),
+    ("1 session x 3 processes", Setting(other_board=True, beside=True, sessions=1)),
+)
+
+
+def column(
+    seed: int, suites: int, cases: int, noise: float, setting: Setting, slowdown: float
+) -> tuple[Mapping[str, int], list[Outcome]]:
+    """Return how often each rule failed, or caught, in so many suites."""
+    rng = np.random.default_rng([seed, int(1000 * slowdown)])
+    trials = [trial(rng, cases, noise, setting, slowdown) for _ in range(suites)]
+    hits = {key: sum(hit[key] for hit, _ in trials) for key in trials[0][0]}
+    return hits, [outcome for _, outcome in trials]
+
+
+def title(slowdown: float) -> str:
+    """Return the head of a column."""
+    return "clean suite fails" if slowdown == 0 else f"{slowdown:.0%} caught"
+
+
+def cost(outcomes: Sequence[Outcome]) -> str:
+    """Say what clean runs cost."""
+    processes = [each.processes for each in outcomes]
+    middle, worst = np.median(processes), np.quantile(processes, 0.95)
+    again = np.median([each.again for each in outcomes])
+    inconclusive = np.mean([each.inconclusive for each in outcomes])
+    return (
+        f"a clean run: {middle:.0f} fresh processes (95 % within {worst:.0f}), {again:.0f} measurements in "
+        f"them; {inconclusive:.1f} cases inconclusive"
+    )
 
 
 def _count(text: str) -> int:
@@ -273,8 +373,43 @@ def _count(text: str) -> int:
     return number
 
 
-def _title(slowdown: float) -> str:
-    return "clean suite fails" if slowdown == 0 else f"{slowdown:.0%} caught"
+def main() -> None:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--suites", type=_count, default=400)
+    parser.add_argument("--cases", type=_count, default=200)
+    parser.add_argument("--noise", type=float, default=1.0, help="times the measured noise")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="processes to simulate in")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    print(f"{options.suites} suites of {options.cases} cases, {options.noise} x the noise of H200s")
+    header = " ".join(f"{title(each):>18}" for each in SLOWDOWNS)
+    with ProcessPoolExecutor(options.jobs) as pool:
+
+        def start(setting: Setting, suites: int) -> list[Any]:
+            common = (options.seed, suites, options.cases, options.noise, setting)
+            return [pool.submit(column, *common, slowdown) for slowdown in SLOWDOWNS]
+
+        def line(key: str, columns: Sequence[tuple[Mapping[str, int], list[Outcome]]]) -> str:
+            shares = " ".join(f"{wilson(hits[key], len(each)):>18}" for hits, each in columns)
+            return f"{key:22} {shares}"
+
+        plain = [(setting, start(setting, options.suites)) for setting in SETTINGS]
+        few = max(options.suites // 4, 1)
+        others = [(name, setting, start(setting, few)) for name, setting in SENSITIVITY]
+        for setting, started in plain:
+            columns = [each.result() for each in started]
+            print(f"\n{setting}\n{'rule':22} {header}")
+            for key in columns[0][0]:
+                print(line(key, columns))
+            print(cost(columns[0][1]), flush=True)
+        for name, setting, started in others:
+            columns = [each.result() for each in started]
+            print(f"\n{name}: {setting}, {few} suites\n{'rule':22} {header}")
+            print(line(THIS, columns))
+            print(cost(columns[0][1]), flush=True)
+    print(f"\n{time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

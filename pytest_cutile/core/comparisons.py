@@ -24,6 +24,7 @@ from pytest_cutile.core.speed_rule import (
     reference_of,
     slope_of,
     slope_variance,
+    weather_of,
 )
 from pytest_cutile.core.timing import Device, Measurement, bound_of
 
@@ -55,9 +56,9 @@ class Comparison(ABC):
         """Return the relative change of the time per launch: +0.05 is 5 % slower."""
         return math.expm1(self.estimate(measurements, weather).difference)
 
-    def is_suspect(self, measurement: Measurement, weather: Weather = UNKNOWN_WEATHER) -> bool:
-        """Say whether a screened case could be slower by the margin."""
-        return self.estimate([measurement], weather).is_suspect(self.rule)
+    def is_suspect(self, measurement: Measurement, weather: Weather | None = None) -> bool:
+        """Say whether a screened case could be slower by the margin; None: the weather is not known yet."""
+        return self.estimate([measurement], weather or UNKNOWN_WEATHER).is_suspect(self.rule)
 
     def is_faster(self, measurement: Measurement) -> bool:
         """Say whether a screened case is faster."""
@@ -81,6 +82,8 @@ class StoredComparison(Comparison):
     """Whether none of the runs is of the board at hand."""
     plain: Reference
     """The reference of the times as they were measured, with no control followed."""
+    forecast: Weather = UNKNOWN_WEATHER
+    """What is known of the weather before its class has shown it."""
     control_level: float = 0.0
     """Mean logarithm of the control's time in the stored runs."""
     slope_variance: float = 0.0
@@ -94,6 +97,11 @@ class StoredComparison(Comparison):
     def as_timed(self) -> StoredComparison:
         """Return the comparison of times as they were measured."""
         return replace(self, slope=0.0, slope_variance=0.0, reference=self.plain)
+
+    def is_suspect(self, measurement: Measurement, weather: Weather | None = None) -> bool:
+        """Say whether a screened case could be slower by the margin; None: the weather is not known yet."""
+        estimate = self.estimate([measurement], weather or self.forecast)
+        return estimate.is_suspect(self.rule, other_board=self.other_board)
 
     def level(self, measurement: Measurement) -> float:
         """Return the logarithm of the fastest time, less what the control explains of it."""
@@ -161,9 +169,10 @@ class PublishedComparison(Comparison):
             processes=len(levels),
         )
 
-    def is_suspect(self, measurement: Measurement, weather: Weather = UNKNOWN_WEATHER) -> bool:
+    def is_suspect(self, measurement: Measurement, weather: Weather | None = None) -> bool:
         """Say whether it is slower by more than the margin."""
-        return self.estimate([measurement], weather).difference > self.limit
+        del weather
+        return self.estimate([measurement]).difference > self.limit
 
     def is_faster(self, measurement: Measurement) -> bool:
         """Say whether it is faster by more than the margin."""
@@ -217,13 +226,15 @@ class StoredRuns:
         slope = self._slope(entry, bound) if control and control == entry.control else 0.0
         noise = self.noise(bound)
         controls = [math.log(run.control_us) for run in entry.runs if run.control_us] if slope else []
+        other_board = device.uuid not in {run.gpu_uuid for run in entry.runs}
         return StoredComparison(
             rule=self._rule,
             entry=entry,
             reference=reference_of([run.level(slope) for run in entry.runs], noise, device.uuid),
             slope=slope,
-            other_board=device.uuid not in {run.gpu_uuid for run in entry.runs},
+            other_board=other_board,
             plain=reference_of([run.level(0.0) for run in entry.runs], noise, device.uuid),
+            forecast=weather_of((), noise, self._rule, other_board=other_board),
             control_level=sum(controls) / len(controls) if controls else 0.0,
             slope_variance=slope_variance(controls) if controls else 0.0,
         )

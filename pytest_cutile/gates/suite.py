@@ -31,6 +31,17 @@ SPEAKERS = 2
 """Cases of a class that is slower as a whole, yet may be so by the weather, that are measured beside their
 kernels of then, to tell for all."""
 
+
+@dataclass(frozen=True)
+class WeatherClass:
+    """Cases that share their weather: one limit, and baselines of this board or of others."""
+
+    bound: str
+    """Their limit."""
+    other_board: bool
+    """Whether none of their stored runs is of the board at hand, which shifts them all by more than a day."""
+
+
 Measured: TypeAlias = Mapping[str, "Measurement | Unmeasured"]
 
 
@@ -71,6 +82,12 @@ class OpenCase:
     def stored(self) -> Entry | None:
         """The baseline whose stored runs it is held against; None if it is held against something else."""
         return self.comparison.entry if isinstance(self.comparison, StoredComparison) else None
+
+    @property
+    def weather_class(self) -> WeatherClass:
+        """The cases that it shares its weather with."""
+        moved = isinstance(self.comparison, StoredComparison) and self.comparison.other_board
+        return WeatherClass(self.first.bound, moved)
 
     @property
     def stored_commit(self) -> str:
@@ -141,9 +158,8 @@ class SpeedSuite:
     def __init__(self, engine: Engine, compilations: Compilations) -> None:
         self._engine = engine
         self._compilations = compilations
-        self._screened: dict[str, list[tuple[float, Reference]]] = defaultdict(list)
-        self._other_board: dict[str, bool] = defaultdict(bool)
-        self._weather: dict[str, Weather] = {}
+        self._screened: dict[WeatherClass, list[tuple[float, Reference]]] = defaultdict(list)
+        self._weather: dict[WeatherClass, Weather] = {}
         self._compared = 0
         self._suspects = 0
         self.collected = 0
@@ -172,11 +188,11 @@ class SpeedSuite:
             self._compared += 1
         if isinstance(comparison, StoredComparison):
             level = comparison.level(measurement)
-            self._screened[measurement.bound].append((level, comparison.reference))
-            self._other_board[measurement.bound] |= comparison.other_board
+            kind = WeatherClass(measurement.bound, comparison.other_board)
+            self._screened[kind].append((level, comparison.reference))
             self.screened[case.key] = {
                 "key": case.key,
-                "bound": measurement.bound,
+                "class": asdict(kind),
                 "board": measurement.device.uuid,
                 "level": level,
                 "reference": asdict(comparison.reference),
@@ -208,12 +224,10 @@ class SpeedSuite:
             return self.family
         return self._suspects * self.family / max(self._compared, 1)
 
-    def _weather_of(self, bound: str) -> Weather:
-        """Return what the cases with this limit show together of the session."""
-        noise = self._engine.stored_runs.noise(bound)
-        return weather_of(
-            self._screened[bound], noise, self._engine.settings.rule, other_board=self._other_board[bound]
-        )
+    def _weather_of(self, kind: WeatherClass) -> Weather:
+        """Return what the cases of a class show together of the session."""
+        noise, rule = self._engine.stored_runs.noise(kind.bound), self._engine.settings.rule
+        return weather_of(self._screened[kind], noise, rule, other_board=kind.other_board)
 
     def _hear_others(self) -> None:
         """Take along what other workers have screened on the same GPU, if anything of it matters."""
@@ -223,21 +237,23 @@ class SpeedSuite:
         board = opened[0].first.device.uuid
         for told in self.of_others():
             if told["board"] == board and told["key"] not in self.screened:
-                self._screened[told["bound"]].append((told["level"], Reference(**told["reference"])))
+                self._screened[WeatherClass(**told["class"])].append(
+                    (told["level"], Reference(**told["reference"]))
+                )
 
     def _today(self, each: OpenCase) -> Weather:
         """Return the weather of a case's class."""
-        return self._weather.get(each.first.bound, UNKNOWN_WEATHER)
+        return self._weather.get(each.weather_class, UNKNOWN_WEATHER)
 
     # -- deciding -------------------------------------------------------------------------------------
 
     def settle(self, measure_again: MeasureAgain) -> None:
         """Decide every open case, measuring again as often as it takes; every one then has an outcome."""
         self._hear_others()
-        self._weather = {bound: self._weather_of(bound) for bound in self._screened}
+        self._weather = {kind: self._weather_of(kind) for kind in self._screened}
         environment = dict(self._engine.timer.environment())
         live: list[OpenCase] = []
-        as_others: dict[str, list[OpenCase]] = defaultdict(list)
+        as_others: dict[WeatherClass, list[OpenCase]] = defaultdict(list)
         for each in self.open:
             comparison = each.comparison
             if each.records:
@@ -246,19 +262,17 @@ class SpeedSuite:
                 self._confirm_beside_what_was_recorded(each, environment)
                 live.append(each)
             else:  # slow as all others are today
-                as_others[each.first.bound].append(each)
-        speakers = {bound: self._speakers(bound, cases, environment) for bound, cases in as_others.items()}
+                as_others[each.weather_class].append(each)
+        speakers = {kind: self._speakers(kind, cases, environment) for kind, cases in as_others.items()}
         self._confirm([*live, *(each for chosen in speakers.values() for each in chosen)], measure_again)
         doubted: list[OpenCase] = []
-        for bound, cases in as_others.items():
-            if not self._is_weather(bound, cases, speakers[bound]):
+        for kind, cases in as_others.items():
+            if not self._is_weather(kind, cases, speakers[kind]):
                 doubted += [each for each in cases if each.outcome is None]
         for each in doubted:
             self._confirm_beside_what_was_recorded(each, environment)
         self._confirm(doubted, measure_again)
-        self.remarks += filter(
-            None, (self._removed(bound, speakers.get(bound, [])) for bound in self._weather)
-        )
+        self.remarks += filter(None, (self._removed(kind, speakers.get(kind, [])) for kind in self._weather))
         if self._engine.settings.update_baselines:
             self._record()
         for each in self.open:
@@ -283,13 +297,13 @@ class SpeedSuite:
             self._finish_recorded(each) if each.records else self._undecided(each)
 
     def _speakers(
-        self, bound: str, cases: Sequence[OpenCase], environment: Mapping[str, str]
+        self, kind: WeatherClass, cases: Sequence[OpenCase], environment: Mapping[str, str]
     ) -> list[OpenCase]:
         """Choose those of a class that is slower as a whole who tell whether that is the weather.
 
         They are nearest to what the class shares, and have a kernel of then to be measured beside.
         """
-        weather = self._weather.get(bound, UNKNOWN_WEATHER)
+        weather = self._weather.get(kind, UNKNOWN_WEATHER)
         if weather.removed <= self._engine.settings.rule.least:
             return []
         chosen: list[OpenCase] = []
@@ -303,13 +317,15 @@ class SpeedSuite:
                 break
         return chosen
 
-    def _is_weather(self, bound: str, cases: Sequence[OpenCase], speakers: Sequence[OpenCase]) -> bool:
+    def _is_weather(
+        self, kind: WeatherClass, cases: Sequence[OpenCase], speakers: Sequence[OpenCase]
+    ) -> bool:
         """Finish the cases that are as slow as all of their class; return False if that is not explained."""
         heard = [each.judgement.reason for each in speakers if each.beside is not None]
-        weather = self._weather.get(bound, UNKNOWN_WEATHER)
+        weather = self._weather.get(kind, UNKNOWN_WEATHER)
         if heard and set(heard) != {Reason.WITHIN_MARGIN}:
             if set(heard) == {Reason.SLOWER}:
-                self._weather[bound] = replace(weather, slower=True)
+                self._weather[kind] = replace(weather, slower=True)
                 for each in speakers:
                     each.close(replace(each.judgement, reason=Reason.SUITE_SLOWER))
             return False
@@ -321,20 +337,20 @@ class SpeedSuite:
             else:
                 shift = format_change(math.expm1(weather.removed))
                 detail = (
-                    f"{each.case.key} is no slower than the other cases limited by {bound}, all of which are "
-                    f"{shift} in the median: the GPU of today, or something "
+                    f"{each.case.key} is no slower than the other cases limited by {kind.bound}, all of "
+                    f"which are {shift} in the median: the GPU of today, or something "
                     "they share. The kernels of then could tell, but git has none that would compare"
                 )
                 self._finish(each, Reason.ENVIRONMENT, detail)
         return True
 
-    def _removed(self, bound: str, speakers: Sequence[OpenCase]) -> str:
+    def _removed(self, kind: WeatherClass, speakers: Sequence[OpenCase]) -> str:
         """Say what was taken off the cases of a class, if that is enough to matter."""
-        weather = self._weather[bound]
+        weather = self._weather[kind]
         if abs(weather.removed) <= self._engine.settings.rule.least:
             return ""
         told = [each.case.key for each in speakers if each.judgement.reason is Reason.WITHIN_MARGIN]
-        where = ", on another board than the baselines'" if self._other_board[bound] else ""
+        where = ", on another board than the baselines'" if kind.other_board else ""
         why = (
             f"beside their kernels of then {' and '.join(told)} are not slower"
             if told
@@ -342,7 +358,7 @@ class SpeedSuite:
         )
         shift = format_change(math.expm1(weather.removed))
         return (
-            f"weather: the {weather.cases} cases limited by {bound} are {shift} "
+            f"weather: the {weather.cases} cases limited by {kind.bound} are {shift} "
             f"in the median{where}; that was taken off each of them ({why})"
         )
 

@@ -56,6 +56,49 @@ def test_the_tables_of_planted_slowdowns_are_printed_from_the_data(capsys):
     assert max(unchanged) < 1.0  # percent: nothing that did not change looks slower by half of the margin
 
 
+def test_simulated_processes_are_stored_as_the_gate_stores_them():
+    import numpy as np
+
+    from benchmarks import speed_rule
+    from pytest_cutile.core.comparisons import SLOPES
+
+    rng = np.random.default_rng(1)
+    own, control = rng.normal(0, 0.01, (40, 8)), rng.normal(0, 0.01, (40, 8))
+    bounds = ["TFLOPS", "GB/s"] * 20
+    for case, pair in enumerate(speed_rule.recorded(own, control, bounds)):
+        bound = bounds[case]
+        measurement = speed_rule.measured(own[case], control[case], bound)
+        assert pair == pytest.approx(measurement.beside_control(SLOPES[bound]), rel=1e-4)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("other_board", [False, True])
+def test_simulated_suites_are_judged(other_board, beside):
+    import numpy as np
+
+    from benchmarks import speed_rule
+
+    setting = speed_rule.Setting(other_board=other_board, beside=beside)
+    rng = np.random.default_rng(2)
+    caught, outcome = speed_rule.trial(rng, 24, 1.0, setting, 0.15)
+    assert caught[speed_rule.THIS]
+    assert 3 <= outcome.processes <= 12
+    failed, outcome = speed_rule.trial(rng, 24, 0.01, setting, 0.0)
+    assert not any(failed.values())
+    assert outcome.inconclusive == 0 or other_board
+
+
+def test_what_h200s_measured_is_judged_again():
+    import random
+
+    from benchmarks import speed_resample, speed_rule
+
+    for board in speed_resample.read():
+        caught, outcome = board.trial(random.Random(1), 12, 0.1, 3)
+        assert 3 in caught[speed_rule.THIS]
+        assert outcome.processes >= 3
+
+
 def test_false_alarms_are_counted_by_kernel_and_dtype():
     from benchmarks import false_alarms
 

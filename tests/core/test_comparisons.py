@@ -1,4 +1,5 @@
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -125,6 +126,31 @@ def test_another_board_is_noticed(device, other):
     assert comparison.other_board is other
     same = stored(stored_entry())
     assert (comparison.estimate([FIRST]).error > same.estimate([FIRST]).error) is other
+
+
+@pytest.mark.parametrize(
+    ("us", "control_us", "suspect"),
+    [(40.0, 50.0, False), (40.3, 50.2, False), (40.8, 52.5, True), (41.2, 54.0, True), (42.0, 60.0, True)],
+)
+def test_a_slow_control_hides_no_slowdown(us, control_us, suspect):
+    """What a control explains is the less certain the further it moved, whatever sign is left over."""
+    runs = tuple(run(40.0, control_us=50.0, session=f"s{n // 3}") for n in range(12))
+    comparison = stored(replace(stored_entry(), runs=runs))
+    assert comparison.is_suspect(measured((us, control_us))) is suspect
+
+
+@pytest.mark.parametrize("device", [HERE, THERE])
+def test_weather_that_nobody_knows_yet_hides_no_slowdown(device):
+    rng = random.Random(1)
+    comparison = stored(stored_entry(), device=device)
+    known = comparison.estimate([FIRST]).error
+    shared = STORED_NOISE.shared if device is HERE else STORED_NOISE.shared_board
+    limit = RULE.limit if device is HERE else RULE.limit_elsewhere
+    missed = 0
+    for _ in range(4000):  # the baselines' weather, and today's
+        level = limit + rng.gauss(0, known) + rng.gauss(0, shared) - rng.gauss(0, shared)
+        missed += not comparison.is_suspect(measured((40.0 * math.exp(level), 100.0)))
+    assert missed / 4000 < 0.008
 
 
 def test_noise_is_learnt_from_the_cases_of_the_same_limit():

@@ -1,5 +1,6 @@
 """What the speed gate makes of fresh processes, without any."""
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +21,40 @@ FIRST = measured((44.0, 100.0), work=DENSE)
 UNCONFIRMED = Judgement(reason=Reason.UNCONFIRMED, change=0.1)
 
 
+def make_suite(stored, environment):
+    """A suite of an engine that knows one commit, abc."""
+    settings = SimpleNamespace(
+        rule=RULE, update_baselines=False, strict=False, baseline_revision=None, baseline_option=""
+    )
+    engine: Any = SimpleNamespace(
+        stored_runs=stored,
+        settings=settings,
+        duet=None,
+        has_commit=lambda name: name == "abc",
+        progress=lambda _: None,
+        gpu_lock=SimpleNamespace(alone=nullcontext),
+        timer=SimpleNamespace(environment=lambda: environment),
+        shown_baseline_file="baselines/x.json",
+    )
+    compilations: Any = SimpleNamespace(identity=lambda _: "same")
+    return SpeedSuite(engine, compilations)
+
+
+def make_case(key, first):
+    """A case with this key, which `first` has measured."""
+    return SpeedCase(
+        key=key,
+        identity=key,
+        kernel=key,
+        case="c",
+        nodeid=f"x.py::{key}",
+        arch="sm_90",
+        work=first.work,
+        call=lambda: pytest.fail("nothing is run here"),
+        compiled=SimpleNamespace(),  # type: ignore[arg-type]
+    )
+
+
 def settle(
     *again: Any,
     first=FIRST,
@@ -34,32 +69,8 @@ def settle(
     entry = replace(stored_entry(first.work), provenance={"commit": commit}, identity=identity)
     entry = replace(entry, runs=tuple(replace(run, clock_mhz=clock_mhz) for run in entry.runs))
     stored = StoredRuns({"k": entry}, rule=RULE, platform=H200)
-    settings = SimpleNamespace(
-        rule=RULE, update_baselines=False, strict=False, baseline_revision=None, baseline_option=""
-    )
-    engine: Any = SimpleNamespace(
-        stored_runs=stored,
-        settings=settings,
-        duet=None,
-        has_commit=lambda name: name == "abc",
-        progress=lambda _: None,
-        gpu_lock=SimpleNamespace(alone=nullcontext),
-        timer=SimpleNamespace(environment=lambda: environment or {**entry.environment}),
-        shown_baseline_file="baselines/x.json",
-    )
-    case = SpeedCase(
-        key="k",
-        identity="k",
-        kernel="k",
-        case="c",
-        nodeid="x.py::k",
-        arch="sm_90",
-        work=first.work,
-        call=lambda: pytest.fail("nothing is run here"),
-        compiled=SimpleNamespace(),  # type: ignore[arg-type]
-    )
-    compilations: Any = SimpleNamespace(identity=lambda _: "same")
-    suite = SpeedSuite(engine, compilations)
+    suite = make_suite(stored, environment or {**entry.environment})
+    case = make_case("k", first)
     suite.add(case, stored.compare(entry, device, MM), UNCONFIRMED, first, is_open=True, records=False)
     (opened,) = suite.open
     left = list(again)
@@ -156,7 +167,7 @@ def test_slower_at_a_low_clock_is_disturbed(now, environment, reason, when):
 
 def test_a_control_as_slow_explains_nothing_at_a_low_clock():
     """The same figures pass at the clock of the stored runs."""
-    both = measured((46.0, 120.0), work=DENSE)
+    both = measured((40.65, 102.0), work=DENSE)
     for clock, low, reason in ((1980, "", Reason.WITHIN_MARGIN), (1200, "low", Reason.DISTURBED)):
         first = replace(both, low_clock=low)
         outcome, _ = settle(*[at(clock, both)] * 12, first=first, clock_mhz=1980.0)
@@ -265,3 +276,56 @@ def test_only_suspects_count_where_two_kernels_take_turns(collected, chances):
     suite._suspects = len(suite.open)
     assert suite._family_of(DuetComparison(rule=RULE, revision="abc")) == chances
     assert suite._family_of(comparison) == 2 * collected
+
+
+# -- what the cases of a class share ------------------------------------------------------------------
+
+ABROAD = ("GPU-7", "GPU-8")
+"""Boards that are not the one at hand."""
+
+
+def settle_class(here, abroad, *, workers=False):
+    """Settle cases with baselines of this board and of others; return their reasons, and the suite.
+
+    Args:
+        here: By how much each of the first is slower than recorded, now and in fresh processes.
+        abroad: Likewise of the second.
+        workers: Whether another worker has screened all but the first of each.
+    """
+    changes = {f"here[{n}]": by for n, by in enumerate(here)}
+    changes |= {f"abroad[{n}]": by for n, by in enumerate(abroad)}
+    found = {key: measured((40.0 * (1 + by), 100.0)) for key, by in changes.items()}
+    entries = {}
+    for n, key in enumerate(changes):
+        entry = stored_entry()
+        runs = tuple(replace(run, gpu_uuid=ABROAD[n % 2]) for run in entry.runs)
+        entries[key] = replace(entry, runs=runs) if key.startswith("abroad") else entry
+    stored = StoredRuns(entries, rule=RULE, platform=H200)
+    mine, theirs = (make_suite(stored, {**stored_entry().environment}) for _ in range(2))
+    for key, first in found.items():
+        suite = theirs if workers and not key.endswith("[0]") else mine
+        comparison = stored.compare(entries[key], HERE, MM)
+        suite.add(make_case(key, first), comparison, UNCONFIRMED, first, is_open=True, records=False)
+    mine.of_others = lambda: json.loads(json.dumps([*theirs.screened.values()]))
+    opened = list(mine.open)
+    mine.settle(lambda cases, _: {each.case.key: found[each.case.key] for each in cases})
+    return {each.case.key: each.decided.judgement.reason for each in opened}, mine
+
+
+@pytest.mark.parametrize("workers", [False, True])
+@pytest.mark.parametrize("abroad", [0, 1, 12])
+def test_baselines_of_another_board_hide_no_slowdown_on_this_one(abroad, workers):
+    """Boards of one kind may differ by 2.4 %, sessions on one board may not."""
+    reasons, suite = settle_class([0.019] * 30, [0.0] * abroad, workers=workers)
+    here = {reason for key, reason in reasons.items() if key.startswith("here")}
+    assert here == {Reason.SUITE_SLOWER}
+    assert suite.remarks == []
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_what_another_board_adds_is_taken_off_its_baselines_alone(workers):
+    reasons, suite = settle_class([0.0] * 12, [0.018] * 12, workers=workers)
+    assert {reasons[f"here[{n}]"] for n in range(1 if workers else 12)} == {Reason.WITHIN_MARGIN}
+    assert not {Reason.SLOWER, Reason.SUITE_SLOWER} & {*reasons.values()}
+    (remark,) = suite.remarks
+    assert "the 12 cases limited by GB/s are +1.8 % in the median, on another board" in remark
