@@ -99,9 +99,24 @@ class StoredComparison(Comparison):
         return replace(self, slope=0.0, slope_variance=0.0, reference=self.plain)
 
     def is_suspect(self, measurement: Measurement, weather: Weather | None = None) -> bool:
-        """Say whether a screened case could be slower by the margin; None: the weather is not known yet."""
+        """Say whether a screened case could be slower by the margin; None: the weather is not known yet.
+
+        What was measured on a busy GPU, or a slow one, is explained neither by its control nor by others; but
+        if it is as fast as recorded while the control is slower, nothing is left to explain.
+        """
+        if measurement.doubts:
+            as_timed = self.as_timed().estimate([measurement], self.forecast)
+            if as_timed.is_suspect(self.rule, other_board=self.other_board):
+                return True
+            if self._control_moved(measurement) > 0:
+                return False
         estimate = self.estimate([measurement], weather or self.forecast)
         return estimate.is_suspect(self.rule, other_board=self.other_board)
+
+    def _control_moved(self, measurement: Measurement) -> float:
+        """Return by how much the control is slower than in the stored runs, as a logarithm; 0 without one."""
+        _, control_us = measurement.beside_control(self.slope)
+        return math.log(control_us) - self.control_level if control_us else 0.0
 
     def level(self, measurement: Measurement) -> float:
         """Return the logarithm of the fastest time, less what the control explains of it."""

@@ -202,7 +202,7 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
         if comparison.is_faster(measurement) and held.is_faster(measurement):
             detail = _beaten(case.key, comparison) or _seen(case.key, measurement)
             judgement = Judgement(reason=Reason.FASTER, change=change, detail=detail)
-        elif comparison.is_suspect(measurement) or held.is_suspect(measurement):
+        elif comparison.is_suspect(measurement):
             judgement = Judgement(
                 reason=Reason.UNCONFIRMED,
                 change=change,

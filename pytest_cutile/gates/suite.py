@@ -371,13 +371,8 @@ class SpeedSuite:
         self.open.clear()
 
     def _is_suspect(self, comparison: Comparison, each: OpenCase) -> bool:
-        """Say whether a screened case could be slower by the margin, given what its class shares.
-
-        What was measured on a busy GPU, or a slow one, is explained neither by its control nor by others.
-        """
-        if comparison.is_suspect(each.first, self._today(each)):
-            return True
-        return bool(each.first.doubts) and comparison.as_timed().is_suspect(each.first)
+        """Say whether a screened case could be slower by the margin, given what its class shares."""
+        return comparison.is_suspect(each.first, self._today(each))
 
     def _confirm_beside_what_was_recorded(self, each: OpenCase, environment: Mapping[str, str]) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
