@@ -3,7 +3,7 @@
 T0, the pattern: NaN and Inf where the reference has them. T1, the interval: R(y - b) <= out <= R(y + b),
 where y is exact, R one rounding to nearest even into the output's dtype and b the bound of
 `core.tolerance.ErrorModel`. R makes ulps, subnormals and saturation exact, so that no relative or absolute
-tolerance is needed. T2 and T3 look at many elements together: `gpu.energy`.
+tolerance is needed. T2 and T3 look at many elements together: `check.energy`.
 """
 
 from __future__ import annotations

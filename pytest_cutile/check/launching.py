@@ -233,12 +233,16 @@ def _count_nans(outputs: Any) -> int:
     return sum(int((each.half() if each.itemsize == 1 else each).isnan().sum()) for each in floats)
 
 
+def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return what a function takes; nothing where that is not known, as of some builtins."""
+    try:
+        return [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        return []
+
+
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
     """Return the names of the first `count` positional parameters, by position where they have none."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        parameters = {}.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [each.name for each in parameters if each.kind in kinds]
+    names = [each.name for each in parameters_of(fn) if each.kind in kinds]
     return [*names[:count], *(f"argument {position}" for position in range(len(names), count))]

@@ -103,13 +103,12 @@ class Place:
         return row if self.rows is None else int(self.rows[row]), column + self.first_column
 
 
-def check_axes(axes: Axes, parameters: Collection[str], given: Collection[str]) -> None:
+def check_axes(axes: Axes, parameters: Collection[str]) -> None:
     """Raise ValueError if `axes` names dimensions in a way that nothing can be cut by.
 
     Args:
         axes: what dimensions are called.
         parameters: names of all that the launcher takes; empty if they are not known.
-        given: names of those that it got.
     """
     described = f"independent must name dimensions of arguments and of the result ({OUTPUT!r}); got {axes!r}"
     tuples = isinstance(axes, Mapping) and all(isinstance(each, tuple | list) for each in axes.values())
@@ -121,7 +120,7 @@ def check_axes(axes: Axes, parameters: Collection[str], given: Collection[str]) 
             raise ValueError(f"{described}: a name twice in {tuple(names)}")
         if unknown := {*given} - {*axes[OUTPUT]}:
             raise ValueError(f"{described}: {sorted(unknown)}: no dimension of the result, so its parts meet")
-    if parameters and (unknown := {*axes} - {*parameters, *given, OUTPUT}):
+    if parameters and (unknown := {*axes} - {*parameters, OUTPUT}):
         raise ValueError(f"{described}: {sorted(unknown)}: no argument; there are {sorted(parameters)}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.judging import Judge, Judged, Terms
-from pytest_cutile.check.launching import GuardedLauncher, Run
+from pytest_cutile.check.launching import GuardedLauncher, Run, parameters_of
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import Axes, Part, check_axes, cut
 from pytest_cutile.check.reference import ReferenceCall, check_independence
@@ -136,8 +135,8 @@ def check_kernel(
         independent: names of dimensions of arguments, and of outputs under "output", along which they may be
             cut: `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases
             of more than 8 MiB are then checked in parts (`pytest_cutile.check.parts`), after a trial whether
-            the reference of two neighbours is the reference of each; the noise of an element is then that of
-            its part. Not with `strength`.
+            the reference of a few neighbours is the reference of each; the noise of an element is then that
+            of its part. Not with `strength`.
         strength: whether to try what else the check would have caught: right outputs are altered as bugs do
             and compared again, some forty times, and the reference runs up to 32 times on shortened inputs.
         **kwargs: keyword arguments of `fn` and of `reference`.
@@ -223,6 +222,8 @@ def run_check(
         tolerance=_check_options(reduction, rtol, atol),
     )
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
+    if independent is not None:
+        check_axes(independent, _all_parameters(fn))
     outputs = launcher.launch()
     args, kwargs = launcher.before
     call = ReferenceCall(
@@ -231,8 +232,6 @@ def run_check(
         args=dict(zip(launcher.labels, args, strict=False)),
         kwargs=kwargs,
     )
-    if independent is not None:
-        check_axes(independent, _parameters(fn), [*call.args, *kwargs])
     parts = [Part()]
     if independent is not None and not strength and not launcher.is_small:
         parts = cut(independent, {**call.args, **kwargs}, outputs)
@@ -344,12 +343,9 @@ def _named_format(option: str, dtype: torch.dtype | str | None) -> FloatFormat |
     return found
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
+def _all_parameters(function: Callable[..., Any]) -> list[str]:
     """Return the names of what a function takes; none where they are not known, or there may be others."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
+    parameters = parameters_of(function)
     more = any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
     return [] if more else [each.name for each in parameters]
 

@@ -108,14 +108,14 @@ class StoredComparison(Comparison):
             as_timed = self.as_timed().estimate([measurement], self.forecast)
             if as_timed.is_suspect(self.rule, other_board=self.other_board):
                 return True
-            if self._control_moved(measurement) > 0:
+            _, control_us = measurement.beside_control(self.slope)
+            if self._moved(control_us) > 0:
                 return False
         estimate = self.estimate([measurement], weather or self.forecast)
         return estimate.is_suspect(self.rule, other_board=self.other_board)
 
-    def _control_moved(self, measurement: Measurement) -> float:
+    def _moved(self, control_us: float | None) -> float:
         """Return by how much the control is slower than in the stored runs, as a logarithm; 0 without one."""
-        _, control_us = measurement.beside_control(self.slope)
         return math.log(control_us) - self.control_level if control_us else 0.0
 
     def level(self, measurement: Measurement) -> float:
@@ -132,7 +132,7 @@ class StoredComparison(Comparison):
 
     def _estimate(self, pairs: Sequence[tuple[float, float | None]], weather: Weather) -> Estimate:
         """Return the difference by the times of case and control, one pair for each process."""
-        moved = [math.log(us) - self.control_level for _, us in pairs if us] if self.slope_variance else []
+        moved = [self._moved(us) for _, us in pairs if us]
         of_control = self.slope_variance * (sum(moved) / len(moved)) ** 2 if moved else 0.0
         levels = [self._level(us, control_us) for us, control_us in pairs]
         return Estimate.of(levels, self.reference, weather, of_control=of_control)

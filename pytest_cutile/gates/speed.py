@@ -198,8 +198,8 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     if comparison is not None:
         change = comparison.change([measurement])
         judgement = Judgement(reason=Reason.WITHIN_MARGIN, change=change)
-        held = comparison.as_timed() if measurement.doubts else comparison
-        if comparison.is_faster(measurement) and held.is_faster(measurement):
+        as_timed = comparison.as_timed() if measurement.doubts else comparison
+        if comparison.is_faster(measurement) and as_timed.is_faster(measurement):
             detail = _beaten(case.key, comparison) or _seen(case.key, measurement)
             judgement = Judgement(reason=Reason.FASTER, change=change, detail=detail)
         elif comparison.is_suspect(measurement):

@@ -258,7 +258,7 @@ class SpeedSuite:
             comparison = each.comparison
             if each.records:
                 live.append(each)
-            elif comparison is not None and self._is_suspect(comparison, each):
+            elif comparison is not None and comparison.is_suspect(each.first, self._today(each)):
                 self._confirm_beside_what_was_recorded(each, environment)
                 live.append(each)
             else:  # slow as all others are today
@@ -369,10 +369,6 @@ class SpeedSuite:
                 each.outcome = each.decided
                 each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
         self.open.clear()
-
-    def _is_suspect(self, comparison: Comparison, each: OpenCase) -> bool:
-        """Say whether a screened case could be slower by the margin, given what its class shares."""
-        return comparison.is_suspect(each.first, self._today(each))
 
     def _confirm_beside_what_was_recorded(self, each: OpenCase, environment: Mapping[str, str]) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
