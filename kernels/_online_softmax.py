@@ -80,18 +80,22 @@ def check_scale(kernel: str, scale: float) -> float:
     return float(scale) * LOG2_E
 
 
-def start_softmax(ROWS: int, D: int, KEY_AXIS: int = 1) -> tuple[ct.Tile, ct.Tile, ct.Tile]:
+def start_softmax(ROWS: int, D: int, KEY_AXIS: int = 1, SUMS: int = 1) -> tuple[ct.Tile, ct.Tile, ct.Tile]:
     """Return `row_max`, `row_sum` and `acc` of `ROWS` rows that have seen no key.
 
     With `KEY_AXIS` 1, scores are `[ROWS, keys]`, `row_max` and `row_sum` are `[ROWS, 1]`, and `acc` is
     `[ROWS, D]`. With 0 it is all transposed: `[keys, ROWS]`, `[1, ROWS]` and `[D, ROWS]`. That is for fewer
     rows than a tensor core wants, which then can be its narrow side.
+
+    `SUMS` is 1, or the number of keys of a tile: then `row_sum` has that many for each row, which are added
+    up at the end. Where warps share the keys of a row, that is one exchange between them less in every tile.
     """
     row_shape = (ROWS, 1) if KEY_AXIS == 1 else (1, ROWS)
+    sum_shape = (ROWS, SUMS) if KEY_AXIS == 1 else (SUMS, ROWS)
     acc_shape = (ROWS, D) if KEY_AXIS == 1 else (D, ROWS)
     return (
         ct.full(row_shape, LOWEST, dtype=ct.float32),
-        ct.zeros(row_shape, dtype=ct.float32),
+        ct.zeros(sum_shape, dtype=ct.float32),
         ct.zeros(acc_shape, dtype=ct.float32),
     )
 
@@ -120,7 +124,10 @@ def exponentiate(
     p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
     # 0 with the first visible key, 1 while there is none.
     shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
-    row_sum = row_sum * shrink + ct.sum(p, KEY_AXIS, keepdims=True)
+    if ct.static_eval(row_sum.shape == row_max.shape):
+        row_sum = row_sum * shrink + ct.sum(p, KEY_AXIS, keepdims=True)
+    else:
+        row_sum = row_sum * shrink + p
     return p, new_max, row_sum, shrink
 
 
@@ -141,11 +148,15 @@ def add_scores(
     return p, row_max, row_sum, acc * shrink
 
 
-def finish_softmax(row_max: ct.Tile, row_sum: ct.Tile, acc: ct.Tile) -> tuple[ct.Tile, ct.Tile]:
+def finish_softmax(
+    row_max: ct.Tile, row_sum: ct.Tile, acc: ct.Tile, KEY_AXIS: int = 1
+) -> tuple[ct.Tile, ct.Tile]:
     """Return the output, and the base-2 logarithm of the sum of the exponentials: see "Split keys" above.
 
-    Both are float32, in the shapes of `acc` and `row_sum`; 0 and -inf for a row that saw no key.
+    Both are float32, in the shapes of `acc` and `row_max`; 0 and -inf for a row that saw no key.
     """
+    if ct.static_eval(row_sum.shape != row_max.shape):
+        row_sum = ct.sum(row_sum, KEY_AXIS, keepdims=True)
     # One division per row instead of one per element.
     inverse = ct.where(row_sum > 0.0, 1.0 / row_sum, 0.0)
     return acc * inverse, row_max + ct.log2(row_sum)

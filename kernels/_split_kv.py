@@ -42,6 +42,9 @@ from kernels._launch import next_power_of_2, replace_hints
 if TYPE_CHECKING:
     import torch
 
+    from kernels.attention_decode import AttentionDecodeConfig
+    from kernels.mla_decoding import MlaDecodingConfig
+
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
@@ -106,8 +109,6 @@ def choose_part(rows: int, tiles: int, sms: int, blocks_per_sm: int, part_cost: 
 
 MERGED_COLUMNS = 64
 """Columns of the output that a block of the merge computes: few, so that few rows keep many blocks busy."""
-MERGED_ELEMENTS = 2048
-"""Elements of parts that a block of the merge holds at a time, at most: 16 for each of its threads."""
 
 
 @ct.kernel
@@ -116,13 +117,16 @@ def merge_kernel(
     LSE: ct.Array,
     O: ct.Array,  # noqa: E741 - the name of the formula
     SPLITS: ConstInt,
+    TILE_R: ConstInt,
     TILE_S: ConstInt,
     TILE_D: ConstInt,
+    AT_ONCE: ConstBool,
     DEPENDENT: ConstBool,
 ) -> None:
-    """Merge `TILE_D` columns of one row: PARTS is `[rows, splits, D]`, LSE `[rows, splits]`, O `[rows, D]`.
+    """Merge `TILE_D` columns of `TILE_R` rows: PARTS is `[rows, splits, D]`, LSE `[rows, splits]`.
 
-    `SPLITS` is the number of splits rounded up to a power of two; `TILE_S` of them are loaded at a time.
+    O is `[rows, D]`. `SPLITS` is the number of splits rounded up to a power of two; `TILE_S` of them are
+    loaded at a time, and with `AT_ONCE` that is all of them.
     """
     row, column = ct.bid(0), ct.bid(1)
     if DEPENDENT:
@@ -130,31 +134,45 @@ def merge_kernel(
     # Every row sees key 0: within the range of `_online_softmax`, the first part's lse is finite, and so is
     # the largest.
     lse = ct.load(
-        LSE, (row, 0), (1, SPLITS), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
-    )  # [1, SPLITS]
-    top = ct.max(lse, 1, keepdims=True)  # [1, 1]
-    total = ct.sum(ct.exp2(lse - top), 1, keepdims=True)  # [1, 1]
-    acc = ct.zeros((TILE_S, TILE_D), dtype=ct.float32)
-    for i in range(ct.cdiv(PARTS.shape[1], TILE_S)):
+        LSE, (row, 0), (TILE_R, SPLITS), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
+    )  # [TILE_R, SPLITS]
+    top = ct.max(lse, 1, keepdims=True)  # [TILE_R, 1]
+    weights = ct.exp2(lse - top)
+    total = ct.sum(weights, 1, keepdims=True)  # [TILE_R, 1]
+
+    def load_parts(i: int) -> ct.Tile:
         # No TMA: its descriptors and barriers take longer than these few bytes.
-        part = ct.load(
+        return ct.load(
             PARTS,
             (row, i, column),
-            (1, TILE_S, TILE_D),
+            (TILE_R, TILE_S, TILE_D),
             padding_mode=ct.PaddingMode.ZERO,
             allow_tma=False,
-        ).reshape((TILE_S, TILE_D))
-        # Loaded once more, because no part of a tile can be taken at a variable place; it comes from the L1.
-        some_lse = ct.load(
-            LSE, (row, i), (1, TILE_S), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
-        )  # [1, TILE_S]
-        acc += part * ct.exp2(some_lse - top).reshape((TILE_S, 1))
-    o = ct.sum(acc, 0, keepdims=True) / total  # [1, TILE_D]
+        )
+
+    if AT_ONCE:
+        acc = load_parts(0) * weights.reshape((TILE_R, TILE_S, 1))
+    else:
+        acc = ct.zeros((TILE_R, TILE_S, TILE_D), dtype=ct.float32)
+        for i in range(ct.cdiv(PARTS.shape[1], TILE_S)):
+            parts = load_parts(i)
+            # Loaded once more, because no part of a tile can be taken at a variable place; it comes from the
+            # L1.
+            some_lse = ct.load(
+                LSE, (row, i), (TILE_R, TILE_S), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
+            )  # [TILE_R, TILE_S]
+            acc += parts * ct.exp2(some_lse - top).reshape((TILE_R, TILE_S, 1))
+    o = ct.sum(acc, 1) / total  # [TILE_R, TILE_D]
     ct.store(O, (row, column), o.astype(O.dtype), allow_tma=False)
 
 
 def merge_parts(
-    parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, parts_at_a_time: int, dependent: bool
+    parts: torch.Tensor,
+    lse: torch.Tensor,
+    o: torch.Tensor,
+    *,
+    config: AttentionDecodeConfig | MlaDecodingConfig,
+    dependent: bool,
 ) -> None:
     """Merge what the kernel before this launch writes.
 
@@ -162,8 +180,7 @@ def merge_parts(
         parts: `[..., splits, D]`, float32, contiguous: normalised outputs.
         lse: `[..., splits]`, float32, contiguous: base-2 logarithms of the sums of the exponentials.
         o: `[..., D]`, contiguous; written.
-        parts_at_a_time: Parts that a block loads at a time, at most: a power of two. More take fewer rounds,
-            of fewer columns.
+        config: Of which what begins with `merged` says what a block of the merge does.
         dependent: The kernel before has called `grid_dependency_control_launch_dependents`, and this one
             may start before it has ended.
     """
@@ -172,16 +189,18 @@ def merge_parts(
     splits, d = parts.shape[-2:]
     pow2 = next_power_of_2(splits)
     rows = lse.numel() // splits
-    tile_s = min(pow2, parts_at_a_time)
-    tile_d = min(d, MERGED_COLUMNS, MERGED_ELEMENTS // tile_s)
+    # No block has rows beyond the last.
+    tile_r = math.gcd(rows, config.merged_rows)
+    tile_s = min(pow2, config.merged_parts)
+    tile_d = min(d, MERGED_COLUMNS, config.merged_elements // tile_s)
     ct.launch(
         torch.cuda.current_stream(),
-        (rows, ct.cdiv(d, tile_d)),
+        (rows // tile_r, ct.cdiv(d, tile_d)),
         # Small blocks find a place beside those that still run.
         replace_hints(merge_kernel, num_worker_warps=4, occupancy=8),
         (
             *(parts.view(rows, splits, d), lse.view(rows, splits), o.view(rows, d)),
-            *(pow2, tile_s, tile_d, dependent),
+            *(pow2, tile_r, tile_s, tile_d, config.merged_at_once and tile_s == pow2, dependent),
         ),
         programmatic_dependent_launch=dependent,
     )

@@ -70,6 +70,8 @@ class AttentionDecodeConfig:
     """Keys per step."""
     keys_first: bool = True
     """Whether scores are computed as `[keys, queries]` instead of `[queries, keys]`."""
+    late_sum: bool = False
+    """Whether sums of exponentials are kept for each key of a tile, and added up at the end."""
     blocks_per_sm: int = 2
     """Blocks for every multiprocessor, into which the keys are cut if the rows are fewer."""
     occupancy: int = 2
@@ -83,7 +85,14 @@ class AttentionDecodeConfig:
     small_tma: bool = True
     """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
     merged_parts: int = 32
-    """Parts that a block of the merge loads at a time."""
+    """Parts that a block of the merge loads at a time, at most: a power of two. More take fewer rounds, of
+    fewer columns."""
+    merged_rows: int = 1
+    """Rows that a block of the merge computes, at most: a power of two."""
+    merged_elements: int = 2048
+    """Elements of a row's parts that a block of the merge holds at a time, at most."""
+    merged_at_once: bool = False
+    """Whether a merge that loads all parts at a time is compiled without its loop."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
@@ -136,6 +145,7 @@ def attention_decode_kernel(
     TILE_N: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
+    LATE_SUM: ConstBool,
     SMALL_TMA: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
@@ -164,7 +174,7 @@ def attention_decode_kernel(
     ).reshape((ROWS, D))
     q = ct.transpose(q) if KEYS_FIRST else q
     KEY_AXIS = 0 if KEYS_FIRST else 1
-    row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS)
+    row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS, TILE_N if LATE_SUM else 1)
     first = part * tiles_per_part
     for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
         k = ct.load(
@@ -192,7 +202,7 @@ def attention_decode_kernel(
             acc = ct.mma(ct.transpose(v), p.astype(V.dtype), acc)  # [D, ROWS]
         else:
             acc = ct.mma(p.astype(V.dtype), v, acc)  # [ROWS, D]
-    o, lse = finish_softmax(row_max, row_sum, acc)
+    o, lse = finish_softmax(row_max, row_sum, acc, KEY_AXIS)
     o = ct.transpose(o) if KEYS_FIRST else o
     o = o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D))
     ct.store(PARTS, (batch, kv_head, row, part, 0), o, allow_tma=SMALL_TMA)
@@ -290,11 +300,11 @@ def attention_decode(
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
             *(part, scale_log2, rows, d, config.tile_n, config.latency or 0),
-            *(config.keys_first, config.small_tma, splits > 1, dependent),
+            *(config.keys_first, config.late_sum, config.small_tma, splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, parts_at_a_time=config.merged_parts, dependent=dependent)
+        merge_parts(parts, lse, o, config=config, dependent=dependent)
     return o
 
 

@@ -39,7 +39,7 @@ Source: the tiled product of `kernels.matmul`; one launch for all groups is that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
@@ -96,6 +96,9 @@ ROUNDS, FULL = 3, 0.94
 class GroupGemmConfig(GemmConfig):
     """How the products are cut into tiles, what is copied first, and what the compiler is told."""
 
+    short_m: int | None = None
+    """Rows per tile for what remains of a group's rows after its whole tiles, if it is no more than that;
+    None takes a whole tile, and so does a group that is launched alone."""
     copy_tile: int | None = None
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
 
@@ -272,6 +275,8 @@ def group_gemm_kernel(
     Cs: tuple[ct.Array, ...],
     ends: tuple[int, ...],
     TILE_M: ConstInt,
+    SHORT_M: ConstInt,
+    FIRST_SHORT: ConstInt,
     TILE_N: ConstInt,
     TILE_K: ConstInt,
     GROUP_M: ConstInt,
@@ -282,21 +287,23 @@ def group_gemm_kernel(
 ) -> None:
     """Compute a `[TILE_M, TILE_N]` tile of any group per block, or with `PERSISTENT` every n-th of one group.
 
-    The tiles of group `g` end before number `ends[g]`. `LATENCY` 0 leaves it to the compiler.
+    The tiles of group `g` end before number `ends[g]`. From group `FIRST_SHORT` on they have `SHORT_M` rows.
+    `LATENCY` 0 leaves it to the compiler.
     """
     latency = ct.static_eval(LATENCY or None)
 
     def compute(g: int, tile: int) -> None:
         A, B, C = As[g], Bs[g], Cs[g]
-        row, col = swizzle(tile, ct.cdiv(C.shape[0], TILE_M), ct.cdiv(C.shape[1], TILE_N), GROUP_M)
+        ROWS = ct.static_eval(TILE_M if g < FIRST_SHORT else SHORT_M)
+        row, col = swizzle(tile, ct.cdiv(C.shape[0], ROWS), ct.cdiv(C.shape[1], TILE_N), GROUP_M)
 
-        def load_a(k: int) -> ct.Tile:  # [TILE_M, TILE_K]
-            return ct.load(A, (row, k), (TILE_M, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency)
+        def load_a(k: int) -> ct.Tile:  # [ROWS, TILE_K]
+            return ct.load(A, (row, k), (ROWS, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency)
 
         def load_b(k: int) -> ct.Tile:  # [TILE_K, TILE_N]
             return ct.load(B, (k, col), (TILE_K, TILE_N), padding_mode=ct.PaddingMode.ZERO, latency=latency)
 
-        acc = multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K), TILE_M, TILE_N, FAST_ACC)
+        acc = multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K), ROWS, TILE_N, FAST_ACC)
         # The store drops what sticks out past C's edges.
         ct.store(C, (row, col), acc.astype(C.dtype), allow_tma=STORE_TMA)
 
@@ -414,17 +421,40 @@ def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool
     a, b, c = zip(*groups, strict=True)
     if config.copy_tile is not None:
         a, b = _k_major(a, b, config.copy_tile)
-    ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
+    short_m = config.tile_m if config.short_m is None or config.alone else config.short_m
+    whole, short = _split_rows(zip(a, b, c, strict=True), config.tile_m, short_m)
+    # What is short comes last: it fills the gaps.
+    a, b, c = zip(*whole, *short, strict=True)
+    ends = tuple(
+        accumulate(
+            count_tiles(out.shape[0], out.shape[1], each)
+            for some, each in ((whole, config), (short, replace(config, tile_m=short_m)))
+            for _, _, out in some
+        )
+    )
     ct.launch(
         torch.cuda.current_stream(),
         (count_blocks(ends[-1], config, sms=sms),),
         with_hints(group_gemm_kernel, config),
         (
             *(a, b, c, ends),
-            *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
+            *(config.tile_m, short_m, len(whole), config.tile_n, config.tile_k, config.group_m),
+            config.latency or 0,
             *(config.store_tma and all(map(may_store_tma, c)), use_fast_acc, config.alone),
         ),
     )
+
+
+def _split_rows(groups: Iterable[Group], tile_m: int, short_m: int) -> tuple[list[Group], list[Group]]:
+    """Return `groups` without the last rows of those that need `short_m` more at most, and those rows."""
+    whole, short = [], []
+    for left, right, out in groups:
+        rows = len(out) - len(out) % tile_m if 0 < len(out) % tile_m <= short_m < tile_m else len(out)
+        if rows:
+            whole.append((left[:rows], right, out[:rows]))
+        if rows < len(out):
+            short.append((left[rows:], right, out[rows:]))
+    return whole, short
 
 
 def _k_major(

@@ -51,7 +51,7 @@ from kernels._launch import (
     on_its_gpu,
     with_hints,
 )
-from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
+from kernels._online_softmax import SMALLEST, check_scale, exponentiate, finish_softmax, start_softmax
 from kernels._split_kv import check_grid, choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -81,8 +81,12 @@ class MlaDecodingConfig:
     """Heads per block, at most, and at least 16; each block reads all of its part of the cache."""
     tile_n: int = 64
     """Keys per step."""
+    piece: int = 512
+    """Columns of KV that are loaded, and converted, at a time, at most: a power of two."""
     keys_first: bool = True
     """Whether scores are computed as `[keys, heads]` instead of `[heads, keys]`."""
+    late_sum: bool = False
+    """Whether sums of exponentials are kept for each key of a tile, and added up at the end."""
     occupancy: int = 1
     """Blocks that have room on a multiprocessor; the keys are cut into parts enough for as many."""
     part_cost: float = 0.01
@@ -98,7 +102,14 @@ class MlaDecodingConfig:
     cache_words: bool = True
     """Whether an 8-bit cache is loaded as words of two elements, if it lies so that it can be."""
     merged_parts: int = 32
-    """Parts that a block of the merge loads at a time."""
+    """Parts that a block of the merge loads at a time, at most: a power of two. More take fewer rounds, of
+    fewer columns."""
+    merged_rows: int = 1
+    """Rows that a block of the merge computes, at most: a power of two."""
+    merged_elements: int = 2048
+    """Elements of a row's parts that a block of the merge holds at a time, at most."""
+    merged_at_once: bool = False
+    """Whether a merge that loads all parts at a time is compiled without its loop."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
@@ -187,13 +198,16 @@ def load_cache(
     X: ct.Array,
     batch: int,
     j: int,
+    i: int,
     TILE_N: int,
     D: int,
     LATENCY: int | None,
     WORDS: bool,
     E5M2: bool,
 ) -> ct.Tile:
-    """Load the `j`-th `TILE_N` keys of a sequence: `[TILE_N, D]`, 16 bits; zeros beyond the last.
+    """Load the `i`-th `D` columns of the `j`-th `TILE_N` keys of a sequence: `[TILE_N, D]`, 16 bits.
+
+    Beyond the last key there are zeros.
 
     With `WORDS`, X is an 8-bit cache as int16 words of two elements each, `[B, N, D / 2]`. It is the same
     memory, and the same bytes in registers. But a row of 512 elements is more than the 256 that a box of TMA
@@ -203,43 +217,42 @@ def load_cache(
     """
     if WORDS:
         words = ct.load(
-            X, (batch, j, 0), (1, TILE_N, D // 2), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY
+            X, (batch, j, i), (1, TILE_N, D // 2), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY
         )
         CACHE = ct.static_eval(ct.float8_e5m2 if E5M2 else ct.float8_e4m3fn)
         x = ct.unpack_from_bytes(ct.pack_to_bytes(words), CACHE)
     else:
-        x = ct.load(X, (batch, j, 0), (1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY)
+        x = ct.load(X, (batch, j, i), (1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY)
     EIGHT_BIT = ct.static_eval(x.dtype.bitwidth == 8)  # noqa: PLR2004
     return x.reshape((TILE_N, D)).astype(ct.float16 if EIGHT_BIT else x.dtype)
 
 
-def float16_queries(q: ct.Tile, qpe: ct.Tile) -> tuple[ct.Tile, ct.Tile, ct.Tile]:
-    """Make the rows of `q` and `qpe` float16, and return by what their scores are to be multiplied then.
+def float16_queries(qs: tuple[ct.Tile, ...]) -> tuple[tuple[ct.Tile, ...], ct.Tile]:
+    """Make the rows of `qs`, which lie side by side, float16, and return what their scores are to be
+    multiplied by then.
 
     A row is multiplied by the power of two that takes its largest magnitude to [2^14, 2^15). That is exact,
     and so is the conversion of bfloat16's 8 significant bits, but for elements that become denormal: they are
     rounded to multiples of 2^-24, so they are off by less than 2^-38 of the row's largest. (A row without
     any element of at least 2^-112 is multiplied by 2^126.)
 
-    Returns the two, and the inverse factors, float32 `[rows, 1]`.
+    Returns them, and the inverse factors, float32 `[rows, 1]`.
     """
-    largest = ct.maximum(
-        ct.max(ct.abs(q.astype(ct.float32)), 1, keepdims=True),
-        ct.max(ct.abs(qpe.astype(ct.float32)), 1, keepdims=True),
-    )  # [rows, 1]
+    largest = ct.zeros((qs[0].shape[0], 1), dtype=ct.float32)
+    for i in ct.static_iter(range(len(qs))):
+        largest = ct.maximum(largest, ct.max(ct.abs(qs[i].astype(ct.float32)), 1, keepdims=True))
     # The exponent field alone. Infinite ones have the largest, and stay infinite below; NaN stays NaN.
     exponent = ct.maximum(ct.bitcast(largest, ct.int32) >> 23, 15)
     factor = ct.bitcast((127 + 14 + 127 - exponent) << 23, ct.float32)
     inverse = ct.bitcast((exponent - 14) << 23, ct.float32)
-    return (
-        (q.astype(ct.float32) * factor).astype(ct.float16),
-        (qpe.astype(ct.float32) * factor).astype(ct.float16),
-        inverse,
-    )
+    scaled: tuple[ct.Tile, ...] = ()
+    for i in ct.static_iter(range(len(qs))):
+        scaled += ((qs[i].astype(ct.float32) * factor).astype(ct.float16),)
+    return scaled, inverse
 
 
 @ct.kernel
-def mla_decoding_kernel(
+def mla_decoding_kernel(  # noqa: PLR0912, PLR0915 - loops over pieces, unrolled, for every step
     Q: ct.Array,
     QPE: ct.Array,
     KV: ct.Array,
@@ -252,8 +265,10 @@ def mla_decoding_kernel(
     R: ConstInt,
     TILE_H: ConstInt,
     TILE_N: ConstInt,
+    PIECE: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
+    LATE_SUM: ConstBool,
     SMALL_TMA: ConstBool,
     WORDS: ConstBool,
     E5M2: ConstBool,
@@ -279,52 +294,69 @@ def mla_decoding_kernel(
     # are fetched element by element: with 16 heads 25000 instructions, and spills (tileiras 13.4, sm_90).
     QUERY_TMA = ct.static_eval(SMALL_TMA and not SCALED)
     # Heads beyond the last are zeros; the stores drop them.
-    q = ct.load(
-        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
-    ).reshape((TILE_H, D))
+    PIECES = D // PIECE
+    qs: tuple[ct.Tile, ...] = ()  # the pieces of Q, and QPE
+    for i in ct.static_iter(range(PIECES)):
+        q = ct.load(
+            Q, (batch, tile, i), (1, TILE_H, PIECE), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
+        )
+        qs += (q.reshape((TILE_H, PIECE)),)
     qpe = ct.load(
         QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
-    ).reshape((TILE_H, R))
+    )
+    qs += (qpe.reshape((TILE_H, R)),)
     HEADROOM = ct.static_eval(P_HEADROOM if SCALED or EIGHT_BIT_QUERIES else 0.0)
     factor = scale_log2
     if SCALED:
-        q, qpe, inverse = float16_queries(q, qpe)
+        qs, inverse = float16_queries(qs)
         # Not 0, which times the score -inf of a hidden key would be NaN.
         factor = ct.maximum(inverse * scale_log2, SMALLEST)
-    elif EIGHT_BIT_QUERIES:
-        q, qpe = q.astype(ct.float16), qpe.astype(ct.float16)
-    if KEYS_FIRST:
-        q = ct.transpose(q)
-        qpe = ct.transpose(qpe)
-        if SCALED:
-            factor = ct.transpose(factor)
+    if KEYS_FIRST and SCALED:
+        factor = ct.transpose(factor)
+    operands: tuple[ct.Tile, ...] = ()
+    for i in ct.static_iter(range(PIECES + 1)):
+        q = qs[i].astype(ct.float16) if EIGHT_BIT_QUERIES else qs[i]
+        operands += (ct.transpose(q) if KEYS_FIRST else q,)
     KEY_AXIS = 0 if KEYS_FIRST else 1
-    row_max, row_sum, acc = start_softmax(TILE_H, D, KEY_AXIS)
+    row_max, row_sum, acc = start_softmax(TILE_H, PIECE, KEY_AXIS, TILE_N if LATE_SUM else 1)
+    accs: tuple[ct.Tile, ...] = ()
+    for _ in ct.static_iter(range(PIECES)):
+        accs += (acc,)
     first = part * tiles_per_part
     for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
         # Zeros beyond the last key: as values they are multiplied by 0, and whatever lies there may be NaN.
-        kv = load_cache(KV, batch, j, TILE_N, D, latency, WORDS, E5M2)
-        kpe = load_cache(KPE, batch, j, TILE_N, R, latency, WORDS, E5M2)
+        kvs: tuple[ct.Tile, ...] = ()  # the pieces of KV, and KPE
+        for i in ct.static_iter(range(PIECES)):
+            kvs += (load_cache(KV, batch, j, i, TILE_N, PIECE, latency, WORDS, E5M2),)
+        kvs += (load_cache(KPE, batch, j, 0, TILE_N, R, latency, WORDS, E5M2),)
         # Masked in every tile: that is few instructions beside the rest, and a loop of its own for the last
         # tile would start to load only when the one before has ended.
         key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
         if KEYS_FIRST:
-            s = ct.mma(kv, q, ct.zeros((TILE_N, TILE_H), dtype=ct.float32))
-            s = ct.mma(kpe, qpe, s)  # [TILE_N, TILE_H]
+            s = ct.zeros((TILE_N, TILE_H), dtype=ct.float32)
+            for i in ct.static_iter(range(PIECES + 1)):
+                s = ct.mma(kvs[i], operands[i], s)
             s = ct.where(key[:, None] < keys, s, -math.inf)
         else:
-            s = ct.mma(q, ct.transpose(kv), ct.zeros((TILE_H, TILE_N), dtype=ct.float32))
-            s = ct.mma(qpe, ct.transpose(kpe), s)  # [TILE_H, TILE_N]
+            s = ct.zeros((TILE_H, TILE_N), dtype=ct.float32)
+            for i in ct.static_iter(range(PIECES + 1)):
+                s = ct.mma(operands[i], ct.transpose(kvs[i]), s)
             s = ct.where(key[None, :] < keys, s, -math.inf)
-        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, factor, KEY_AXIS, HEADROOM)
-        if KEYS_FIRST:
-            acc = ct.mma(ct.transpose(kv), p.astype(q.dtype), acc)  # [D, TILE_H]
-        else:
-            acc = ct.mma(p.astype(q.dtype), kv, acc)  # [TILE_H, D]
-    o, lse = finish_softmax(row_max, row_sum, acc)
-    o = ct.transpose(o) if KEYS_FIRST else o
-    o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D))
-    ct.store(PARTS, (batch, tile, part, 0), o, allow_tma=SMALL_TMA)
+        p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, factor, KEY_AXIS, HEADROOM)
+        p = p.astype(operands[0].dtype)
+        added: tuple[ct.Tile, ...] = ()
+        for i in ct.static_iter(range(PIECES)):
+            acc = accs[i] * shrink
+            if KEYS_FIRST:
+                added += (ct.mma(ct.transpose(kvs[i]), p, acc),)  # [PIECE, TILE_H]
+            else:
+                added += (ct.mma(p, kvs[i], acc),)  # [TILE_H, PIECE]
+        accs = added
+    for i in ct.static_iter(range(PIECES)):
+        o, lse = finish_softmax(row_max, row_sum, accs[i], KEY_AXIS)
+        o = ct.transpose(o) if KEYS_FIRST else o
+        o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, PIECE))
+        ct.store(PARTS, (batch, tile, part, i), o, allow_tma=SMALL_TMA)
     if SPLIT:
         ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)), allow_tma=SMALL_TMA)
 
@@ -442,13 +474,14 @@ def mla_decoding(
         (
             *(q, qpe, kv.view(torch.int16) if words else kv, kpe.view(torch.int16) if words else kpe),
             *(parts.view(b, h, splits, d), lse),
-            *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
-            *(config.keys_first, config.small_tma, words, kv.dtype == torch.float8_e5m2),
+            *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, min(d, config.piece)),
+            config.latency or 0,
+            *(config.keys_first, config.late_sum, config.small_tma, words, kv.dtype == torch.float8_e5m2),
             *(splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, parts_at_a_time=config.merged_parts, dependent=dependent)
+        merge_parts(parts, lse, o, config=config, dependent=dependent)
     return o
 
 

@@ -63,6 +63,10 @@ class SwigluConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
+    specialize: bool = False
+    """Whether the kernel is compiled for the number of tiles in a row, and for whether any sticks out."""
+    tma: bool = False
+    """Whether tiles may go by TMA."""
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 32 bytes a thread are two 16-byte loads of each
@@ -105,23 +109,41 @@ def multiply_gated(
     TILE_M: ConstInt,
     TILE_N: ConstInt,
     INSIDE: ConstBool,
+    TMA: ConstBool,
 ) -> None:
     """Compute the tile of Y at `index`; `INSIDE` says that none of it is outside the arrays."""
-    a = load_tile(A, index, (TILE_M, TILE_N), INSIDE=INSIDE).astype(ct.float32)  # [TILE_M, TILE_N]
-    b = load_tile(B, index, (TILE_M, TILE_N), INSIDE=INSIDE).astype(ct.float32)
-    ct.store(Y, index, (silu(a) * b).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
+    # [TILE_M, TILE_N]
+    a = load_tile(A, index, (TILE_M, TILE_N), INSIDE=INSIDE, ALLOW_TMA=TMA).astype(ct.float32)
+    b = load_tile(B, index, (TILE_M, TILE_N), INSIDE=INSIDE, ALLOW_TMA=TMA).astype(ct.float32)
+    ct.store(Y, index, (silu(a) * b).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=TMA)
 
 
 @ct.kernel
-def swiglu_kernel(A: ct.Array, B: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_N: ConstInt) -> None:
-    """Compute one tile of Y; blocks count tiles row by row."""
+def swiglu_kernel(
+    A: ct.Array,
+    B: ct.Array,
+    Y: ct.Array,
+    TILE_M: ConstInt,
+    TILE_N: ConstInt,
+    TILES_N: ConstInt,
+    EVEN: ConstBool,
+    TMA: ConstBool,
+) -> None:
+    """Compute one tile of Y; blocks count tiles row by row.
+
+    `TILES_N` is the number of tiles in a row, or 0: the kernel computes it. `EVEN` says that no tile sticks
+    out.
+    """
     m, n = Y.shape
-    tiles_n = ct.cdiv(n, TILE_N)
+    tiles_n = TILES_N or ct.cdiv(n, TILE_N)
     i, j = ct.bid(0) // tiles_n, ct.bid(0) % tiles_n
-    if is_full(i, m, TILE_M) and is_full(j, n, TILE_N):
-        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True)
+    if TMA or EVEN:
+        # TMA checks by itself.
+        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, not TMA, TMA)
+    elif is_full(i, m, TILE_M) and is_full(j, n, TILE_N):
+        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True, TMA)
     else:
-        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, False)
+        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, False, TMA)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -147,11 +169,16 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
         a, b, y = (matrix.view(1, -1) for matrix in (a, b, y))
     m, n = y.shape
     tile_m, tile_n = choose_tile(m, n, config.tile_bytes // y.element_size())
+    tiles_n = ct.cdiv(n, tile_n)
+    even = m % tile_m == 0 and n % tile_n == 0
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(m, tile_m) * ct.cdiv(n, tile_n),),
+        (ct.cdiv(m, tile_m) * tiles_n,),
         with_hints(swiglu_kernel, config),
-        (a, b, y, tile_m, tile_n),
+        (
+            *(a, b, y, tile_m, tile_n),
+            *(tiles_n if config.specialize else 0, config.specialize and even, config.tma),
+        ),
     )
 
 

@@ -37,7 +37,11 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
+# Rows from which blocks of the merge are many, and little work each.
+MANY_ROWS = 512
+
+
+def configs(arch: str, *, b: int, h: int, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
     """Yield the configurations worth trying for a case on `arch`.
 
     More blocks and longer latencies are more bytes under way; fewer and longer parts are less to merge. What
@@ -45,22 +49,36 @@ def configs(arch: str, *, d: int, **_: Any) -> Iterator[AttentionDecodeConfig]:
     cache is short, and 100 does not cut: one launch instead of two.
     """
     dependent = MODULE.choose_config(arch, keys_per_sm=0).dependent_merge
-    common: dict[str, Any] = {"dependent_merge": dependent}
-    tiles = (32, 64) if d > 128 else (64, 128)
-    places = ((1, 1), (1, 2), (2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (4, 4))
+    merged_rows = (4, 16, 1) if b * h >= MANY_ROWS else (1,)
+    common: dict[str, Any] = {
+        "dependent_merge": dependent,
+        "merged_at_once": True,
+        "merged_rows": merged_rows[0],
+    }
+    tiles = (32, 64, 128) if d > 128 else (64, 128, 256)
+    places = ((1, 1), (1, 2), (2, 2), (2, 3), (2, 4), (3, 3), (4, 4))
     for tile_n, (blocks_per_sm, occupancy) in product(tiles, places):
+        if tile_n * d > 128 * 128 and occupancy > 3:
+            continue
         config = AttentionDecodeConfig(
             tile_n=tile_n, blocks_per_sm=blocks_per_sm, occupancy=occupancy, **common
         )
         yield config
+        yield replace(config, late_sum=True)
         yield replace(config, part_cost=0.1)
-        if blocks_per_sm < 4 and occupancy < 4:
+        if occupancy == 1:
+            # The others have no room to load further ahead.
             yield replace(config, latency=8)
+            yield replace(config, latency=None)
+        for rows in merged_rows[1:]:
+            if blocks_per_sm > 1:
+                yield replace(config, merged_rows=rows)
     for config in (
         AttentionDecodeConfig(tile_n=tiles[0], occupancy=4, **common),
         AttentionDecodeConfig(tile_n=tiles[1], occupancy=3, **common),
     ):
         # What are they worth?
+        yield replace(config, merged_at_once=False, merged_rows=1)
         yield replace(config, small_tma=False)
         yield replace(config, merged_parts=128)
         yield replace(config, small_tma=False, merged_parts=128)

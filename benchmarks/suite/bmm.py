@@ -47,6 +47,16 @@ _SMALL = (
     (256, 128, 1, 8, 4),
     (256, 256, 1, 8, 4),
 )
+# Two multiprocessors to a block, which share what they load, of tiles as small as above.
+_SHARED = (
+    (64, 64, 2, None, 2),
+    (64, 128, 1, None, 2),
+    (64, 128, 2, None, 2),
+    (128, 64, 2, None, 2),
+    (128, 128, 2, None, 2),
+    (64, 256, 2, None, 2),
+    (64, 256, 1, 8, 2),
+)
 # Little arithmetic for each byte. Blocks of 8 warps take 168 registers a thread (tileiras 13.4.92): no two of
 # them share a multiprocessor.
 _SHORT = (
@@ -99,6 +109,18 @@ def _hopper(batch: int, m: int, n: int, k: int) -> Iterator[GemmConfig]:
         yield replace(config, blocks_per_sm=occupancy, latency=8)
         if small:
             yield replace(config, tile_k=128)
+    for tile_m, tile_n, occupancy, warps, ctas in _SHARED if small else ():
+        for latency, group_m in product((None, 4), (4, 16)):
+            yield GemmConfig(
+                tile_m=tile_m,
+                tile_n=tile_n,
+                tile_k=64,
+                group_m=group_m,
+                latency=latency,
+                occupancy=occupancy,
+                num_worker_warps=warps,
+                num_ctas=ctas,
+            )
     if k <= 256:
         for (tile_m, tile_n, occupancy, warps, _), tile_k in product(_SHORT, (64, 128)):
             config = GemmConfig(
@@ -116,7 +138,7 @@ def _hopper(batch: int, m: int, n: int, k: int) -> Iterator[GemmConfig]:
     best = MODULE.choose_config("sm_90", batch=batch, m=m, n=n, k=k, sms=132)
     for latency in (None, 2, 3, 6):
         yield replace(best, latency=latency)
-    for group_m in (4, 8, 16):
+    for group_m in (1, 2, 4, 8, 16):
         yield replace(best, group_m=group_m)
     yield replace(best, store_tma=False)
 

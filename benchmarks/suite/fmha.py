@@ -66,7 +66,16 @@ def hopper_configs(d: int, *, itemsize: int, causal: bool) -> Iterator[FmhaConfi
     if d > 128:
         wide = [replace(two_groups, tile_m=64, tile_n=64), replace(two_groups, tile_m=64)]
         sixteen = [replace(two_groups, tile_n=64), FmhaConfig(tile_m=64, tile_n=64, num_worker_warps=4)]
-        shapes = wide if itemsize == 1 else sixteen + wide
+        shapes = wide if itemsize == 1 else sixteen + wide + [two_groups, replace(two_groups, tile_n=32)]
+    elif d <= 64 and itemsize > 1:
+        # Half the accumulator, and twice as many exponentials for each product.
+        shapes += [
+            replace(two_blocks, tile_n=64, occupancy=3),
+            replace(two_blocks, tile_m=128, tile_n=64),
+            replace(two_blocks, tile_m=128, occupancy=1),
+            replace(two_groups, tile_n=64, occupancy=2),
+            replace(two_groups, tile_n=256),
+        ]
     for shape, overlap in product(shapes, (False, True)):
         config = replace(shape, overlap=overlap, transpose_v=itemsize == 1)
         if not causal:
@@ -74,7 +83,7 @@ def hopper_configs(d: int, *, itemsize: int, causal: bool) -> Iterator[FmhaConfi
             yield replace(config, persistent=True)
             continue
         # The K and V of the heads in flight should stay in the L2: 8 MiB a head for 16384 keys in 16 bits.
-        for heads_together in (2, 4, 8, 16, 32) if shape == two_blocks else (4, 16):
+        for heads_together in (2, 4, 8, 16, 32, 64) if shape in (two_blocks, shapes[0]) else (4, 16):
             yield replace(config, heads_together=heads_together)
     if itemsize == 1 and d <= 128:
         # Many stages, where the compiler's own choice is few.

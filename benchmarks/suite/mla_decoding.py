@@ -44,10 +44,34 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
-# and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
-FEW_HEADS = ((32, 4, 1), (32, 4, 2), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
-FEW_HEADS_8BIT = ((64, 8, 1), (64, 8, 2), (64, 4, 1), (64, 4, 2), (128, 8, 1), (32, 4, 2))
+# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy, piece) for few
+# heads, and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
+FEW_HEADS = (
+    *((32, 4, 2, 512), (64, 4, 2, 512), (64, 8, 1, 512), (64, 8, 2, 512), (128, 4, 1, 512), (128, 8, 1, 512)),
+    *((64, 4, 2, 256), (64, 4, 2, 128), (64, 8, 1, 256), (64, 8, 1, 128)),
+)
+# Of 128 dimensions, a block takes less room.
+FEW_HEADS_NARROW = (
+    *((64, 4, 2, 512), (64, 8, 2, 512), (128, 4, 1, 512), (128, 8, 1, 512)),
+    *((64, 4, 3, 512), (128, 4, 2, 512), (128, 8, 2, 512), (256, 8, 1, 512)),
+)
+# In pieces, fewer registers hold what is converted, and two blocks have room on a multiprocessor.
+FEW_HEADS_8BIT = (
+    *((64, 8, 1, 512), (64, 8, 2, 512), (64, 8, 2, 256), (64, 8, 2, 128)),
+    *((64, 4, 2, 512), (64, 4, 2, 256), (64, 4, 2, 128), (64, 4, 2, 64)),
+    *((64, 4, 1, 512), (64, 4, 1, 128), (64, 4, 1, 64)),
+    *((128, 8, 1, 512), (128, 8, 1, 256), (128, 8, 1, 128), (128, 8, 1, 64)),
+    *((32, 4, 2, 512), (32, 4, 2, 256), (32, 4, 2, 128)),
+)
+# What a block of the merge does: for few rows of many parts, and for many rows of few.
+MERGES = (
+    {"merged_parts": 128},
+    {"merged_parts": 64, "merged_elements": 4096},
+    {"merged_parts": 128, "merged_elements": 4096},
+    {"merged_parts": 128, "merged_elements": 8192},
+)
+MANY_ROWS = 512
+MANY_ROWS_MERGES = ({"merged_rows": 4}, {"merged_rows": 16}, {"merged_at_once": False})
 MANY_HEADS: tuple[tuple[int, int, bool, int | None, int], ...] = (
     (64, 64, False, None, 8),
     (64, 32, False, None, 8),
@@ -70,7 +94,7 @@ MANY_HEADS_8BIT: tuple[tuple[int, int, bool, int | None, int], ...] = (
 )
 
 
-def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDecodingConfig]:
+def configs(arch: str, *, b: int, h: int, d: int, cache_dtype: str, **_: Any) -> Iterator[MlaDecodingConfig]:
     """Yield the configurations worth trying for a case on `arch`.
 
     What a part costs, in tiles: 0.01 cuts nearly as finely as there is place, more leaves some of it empty
@@ -80,23 +104,33 @@ def configs(arch: str, *, h: int, cache_dtype: str, **_: Any) -> Iterator[MlaDec
     best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2, keys_per_sm=0)
     common: dict[str, Any] = {"dependent_merge": best.dependent_merge}
     if h < MODULE.MANY_HEADS:
-        shapes = FEW_HEADS_8BIT if eight_bit else FEW_HEADS
-        for (tile_n, warps, occupancy), (part_cost, latency) in product(
-            shapes, ((0.01, 4), (0.03, 8), (100.0, 8), (0.01, 8))
-        ):
+        many_rows = b * h >= MANY_ROWS
+        common |= {"merged_at_once": True, "merged_rows": 8 if many_rows else 1}
+        shapes = FEW_HEADS_8BIT if eight_bit else FEW_HEADS if d > 128 else FEW_HEADS_NARROW
+        for tile_n, warps, occupancy, piece in shapes:
             config = MlaDecodingConfig(
                 tile_n=tile_n,
                 num_worker_warps=warps,
                 occupancy=occupancy,
-                part_cost=part_cost,
-                latency=latency,
+                piece=piece,
+                latency=4 if eight_bit else 8,
                 **common,
             )
             yield config
-            if (part_cost, latency) == (0.01, 4 if eight_bit else 8):
+            yield replace(config, late_sum=True)
+            yield replace(config, part_cost=0.03)
+            if not eight_bit:
+                yield replace(config, latency=4)
                 yield replace(config, small_tma=False)
-                yield replace(config, merged_parts=128)
-                yield replace(config, small_tma=False, merged_parts=128)
+            if not many_rows:
+                yield replace(config, part_cost=0.003)
+                yield replace(config, part_cost=100.0)
+                for merge in MERGES:
+                    yield replace(config, **merge)
+                    if d <= 128:
+                        yield replace(config, late_sum=True, part_cost=0.003, **merge)
+        for merge in MANY_ROWS_MERGES if many_rows else ():
+            yield replace(best, **{"merged_at_once": True, **merge})
     else:
         for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, ahead) in product(
             MANY_HEADS_8BIT if eight_bit else MANY_HEADS,

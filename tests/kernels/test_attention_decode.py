@@ -116,6 +116,8 @@ def test_reference_is_torchs_attention(scale):
         (AttentionDecodeConfig(tile_n=32, part_cost=0.5), 3),
         (AttentionDecodeConfig(tile_n=32, part_cost=0.5, dependent_merge=False), 3),
         (AttentionDecodeConfig(tile_n=32, keys_first=False), 5),
+        (AttentionDecodeConfig(tile_n=32, late_sum=True, merged_rows=4, merged_at_once=True), 5),
+        (AttentionDecodeConfig(tile_n=32, late_sum=True, keys_first=False), 5),
         (AttentionDecodeConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
         (AttentionDecodeConfig(tile_n=128, keys_first=False, latency=None, num_worker_warps=None), 2),
     ],

@@ -144,6 +144,8 @@ def test_reference_is_torchs_attention_with_one_head_of_keys():
         (MlaDecodingConfig(tile_n=32, part_cost=0.9), 3),
         (MlaDecodingConfig(tile_n=32, part_cost=0.9, dependent_merge=False), 3),
         (MlaDecodingConfig(tile_n=32, keys_first=False), 5),
+        (MlaDecodingConfig(tile_n=32, piece=32, late_sum=True), 5),
+        (MlaDecodingConfig(tile_n=32, piece=64, late_sum=True, keys_first=False, merged_at_once=True), 5),
         (MlaDecodingConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
         (MlaDecodingConfig(tile_h=32, tile_n=64, latency=None, num_worker_warps=None), 3),
     ],

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from kernels._split_kv import MAX_WAVES, choose_part, merge_parts
+from kernels.attention_decode import AttentionDecodeConfig
 from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
@@ -64,13 +65,18 @@ def test_parts_that_cost_more_are_fewer():
     ("splits", "at_a_time"), [(1, 32), (2, 32), (5, 32), (32, 32), (33, 32), (96, 32), (96, 128), (300, 128)]
 )
 @pytest.mark.parametrize(("d", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
-def test_merge_weighs_parts_by_their_sums(splits, at_a_time, d, dtype):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"merged_at_once": True}, {"merged_rows": 4, "merged_at_once": True, "merged_elements": 8192}],
+)
+def test_merge_weighs_parts_by_their_sums(splits, at_a_time, d, dtype, options):
+    config = AttentionDecodeConfig(merged_parts=at_a_time, **options)
     torch.manual_seed(0)
     parts = torch.randn(2, 3, splits, d)
     lse = torch.randn(2, 3, splits) * 5
     o = torch.empty(2, 3, d, dtype=dtype)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, parts_at_a_time=at_a_time, dependent=True)
+        merge_parts(parts, lse, o, config=config, dependent=True)
     expected = (torch.softmax(lse.double() * math.log(2), -1)[..., None] * parts.double()).sum(2)
     torch.testing.assert_close(o.double(), expected, atol=1e-2, rtol=2**-7)
 
@@ -79,6 +85,6 @@ def test_merge_leaves_out_parts_that_saw_no_key():
     parts, lse = torch.randn(1, 4, 64), torch.tensor([[0.5, -math.inf, 2.0, -math.inf]])
     o = torch.empty(1, 64)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, parts_at_a_time=32, dependent=False)
+        merge_parts(parts, lse, o, config=AttentionDecodeConfig(), dependent=False)
     weights = torch.softmax(lse * math.log(2), -1)
     torch.testing.assert_close(o, weights @ parts[0])

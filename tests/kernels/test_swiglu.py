@@ -89,12 +89,20 @@ def test_the_last_of_2_31_elements_are_checked():
         a, b, y = (
             torch.full((1, 1), value, device="cuda").half().expand(1, size) for value in (20.0, 3.0, 0.0)
         )
-        arguments = (a, b, y, 1, tile)
+        arguments = (a, b, y, 1, tile, 0, False, False)
         ct.launch(torch.cuda.current_stream(), (last + 1,), swiglu.swiglu_kernel, arguments)
         assert y[0, 0] == 60.0
 
 
-@pytest.mark.parametrize("config", [swiglu.SwigluConfig(tile_bytes=256), None])
+@pytest.mark.parametrize(
+    "config",
+    [
+        swiglu.SwigluConfig(tile_bytes=256),
+        swiglu.SwigluConfig(tile_bytes=256, specialize=True),
+        swiglu.SwigluConfig(tile_bytes=256, specialize=True, tma=True),
+        None,
+    ],
+)
 def test_blocks_compute_every_tile(config):
     torch.manual_seed(0)
     with interpreting("sm_90"):
