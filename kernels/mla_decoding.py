@@ -228,8 +228,7 @@ def load_cache(
 
 
 def float16_queries(qs: tuple[ct.Tile, ...]) -> tuple[tuple[ct.Tile, ...], ct.Tile]:
-    """Make the rows of `qs`, which lie side by side, float16, and return what their scores are to be
-    multiplied by then.
+    """Make the rows of `qs`, which lie side by side, float16, and say what that divides their scores by.
 
     A row is multiplied by the power of two that takes its largest magnitude to [2^14, 2^15). That is exact,
     and so is the conversion of bfloat16's 8 significant bits, but for elements that become denormal: they are

@@ -135,7 +135,7 @@ def swiglu_kernel(
     out.
     """
     m, n = Y.shape
-    tiles_n = TILES_N or ct.cdiv(n, TILE_N)
+    tiles_n = ct.cdiv(n, TILE_N) if TILES_N == 0 else TILES_N
     i, j = ct.bid(0) // tiles_n, ct.bid(0) % tiles_n
     if TMA or EVEN:
         # TMA checks by itself.
