@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.mutants.mutant import Mutant
 
-_LSE_OF_PARTS = "acc += part * ct.exp2(some_lse - top).reshape((TILE_S, 1))"
+_LSE_OF_PARTS = "acc += parts * ct.exp2(some_lse - top).reshape((TILE_R, TILE_S, 1))"
 _PARTS = "for i in range(ct.cdiv(PARTS.shape[1], TILE_S)):"
 
 FMHA = (
@@ -321,7 +321,7 @@ ATTENTION_DECODE = (
         file="_split_kv.py",
         imitates="each part is merged twice",
         old=_PARTS,
-        new="for twice in range(2 * ct.cdiv(PARTS.shape[1], TILE_S)):\n        i = twice // 2",
+        new="for twice in range(2 * ct.cdiv(PARTS.shape[1], TILE_S)):\n            i = twice // 2",
     ),
     Mutant(
         name="split_kv-last-part-missing",
@@ -331,8 +331,8 @@ ATTENTION_DECODE = (
         old=_LSE_OF_PARTS,
         new=(
             "number = i * TILE_S + ct.arange(TILE_S, dtype=ct.int32)[None, :]\n"
-            "        weight = ct.where(number < PARTS.shape[1] - 1, ct.exp2(some_lse - top), 0.0)\n"
-            "        acc += part * weight.reshape((TILE_S, 1))"
+            "            weight = ct.where(number < PARTS.shape[1] - 1, ct.exp2(some_lse - top), 0.0)\n"
+            "            acc += parts * weight.reshape((TILE_R, TILE_S, 1))"
         ),
         witness="bf16-1x12_1x1000x64",
     ),
@@ -342,15 +342,15 @@ ATTENTION_DECODE = (
         file="_split_kv.py",
         imitates="exp for exp2 in the weights of the merge",
         old=_LSE_OF_PARTS,
-        new="acc += part * ct.exp(some_lse - top).reshape((TILE_S, 1))",
+        new="acc += parts * ct.exp(some_lse - top).reshape((TILE_R, TILE_S, 1))",
     ),
     Mutant(
         name="split_kv-padded-with-zero",
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="parts that do not exist count, where their number is no power of two",
-        old="LSE, (row, 0), (1, SPLITS), padding_mode=ct.PaddingMode.NEG_INF",
-        new="LSE, (row, 0), (1, SPLITS), padding_mode=ct.PaddingMode.ZERO",
+        old="LSE, (row, 0), (TILE_R, SPLITS), padding_mode=ct.PaddingMode.NEG_INF",
+        new="LSE, (row, 0), (TILE_R, SPLITS), padding_mode=ct.PaddingMode.ZERO",
     ),
     Mutant(
         name="split_kv-unweighted",
@@ -358,7 +358,10 @@ ATTENTION_DECODE = (
         file="_split_kv.py",
         imitates="the plain mean of the parts",
         old=_LSE_OF_PARTS,
-        new="acc += part * (0.0 * ct.exp2(some_lse - top) + total / PARTS.shape[1]).reshape((TILE_S, 1))",
+        new=(
+            "acc += parts * (0.0 * ct.exp2(some_lse - top) + total / PARTS.shape[1])"
+            ".reshape((TILE_R, TILE_S, 1))"
+        ),
     ),
     Mutant(
         name="split_kv-merge-does-not-wait",
@@ -385,8 +388,8 @@ MLA_DECODING = (
         name="mla_decoding-no-rope-part",
         kernel="mla_decoding",
         imitates="the part of the scores that knows positions is left out",
-        old="s = ct.mma(kpe, qpe, s)",
-        new="s = s + 0.0",
+        old="range(PIECES + 1)):\n                s = ct.mma(kvs[i]",
+        new="range(PIECES)):\n                s = ct.mma(kvs[i]",
         witness="fp16-2x8x300x128",
     ),
     Mutant(
@@ -426,8 +429,8 @@ MLA_DECODING = (
         old=_LSE_OF_PARTS,
         new=(
             "number = i * TILE_S + ct.arange(TILE_S, dtype=ct.int32)[None, :]\n"
-            "        weight = ct.where(number > 0, ct.exp2(some_lse - top), 0.0)\n"
-            "        acc += part * weight.reshape((TILE_S, 1))"
+            "            weight = ct.where(number > 0, ct.exp2(some_lse - top), 0.0)\n"
+            "            acc += parts * weight.reshape((TILE_R, TILE_S, 1))"
         ),
     ),
     Mutant(

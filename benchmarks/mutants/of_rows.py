@@ -273,7 +273,7 @@ SWIGLU = (
         name="swiglu-last-tiles-missing",
         kernel="swiglu",
         imitates="the last, partial tile of a row is not computed",
-        old="(ct.cdiv(m, tile_m) * ct.cdiv(n, tile_n),),",
+        old="(ct.cdiv(m, tile_m) * tiles_n,),",
         new="(max(1, ct.cdiv(m, tile_m) * (n // tile_n)),),",
     ),
     Mutant(
