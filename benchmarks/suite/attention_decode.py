@@ -68,13 +68,14 @@ def configs(arch: str, *, b: int, h: int, d: int, **_: Any) -> Iterator[Attentio
         )
         yield config
         yield replace(config, late_sum=True)
-        yield replace(config, part_cost=0.1)
+        if b * h < MANY_ROWS:
+            yield replace(config, part_cost=0.1)
         if occupancy == 1:
             # The others have no room to load further ahead.
             yield replace(config, latency=8)
             yield replace(config, latency=None)
         for rows in merged_rows[1:]:
-            if blocks_per_sm > 1:
+            if blocks_per_sm > 1 and tile_n == tiles[1]:
                 yield replace(config, merged_rows=rows)
     for config in (
         AttentionDecodeConfig(tile_n=tiles[0], occupancy=4, **common),

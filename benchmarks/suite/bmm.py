@@ -110,7 +110,7 @@ def _hopper(batch: int, m: int, n: int, k: int) -> Iterator[GemmConfig]:
         if small:
             yield replace(config, tile_k=128)
     for tile_m, tile_n, occupancy, warps, ctas in _SHARED if small else ():
-        for latency, group_m in product((None, 4), (4, 16)):
+        for latency, group_m in ((None, 4), (4, 4), (4, 16)):
             yield GemmConfig(
                 tile_m=tile_m,
                 tile_n=tile_n,

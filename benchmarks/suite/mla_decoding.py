@@ -65,7 +65,6 @@ FEW_HEADS_8BIT = (
 )
 # What a block of the merge does: for few rows of many parts, and for many rows of few.
 MERGES = (
-    {"merged_parts": 128},
     {"merged_parts": 64, "merged_elements": 4096},
     {"merged_parts": 128, "merged_elements": 4096},
     {"merged_parts": 128, "merged_elements": 8192},
@@ -119,9 +118,8 @@ def configs(arch: str, *, b: int, h: int, d: int, cache_dtype: str, **_: Any) ->
             yield config
             yield replace(config, late_sum=True)
             yield replace(config, part_cost=0.03)
-            if not eight_bit:
+            if not eight_bit and d > 128:
                 yield replace(config, latency=4)
-                yield replace(config, small_tma=False)
             if not many_rows:
                 yield replace(config, part_cost=0.003)
                 yield replace(config, part_cost=100.0)
@@ -148,6 +146,7 @@ def configs(arch: str, *, b: int, h: int, d: int, cache_dtype: str, **_: Any) ->
                     latency=ahead,
                     **common,
                 )
+    yield replace(best, small_tma=False)
     if eight_bit:
         yield replace(best, cache_words=False)
     if best.dependent_merge:
