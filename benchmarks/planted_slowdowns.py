@@ -1,13 +1,14 @@
 """What the speed gate says of slowdowns that are planted in the code of `kernels/`. Needs a GPU.
 
-    python -m benchmarks.planted_slowdowns [--rows 20] [--rms-rows 20] [--steps 1] [-k softmax]
+    python -m benchmarks.planted_slowdowns [--rows 20] [--rms-rows 20] [--steps 1] [-k softmax] [--json FILE]
     python -m benchmarks.planted_slowdowns --tables
 
 In a clone of HEAD, softmax and rms_norm normalise rows of a thousand twice, and matmul takes `--steps` more
 steps along k, over padding; results stay right. The gate runs against the stored baselines, which gives its
 verdicts, and then beside HEAD, which shows by how much each case is really slower: in percent, the mean over
-processes and its standard error. That runs fail is what they are for: exit status 0. `--tables` needs no GPU:
-it prints the tables of docs/measuring.md from what nine H200s did (benchmarks/data).
+processes and its standard error. `--json` is written after each of the two runs, which take minutes where
+much is slower. That runs fail is what they are for: exit status 0. `--tables` needs no GPU: it prints the
+tables of docs/measuring.md from what H200s did (benchmarks/data).
 """
 
 from __future__ import annotations
@@ -70,8 +71,12 @@ def plant(project: Path, rows: int, rms_rows: int, steps: int) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def run_gate(project: Path, *options: str) -> tuple[dict[str, str], dict[str, list[float]]]:
-    """Return what the gate said of each case, and its ratios to another revision as the gate takes them."""
+def run_gate(project: Path, *options: str) -> dict[str, dict[str, Any]]:
+    """Return what the gate said of each case.
+
+    "verdict"; "change_pct", by how much it saw it slower; and where another revision took turns with it,
+    "log_ratios", one for each process, as the gate takes them.
+    """
     junit, dump = project / "junit.xml", project / "measured.jsonl"
     dump.unlink(missing_ok=True)
     path = os.pathsep.join([f"{project}", f"{ROOT}", os.environ.get("PYTHONPATH", "")])
@@ -84,18 +89,21 @@ def run_gate(project: Path, *options: str) -> tuple[dict[str, str], dict[str, li
     )
     if done.returncode not in (0, 1):
         raise SystemExit(done.returncode)
-    verdicts = {}
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
     for case in ET.parse(junit).iter("testcase"):  # noqa: S314 (our own file)
         known = {each.get("name"): each.get("value") or "" for each in case.iter("property")}
         if "cutile.speed.verdict" in known:
-            verdicts[known["cutile.speed.key"]] = known["cutile.speed.verdict"]
-    ratios = defaultdict(list)
+            found[known["cutile.speed.key"]] |= {
+                "verdict": known["cutile.speed.verdict"],
+                "change_pct": 100 * float(known.get("cutile.speed.change", "nan")),
+            }
     for line in dump.read_text().splitlines() if dump.exists() else []:
-        found = json.loads(line)
-        if not found["control"]:  # another revision took turns with it
-            medians = [[statistics.median(samples) for samples in block] for block in found["blocks"]]
-            ratios[found["key"]].append(duet_level([math.log(own / other) for own, other in medians]))
-    return verdicts, ratios
+        measured = json.loads(line)
+        if not measured["control"]:  # another revision took turns with it
+            medians = [[statistics.median(samples) for samples in block] for block in measured["blocks"]]
+            level = duet_level([math.log(own / other) for own, other in medians])
+            found[measured["key"]].setdefault("log_ratios", []).append(level)
+    return dict(found)
 
 
 def show_planted(data: dict[str, Any]) -> None:
@@ -179,6 +187,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1, help="steps along k that matmul takes for nothing")
     parser.add_argument("--baseline", type=Path, default=ROOT / "baselines")
     parser.add_argument("-k", default=PLANTED, dest="which", help="which cases, as pytest's -k")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what the gate said and saw")
     parser.add_argument("--tables", action="store_true", help="print what was measured on H200s, and no more")
     options = parser.parse_args()
     if options.tables:
@@ -193,13 +202,19 @@ def main() -> None:
         subprocess.run(["git", "clone", "-q", str(ROOT), str(project)], check=True)  # noqa: S607
         rms_rows = options.rows if options.rms_rows is None else options.rms_rows
         plant(project, options.rows, rms_rows, options.steps)
-        verdicts, _ = run_gate(project, "-k", options.which, f"--perf-baseline={options.baseline.resolve()}")
-        _, ratios = run_gate(project, "-k", options.which, "--perf-baseline=git:HEAD")
-    print(f"{'case':45s} {'slower by, %':>14s} {'processes':>9s}  verdict")
+        said = {"plant": f"--rows {options.rows} --rms-rows {rms_rows} --steps {options.steps}"}
+        beside: dict[str, Any] = {}
+        for name, baseline in (("stored", options.baseline.resolve()), ("git:HEAD", "git:HEAD")):
+            beside[name] = run_gate(project, "-k", options.which, f"--perf-baseline={baseline}")
+            if options.json:
+                options.json.write_text(json.dumps(said | beside, indent=1) + "\n", encoding="utf-8")
+    print(f"{'case':45s} {'slower by, %':>14s} {'processes':>9s}  {'git:HEAD':12s} stored")
+    ratios = {case: each["log_ratios"] for case, each in beside["git:HEAD"].items() if "log_ratios" in each}
     for case, found in sorted(ratios.items(), key=lambda pair: statistics.mean(pair[1])):
         error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan
         by = f"{100 * math.expm1(statistics.mean(found)):.2f} ({100 * error:.2f})"
-        print(f"{case:45s} {by:>14s} {len(found):9d}  {verdicts.get(case, 'not run')}")
+        verdicts = [beside[name].get(case, {}).get("verdict", "not run") for name in ("git:HEAD", "stored")]
+        print(f"{case:45s} {by:>14s} {len(found):9d}  {verdicts[0]:12s} {verdicts[1]}")
 
 
 if __name__ == "__main__":
