@@ -47,7 +47,7 @@ from kernels._tiles import is_full, load_tile
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import torch
 
@@ -276,9 +276,13 @@ def words_in_torch(start: int, end: int, seed: int, device: torch.device | str) 
     return words[start - first : end - first]
 
 
-def reference(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
-    """Follow the formula in float64, a piece of the tensor at a time."""
+def reference(
+    x: torch.Tensor, p: float, seed: int, *, origin: Mapping[str, tuple[int, ...]] | None = None
+) -> torch.Tensor:
+    """Follow the formula in float64, a piece of the tensor at a time; with `origin` x is a part of it."""
     import torch
+
+    before = origin["x"][0] * math.prod(x.shape[1:]) if origin else 0
 
     y = torch.zeros_like(x, memory_format=torch.contiguous_format)
     if p == 1:
@@ -287,7 +291,7 @@ def reference(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
     piece = REFERENCE_COUNTERS * WORDS
     for start in range(0, x.numel(), piece):
         end = min(start + piece, x.numel())
-        keep = words_in_torch(start, end, seed, x.device) >= _threshold(p)
+        keep = words_in_torch(before + start, before + end, seed, x.device) >= _threshold(p)
         flat_y[start:end] = torch.where(keep, flat_x[start:end] / (1 - p), 0.0)
     return y
 
@@ -333,6 +337,7 @@ SPEC = KernelSpec(
     reference=reference,
     inputs=inputs,
     work=work,
+    independent={"x": ("rows",), "output": ("rows",)},
     cases=[
         # 268 or 537 MB: TileGym's largest and a larger one, and activations as models have them.
         _case("float16", 2**26, speed=True),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.exactness import Exactness
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
+from pytest_cutile.gpu.dtypes import resolve_dtype
 from pytest_cutile.gpu.rounding import round_to
-from pytest_cutile.gpu.trees import map_tensors
+from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,7 +177,7 @@ class AccumulationNoise(Injector):
             # whole numbers may be masks, counts or positions that the reference compares with
             return torch.where(values == values.round(), values, self._noisy(values))
 
-        return _in_chunks(move, tensor, tensor.dtype)
+        return _in_chunks(move, tensor, tensor.dtype, into=tensor)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
@@ -196,7 +197,8 @@ class AccumulationNoise(Injector):
         result = func(*args, **kwargs)
         if name in _MOVES or _is_view(func):
             return result
-        return _on_result(func, args, result, self._noisy_where_rounded)
+        owned = not _shares_memory(result, (args, kwargs))
+        return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=owned))
 
     def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
 
@@ -284,11 +286,19 @@ def _inexact(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
     import torch
 
     def inexact(values: torch.Tensor) -> torch.Tensor:
-        magnitude = values.abs()
-        in_range = (magnitude <= target.max_finite) & (magnitude > 0)
-        return in_range & (round_to(torch.where(in_range, values, 0.0), target) != values)
+        in_range = values.abs() <= target.max_finite
+        if target.name == "tfloat32":
+            return in_range & (round_to(torch.where(in_range, values, 0.0), target) != values)
+        # However torch rounds and saturates: what the dtype holds comes back, and nothing else does.
+        return in_range & (values.to(resolve_dtype(target.name)).to(torch.float64) != values)
 
     return _in_chunks(inexact, tensor, torch.bool)
+
+
+def _shares_memory(result: Any, given: Any) -> bool:
+    """Say whether any tensor of a result lies in the memory of what was given."""
+    storages = {each.untyped_storage().data_ptr() for _, each in named_tensors(given, "")}
+    return any(each.untyped_storage().data_ptr() in storages for _, each in named_tensors(result, ""))
 
 
 def _in_chunks(

@@ -8,6 +8,9 @@ names the dimensions of a matrix product: rows of A and of the output can be cut
 of the output. The form is that of `jax.sharding.PartitionSpec`. Whole stay dimensions that are None or left
 out at the end, arguments that are left out, and dimensions of length 1, which are broadcast. Names of
 optional arguments that a call has not say nothing.
+
+A reference that has a parameter `origin` is told where a part lies: the index in the whole of the first
+element of each tensor, by argument (`{"a": (512, 0), "b": (0, 1024)}`). It is not given for the whole.
 """
 
 from __future__ import annotations
@@ -61,6 +64,16 @@ class Part:
             return tensor
 
         return value if self.is_whole else map_tensors(cut, value)
+
+    def origin(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Return the index in the whole of the first element of each tensor among the arguments, by name."""
+        import torch
+
+        return {
+            name: tuple(first for first, _ in self._bounds(name, value.shape))
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor)
+        }
 
     def place(self, out: torch.Tensor) -> Place:
         """Return where the part of an output lies in the whole of it."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import ReferenceFailed
+from pytest_cutile.check.launching import parameters_of
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import OUTPUT, Axes, Part, neighbours
 from pytest_cutile.gpu.trees import named_tensors
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     import torch
 
+ORIGIN = "origin"
+"""Parameter of a reference to which it matters where in the whole a part lies."""
 _ROUNDING = 1e-12
 """Of float64, relative to the largest value: what sums in another order may differ by."""
 
@@ -48,6 +51,8 @@ class ReferenceCall:
             {name: self.part.of(name, value) for name, value in values.items()}
             for values in (self.args, self.kwargs)
         )
+        if not self.part.is_whole and any(each.name == ORIGIN for each in parameters_of(self.reference)):
+            kwargs[ORIGIN] = self.part.origin({**self.args, **self.kwargs})
         try:
             return function(self.reference, tuple(args.values()), kwargs, **options)
         except Exception as error:

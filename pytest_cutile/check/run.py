@@ -136,7 +136,8 @@ def check_kernel(
             cut: `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases
             of more than 8 MiB are then checked in parts (`pytest_cutile.check.parts`), after a trial whether
             the reference of a few neighbours is the reference of each; the noise of an element is then that
-            of its part. Not with `strength`.
+            of its part. A reference to which it matters where a part lies takes `origin=None`: of each tensor
+            argument, by name, the index of the part's first element. Not with `strength`.
         strength: whether to try what else the check would have caught: right outputs are altered as bugs do
             and compared again, some forty times, and the reference runs up to 32 times on shortened inputs.
         **kwargs: keyword arguments of `fn` and of `reference`.

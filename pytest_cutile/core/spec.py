@@ -120,7 +120,8 @@ class KernelSpec:
     `exp_error`, `fast_acc`, `mutates`, `writes`, `guard`, `vary_layout`, or plain `rtol` and `atol`."""
     independent: Mapping[str, Sequence[str | None]] | None = None
     """Names of dimensions of the arguments, and of the outputs under "output", along which the reference of a
-    part is that part of the reference: large cases are checked in such parts. See `check_kernel`."""
+    part is that part of the reference: large cases are checked in such parts. See `check_kernel`, which
+    also says how a reference learns where its part lies (`origin`)."""
     special_inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Inputs that reveal what independent random tensors cannot, by name: `special_inputs[name](inputs)` gets
     what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""

@@ -1,5 +1,6 @@
 """Errors that no single element shows: the energy and the slope of the mismatch."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from pytest_cutile.check import injection
 from pytest_cutile.check.compare import Bound, Comparison, compare
 from pytest_cutile.check.energy import expected_energy
-from pytest_cutile.check.injection import common_rounding
+from pytest_cutile.check.injection import _inexact, common_rounding
 from pytest_cutile.check.noise import Spread, matrix_view
 from pytest_cutile.check.run import CheckReport, KernelMismatch, check_kernel
 from pytest_cutile.core.tolerance import (
@@ -17,6 +18,7 @@ from pytest_cutile.core.tolerance import (
     FLOAT8_E4M3FN,
     FLOAT16,
     FLOAT32,
+    FORMATS,
     ErrorModel,
     FloatFormat,
     sigmas_for,
@@ -260,3 +262,15 @@ def test_the_message_names_the_test():
     assert check_kernel(lambda x, w: product(x, w).bfloat16(), x, w, **options).slope < 1
     with pytest.raises(KernelMismatch, match=r"T3 slope in all of it: out - exact is -0\.00"):
         check_kernel(truncated, x, w, **options)
+
+
+@pytest.mark.parametrize("name", [*FORMATS])
+def test_inexact_is_what_rounding_changes(name):
+    """Over all exponents, values that are held among them, and what is beyond the largest."""
+    target = FORMATS[name]
+    generator = torch.Generator().manual_seed(1)
+    scale = torch.randint(-170, 140, (20_000,), generator=generator)
+    x = torch.ldexp(torch.randn(20_000, generator=generator).double(), scale)
+    x = torch.cat([x, round_to(x, target), torch.tensor([0.0, -0.0, math.inf, math.nan, 5e-324]).double()])
+    in_range = x.abs() <= target.max_finite
+    assert torch.equal(_inexact(x, target), in_range & (round_to(x, target) != x))

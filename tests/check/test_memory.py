@@ -28,6 +28,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
         (bands, "_LARGEST_BAND_BYTES"),
         (bands, "_SMALLEST_BAND_BYTES"),
         (importlib.import_module("kernels.fmha"), "REFERENCE_SCORES"),
+        (importlib.import_module("kernels.dropout"), "REFERENCE_COUNTERS"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) // SCALE)
 
@@ -80,6 +81,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         (normal(4, 16, 128, 128), normal(4, 4, 128, 128), normal(128, 64), normal(128, 64), 0, False),
         {},
     ),
+    "dropout": ((normal(1024, 2048), 0.1, 2026), {}),
     "moe_routing": ((normal(16384, 64, dtype=torch.float32), 6), {}),
     "matmul": ((normal(1024, 512), normal(512, 1024)), {}),
     "bmm": ((normal(4, 256, 512), normal(4, 512, 256)), {}),

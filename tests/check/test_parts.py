@@ -241,6 +241,30 @@ def test_a_small_case_is_not_cut(monkeypatch):
     assert {*rows} == {64}
 
 
+def causal(x: torch.Tensor, *, origin: dict[str, tuple[int, ...]] | None = None) -> torch.Tensor:
+    """Keep what is left of the diagonal, as a mask of causal attention does."""
+    row, column = origin["x"] if origin else (0, 0)
+    return x.tril(row - column)
+
+
+@pytest.mark.parametrize("axes", [ROWS, {"x": ("rows", "columns"), OUTPUT: ("rows", "columns")}])
+def test_a_reference_is_told_where_its_part_lies(monkeypatch, axes):
+    for found in both(monkeypatch, lambda x: x.tril(), normal(256, 300), reference=causal, independent=axes):
+        assert isinstance(found, CheckReport)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_the_place_of_a_part_counts_from_the_whole():
+    seen = set()
+
+    def reference(x: torch.Tensor, *, origin: dict[str, tuple[int, ...]]) -> torch.Tensor:
+        seen.add((origin["x"], x.shape[0]))
+        return softmax(x)
+
+    check_kernel(launched, normal(96, 128), reference=reference, reduction=128, independent=ROWS)
+    assert {place for place, rows in seen if rows == 3} == {(row, 0) for row in range(0, 96, 3)}
+
+
 # -- what is declared wrongly -----------------------------------------------------------------------
 
 

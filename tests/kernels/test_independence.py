@@ -17,9 +17,9 @@ from pytest_cutile.check.reference import ReferenceCall, check_independence
 from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gpu.trees import named_tensors
 
-WHOLE = {"dropout", "group_gemm", "moe"}
-"""Kernels that declare nothing: the mask of dropout depends on the index in the whole tensor; group_gemm has
-matrices of many sizes, and of moe almost all is weights that each part would need."""
+WHOLE = {"group_gemm", "moe"}
+"""Kernels that declare nothing: group_gemm has matrices of many sizes, and of moe
+almost all is weights that each part would need."""
 
 
 def find_specs() -> list[KernelSpec]:
