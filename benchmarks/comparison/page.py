@@ -78,8 +78,15 @@ def summary_text(cases: Sequence[Case]) -> str:
     return "\n".join(parts)
 
 
-def page(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return docs/comparison.md for what was measured in one or several runs."""
+def page(
+    documents: Sequence[Mapping[str, Any]], *, everything: Sequence[tuple[str, str]] | None = None
+) -> str:
+    """Return docs/comparison.md for what was measured in one or several runs.
+
+    Args:
+        documents: of the runs, the oldest first.
+        everything: suites and names of all cases that there are; the page says which were not measured.
+    """
     cases = merged(documents)
     by_kernel: dict[str, list[Case]] = defaultdict(list)
     for found in cases:
@@ -109,6 +116,14 @@ def page(documents: Sequence[Mapping[str, Any]]) -> str:
     }
     if errors:
         parts += ["## Not measured", "\n".join(f"- {name}: {why}" for name, why in errors.items())]
+    left: dict[str, list[str]] = defaultdict(list)
+    for suite, case in everything or ():
+        if f"{suite}[{case}]" not in measured | errors.keys():
+            left[suite].append(f"`{case}`")
+    if left:
+        head = f"{sum(map(len, left.values()))} of {len(everything or ())} cases of benchmarks/suite:"
+        lines = [f"- {suite}: {', '.join(cases)}" for suite, cases in left.items()]
+        parts += ["## Not compared yet", head, "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -197,6 +197,15 @@ def test_columns_of_numbers_are_to_the_right():
     ]
 
 
+def test_what_was_not_measured_is_said():
+    found = compared("rope", tilegym=2.0)
+    runs = [{"date": "2026-01-01", "environment": {}, "errors": {}, "cases": [found]}]
+    assert "Not compared yet" not in page(runs)
+    known = [(found["suite"], found["case"]), ("softmax", "new"), ("softmax", "newer")]
+    text = page(runs, everything=known)
+    assert "## Not compared yet\n\n2 of 3 cases of benchmarks/suite:\n\n- softmax: `new`, `newer`\n" in text
+
+
 def test_what_is_below_a_goal_is_explained_or_said_not_to_be():
     cases = [compared("fmha", "fp16-4x32x1024x128", torch=0.9), compared("fmha", "unheard-of", torch=0.9)]
     text = page([{"date": "today", "environment": {}, "errors": {}, "cases": cases}])
