@@ -42,9 +42,6 @@ from kernels._launch import next_power_of_2, replace_hints
 if TYPE_CHECKING:
     import torch
 
-    from kernels.attention_decode import AttentionDecodeConfig
-    from kernels.mla_decoding import MlaDecodingConfig
-
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
@@ -73,7 +70,8 @@ ALONE = 1.2
 
 One block nearly uses up what its multiprocessor gets of the memory: on an H200 (2026-11-21), 64 sequences of
 4096 tokens with 16 latent heads took 111 us in 128 blocks, one each, and 99 us in 256 blocks of half as much.
-That is 1.13; a little more, because a short part has no time to get up to speed.
+That is 1.13; a little more, because a short part has no time to get up to speed. (These were blocks of four
+warps; blocks of eight, one each, took 92 us on 2026-11-22.)
 """
 
 
@@ -88,7 +86,7 @@ def choose_part(rows: int, tiles: int, sms: int, blocks_per_sm: int, part_cost: 
     Args:
         rows: Tiles of queries, each of which needs all keys: batch times heads, or times tiles of heads.
         tiles: Tiles of keys, at least one.
-        sms: Multiprocessors, or clusters of them that share a block's work.
+        sms: Multiprocessors.
         blocks_per_sm: Blocks that each of them runs at a time.
         part_cost: What one part more costs a row, in the time that a block needs for a tile of keys when all
             places are taken.
@@ -109,6 +107,21 @@ def choose_part(rows: int, tiles: int, sms: int, blocks_per_sm: int, part_cost: 
 
 MERGED_COLUMNS = 64
 """Columns of the output that a block of the merge computes: few, so that few rows keep many blocks busy."""
+MERGED_PARTS, MERGED_ELEMENTS = 128, 4096
+"""Parts that a block of the merge loads at a time, and elements of them, at most.
+
+Each time more is a wait for the L2. H200, 2026-11-22, 16 rows of 128 columns in 128 parts, with the kernel
+before: all at once, of 32 columns a block, 12.7 us, in four times 32 of 64 columns, 15.6 us. But of 64
+columns, 64 elements a thread, it was 14.9 us.
+"""
+MERGED_ROWS, MANY_ROWS = 4, 512
+"""Rows that a block of the merge computes, where there are many.
+
+Otherwise there are blocks for several waves, each of which does little: 1024 and 2048 rows of 512 columns are
+8192 and 16384 blocks. H200, 2026-11-22, whole calls of `mla_decoding`: with 4 rows up to 1.5 % faster than
+with 8, which were 3 to 4 % faster than 16 for the 1024, and 1 % slower for the 2048. For 512 and 1024 rows
+of 128 columns, 4 were as fast as 1 (median of five configurations within 1 %), 16 were 1 to 4 % slower.
+"""
 
 
 @ct.kernel
@@ -120,13 +133,12 @@ def merge_kernel(
     TILE_R: ConstInt,
     TILE_S: ConstInt,
     TILE_D: ConstInt,
-    AT_ONCE: ConstBool,
     DEPENDENT: ConstBool,
 ) -> None:
     """Merge `TILE_D` columns of `TILE_R` rows: PARTS is `[rows, splits, D]`, LSE `[rows, splits]`.
 
     O is `[rows, D]`. `SPLITS` is the number of splits rounded up to a power of two; `TILE_S` of them are
-    loaded at a time, and with `AT_ONCE` that is all of them.
+    loaded at a time.
     """
     row, column = ct.bid(0), ct.bid(1)
     if DEPENDENT:
@@ -140,47 +152,40 @@ def merge_kernel(
     weights = ct.exp2(lse - top)
     total = ct.sum(weights, 1, keepdims=True)  # [TILE_R, 1]
 
-    def load_parts(i: int) -> ct.Tile:
+    def weigh_parts(i: int, weights: ct.Tile) -> ct.Tile:  # [TILE_R, TILE_S, TILE_D]
         # No TMA: its descriptors and barriers take longer than these few bytes.
-        return ct.load(
+        parts = ct.load(
             PARTS,
             (row, i, column),
             (TILE_R, TILE_S, TILE_D),
             padding_mode=ct.PaddingMode.ZERO,
             allow_tma=False,
         )
+        return parts * weights.reshape((TILE_R, TILE_S, 1))
 
-    if AT_ONCE:
-        acc = load_parts(0) * weights.reshape((TILE_R, TILE_S, 1))
+    if TILE_S == SPLITS:
+        # No loop of one step: H200, 2026-11-22, whole calls are as fast without it or up to 12 % faster.
+        acc = weigh_parts(0, weights)
     else:
         acc = ct.zeros((TILE_R, TILE_S, TILE_D), dtype=ct.float32)
         for i in range(ct.cdiv(PARTS.shape[1], TILE_S)):
-            parts = load_parts(i)
             # Loaded once more, because no part of a tile can be taken at a variable place; it comes from the
             # L1.
             some_lse = ct.load(
                 LSE, (row, i), (TILE_R, TILE_S), padding_mode=ct.PaddingMode.NEG_INF, allow_tma=False
             )  # [TILE_R, TILE_S]
-            acc += parts * ct.exp2(some_lse - top).reshape((TILE_R, TILE_S, 1))
+            acc += weigh_parts(i, ct.exp2(some_lse - top))
     o = ct.sum(acc, 1) / total  # [TILE_R, TILE_D]
     ct.store(O, (row, column), o.astype(O.dtype), allow_tma=False)
 
 
-def merge_parts(
-    parts: torch.Tensor,
-    lse: torch.Tensor,
-    o: torch.Tensor,
-    *,
-    config: AttentionDecodeConfig | MlaDecodingConfig,
-    dependent: bool,
-) -> None:
+def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, dependent: bool) -> None:
     """Merge what the kernel before this launch writes.
 
     Args:
         parts: `[..., splits, D]`, float32, contiguous: normalised outputs.
         lse: `[..., splits]`, float32, contiguous: base-2 logarithms of the sums of the exponentials.
         o: `[..., D]`, contiguous; written.
-        config: Of which what begins with `merged` says what a block of the merge does.
         dependent: The kernel before has called `grid_dependency_control_launch_dependents`, and this one
             may start before it has ended.
     """
@@ -190,9 +195,9 @@ def merge_parts(
     pow2 = next_power_of_2(splits)
     rows = lse.numel() // splits
     # No block has rows beyond the last.
-    tile_r = math.gcd(rows, config.merged_rows)
-    tile_s = min(pow2, config.merged_parts)
-    tile_d = min(d, MERGED_COLUMNS, config.merged_elements // tile_s)
+    tile_r = math.gcd(rows, MERGED_ROWS) if rows >= MANY_ROWS else 1
+    tile_s = min(pow2, MERGED_PARTS)
+    tile_d = min(d, MERGED_COLUMNS, MERGED_ELEMENTS // (tile_r * tile_s))
     ct.launch(
         torch.cuda.current_stream(),
         (rows // tile_r, ct.cdiv(d, tile_d)),
@@ -200,7 +205,7 @@ def merge_parts(
         replace_hints(merge_kernel, num_worker_warps=4, occupancy=8),
         (
             *(parts.view(rows, splits, d), lse.view(rows, splits), o.view(rows, d)),
-            *(pow2, tile_r, tile_s, tile_d, config.merged_at_once and tile_s == pow2, dependent),
+            *(pow2, tile_r, tile_s, tile_d, dependent),
         ),
         programmatic_dependent_launch=dependent,
     )

@@ -70,8 +70,6 @@ class AttentionDecodeConfig:
     """Keys per step."""
     keys_first: bool = True
     """Whether scores are computed as `[keys, queries]` instead of `[queries, keys]`."""
-    late_sum: bool = False
-    """Whether sums of exponentials are kept for each key of a tile, and added up at the end."""
     blocks_per_sm: int = 2
     """Blocks for every multiprocessor, into which the keys are cut if the rows are fewer."""
     occupancy: int = 2
@@ -84,15 +82,6 @@ class AttentionDecodeConfig:
     """How far ahead tiles of K and V are loaded, 1 to 10; None lets the compiler choose."""
     small_tma: bool = True
     """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
-    merged_parts: int = 32
-    """Parts that a block of the merge loads at a time, at most: a power of two. More take fewer rounds, of
-    fewer columns."""
-    merged_rows: int = 1
-    """Rows that a block of the merge computes, at most: a power of two."""
-    merged_elements: int = 2048
-    """Elements of a row's parts that a block of the merge holds at a time, at most."""
-    merged_at_once: bool = False
-    """Whether a merge that loads all parts at a time is compiled without its loop."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
@@ -121,11 +110,30 @@ CONFIGS: dict[str, tuple[tuple[float, AttentionDecodeConfig], ...]] = {
 }
 DEFAULT_CONFIGS = ((math.inf, AttentionDecodeConfig(dependent_merge=False)),)
 """For architectures that are not in the table."""
+NEARLY_ALL = 0.9
+LONG = 1024
+WHOLE_CONFIGS = {
+    # H200, 2026-11-22, bf16, 16 * 8 heads of 128 dimensions, 128 blocks for 132 multiprocessors: of 2048
+    # keys, 32 queries 44.4 us (53.8 in two parts, and 46 to 47 as they are merged now), 64 queries 44.4 us
+    # (52.0); of 8192 keys, 32 queries 131.5 us (137.3). Here a block alone on its multiprocessor reads as
+    # fast as two.
+    "sm_90": AttentionDecodeConfig(tile_n=128, blocks_per_sm=1, occupancy=3),
+}
+"""For heads of at least `LONG` keys that by themselves occupy at least `NEARLY_ALL` of the multiprocessors,
+and each of which no more than one: none is cut into parts, and nothing is merged."""
 
 
-def choose_config(arch: str, *, keys_per_sm: float) -> AttentionDecodeConfig:
-    """Return the configuration for `keys_per_sm` keys, of all heads, for every multiprocessor on `arch`."""
-    return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys_per_sm)
+def choose_config(arch: str, *, keys: int, heads_per_sm: float) -> AttentionDecodeConfig:
+    """Return the configuration for `arch`.
+
+    Args:
+        arch: As in "sm_90".
+        keys: Keys of a head.
+        heads_per_sm: Heads of keys of all sequences, for every multiprocessor.
+    """
+    if arch in WHOLE_CONFIGS and keys >= LONG and NEARLY_ALL <= heads_per_sm <= 1:
+        return WHOLE_CONFIGS[arch]
+    return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys * heads_per_sm)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -145,7 +153,6 @@ def attention_decode_kernel(
     TILE_N: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
-    LATE_SUM: ConstBool,
     SMALL_TMA: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
@@ -174,7 +181,7 @@ def attention_decode_kernel(
     ).reshape((ROWS, D))
     q = ct.transpose(q) if KEYS_FIRST else q
     KEY_AXIS = 0 if KEYS_FIRST else 1
-    row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS, TILE_N if LATE_SUM else 1)
+    row_max, row_sum, acc = start_softmax(ROWS, D, KEY_AXIS)
     first = part * tiles_per_part
     for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
         k = ct.load(
@@ -202,7 +209,7 @@ def attention_decode_kernel(
             acc = ct.mma(ct.transpose(v), p.astype(V.dtype), acc)  # [D, ROWS]
         else:
             acc = ct.mma(p.astype(V.dtype), v, acc)  # [ROWS, D]
-    o, lse = finish_softmax(row_max, row_sum, acc, KEY_AXIS)
+    o, lse = finish_softmax(row_max, row_sum, acc)
     o = ct.transpose(o) if KEYS_FIRST else o
     o = o.astype(PARTS.dtype).reshape((1, 1, ROWS, 1, D))
     ct.store(PARTS, (batch, kv_head, row, part, 0), o, allow_tma=SMALL_TMA)
@@ -281,7 +288,7 @@ def attention_decode(
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
     sms = count_sms()
-    config = config or choose_config(device_arch(), keys_per_sm=b * h_kv * n / sms)
+    config = config or choose_config(device_arch(), keys=n, heads_per_sm=b * h_kv / sms)
     group = h // h_kv
     rows = min(max(next_power_of_2(group), MIN_ROWS[config.keys_first]), MAX_ROWS)
     row_tiles = h_kv * ct.cdiv(group, rows)
@@ -300,11 +307,11 @@ def attention_decode(
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
             *(part, scale_log2, rows, d, config.tile_n, config.latency or 0),
-            *(config.keys_first, config.late_sum, config.small_tma, splits > 1, dependent),
+            *(config.keys_first, config.small_tma, splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, config=config, dependent=dependent)
+        merge_parts(parts, lse, o, dependent=dependent)
     return o
 
 

@@ -162,15 +162,22 @@ HOPPER_CONFIGS = {
     # 257.0, 841, 3185.
     (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
 }
-"""For sm_90 and heads of 64 and 128 dimensions, by bytes per number, and mask. 64 is not measured."""
+"""For sm_90 and heads of 64 and 128 dimensions, by bytes per number, and mask."""
+NARROW_HOPPER_CONFIGS = {
+    # H200, 2026-11-22: fp16, 4x32x2048x64 308.9 us (321.6 as for 128 dimensions).
+    (2, False): replace(TWO_GROUPS, tile_n=64, occupancy=2),
+}
+"""Instead, for heads of 64 dimensions. The others are not measured."""
 WIDE_HOPPER_CONFIGS = {
     (2, False): replace(TWO_GROUPS, tile_n=64),
-    (2, True): replace(TWO_GROUPS, tile_n=64, heads_together=16),
+    # H200, 2026-11-22: fp16, 4x16x4096x256 897.6 us (978.7 with 16 heads together and no overlap; with the
+    # overlap 960.5). K and V of 16 such heads are 64 MiB, more than the L2 holds, those of 4 are 16.
+    (2, True): replace(TWO_GROUPS, tile_n=64, overlap=True, heads_together=4),
     # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
     (1, False): replace(TWO_GROUPS, tile_m=64, transpose_v=True),
     (1, True): replace(TWO_GROUPS, tile_m=64, transpose_v=True, heads_together=16),
 }
-"""For sm_90 and heads of 256 dimensions. Not measured."""
+"""For sm_90 and heads of 256 dimensions. Measured only where it says so."""
 PERSISTENT_KEYS = 4096
 """Keys up to which persistent blocks pay on sm_90: the longer a tile takes, the less its beginning and end
 matter, and the more that all blocks wait for the slowest. At N = 1024, 2048, 4096, 8192 and 16384 they were
@@ -183,7 +190,8 @@ def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys
     """Return the configuration for `keys` keys and heads of `head_dim` numbers of `itemsize` bytes."""
     wide = head_dim > 128  # noqa: PLR2004
     if arch == "sm_90":
-        config = (WIDE_HOPPER_CONFIGS if wide else HOPPER_CONFIGS)[itemsize, causal]
+        narrow = NARROW_HOPPER_CONFIGS if head_dim <= 64 else {}  # noqa: PLR2004
+        config = (WIDE_HOPPER_CONFIGS if wide else HOPPER_CONFIGS | narrow)[itemsize, causal]
         return replace(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
     config = CONFIGS.get(arch, DEFAULT_CONFIG)
     if not wide:

@@ -39,7 +39,7 @@ Source: the tiled product of `kernels.matmul`; one launch for all groups is that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
@@ -96,9 +96,6 @@ ROUNDS, FULL = 3, 0.94
 class GroupGemmConfig(GemmConfig):
     """How the products are cut into tiles, what is copied first, and what the compiler is told."""
 
-    short_m: int | None = None
-    """Rows per tile for what remains of a group's rows after its whole tiles, if it is no more than that;
-    None takes a whole tile, and so does a group that is launched alone."""
     copy_tile: int | None = None
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
 
@@ -203,9 +200,23 @@ ALONE: dict[str, GroupGemmConfig] = {
         min_k=4096,
     ),
 }
-"""For a group of operands of 16 bits that does not gain from the company of others: see `fills_alone`. 8-bit
-floats are as fast in company: four e5m2 products of 4096^3 take as long as four launches of
-`kernels.matmul` (430 and 4 x 107 us, two H200s)."""
+"""For a group of operands of 16 bits that does not gain from the company of others: see `fills_alone`."""
+FAST_FP8_ALONE: dict[str, GroupGemmConfig] = {
+    # H200, 2026-11-22: e4m3, 4 groups of 4096^3 374.7 us (404.8 in company), B transposed.
+    "sm_90": GroupGemmConfig(
+        tile_m=128,
+        tile_n=256,
+        tile_k=128,
+        group_m=8,
+        latency=6,
+        blocks_per_sm=1,
+        occupancy=1,
+        num_worker_warps=8,
+        min_k=4096,
+        copy_tile=64,
+    ),
+}
+"""The same for 8-bit floats with `use_fast_acc=True`."""
 
 
 def fills_alone(config: GroupGemmConfig, size: tuple[int, int, int], *, sms: int) -> bool:
@@ -220,12 +231,15 @@ def fills_alone(config: GroupGemmConfig, size: tuple[int, int, int], *, sms: int
     return k >= config.min_k and rounds > ROUNDS - 1 and rounds / ceil(rounds) > FULL
 
 
-def choose_alone(arch: str, size: tuple[int, int, int], *, itemsize: int, sms: int) -> GroupGemmConfig | None:
+def choose_alone(
+    arch: str, size: tuple[int, int, int], *, itemsize: int, use_fast_acc: bool, sms: int
+) -> GroupGemmConfig | None:
     """Return the configuration of a launch for a group of `size` (m, n, k) alone, None if it wants company.
 
     A launcher asks this of each of its groups, so it costs little where the answer is None.
     """
-    alone = ALONE.get(arch) if itemsize == 2 else None  # noqa: PLR2004
+    table = ALONE if itemsize == 2 else FAST_FP8_ALONE if use_fast_acc else {}  # noqa: PLR2004
+    alone = table.get(arch)
     if alone is None or not fills_alone(alone, size, sms=sms):
         return None
     return replace(alone, min_k=0)
@@ -248,8 +262,10 @@ def choose_config(
         use_fast_acc: As `group_gemm` takes it.
         sms: Multiprocessors of the GPU.
     """
-    if len(sizes) == 1 and (alone := choose_alone(arch, sizes[0], itemsize=itemsize, sms=sms)) is not None:
-        return alone
+    if len(sizes) == 1:
+        alone = choose_alone(arch, sizes[0], itemsize=itemsize, use_fast_acc=use_fast_acc, sms=sms)
+        if alone is not None:
+            return alone
     table = CONFIGS if itemsize == 2 else FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS  # noqa: PLR2004
     candidates = table.get(arch)
     if candidates is None:
@@ -275,8 +291,6 @@ def group_gemm_kernel(
     Cs: tuple[ct.Array, ...],
     ends: tuple[int, ...],
     TILE_M: ConstInt,
-    SHORT_M: ConstInt,
-    FIRST_SHORT: ConstInt,
     TILE_N: ConstInt,
     TILE_K: ConstInt,
     GROUP_M: ConstInt,
@@ -287,23 +301,21 @@ def group_gemm_kernel(
 ) -> None:
     """Compute a `[TILE_M, TILE_N]` tile of any group per block, or with `PERSISTENT` every n-th of one group.
 
-    The tiles of group `g` end before number `ends[g]`. From group `FIRST_SHORT` on they have `SHORT_M` rows.
-    `LATENCY` 0 leaves it to the compiler.
+    The tiles of group `g` end before number `ends[g]`. `LATENCY` 0 leaves it to the compiler.
     """
     latency = ct.static_eval(LATENCY or None)
 
     def compute(g: int, tile: int) -> None:
         A, B, C = As[g], Bs[g], Cs[g]
-        ROWS = ct.static_eval(TILE_M if g < FIRST_SHORT else SHORT_M)
-        row, col = swizzle(tile, ct.cdiv(C.shape[0], ROWS), ct.cdiv(C.shape[1], TILE_N), GROUP_M)
+        row, col = swizzle(tile, ct.cdiv(C.shape[0], TILE_M), ct.cdiv(C.shape[1], TILE_N), GROUP_M)
 
-        def load_a(k: int) -> ct.Tile:  # [ROWS, TILE_K]
-            return ct.load(A, (row, k), (ROWS, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency)
+        def load_a(k: int) -> ct.Tile:  # [TILE_M, TILE_K]
+            return ct.load(A, (row, k), (TILE_M, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency)
 
         def load_b(k: int) -> ct.Tile:  # [TILE_K, TILE_N]
             return ct.load(B, (k, col), (TILE_K, TILE_N), padding_mode=ct.PaddingMode.ZERO, latency=latency)
 
-        acc = multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K), ROWS, TILE_N, FAST_ACC)
+        acc = multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K), TILE_M, TILE_N, FAST_ACC)
         # The store drops what sticks out past C's edges.
         ct.store(C, (row, col), acc.astype(C.dtype), allow_tma=STORE_TMA)
 
@@ -392,9 +404,13 @@ def group_gemm(
 
     together: list[Group] = []
     for group in groups:
-        left, _, out = group
+        left, right, out = group
         size = (*out.shape, left.shape[1])
-        own = None if config else choose_alone(arch, size, itemsize=itemsize, sms=sms)
+        # What has to be copied first is copied in one launch for all.
+        free = config is None and (itemsize > 1 or left.stride(1) == right.stride(0) == 1)
+        own = (
+            choose_alone(arch, size, itemsize=itemsize, use_fast_acc=use_fast_acc, sms=sms) if free else None
+        )
         if own is None:
             together.append(group)
         else:
@@ -421,40 +437,17 @@ def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool
     a, b, c = zip(*groups, strict=True)
     if config.copy_tile is not None:
         a, b = _k_major(a, b, config.copy_tile)
-    short_m = config.tile_m if config.short_m is None or config.alone else config.short_m
-    whole, short = _split_rows(zip(a, b, c, strict=True), config.tile_m, short_m)
-    # What is short comes last: it fills the gaps.
-    a, b, c = zip(*whole, *short, strict=True)
-    ends = tuple(
-        accumulate(
-            count_tiles(out.shape[0], out.shape[1], each)
-            for some, each in ((whole, config), (short, replace(config, tile_m=short_m)))
-            for _, _, out in some
-        )
-    )
+    ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
     ct.launch(
         torch.cuda.current_stream(),
         (count_blocks(ends[-1], config, sms=sms),),
         with_hints(group_gemm_kernel, config),
         (
             *(a, b, c, ends),
-            *(config.tile_m, short_m, len(whole), config.tile_n, config.tile_k, config.group_m),
-            config.latency or 0,
+            *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
             *(config.store_tma and all(map(may_store_tma, c)), use_fast_acc, config.alone),
         ),
     )
-
-
-def _split_rows(groups: Iterable[Group], tile_m: int, short_m: int) -> tuple[list[Group], list[Group]]:
-    """Return `groups` without the last rows of those that need `short_m` more at most, and those rows."""
-    whole, short = [], []
-    for left, right, out in groups:
-        rows = len(out) - len(out) % tile_m if 0 < len(out) % tile_m <= short_m < tile_m else len(out)
-        if rows:
-            whole.append((left[:rows], right, out[:rows]))
-        if rows < len(out):
-            short.append((left[rows:], right, out[rows:]))
-    return whole, short
 
 
 def _k_major(

@@ -51,7 +51,7 @@ from kernels._launch import (
     on_its_gpu,
     with_hints,
 )
-from kernels._online_softmax import SMALLEST, check_scale, exponentiate, finish_softmax, start_softmax
+from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
 from kernels._split_kv import check_grid, choose_part, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -75,14 +75,17 @@ MIN_HEADS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class MlaDecodingConfig:
-    """How heads and keys are cut into tiles and parts, and what the compiler is told."""
+    """How heads and keys are cut into tiles and parts, and what the compiler is told.
+
+    There is no `num_ctas`, multiprocessors that share a block's work: with 2, tileiras 13.4 compiles code for
+    sm_90 that computes something else from an 8-bit cache, most of all from its words, or it crashes, and no
+    case was ever faster (H200, 2026-11-22).
+    """
 
     tile_h: int = 16
     """Heads per block, at most, and at least 16; each block reads all of its part of the cache."""
     tile_n: int = 64
     """Keys per step."""
-    piece: int = 512
-    """Columns of KV that are loaded, and converted, at a time, at most: a power of two."""
     keys_first: bool = True
     """Whether scores are computed as `[keys, heads]` instead of `[heads, keys]`."""
     late_sum: bool = False
@@ -93,23 +96,12 @@ class MlaDecodingConfig:
     """What one part more takes to write and merge, in the time of a tile of keys: more makes fewer parts."""
     num_worker_warps: int | None = 8
     """Warps that hold scores and accumulator; None lets the compiler choose."""
-    num_ctas: int | None = None
-    """Multiprocessors that share a block's work, from sm_90 on; None is one."""
     latency: int | None = 4
     """How far ahead tiles of KV and KPE are loaded, 1 to 10; None lets the compiler choose."""
     small_tma: bool = True
     """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
     cache_words: bool = True
     """Whether an 8-bit cache is loaded as words of two elements, if it lies so that it can be."""
-    merged_parts: int = 32
-    """Parts that a block of the merge loads at a time, at most: a power of two. More take fewer rounds, of
-    fewer columns."""
-    merged_rows: int = 1
-    """Rows that a block of the merge computes, at most: a power of two."""
-    merged_elements: int = 2048
-    """Elements of a row's parts that a block of the merge holds at a time, at most."""
-    merged_at_once: bool = False
-    """Whether a merge that loads all parts at a time is compiled without its loop."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
@@ -128,8 +120,11 @@ CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
         # One tile of 128 keys each for half of the multiprocessors, and the others are free for the merge.
         # 8192 keys: D = 128 11.04 us (16.90), D = 512 16.06 us (21.47).
         (96, MlaDecodingConfig(tile_n=128, num_worker_warps=4, latency=8)),
-        # 16384 keys: D = 128 15.49 us (18.02), D = 512 21.52 us (25.14); 64 * 4096 keys 98.86 us (118.99).
-        (math.inf, MlaDecodingConfig(occupancy=2, num_worker_warps=4, latency=8)),
+        # 16384 keys: D = 512 21.52 us (25.14).
+        (1024, MlaDecodingConfig(occupancy=2, num_worker_warps=4, latency=8)),
+        # Two warp groups share a tile. 2026-11-22, before with the line above: bf16, 64 * 4096 keys 92.1 us
+        # (99.0); more keys not measured.
+        (math.inf, MlaDecodingConfig(latency=8)),
     ),
     "sm_100": ((math.inf, MlaDecodingConfig()),),
     "sm_103": ((math.inf, MlaDecodingConfig()),),
@@ -139,19 +134,37 @@ CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
 }
 DEFAULT_CONFIGS = ((math.inf, MlaDecodingConfig(dependent_merge=False)),)
 """For architectures that are not in the table."""
-CONFIGS_8BIT = {
-    # H200, 2026-11-21: 64 * 8192 keys of 16 heads 198.6 us (211.3 with occupancy=1), with cache_words=False
-    # and products in bfloat16. As it is now, not measured.
-    "sm_90": MlaDecodingConfig(occupancy=2),
+NARROW_CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
+    # As for more dimensions, but where 2026-11-22 is: that was measured.
+    "sm_90": (
+        (24, MlaDecodingConfig(occupancy=2, latency=8)),
+        # 2026-11-22: fp16, 4096 keys 9.73 us (10.85 with tiles of 64).
+        (48, MlaDecodingConfig(tile_n=128, occupancy=2, num_worker_warps=4, latency=8)),
+        (96, MlaDecodingConfig(tile_n=128, num_worker_warps=4, latency=8)),
+        # Again a tile each for half of the multiprocessors. 2026-11-22: fp16, 16384 keys 12.0 us (15.6 with
+        # tiles of 64, and with the merge before; with that of now, 12.7 us).
+        (192, MlaDecodingConfig(tile_n=256, latency=8)),
+        (math.inf, MlaDecodingConfig(occupancy=2, num_worker_warps=4, latency=8)),
+    ),
+}
+"""For 128 latent dimensions, where tiles of more keys have room."""
+CONFIGS_8BIT: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
+    "sm_90": (
+        # H200, 2026-11-21: 64 * 8192 keys of 16 heads 198.6 us (211.3 with occupancy=1), with
+        # cache_words=False and products in bfloat16.
+        (2048, MlaDecodingConfig(occupancy=2)),
+        # Late sums spare the warps that share the keys of a tile an exchange in every tile. H200, 2026-11-22:
+        # e4m3 cache, 64 * 8192 keys 171.5 us (188.3 with occupancy=2, 179.3 without late_sum).
+        (math.inf, MlaDecodingConfig(late_sum=True)),
+    ),
     # Not measured. Some registers spill, 200 bytes a thread; nothing else that was tried spills less.
-    "sm_120": MlaDecodingConfig(cache_words=False),
-    "sm_121": MlaDecodingConfig(cache_words=False),
+    "sm_120": ((math.inf, MlaDecodingConfig(cache_words=False)),),
+    "sm_121": ((math.inf, MlaDecodingConfig(cache_words=False)),),
 }
 """For a cache of 8 bits, whose converted tiles take registers and shared memory, too."""
 MANY_HEADS = 64
 MANY_HEADS_CONFIGS = {
-    # H200, 2026-11-21: 64 * 4096 keys of 128 heads 233.2 us; with keys first 258.6 us, in clusters of two
-    # blocks 367 us at best.
+    # H200, 2026-11-21: 64 * 4096 keys of 128 heads 233.2 us; with keys first 258.6 us.
     "sm_90": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
     "sm_100": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
     "sm_103": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
@@ -166,21 +179,29 @@ and spill.
 """
 
 
-def choose_config(arch: str, *, heads: int, cache_itemsize: int, keys_per_sm: float) -> MlaDecodingConfig:
+def choose_config(
+    arch: str, *, heads: int, latent_dim: int, cache_itemsize: int, keys_per_sm: float
+) -> MlaDecodingConfig:
     """Return the configuration for `arch`.
 
     Args:
         arch: As in "sm_90".
         heads: Heads of a sequence.
+        latent_dim: D.
         cache_itemsize: Bytes of an element of KV.
         keys_per_sm: Keys of all sequences, times tiles of 16 heads, for every multiprocessor.
     """
-    config = choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys_per_sm)
-    many_heads = MANY_HEADS_CONFIGS
-    if cache_itemsize == 1:
-        config = CONFIGS_8BIT.get(arch, config)
-        many_heads = MANY_HEADS_8BIT_CONFIGS
-    return many_heads.get(arch, config) if heads >= MANY_HEADS else config
+    eight_bit = cache_itemsize == 1
+    if heads >= MANY_HEADS:
+        many_heads = MANY_HEADS_8BIT_CONFIGS if eight_bit else MANY_HEADS_CONFIGS
+        if arch in many_heads:
+            return many_heads[arch]
+    ladder = CONFIGS.get(arch, DEFAULT_CONFIGS)
+    if eight_bit:
+        ladder = CONFIGS_8BIT.get(arch, ladder)
+    elif latent_dim == min(LATENT_DIMS):
+        ladder = NARROW_CONFIGS.get(arch, ladder)
+    return choose_by_width(ladder, keys_per_sm)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -198,16 +219,13 @@ def load_cache(
     X: ct.Array,
     batch: int,
     j: int,
-    i: int,
     TILE_N: int,
     D: int,
     LATENCY: int | None,
     WORDS: bool,
     E5M2: bool,
 ) -> ct.Tile:
-    """Load the `i`-th `D` columns of the `j`-th `TILE_N` keys of a sequence: `[TILE_N, D]`, 16 bits.
-
-    Beyond the last key there are zeros.
+    """Load the `j`-th `TILE_N` keys of a sequence: `[TILE_N, D]`, 16 bits; zeros beyond the last.
 
     With `WORDS`, X is an 8-bit cache as int16 words of two elements each, `[B, N, D / 2]`. It is the same
     memory, and the same bytes in registers. But a row of 512 elements is more than the 256 that a box of TMA
@@ -217,41 +235,43 @@ def load_cache(
     """
     if WORDS:
         words = ct.load(
-            X, (batch, j, i), (1, TILE_N, D // 2), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY
+            X, (batch, j, 0), (1, TILE_N, D // 2), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY
         )
         CACHE = ct.static_eval(ct.float8_e5m2 if E5M2 else ct.float8_e4m3fn)
         x = ct.unpack_from_bytes(ct.pack_to_bytes(words), CACHE)
     else:
-        x = ct.load(X, (batch, j, i), (1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY)
+        x = ct.load(X, (batch, j, 0), (1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY)
     EIGHT_BIT = ct.static_eval(x.dtype.bitwidth == 8)  # noqa: PLR2004
     return x.reshape((TILE_N, D)).astype(ct.float16 if EIGHT_BIT else x.dtype)
 
 
-def float16_queries(qs: tuple[ct.Tile, ...]) -> tuple[tuple[ct.Tile, ...], ct.Tile]:
-    """Make the rows of `qs`, which lie side by side, float16, and say what that divides their scores by.
+def float16_queries(q: ct.Tile, qpe: ct.Tile) -> tuple[ct.Tile, ct.Tile, ct.Tile]:
+    """Make the rows of `q` and `qpe` float16, and return by what their scores are to be multiplied then.
 
     A row is multiplied by the power of two that takes its largest magnitude to [2^14, 2^15). That is exact,
     and so is the conversion of bfloat16's 8 significant bits, but for elements that become denormal: they are
     rounded to multiples of 2^-24, so they are off by less than 2^-38 of the row's largest. (A row without
     any element of at least 2^-112 is multiplied by 2^126.)
 
-    Returns them, and the inverse factors, float32 `[rows, 1]`.
+    Returns the two, and the inverse factors, float32 `[rows, 1]`.
     """
-    largest = ct.zeros((qs[0].shape[0], 1), dtype=ct.float32)
-    for i in ct.static_iter(range(len(qs))):
-        largest = ct.maximum(largest, ct.max(ct.abs(qs[i].astype(ct.float32)), 1, keepdims=True))
+    largest = ct.maximum(
+        ct.max(ct.abs(q.astype(ct.float32)), 1, keepdims=True),
+        ct.max(ct.abs(qpe.astype(ct.float32)), 1, keepdims=True),
+    )  # [rows, 1]
     # The exponent field alone. Infinite ones have the largest, and stay infinite below; NaN stays NaN.
     exponent = ct.maximum(ct.bitcast(largest, ct.int32) >> 23, 15)
     factor = ct.bitcast((127 + 14 + 127 - exponent) << 23, ct.float32)
     inverse = ct.bitcast((exponent - 14) << 23, ct.float32)
-    scaled: tuple[ct.Tile, ...] = ()
-    for i in ct.static_iter(range(len(qs))):
-        scaled += ((qs[i].astype(ct.float32) * factor).astype(ct.float16),)
-    return scaled, inverse
+    return (
+        (q.astype(ct.float32) * factor).astype(ct.float16),
+        (qpe.astype(ct.float32) * factor).astype(ct.float16),
+        inverse,
+    )
 
 
 @ct.kernel
-def mla_decoding_kernel(  # noqa: PLR0912, PLR0915 - loops over pieces, unrolled, for every step
+def mla_decoding_kernel(
     Q: ct.Array,
     QPE: ct.Array,
     KV: ct.Array,
@@ -264,7 +284,6 @@ def mla_decoding_kernel(  # noqa: PLR0912, PLR0915 - loops over pieces, unrolled
     R: ConstInt,
     TILE_H: ConstInt,
     TILE_N: ConstInt,
-    PIECE: ConstInt,
     LATENCY: ConstInt,
     KEYS_FIRST: ConstBool,
     LATE_SUM: ConstBool,
@@ -293,69 +312,52 @@ def mla_decoding_kernel(  # noqa: PLR0912, PLR0915 - loops over pieces, unrolled
     # are fetched element by element: with 16 heads 25000 instructions, and spills (tileiras 13.4, sm_90).
     QUERY_TMA = ct.static_eval(SMALL_TMA and not SCALED)
     # Heads beyond the last are zeros; the stores drop them.
-    PIECES = D // PIECE
-    qs: tuple[ct.Tile, ...] = ()  # the pieces of Q, and QPE
-    for i in ct.static_iter(range(PIECES)):
-        q = ct.load(
-            Q, (batch, tile, i), (1, TILE_H, PIECE), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
-        )
-        qs += (q.reshape((TILE_H, PIECE)),)
+    q = ct.load(
+        Q, (batch, tile, 0), (1, TILE_H, D), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
+    ).reshape((TILE_H, D))
     qpe = ct.load(
         QPE, (batch, tile, 0), (1, TILE_H, R), padding_mode=ct.PaddingMode.ZERO, allow_tma=QUERY_TMA
-    )
-    qs += (qpe.reshape((TILE_H, R)),)
+    ).reshape((TILE_H, R))
     HEADROOM = ct.static_eval(P_HEADROOM if SCALED or EIGHT_BIT_QUERIES else 0.0)
     factor = scale_log2
     if SCALED:
-        qs, inverse = float16_queries(qs)
+        q, qpe, inverse = float16_queries(q, qpe)
         # Not 0, which times the score -inf of a hidden key would be NaN.
         factor = ct.maximum(inverse * scale_log2, SMALLEST)
-    if KEYS_FIRST and SCALED:
-        factor = ct.transpose(factor)
-    operands: tuple[ct.Tile, ...] = ()
-    for i in ct.static_iter(range(PIECES + 1)):
-        q = qs[i].astype(ct.float16) if EIGHT_BIT_QUERIES else qs[i]
-        operands += (ct.transpose(q) if KEYS_FIRST else q,)
+    elif EIGHT_BIT_QUERIES:
+        q, qpe = q.astype(ct.float16), qpe.astype(ct.float16)
+    if KEYS_FIRST:
+        q = ct.transpose(q)
+        qpe = ct.transpose(qpe)
+        if SCALED:
+            factor = ct.transpose(factor)
     KEY_AXIS = 0 if KEYS_FIRST else 1
-    row_max, row_sum, acc = start_softmax(TILE_H, PIECE, KEY_AXIS, TILE_N if LATE_SUM else 1)
-    accs: tuple[ct.Tile, ...] = ()
-    for _ in ct.static_iter(range(PIECES)):
-        accs += (acc,)
+    row_max, row_sum, acc = start_softmax(TILE_H, D, KEY_AXIS, TILE_N if LATE_SUM else 1)
     first = part * tiles_per_part
     for j in range(first, min(first + tiles_per_part, ct.cdiv(keys, TILE_N))):
         # Zeros beyond the last key: as values they are multiplied by 0, and whatever lies there may be NaN.
-        kvs: tuple[ct.Tile, ...] = ()  # the pieces of KV, and KPE
-        for i in ct.static_iter(range(PIECES)):
-            kvs += (load_cache(KV, batch, j, i, TILE_N, PIECE, latency, WORDS, E5M2),)
-        kvs += (load_cache(KPE, batch, j, 0, TILE_N, R, latency, WORDS, E5M2),)
+        kv = load_cache(KV, batch, j, TILE_N, D, latency, WORDS, E5M2)
+        kpe = load_cache(KPE, batch, j, TILE_N, R, latency, WORDS, E5M2)
         # Masked in every tile: that is few instructions beside the rest, and a loop of its own for the last
         # tile would start to load only when the one before has ended.
         key = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
         if KEYS_FIRST:
-            s = ct.zeros((TILE_N, TILE_H), dtype=ct.float32)
-            for i in ct.static_iter(range(PIECES + 1)):
-                s = ct.mma(kvs[i], operands[i], s)
+            s = ct.mma(kv, q, ct.zeros((TILE_N, TILE_H), dtype=ct.float32))
+            s = ct.mma(kpe, qpe, s)  # [TILE_N, TILE_H]
             s = ct.where(key[:, None] < keys, s, -math.inf)
         else:
-            s = ct.zeros((TILE_H, TILE_N), dtype=ct.float32)
-            for i in ct.static_iter(range(PIECES + 1)):
-                s = ct.mma(operands[i], ct.transpose(kvs[i]), s)
+            s = ct.mma(q, ct.transpose(kv), ct.zeros((TILE_H, TILE_N), dtype=ct.float32))
+            s = ct.mma(qpe, ct.transpose(kpe), s)  # [TILE_H, TILE_N]
             s = ct.where(key[None, :] < keys, s, -math.inf)
-        p, row_max, row_sum, shrink = exponentiate(s, row_max, row_sum, factor, KEY_AXIS, HEADROOM)
-        p = p.astype(operands[0].dtype)
-        added: tuple[ct.Tile, ...] = ()
-        for i in ct.static_iter(range(PIECES)):
-            acc = accs[i] * shrink
-            if KEYS_FIRST:
-                added += (ct.mma(ct.transpose(kvs[i]), p, acc),)  # [PIECE, TILE_H]
-            else:
-                added += (ct.mma(p, kvs[i], acc),)  # [TILE_H, PIECE]
-        accs = added
-    for i in ct.static_iter(range(PIECES)):
-        o, lse = finish_softmax(row_max, row_sum, accs[i], KEY_AXIS)
-        o = ct.transpose(o) if KEYS_FIRST else o
-        o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, PIECE))
-        ct.store(PARTS, (batch, tile, part, i), o, allow_tma=SMALL_TMA)
+        p, row_max, row_sum, acc = add_scores(s, row_max, row_sum, acc, factor, KEY_AXIS, HEADROOM)
+        if KEYS_FIRST:
+            acc = ct.mma(ct.transpose(kv), p.astype(q.dtype), acc)  # [D, TILE_H]
+        else:
+            acc = ct.mma(p.astype(q.dtype), kv, acc)  # [TILE_H, D]
+    o, lse = finish_softmax(row_max, row_sum, acc, KEY_AXIS)
+    o = ct.transpose(o) if KEYS_FIRST else o
+    o = o.astype(PARTS.dtype).reshape((1, TILE_H, 1, D))
+    ct.store(PARTS, (batch, tile, part, 0), o, allow_tma=SMALL_TMA)
     if SPLIT:
         ct.store(LSE, (batch, tile, part), lse.reshape((1, TILE_H, 1)), allow_tma=SMALL_TMA)
 
@@ -451,15 +453,14 @@ def mla_decoding(
     config = config or choose_config(
         device_arch(),
         heads=h,
+        latent_dim=d,
         cache_itemsize=kv.element_size(),
         keys_per_sm=b * ct.cdiv(h, MIN_HEADS) * n / sms,
     )
     tile_h = min(max(next_power_of_2(h), MIN_HEADS), config.tile_h)
     head_tiles = ct.cdiv(h, tile_h)
     tiles = ct.cdiv(n, config.tile_n)
-    part = choose_part(
-        b * head_tiles, tiles, sms // (config.num_ctas or 1), config.occupancy, config.part_cost
-    )
+    part = choose_part(b * head_tiles, tiles, sms, config.occupancy, config.part_cost)
     splits = ct.cdiv(tiles, part)
     words = config.cache_words and kv.element_size() == 1 and _has_words(kv) and _has_words(kpe)
     o = torch.empty(q.shape, dtype=out_dtype, device=q.device)
@@ -473,14 +474,13 @@ def mla_decoding(
         (
             *(q, qpe, kv.view(torch.int16) if words else kv, kpe.view(torch.int16) if words else kpe),
             *(parts.view(b, h, splits, d), lse),
-            *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, min(d, config.piece)),
-            config.latency or 0,
+            *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
             *(config.keys_first, config.late_sum, config.small_tma, words, kv.dtype == torch.float8_e5m2),
             *(splits > 1, dependent),
         ),
     )
     if splits > 1:
-        merge_parts(parts, lse, o, config=config, dependent=dependent)
+        merge_parts(parts, lse, o, dependent=dependent)
     return o
 
 

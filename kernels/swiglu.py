@@ -63,10 +63,6 @@ class SwigluConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
-    specialize: bool = False
-    """Whether the kernel is compiled for the number of tiles in a row, and for whether any sticks out."""
-    tma: bool = False
-    """Whether tiles may go by TMA."""
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 32 bytes a thread are two 16-byte loads of each
@@ -109,13 +105,11 @@ def multiply_gated(
     TILE_M: ConstInt,
     TILE_N: ConstInt,
     INSIDE: ConstBool,
-    TMA: ConstBool,
 ) -> None:
     """Compute the tile of Y at `index`; `INSIDE` says that none of it is outside the arrays."""
-    # [TILE_M, TILE_N]
-    a = load_tile(A, index, (TILE_M, TILE_N), INSIDE=INSIDE, ALLOW_TMA=TMA).astype(ct.float32)
-    b = load_tile(B, index, (TILE_M, TILE_N), INSIDE=INSIDE, ALLOW_TMA=TMA).astype(ct.float32)
-    ct.store(Y, index, (silu(a) * b).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=TMA)
+    a = load_tile(A, index, (TILE_M, TILE_N), INSIDE=INSIDE).astype(ct.float32)  # [TILE_M, TILE_N]
+    b = load_tile(B, index, (TILE_M, TILE_N), INSIDE=INSIDE).astype(ct.float32)
+    ct.store(Y, index, (silu(a) * b).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
 
 
 @ct.kernel
@@ -127,23 +121,19 @@ def swiglu_kernel(
     TILE_N: ConstInt,
     TILES_N: ConstInt,
     EVEN: ConstBool,
-    TMA: ConstBool,
 ) -> None:
     """Compute one tile of Y; blocks count tiles row by row.
 
-    `TILES_N` is the number of tiles in a row, or 0: the kernel computes it. `EVEN` says that no tile sticks
-    out.
+    `TILES_N` is the number of tiles in a row, or 0, and then it is computed; `EVEN` says that no tile sticks
+    out, as far as it is known before.
     """
     m, n = Y.shape
     tiles_n = ct.cdiv(n, TILE_N) if TILES_N == 0 else TILES_N
     i, j = ct.bid(0) // tiles_n, ct.bid(0) % tiles_n
-    if TMA or EVEN:
-        # TMA checks by itself.
-        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, not TMA, TMA)
-    elif is_full(i, m, TILE_M) and is_full(j, n, TILE_N):
-        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True, TMA)
+    if EVEN or (is_full(i, m, TILE_M) and is_full(j, n, TILE_N)):
+        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True)
     else:
-        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, False, TMA)
+        multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, False)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -162,7 +152,12 @@ def choose_tile(m: int, n: int, elements: int) -> tuple[int, int]:
 
 
 def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: SwigluConfig) -> None:
-    """Write swiglu(a, b) into y; all are matrices `[m, n]`, not empty, of one dtype and any strides."""
+    """Write swiglu(a, b) into y; all are matrices `[m, n]`, not empty, of one dtype and any strides.
+
+    For rows that are apart, of which a model has few lengths, the kernel is compiled for their number of
+    tiles: blocks do not divide before they can load. H200, 2026-11-22, `silu_and_mul`, fp16: 32768x4096 99.8
+    us (102.8), 8192x4096 30.9 us (31.4), 2048x4096 12.5 us (12.6). A dense tensor is one row, of any length.
+    """
     import torch
 
     if all(matrix.is_contiguous() for matrix in (a, b, y)) and y.numel() < MAX_INDEX:
@@ -170,14 +165,14 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
     m, n = y.shape
     tile_m, tile_n = choose_tile(m, n, config.tile_bytes // y.element_size())
     tiles_n = ct.cdiv(n, tile_n)
-    even = m % tile_m == 0 and n % tile_n == 0
+    apart = m > 1
     ct.launch(
         torch.cuda.current_stream(),
         (ct.cdiv(m, tile_m) * tiles_n,),
         with_hints(swiglu_kernel, config),
         (
-            *(a, b, y, tile_m, tile_n),
-            *(tiles_n if config.specialize else 0, config.specialize and even, config.tma),
+            *(a, b, y, tile_m, tile_n, tiles_n if apart else 0),
+            apart and m % tile_m == 0 and n % tile_n == 0,
         ),
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks.mutants.mutant import Mutant
 
-_LSE_OF_PARTS = "acc += parts * ct.exp2(some_lse - top).reshape((TILE_R, TILE_S, 1))"
-_PARTS = "for i in range(ct.cdiv(PARTS.shape[1], TILE_S)):"
+_WEIGHED = "return parts * weights.reshape((TILE_R, TILE_S, 1))"
+_ROUNDED = "pow2 = next_power_of_2(splits)"
 
 FMHA = (
     Mutant(
@@ -311,28 +311,28 @@ ATTENTION_DECODE = (
         name="split_kv-one-round",
         kernel="attention_decode",
         file="_split_kv.py",
-        imitates="only as many parts are merged as are loaded at a time",
-        old=_PARTS,
-        new="for i in range(1):",
+        imitates="parts beyond a power of two are not merged",
+        old=_ROUNDED,
+        new="pow2 = max(1, next_power_of_2(splits) // 2)",
     ),
     Mutant(
         name="split_kv-twice",
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="each part is merged twice",
-        old=_PARTS,
-        new="for twice in range(2 * ct.cdiv(PARTS.shape[1], TILE_S)):\n            i = twice // 2",
+        old=_WEIGHED,
+        new="return 2.0 * parts * weights.reshape((TILE_R, TILE_S, 1))",
     ),
     Mutant(
         name="split_kv-last-part-missing",
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="the last part is left out of the merge",
-        old=_LSE_OF_PARTS,
+        old=_WEIGHED,
         new=(
             "number = i * TILE_S + ct.arange(TILE_S, dtype=ct.int32)[None, :]\n"
-            "            weight = ct.where(number < PARTS.shape[1] - 1, ct.exp2(some_lse - top), 0.0)\n"
-            "            acc += parts * weight.reshape((TILE_R, TILE_S, 1))"
+            "        some = ct.where(number < PARTS.shape[1] - 1, weights, 0.0)\n"
+            "        return parts * some.reshape((TILE_R, TILE_S, 1))"
         ),
         witness="bf16-1x12_1x1000x64",
     ),
@@ -341,8 +341,8 @@ ATTENTION_DECODE = (
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="exp for exp2 in the weights of the merge",
-        old=_LSE_OF_PARTS,
-        new="acc += parts * ct.exp(some_lse - top).reshape((TILE_R, TILE_S, 1))",
+        old=_WEIGHED,
+        new="return parts * ct.exp(ct.log2(weights)).reshape((TILE_R, TILE_S, 1))",
     ),
     Mutant(
         name="split_kv-padded-with-zero",
@@ -357,11 +357,8 @@ ATTENTION_DECODE = (
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="the plain mean of the parts",
-        old=_LSE_OF_PARTS,
-        new=(
-            "acc += parts * (0.0 * ct.exp2(some_lse - top) + total / PARTS.shape[1])"
-            ".reshape((TILE_R, TILE_S, 1))"
-        ),
+        old=_WEIGHED,
+        new="return parts * (0.0 * weights + total / PARTS.shape[1]).reshape((TILE_R, TILE_S, 1))",
     ),
     Mutant(
         name="split_kv-merge-does-not-wait",
@@ -377,8 +374,8 @@ ATTENTION_DECODE = (
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="nothing: the merge goes on behind the last part, where it finds weights of 0",
-        old=_PARTS,
-        new="for i in range(2 * ct.cdiv(PARTS.shape[1], TILE_S)):",
+        old=_ROUNDED,
+        new="pow2 = 2 * next_power_of_2(splits)",
         harmless="padding has the weight 2^-inf",
     ),
 )
@@ -388,8 +385,8 @@ MLA_DECODING = (
         name="mla_decoding-no-rope-part",
         kernel="mla_decoding",
         imitates="the part of the scores that knows positions is left out",
-        old="range(PIECES + 1)):\n                s = ct.mma(kvs[i]",
-        new="range(PIECES)):\n                s = ct.mma(kvs[i]",
+        old="s = ct.mma(kpe, qpe, s)",
+        new="s = s + 0.0",
         witness="fp16-2x8x300x128",
     ),
     Mutant(
@@ -426,11 +423,11 @@ MLA_DECODING = (
         kernel="mla_decoding",
         file="_split_kv.py",
         imitates="the first part is left out of the merge",
-        old=_LSE_OF_PARTS,
+        old=_WEIGHED,
         new=(
             "number = i * TILE_S + ct.arange(TILE_S, dtype=ct.int32)[None, :]\n"
-            "            weight = ct.where(number > 0, ct.exp2(some_lse - top), 0.0)\n"
-            "            acc += parts * weight.reshape((TILE_R, TILE_S, 1))"
+            "        some = ct.where(number > 0, weights, 0.0)\n"
+            "        return parts * some.reshape((TILE_R, TILE_S, 1))"
         ),
     ),
     Mutant(

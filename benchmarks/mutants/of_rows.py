@@ -280,8 +280,8 @@ SWIGLU = (
         name="swiglu-columns-unchecked",
         kernel="swiglu",
         imitates="no bounds check on the last columns",
-        old="if is_full(i, m, TILE_M) and is_full(j, n, TILE_N):",
-        new="if is_full(i, m, TILE_M):",
+        old="if EVEN or (is_full(i, m, TILE_M) and is_full(j, n, TILE_N)):",
+        new="if EVEN or is_full(i, m, TILE_M):",
     ),
     Mutant(
         name="silu_and_mul-swapped",

@@ -37,7 +37,7 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-# Rows from which blocks of the merge are many, and little work each.
+# Sequences times heads below which what a part costs counts.
 MANY_ROWS = 512
 
 
@@ -48,13 +48,7 @@ def configs(arch: str, *, b: int, h: int, d: int, **_: Any) -> Iterator[Attentio
     a part costs, in tiles: 0.01 cuts nearly as finely as there is place, 0.1 leaves some of it empty when the
     cache is short, and 100 does not cut: one launch instead of two.
     """
-    dependent = MODULE.choose_config(arch, keys_per_sm=0).dependent_merge
-    merged_rows = (4, 16, 1) if b * h >= MANY_ROWS else (1,)
-    common: dict[str, Any] = {
-        "dependent_merge": dependent,
-        "merged_at_once": True,
-        "merged_rows": merged_rows[0],
-    }
+    common = {"dependent_merge": MODULE.choose_config(arch, keys=0, heads_per_sm=0).dependent_merge}
     tiles = (64, 128, 256)
     if d > 128:
         # On sm_90, tiles of 32 keys spill a KiB.
@@ -67,25 +61,18 @@ def configs(arch: str, *, b: int, h: int, d: int, **_: Any) -> Iterator[Attentio
             tile_n=tile_n, blocks_per_sm=blocks_per_sm, occupancy=occupancy, **common
         )
         yield config
-        yield replace(config, late_sum=True)
         if b * h < MANY_ROWS:
             yield replace(config, part_cost=0.1)
         if occupancy == 1:
             # The others have no room to load further ahead.
             yield replace(config, latency=8)
             yield replace(config, latency=None)
-        for rows in merged_rows[1:]:
-            if blocks_per_sm > 1 and tile_n == tiles[1]:
-                yield replace(config, merged_rows=rows)
     for config in (
         AttentionDecodeConfig(tile_n=tiles[0], occupancy=4, **common),
         AttentionDecodeConfig(tile_n=tiles[1], occupancy=3, **common),
     ):
         # What are they worth?
-        yield replace(config, merged_at_once=False, merged_rows=1)
         yield replace(config, small_tma=False)
-        yield replace(config, merged_parts=128)
-        yield replace(config, small_tma=False, merged_parts=128)
         yield replace(config, part_cost=100.0)
         yield replace(config, dependent_merge=False)
         yield replace(config, keys_first=False)

@@ -130,9 +130,6 @@ def _hopper(
         yield replace(config, blocks_per_sm=occupancy)
         if few or precise:
             yield replace(config, tile_k=2 * step)
-        if tile_m == 128 and any(0 < m % tile_m <= tile_m // 2 for m, _, _ in sizes):
-            for group_m in (4, 8, 16):
-                yield replace(config, short_m=tile_m // 2, group_m=group_m)
         if itemsize == 1 and not few and not precise:
             for latency, group_m, alone in product((None, 6), (4, 8, 32), (None, occupancy)):
                 yield replace(config, latency=latency, group_m=group_m, blocks_per_sm=alone)

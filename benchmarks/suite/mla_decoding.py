@@ -44,52 +44,24 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy, piece) for few
-# heads, and (tile_h, tile_n, keys_first, num_ctas, num_worker_warps) for many.
-FEW_HEADS = (
-    *((32, 4, 2, 512), (64, 4, 2, 512), (64, 8, 1, 512), (64, 8, 2, 512), (128, 4, 1, 512), (128, 8, 1, 512)),
-    *((64, 4, 2, 256), (64, 4, 2, 128), (64, 8, 1, 256), (64, 8, 1, 128)),
-)
+# What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
+# and (tile_h, tile_n, keys_first) for many.
+FEW_HEADS = ((32, 4, 2), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 4, 1), (128, 8, 1))
 # Of 128 dimensions, a block takes less room.
 FEW_HEADS_NARROW = (
-    *((64, 4, 2, 512), (64, 8, 2, 512), (128, 4, 1, 512), (128, 8, 1, 512)),
-    *((64, 4, 3, 512), (128, 4, 2, 512), (128, 8, 2, 512), (256, 8, 1, 512)),
+    *((64, 4, 2), (64, 4, 3), (64, 8, 2), (128, 4, 1), (128, 4, 2), (128, 8, 1), (128, 8, 2)),
+    (256, 8, 1),
 )
-# In pieces, fewer registers hold what is converted, and two blocks have room on a multiprocessor.
-FEW_HEADS_8BIT = (
-    *((64, 8, 1, 512), (64, 8, 2, 512), (64, 8, 2, 256), (64, 8, 2, 128)),
-    *((64, 4, 2, 512), (64, 4, 2, 256), (64, 4, 2, 128), (64, 4, 2, 64)),
-    *((64, 4, 1, 512), (64, 4, 1, 128), (64, 4, 1, 64)),
-    *((128, 8, 1, 512), (128, 8, 1, 256), (128, 8, 1, 128), (128, 8, 1, 64)),
-    *((32, 4, 2, 512), (32, 4, 2, 256), (32, 4, 2, 128)),
-)
-# What a block of the merge does: for few rows of many parts, and for many rows of few.
-MERGES = (
-    {"merged_parts": 64, "merged_elements": 4096},
-    {"merged_parts": 128, "merged_elements": 4096},
-    {"merged_parts": 128, "merged_elements": 8192},
-)
+FEW_HEADS_8BIT = ((32, 4, 2), (64, 4, 1), (64, 4, 2), (64, 8, 1), (64, 8, 2), (128, 8, 1))
+# Sequences times heads below which what a part costs counts.
 MANY_ROWS = 512
-MANY_ROWS_MERGES = ({"merged_rows": 4}, {"merged_rows": 16}, {"merged_at_once": False})
-MANY_HEADS: tuple[tuple[int, int, bool, int | None, int], ...] = (
-    (64, 64, False, None, 8),
-    (64, 32, False, None, 8),
-    (64, 64, True, None, 8),
-    (32, 64, True, None, 8),
-    (64, 64, False, 2, 4),
-    (64, 64, False, 2, 8),
-    (128, 32, False, 2, 8),
-    (128, 64, False, 2, 8),
-)
-MANY_HEADS_8BIT: tuple[tuple[int, int, bool, int | None, int], ...] = (
-    (64, 32, False, None, 8),
+MANY_HEADS = ((64, 64, False), (64, 32, False), (64, 64, True), (32, 64, True))
+MANY_HEADS_8BIT = (
+    (64, 32, False),
     # Each element of the cache is written to shared memory once, but registers spill in the loop.
-    (64, 64, True, None, 8),
-    (32, 64, True, None, 8),
-    (16, 64, True, None, 8),
-    (128, 32, False, 2, 8),
-    (128, 64, False, 2, 8),
-    (64, 64, False, 2, 8),
+    (64, 64, True),
+    (32, 64, True),
+    (16, 64, True),
 )
 
 
@@ -100,18 +72,17 @@ def configs(arch: str, *, b: int, h: int, d: int, cache_dtype: str, **_: Any) ->
     when the cache is short, and 100 does not cut: one launch instead of two.
     """
     eight_bit = cache_dtype.startswith("float8")
-    best = MODULE.choose_config(arch, heads=h, cache_itemsize=1 if eight_bit else 2, keys_per_sm=0)
+    best = MODULE.choose_config(
+        arch, heads=h, latent_dim=d, cache_itemsize=1 if eight_bit else 2, keys_per_sm=0
+    )
     common: dict[str, Any] = {"dependent_merge": best.dependent_merge}
     if h < MODULE.MANY_HEADS:
-        many_rows = b * h >= MANY_ROWS
-        common |= {"merged_at_once": True, "merged_rows": 8 if many_rows else 1}
         shapes = FEW_HEADS_8BIT if eight_bit else FEW_HEADS if d > 128 else FEW_HEADS_NARROW
-        for tile_n, warps, occupancy, piece in shapes:
+        for tile_n, warps, occupancy in shapes:
             config = MlaDecodingConfig(
                 tile_n=tile_n,
                 num_worker_warps=warps,
                 occupancy=occupancy,
-                piece=piece,
                 latency=4 if eight_bit else 8,
                 **common,
             )
@@ -120,32 +91,22 @@ def configs(arch: str, *, b: int, h: int, d: int, cache_dtype: str, **_: Any) ->
             yield replace(config, part_cost=0.03)
             if not eight_bit and d > 128:
                 yield replace(config, latency=4)
-            if not many_rows:
+            if b * h < MANY_ROWS:
                 yield replace(config, part_cost=0.003)
                 yield replace(config, part_cost=100.0)
-                for merge in MERGES:
-                    yield replace(config, **merge)
-                    if d <= 128:
-                        yield replace(config, late_sum=True, part_cost=0.003, **merge)
-        for merge in MANY_ROWS_MERGES if many_rows else ():
-            yield replace(best, **{"merged_at_once": True, **merge})
     else:
-        for (tile_h, tile_n, keys_first, num_ctas, warps), (part_cost, ahead) in product(
+        for (tile_h, tile_n, keys_first), (part_cost, ahead) in product(
             MANY_HEADS_8BIT if eight_bit else MANY_HEADS,
             ((0.01, 4), (0.1, 4), (1.0, 4), (0.01, None), (0.01, 2)),
         ):
-            # Clusters came with the same architecture as dependent launches.
-            if num_ctas is None or best.dependent_merge:
-                yield MlaDecodingConfig(
-                    tile_h=tile_h,
-                    tile_n=tile_n,
-                    keys_first=keys_first,
-                    num_ctas=num_ctas,
-                    num_worker_warps=warps,
-                    part_cost=part_cost,
-                    latency=ahead,
-                    **common,
-                )
+            yield MlaDecodingConfig(
+                tile_h=tile_h,
+                tile_n=tile_n,
+                keys_first=keys_first,
+                part_cost=part_cost,
+                latency=ahead,
+                **common,
+            )
     yield replace(best, small_tma=False)
     if eight_bit:
         yield replace(best, cache_words=False)

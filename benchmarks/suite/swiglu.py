@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,12 +29,6 @@ CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)
 def configs(arch: str, **params: Any) -> Iterator[SwigluConfig]:
     """Yield tiles of one to eight 16-byte loads a thread, with as many blocks as registers hold."""
     del arch, params
-    for specialize, tma in ((True, False), (True, True), (False, False)):
-        for config in _shapes():
-            yield replace(config, specialize=specialize, tma=tma)
-
-
-def _shapes() -> Iterator[SwigluConfig]:
     for warps in (4, 8):
         for loads in (1, 2, 4, 8):
             # About 8 registers a load are live, of 65536 an SM.

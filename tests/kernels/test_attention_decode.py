@@ -6,6 +6,7 @@ from kernels import attention_decode as module
 from kernels._split_kv import merge_parts
 from kernels.attention_decode import SPEC, AttentionDecodeConfig, attention_decode, choose_config
 from pytest_cutile import Work
+from pytest_cutile.compile import record_launches
 from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
@@ -116,9 +117,7 @@ def test_reference_is_torchs_attention(scale):
         (AttentionDecodeConfig(tile_n=32, part_cost=0.5), 3),
         (AttentionDecodeConfig(tile_n=32, part_cost=0.5, dependent_merge=False), 3),
         (AttentionDecodeConfig(tile_n=32, keys_first=False), 5),
-        (AttentionDecodeConfig(tile_n=32, late_sum=True, merged_rows=4, merged_at_once=True), 5),
-        (AttentionDecodeConfig(tile_n=32, late_sum=True, keys_first=False), 5),
-        (AttentionDecodeConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
+        (AttentionDecodeConfig(tile_n=32, small_tma=False), 5),
         (AttentionDecodeConfig(tile_n=128, keys_first=False, latency=None, num_worker_warps=None), 2),
     ],
 )
@@ -153,9 +152,31 @@ def test_keys_beyond_the_last_are_never_seen():
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("keys_per_sm", [0.01, 128, 4096, 1e6])
-def test_every_architecture_has_a_configuration(arch, keys_per_sm):
-    config = choose_config(arch, keys_per_sm=keys_per_sm)
+@pytest.mark.parametrize("heads_per_sm", [0.01, 0.95, 10])
+@pytest.mark.parametrize("keys", [1, 128, 4096, 1_000_000])
+def test_every_architecture_has_a_configuration(arch, keys, heads_per_sm):
+    config = choose_config(arch, keys=keys, heads_per_sm=heads_per_sm)
     assert config.tile_n > 0
     # Programmatic dependent launches came with sm_90.
     assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})
+
+
+@pytest.mark.parametrize(
+    ("b", "n", "splits"),
+    [
+        (16, 2048, 1),  # 128 blocks for 132 multiprocessors
+        (16, 8192, 1),
+        (16, 512, 2),  # not measured
+        (8, 2048, 4),
+        (17, 2048, 4),
+    ],
+)
+def test_heads_that_fill_the_gpu_once_are_not_cut(b, n, splits):
+    def launch():
+        q = torch.empty(b, 32, 128, device="cuda", dtype=torch.float16)
+        k, v = (torch.empty(b, 8, n, 128, device="cuda", dtype=torch.float16) for _ in range(2))
+        attention_decode(q, k, v)
+
+    first, *merge = record_launches(launch, "sm_90")
+    assert first.grid == (splits, 8, b)
+    assert len(merge) == (splits > 1)

@@ -145,3 +145,12 @@ def test_short_walks_are_persistent_on_hopper():
     ]
     assert [config.persistent for config in chosen] == [True, False]
     assert chosen[0] == replace(chosen[1], persistent=True)
+
+
+def test_hopper_has_tiles_for_each_head_dimension():
+    def tiles(head_dim, *, causal):
+        config = fmha.choose_config("sm_90", head_dim=head_dim, causal=causal, itemsize=2, keys=2048)
+        return config.tile_m, config.tile_n, config.occupancy
+
+    assert [tiles(d, causal=False) for d in (64, 128, 256)] == [(128, 64, 2), (64, 128, 2), (128, 64, 1)]
+    assert [tiles(d, causal=True) for d in (64, 128, 256)] == [(64, 128, 2), (64, 128, 2), (128, 64, 1)]

@@ -83,10 +83,9 @@ SIZES = [(70, 60, 40), (0, 20, 30), (130, 100, 90), (20, 30, 0), (10, 33, 64)]
 
 # One block per tile, whatever the GPU, or blocks that take tiles in turn.
 @pytest.mark.parametrize(("blocks_per_sm", "sms"), [(None, 132), (1, 2), (1, 3), (1, 132)])
-@pytest.mark.parametrize("short_m", [None, 16])
-def test_every_group_is_computed_however_many_blocks_there_are(monkeypatch, blocks_per_sm, sms, short_m):
+def test_every_group_is_computed_however_many_blocks_there_are(monkeypatch, blocks_per_sm, sms):
     config = group_gemm.GroupGemmConfig(
-        tile_m=64, tile_n=64, tile_k=32, group_m=2, blocks_per_sm=blocks_per_sm, short_m=short_m
+        tile_m=64, tile_n=64, tile_k=32, group_m=2, blocks_per_sm=blocks_per_sm
     )
     monkeypatch.setattr(group_gemm, "count_sms", lambda: sms)
     torch.manual_seed(0)
@@ -121,13 +120,6 @@ def test_longest_sums_are_launched_first():
     # 3 * 2 tiles, then 1, then 2 * 1.
     assert ends == (6, 7, 9)
     assert launched.grid == (9,)
-
-
-def test_few_rows_that_remain_get_short_tiles_at_the_end():
-    config = group_gemm.GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32, short_m=16)
-    (launched,) = record([(70, 60, 40), (100, 60, 40), (10, 60, 40), (128, 60, 40)], config=config)
-    assert [len(c) for c in launched.args[2]] == [64, 100, 128, 6, 10]
-    assert launched.args[3] == (1, 3, 5, 6, 7)
 
 
 def test_no_launch_takes_more_groups_than_fit_into_one():
@@ -245,6 +237,21 @@ def test_a_group_that_fills_the_gpu_for_rounds_is_launched_alone(size, alone):
     assert group_gemm.choose_config("sm_90", sizes=[size], itemsize=2, sms=132).alone == alone
     assert not group_gemm.choose_config("sm_90", sizes=[size, size], itemsize=2, sms=132).alone
     assert not group_gemm.choose_config("sm_100", sizes=[size], itemsize=2, sms=148).alone
+
+
+@pytest.mark.parametrize(
+    ("transpose_b", "options", "launches"),
+    [
+        (True, {"use_fast_acc": True}, ["group_gemm_kernel"] * 2),
+        (True, {}, ["group_gemm_kernel"]),
+        # All copies in one launch.
+        (False, {"use_fast_acc": True}, ["copy_kernel", "group_gemm_kernel"]),
+    ],
+)
+def test_8_bit_groups_are_launched_alone_where_nothing_is_copied(transpose_b, options, launches):
+    sizes = [(4096, 4096, 4096)] * 2
+    launched = record(sizes, dtype=torch.float8_e4m3fn, transpose_b=transpose_b, **options)
+    assert [each.kernel._pyfunc.__name__ for each in launched] == launches
 
 
 def test_groups_that_are_launched_alone_leave_the_others_together(monkeypatch):

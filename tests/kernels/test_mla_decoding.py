@@ -144,9 +144,9 @@ def test_reference_is_torchs_attention_with_one_head_of_keys():
         (MlaDecodingConfig(tile_n=32, part_cost=0.9), 3),
         (MlaDecodingConfig(tile_n=32, part_cost=0.9, dependent_merge=False), 3),
         (MlaDecodingConfig(tile_n=32, keys_first=False), 5),
-        (MlaDecodingConfig(tile_n=32, piece=32, late_sum=True), 5),
-        (MlaDecodingConfig(tile_n=32, piece=64, late_sum=True, keys_first=False, merged_at_once=True), 5),
-        (MlaDecodingConfig(tile_n=32, small_tma=False, merged_parts=2), 5),
+        (MlaDecodingConfig(tile_n=32, late_sum=True), 5),
+        (MlaDecodingConfig(tile_n=32, late_sum=True, keys_first=False), 5),
+        (MlaDecodingConfig(tile_n=32, small_tma=False), 5),
         (MlaDecodingConfig(tile_h=32, tile_n=64, latency=None, num_worker_warps=None), 3),
     ],
 )
@@ -247,10 +247,15 @@ def test_an_8_bit_cache_may_lie_anyhow(change):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("heads", [16, 128])
+@pytest.mark.parametrize("latent_dim", module.LATENT_DIMS)
 @pytest.mark.parametrize("cache_itemsize", [1, 2])
-@pytest.mark.parametrize("keys_per_sm", [0.01, 48, 96, 1e6])
-def test_every_architecture_has_a_configuration(arch, heads, cache_itemsize, keys_per_sm):
-    config = choose_config(arch, heads=heads, cache_itemsize=cache_itemsize, keys_per_sm=keys_per_sm)
+@pytest.mark.parametrize("keys_per_sm", [0.01, 48, 96, 192, 1e6])
+def test_every_architecture_has_a_configuration(arch, heads, latent_dim, cache_itemsize, keys_per_sm):
+    config = choose_config(
+        arch, heads=heads, latent_dim=latent_dim, cache_itemsize=cache_itemsize, keys_per_sm=keys_per_sm
+    )
     assert config.tile_h >= 16
+    # Tiles of 256 keys have room where a key has few elements.
+    assert config.tile_n * latent_dim <= 128 * 512
     # Programmatic dependent launches came with sm_90.
     assert config.dependent_merge == (arch not in {"sm_80", "sm_86", "sm_89", "sm_999"})

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from kernels import _split_kv
 from kernels._split_kv import MAX_WAVES, choose_part, merge_parts
-from kernels.attention_decode import AttentionDecodeConfig
+from pytest_cutile.compile import record_launches
 from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
@@ -61,22 +62,18 @@ def test_parts_that_cost_more_are_fewer():
     assert splits[-1] == 1
 
 
-@pytest.mark.parametrize(
-    ("splits", "at_a_time"), [(1, 32), (2, 32), (5, 32), (32, 32), (33, 32), (96, 32), (96, 128), (300, 128)]
-)
+# All at once, and in two and three rounds.
+@pytest.mark.parametrize("splits", [1, 2, 5, 32, 33, 128, 129, 300])
 @pytest.mark.parametrize(("d", "dtype"), [(64, torch.float16), (128, torch.bfloat16)])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"merged_at_once": True}, {"merged_rows": 4, "merged_at_once": True, "merged_elements": 8192}],
-)
-def test_merge_weighs_parts_by_their_sums(splits, at_a_time, d, dtype, options):
-    config = AttentionDecodeConfig(merged_parts=at_a_time, **options)
+@pytest.mark.parametrize("many_rows", [7, 6])  # 1 of 6 rows a block, and 2
+def test_merge_weighs_parts_by_their_sums(monkeypatch, splits, d, dtype, many_rows):
+    monkeypatch.setattr(_split_kv, "MANY_ROWS", many_rows)
     torch.manual_seed(0)
     parts = torch.randn(2, 3, splits, d)
     lse = torch.randn(2, 3, splits) * 5
     o = torch.empty(2, 3, d, dtype=dtype)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, config=config, dependent=True)
+        merge_parts(parts, lse, o, dependent=True)
     expected = (torch.softmax(lse.double() * math.log(2), -1)[..., None] * parts.double()).sum(2)
     torch.testing.assert_close(o.double(), expected, atol=1e-2, rtol=2**-7)
 
@@ -85,6 +82,30 @@ def test_merge_leaves_out_parts_that_saw_no_key():
     parts, lse = torch.randn(1, 4, 64), torch.tensor([[0.5, -math.inf, 2.0, -math.inf]])
     o = torch.empty(1, 64)
     with interpreting("sm_90"):
-        merge_parts(parts, lse, o, config=AttentionDecodeConfig(), dependent=False)
+        merge_parts(parts, lse, o, dependent=False)
     weights = torch.softmax(lse * math.log(2), -1)
     torch.testing.assert_close(o, weights @ parts[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "splits", "d", "grid", "tiles"),
+    [
+        # Few rows: one each, and few columns of many parts.
+        (16, 2, 512, (16, 8), (1, 2, 64)),
+        (16, 64, 128, (16, 2), (1, 64, 64)),
+        (16, 128, 128, (16, 4), (1, 128, 32)),
+        (16, 256, 512, (16, 16), (1, 128, 32)),
+        # Many rows, and a number that four does not divide.
+        (1024, 2, 512, (256, 8), (4, 2, 64)),
+        (1024, 32, 512, (256, 16), (4, 32, 32)),
+        (514, 2, 128, (257, 2), (2, 2, 64)),
+    ],
+)
+def test_a_block_of_the_merge_has_as_much_as_was_measured(rows, splits, d, grid, tiles):
+    def launch():
+        parts, o = torch.empty(rows, splits, d, device="cuda"), torch.empty(rows, d, device="cuda")
+        merge_parts(parts, torch.empty(rows, splits, device="cuda"), o, dependent=True)
+
+    (launched,) = record_launches(launch, "sm_90")
+    assert launched.grid[:2] == grid
+    assert launched.args[4:7] == tiles

@@ -7,6 +7,7 @@ import pytest
 
 from kernels import silu_and_mul, swiglu
 from pytest_cutile import Work
+from pytest_cutile.compile import record_launches
 from pytest_cutile.interpret import Options, interpreting
 
 torch = pytest.importorskip("torch")
@@ -89,26 +90,39 @@ def test_the_last_of_2_31_elements_are_checked():
         a, b, y = (
             torch.full((1, 1), value, device="cuda").half().expand(1, size) for value in (20.0, 3.0, 0.0)
         )
-        arguments = (a, b, y, 1, tile, 0, False, False)
+        arguments = (a, b, y, 1, tile, 0, False)
         ct.launch(torch.cuda.current_stream(), (last + 1,), swiglu.swiglu_kernel, arguments)
         assert y[0, 0] == 60.0
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        swiglu.SwigluConfig(tile_bytes=256),
-        swiglu.SwigluConfig(tile_bytes=256, specialize=True),
-        swiglu.SwigluConfig(tile_bytes=256, specialize=True, tma=True),
-        None,
-    ],
-)
+@pytest.mark.parametrize("config", [swiglu.SwigluConfig(tile_bytes=256), None])
 def test_blocks_compute_every_tile(config):
     torch.manual_seed(0)
     with interpreting("sm_90"):
         x = torch.randn(150, 2, 130, device="cuda")
         expected = torch.nn.functional.silu(x[..., :65]) * x[..., 65:]
         torch.testing.assert_close(silu_and_mul.silu_and_mul(x, config=config), expected)
+
+
+@pytest.mark.parametrize(
+    ("launch", "shapes", "constants"),
+    [
+        # One row: compiled once for all lengths.
+        (swiglu.swiglu, [(64, 4096), (64, 4096)], (0, False)),
+        # Rows that are apart: for their two tiles, of which none sticks out; for two rows to a tile, one may.
+        (silu_and_mul.silu_and_mul, [(64, 8192)], (2, True)),
+        (silu_and_mul.silu_and_mul, [(63, 8192)], (2, True)),
+        (silu_and_mul.silu_and_mul, [(64, 2048)], (1, True)),
+        (silu_and_mul.silu_and_mul, [(63, 2048)], (1, False)),
+        (silu_and_mul.silu_and_mul, [(64, 6000)], (2, False)),
+    ],
+)
+def test_a_kernel_is_compiled_for_rows_that_are_apart(launch, shapes, constants):
+    def run():
+        launch(*(torch.empty(shape, device="cuda", dtype=torch.float16) for shape in shapes))
+
+    (launched,) = record_launches(run, "sm_90")
+    assert launched.args[5:] == constants
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-40, -80.0, 100.0, math.inf, -math.inf, math.nan])
