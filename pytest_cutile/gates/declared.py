@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -211,18 +210,17 @@ def check_inputs(
         KernelMismatch: the result is wrong. See `run_check` for more.
     """
     __tracebackhide__ = True
-    launch, args = _bind(spec.launch, inputs)
+    call = _call_of(spec.launch, inputs)
     if settings.sanitized:
-        return only_launch(launch, args, {})
-    reference, _ = _bind(spec.reference, inputs)
+        return only_launch(call.function, call.args, call.kwargs)
     # Other layouts of the same values are compared once for each case.
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
     options = {"strength": settings.check_strength, "vary_layout": vary_layout, **spec.check_of(case)}
     return run_check(
-        launch,
-        args,
-        {},
-        reference=reference,
+        call.function,
+        call.args,
+        call.kwargs,
+        reference=spec.reference,
         reduction=spec.reduction_of(case),
         independent=spec.independent,
         run=run,
@@ -235,21 +233,3 @@ def _call_of(launch: Callable[..., Any], inputs: Any) -> Call:
     if isinstance(inputs, Mapping):
         return Call(launch, (), dict(inputs))
     return Call(launch, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,))
-
-
-def _bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a function of positional arguments and those arguments, for inputs given as tuple or dict."""
-    if isinstance(inputs, Mapping):
-        names = tuple(inputs)
-
-        @functools.wraps(function)
-        def call(*values: Any) -> Any:
-            __tracebackhide__ = True
-            return function(**dict(zip(names, values, strict=True)))
-
-        # The values come in the order of the dict, and are called by its names.
-        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-        )
-        return call, tuple(inputs.values())
-    return function, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)

@@ -3,18 +3,23 @@
 import importlib
 import inspect
 import pkgutil
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 import kernels
 from benchmarks.gpu_runs.inputs import as_arguments, make_inputs
-from pytest_cutile.check import parts
+from kernels import dropout
+from pytest_cutile.check import launching, parts
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import OUTPUT, cut
 from pytest_cutile.check.reference import ReferenceCall, check_independence
+from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.gpu.trees import named_tensors
 
 WHOLE = {"group_gemm", "moe"}
@@ -66,3 +71,20 @@ def test_most_cases_can_be_cut(monkeypatch):
         found = cut(spec.independent or {}, {**call.args, **call.kwargs}, call.run(run_exactly))
         counts[spec.name] = max(len(found), counts.get(spec.name, 0))
     assert all(count > 1 for count in counts.values()), counts
+
+
+def test_the_gate_checks_a_kernel_whose_reference_depends_on_the_place_in_parts(monkeypatch):
+    """Dropout names its arguments, as a dict; the names have to reach the parts."""
+    monkeypatch.setattr(launching, "SMALL_BYTES", 0)
+    monkeypatch.setattr(parts, "PART_ELEMENTS", 256)
+    spec = replace(dropout.SPEC, launch=as_reference)
+    case = next(case for case in spec.cases if case.name == "bf16-4095-p0.5")
+    inputs = make_inputs(spec, case, device="cpu", seed_text=case.name)
+    settings = cast("Settings", SimpleNamespace(sanitized=(), check_layouts=False, check_strength=False))
+    report = check_inputs(spec, case, inputs, run=None, name="normal", settings=settings)
+    assert report.parts == 32
+
+
+def as_reference(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
+    """Return what dropout computes, rounded."""
+    return dropout.reference(x.double(), p, seed).to(x.dtype)
