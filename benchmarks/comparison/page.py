@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -231,9 +231,18 @@ def _notes(cases: Sequence[Case]) -> list[str]:
 
 
 def _origins(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return date and environment of each run, once where they are the same."""
-    lines = []
-    for document in documents:
+    """Return date and environment of each run, and of which kernels it measured how many cases last."""
+    runs: dict[str, Counter[str]] = {}
+    last = {
+        (case["suite"], case["case"]): number
+        for number, each in enumerate(documents)
+        for case in each["cases"]
+    }
+    for number, document in enumerate(documents):
         environment = ", ".join(f"{key} {value}" for key, value in document["environment"].items())
-        lines.append(f"{document['date']}: {environment}")
-    return list(dict.fromkeys(lines))
+        shown = runs.setdefault(f"{document['date']}: {environment}", Counter())
+        shown.update(suite for (suite, _), run in last.items() if run == number)
+    return [
+        f"{run}: {', '.join(f'{suite} {count}' for suite, count in sorted(shown.items()))}"
+        for run, shown in runs.items()
+    ]
