@@ -310,19 +310,18 @@ def _in_chunks(
 ) -> torch.Tensor:
     """Return an elementwise function of a tensor, of `dtype`, with temporaries for `CHUNK` elements only.
 
-    The result may overwrite `into`, which may be `tensor`.
+    A contiguous `into`, which may be `tensor`, is overwritten by the result.
     """
     import torch
 
     if tensor.numel() <= CHUNK:
         return function(tensor)
-    result = torch.empty(tensor.shape, dtype=dtype, device=tensor.device) if into is None else into
-    if not result.is_contiguous():
-        return function(tensor)
-    flat = (torch.split(each.reshape(-1), CHUNK) for each in (tensor, result))
+    if into is None or not into.is_contiguous():
+        into = torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
+    flat = (torch.split(each.reshape(-1), CHUNK) for each in (tensor, into))
     for values, place in zip(*flat, strict=True):
         place.copy_(function(values))
-    return result
+    return into
 
 
 def _noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
