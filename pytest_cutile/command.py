@@ -16,6 +16,8 @@ from pytest_cutile.core.platform_comparison import compare_platforms
 from pytest_cutile.core.platform_report import platform_report
 from pytest_cutile.core.static_baselines import is_static
 
+REFUSED = 1
+"""Exit status when a case was not merged, because it would have become worse."""
 BAD_FILE = 2
 """Exit status for files that cannot be used; also that of argparse for a wrong command line."""
 CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        lines = _compare(options) if options.command == "compare" else _merge(options)
+        status, lines = (0, _compare(options)) if options.command == "compare" else _merge(options)
     except BaselineError as error:
         print("pytest-cutile:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return BAD_FILE
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough; what is still buffered has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
-    return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +52,14 @@ def _parser() -> argparse.ArgumentParser:
     merge = commands.add_parser("merge", help="put together what several runners recorded of one platform")
     merge.add_argument("files", type=Path, nargs="+", metavar="FILE")
     merge.add_argument("--into", type=Path, required=True, metavar="FILE", help="made if it is not there")
+    merge.add_argument("--reason", type=_reason, metavar="TEXT", help="why worse figures are accepted")
     return parser
+
+
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty: say why the slower figures are accepted")
+    return text
 
 
 def _read(path: Path) -> BaselineFile:
@@ -80,7 +89,7 @@ def _compare(options: argparse.Namespace) -> list[str]:
     return platform_report(compare_platforms(first, second), labels, markdown=options.markdown)
 
 
-def _merge(options: argparse.Namespace) -> list[str]:
+def _merge(options: argparse.Namespace) -> tuple[int, list[str]]:
     into: Path = options.into
     _refuse_folder(into)
     _refuse_static(into)
@@ -98,11 +107,13 @@ def _merge(options: argparse.Namespace) -> list[str]:
     merged: dict[str, Merged] = {}
 
     def renew(on_disk: Mapping[str, Entry]) -> dict[str, Entry]:
-        merged.update(merge_entries(on_disk, [file.entries for file in files.values()]))
-        return {key: each.entry for key, each in merged.items() if each.changed}
+        found = [file.entries for file in files.values()]
+        merged.update(merge_entries(on_disk, found, reason=options.reason))
+        return {key: each.entry for key, each in merged.items() if each.changed and each.entry is not None}
 
     record_entries(into, arch=of.arch, gpu=of.gpu, renew=renew)
-    return _said(into, merged)
+    refused = any(each.refused for each in merged.values())
+    return REFUSED if refused else 0, _said(into, merged)
 
 
 def _said(into: Path, merged: Mapping[str, Merged]) -> list[str]:
@@ -110,4 +121,5 @@ def _said(into: Path, merged: Mapping[str, Merged]) -> list[str]:
     lines = [f"{key.ljust(width)}  {each.note}" for key, each in merged.items() if each.note]
     changed = sum(each.changed for each in merged.values())
     total = f"{len(merged)} case{'s' if len(merged) != 1 else ''} merged"
-    return [*lines, f"{into}: {total}, {changed} changed"]
+    refused = sum(each.refused for each in merged.values())
+    return [*lines, f"{into}: {total}, {changed} changed" + (f", {refused} refused" if refused else "")]

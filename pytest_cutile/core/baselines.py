@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +137,22 @@ def read_baselines(path: Path) -> BaselineFile | None:
     """Read a baseline file; None when there is none.
 
     Raises:
-        BaselineError: it cannot be read, holds a merge conflict, has a newer schema, or lacks a key.
+        BaselineError: it cannot be read, holds a merge conflict, has another schema, lacks a key, has one
+            that is not known, or has a value that cannot be right.
     """
     data = read_document(path, schema=SCHEMA)
     if data is None:
         return None
-    key = "arch"
+    key = "(top level)"
     try:
-        arch, gpu = str(data["arch"]), str(data[key := "gpu"])
+        _refuse_unknown(data, BaselineFile, "schema")
+        arch = data[key := "arch"]
+        # One that was mistyped would be taken for another platform, with which nothing compares.
+        if not (isinstance(arch, str) and re.fullmatch(r"sm_\d+", arch)):
+            raise ValueError(f"{arch!r:.40}, not a name such as sm_90")
+        gpu = data[key := "gpu"]
+        if not (isinstance(gpu, str) and gpu):
+            raise ValueError(f"{gpu!r:.40}, not a GPU's name")
         entries: dict[str, Entry] = {}
         raw_entries = data[key := "entries"]
         for name, raw in raw_entries.items():
@@ -154,16 +163,35 @@ def read_baselines(path: Path) -> BaselineFile | None:
     return BaselineFile(arch=arch, gpu=gpu, entries=entries)
 
 
+def _refuse_unknown(raw: Mapping[str, Any], form: type, *more: str) -> None:
+    """Refuse keys that are none: what was mistyped would be taken for missing, and be missed by nobody."""
+    known = {*more, *(each.name for each in fields(form))}
+    unknown = next((name for name in raw if name not in known), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown!r} is unknown, the keys are {', '.join(sorted(known))}")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.40}, not a text")  # noqa: TRY004 - caught with the others
+    return value
+
+
+def _texts(name: str, raw: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _text(f"{name} / {key}", value) for key, value in raw.items()}
+
+
 def _parse_entry(raw: Mapping[str, Any]) -> Entry:
+    _refuse_unknown(raw, Entry)
     published = raw.get("published")
     entry = Entry(
         work=Work(**raw["work"]),
         runs=tuple(_parse_run(run) for run in raw.get("runs", ())),
         published=None if published is None else Published(**published),
-        identity=str(raw.get("identity", "")),
-        control=str(raw.get("control", "")),
-        environment={str(k): str(v) for k, v in raw["environment"].items()},
-        provenance={str(k): str(v) for k, v in raw["provenance"].items()},
+        identity=_text("identity", raw.get("identity", "")),
+        control=_text("control", raw.get("control", "")),
+        environment=_texts("environment", raw["environment"]),
+        provenance=_texts("provenance", raw["provenance"]),
     )
     if not entry.runs and entry.published is None:
         raise ValueError("it has no runs")
@@ -171,6 +199,7 @@ def _parse_entry(raw: Mapping[str, Any]) -> Entry:
         raise ValueError("it has both runs and a published figure")
     if entry.published is not None:
         _check_numbers(entry.published, ("median_us", "margin"))
+        _text("source", entry.published.source)
     return entry
 
 
@@ -178,8 +207,8 @@ def _parse_run(raw: Mapping[str, Any]) -> Run:
     run = Run(**raw)
     _check_numbers(run, ("median_us",))
     _check_numbers(run, ("spread", "control_us", "clock_mhz"), may_lack=True)
-    if not all(isinstance(text, str) for text in (run.at, run.session, run.gpu_uuid)):
-        raise ValueError("at, session and gpu_uuid must be texts")
+    for name in ("at", "session", "gpu_uuid"):
+        _text(name, getattr(run, name))
     try:
         dt.datetime.fromisoformat(run.at)
     except ValueError:

@@ -9,38 +9,51 @@ from dataclasses import dataclass, replace
 
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.baselines import MAX_RUNS, Entry, Run, environment_changes
+from pytest_cutile.core.report import format_change, format_time
+from pytest_cutile.core.speed_rule import Rule
+
+FAR = 0.08
+"""Difference of two medians, as a fraction, from which runs that could be joined are not. Sessions on
+two H200s differed by up to 4 % (matmul; the baselines of commit 22a498f): this is twice as much."""
+FUTURE = dt.timedelta(days=1)
+"""How much later than now a run may say it was recorded: clocks differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
     """What becomes of one case."""
 
-    entry: Entry
-    """What the file holds afterwards."""
+    entry: Entry | None
+    """What the file holds afterwards, if anything."""
     note: str
     """What changed, for people."""
     changed: bool
     """Whether the entry is another than before."""
+    refused: bool = False
+    """Whether it would have become worse, and nobody said why."""
 
 
-def merge_entries(existing: Mapping[str, Entry], others: Iterable[Mapping[str, Entry]]) -> dict[str, Merged]:
+def merge_entries(
+    existing: Mapping[str, Entry], others: Iterable[Mapping[str, Entry]], *, reason: str | None = None
+) -> dict[str, Merged]:
     """Return what becomes of the cases in any of `others`; cases of `existing` alone stay as they are.
 
-    Runs are joined where they can be compared: same work, environment, control and compiled code, and the
-    same reason if it was accepted as slower. Where they cannot, those beside the newest run stay. What was
-    measured takes the place of what was published.
+    Runs are joined where they can be compared: same work, environment, control and compiled code, no other
+    speed, and the same reason if it was accepted as slower. Where they cannot, those beside the newest run
+    stay. What was measured takes the place of what was published. An entry that would become worse stays as
+    it is without a reason: `reason`, or the one that its new runs were recorded with.
 
     Raises:
-        BaselineError: a run's time of recording cannot be read.
+        BaselineError: a run's time of recording cannot be read, or is yet to come.
     """
     found: dict[str, list[Entry]] = {}
     for entries in others:
         for key, entry in entries.items():
             found.setdefault(key, []).append(entry)
-    return {key: _merge(key, existing.get(key), found[key]) for key in sorted(found)}
+    return {key: _merge(key, existing.get(key), found[key], reason) for key in sorted(found)}
 
 
-def _merge(key: str, before: Entry | None, others: Sequence[Entry]) -> Merged:
+def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str | None) -> Merged:
     entries = [*([before] if before is not None else []), *others]
     measured = [entry for entry in entries if entry.runs]
     if not measured:
@@ -62,7 +75,15 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry]) -> Merged:
     entry = replace(newest, runs=tuple(runs[:MAX_RUNS]))
 
     left_out = [each for each in measured if _changes(each, newest)]
+    if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
+        entry = replace(before, identity=entry.identity)  # somebody else's copy of it is no news
+    worse = _worse(entry, left_out if before is None else [before])
+    if worse and reason is None:
+        note = f"not merged: {worse}; give --reason TEXT to accept that"
+        return Merged(entry=before, note=note, changed=False, refused=True)
     notes = [_said(before, entry, newest)]
+    if worse:
+        entry = replace(entry, provenance={**entry.provenance, "reason": str(reason)})
     if len(runs) > MAX_RUNS:
         notes.append(f"{len(runs) - MAX_RUNS} later than the first {MAX_RUNS} left out")
     lost = _united([each for each in left_out if each is not before])
@@ -71,9 +92,29 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry]) -> Merged:
             text for each in left_out if each is not before for text in _changes(each, newest)
         )
         notes.append(f"{_count(len(lost))} of other conditions left out ({', '.join(why)})")
-    if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
-        entry = replace(before, identity=entry.identity)  # somebody else's copy of it is no news
     return Merged(entry=entry, note="; ".join(filter(None, notes)), changed=entry != before)
+
+
+def _worse(entry: Entry, others: Iterable[Entry]) -> str:
+    """Return in what way an entry is worse than one that it replaces or joins; empty if it is not."""
+    reason = entry.provenance.get("reason")
+    for other in others:
+        if reason and reason != other.provenance.get("reason"):
+            continue  # accepted when it was recorded
+        if other.work != entry.work:
+            return "the case does other work than the recorded one"
+        changes = _changes(other, entry) if other.runs else []
+        # As `--update-baselines` does: small steps, each under other conditions, could add up to anything.
+        allowed = Rule().margin / 4 if changes else Rule().margin
+        allowed = allowed if other.published is None else other.published.margin
+        if entry.median_us > other.median_us * (1 + allowed):
+            return f"it is slower: {_step(other, entry)}" + (f" ({', '.join(changes)})" if changes else "")
+    return ""
+
+
+def _step(then: Entry, now: Entry) -> str:
+    change = format_change(now.median_us / then.median_us - 1)
+    return f"{format_time(then.median_us)} -> {format_time(now.median_us)} ({change})"
 
 
 def _united(entries: Iterable[Entry]) -> list[Run]:
@@ -97,14 +138,17 @@ def _united(entries: Iterable[Entry]) -> list[Run]:
 def _said(before: Entry | None, entry: Entry, newest: Entry) -> str:
     now = len(entry.runs)
     if before is None:
-        return f"new, {_count(now)}"
+        return f"new: {format_time(entry.median_us)}, {_count(now)}"
+    if before == entry:
+        return ""
     if not before.runs:
-        return f"{_count(now)} in place of a published figure"
-    changes = _changes(before, newest)
-    if changes:
-        return f"{_count(now)} in place of {len(before.runs)} older ones ({', '.join(changes)})"
-    added = (Counter(entry.runs) - Counter(before.runs)).total()
-    return f"+{_count(added)}, {now} now" if added else ""
+        what = f"{_count(now)} in place of a published figure"
+    elif changes := _changes(before, newest):
+        what = f"{_count(now)} in place of {len(before.runs)} older ones ({', '.join(changes)})"
+    else:
+        added = (Counter(entry.runs) - Counter(before.runs)).total()
+        what = f"+{_count(added)}, {now} now" if added else "its compiled code is known now"
+    return f"{_step(before, entry)}: {what}"
 
 
 def _count(runs: int) -> str:
@@ -121,6 +165,9 @@ def _changes(then: Entry, now: Entry) -> list[str]:
         changes.append("other compiled code")
     if then.provenance.get("reason") != now.provenance.get("reason"):
         changes.append(f"accepted as slower: {now.provenance.get('reason') or 'no longer'}")
+    slower = max(then.median_us, now.median_us) / min(then.median_us, now.median_us) - 1
+    if not changes and slower > FAR:  # their median would be that of none of them
+        changes.append("another speed")
     return changes
 
 
@@ -129,4 +176,11 @@ def _time(key: str, run: Run) -> dt.datetime:
         at = dt.datetime.fromisoformat(run.at)
     except ValueError as error:
         raise BaselineError(f"{key}: a run has the time {run.at!r}, which is not ISO 8601") from error
-    return at if at.tzinfo else at.replace(tzinfo=dt.UTC)
+    at = at if at.tzinfo else at.replace(tzinfo=dt.UTC)
+    now = dt.datetime.now(dt.UTC)
+    if at > now + FUTURE:  # the newest run decides, so it would decide for ever
+        raise BaselineError(
+            f"{key}: a run has the time {run.at}, which is later than now ({now:%Y-%m-%d}): "
+            "correct it, or the clock of this machine"
+        )
+    return at

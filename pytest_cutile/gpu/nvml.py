@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -198,6 +199,13 @@ LOW_CLOCK = 0.95
 """Share of the highest clock below which, for no usual reason, somebody holds the clock down."""
 
 
+BUSY_PERCENT = 5
+"""Share of the SMs' time from which a process that draws is a disturbance. Below, too few of a kernel's
+samples meet it to move their median. A choice: no desktop was measured."""
+LOOK_BACK_SECONDS = 1.0
+"""How far back it is asked for: by NVML's documentation samples are a sixth of a second to a second apart."""
+
+
 def problems() -> Sequence[str]:
     """Return why figures taken now are doubtful: clocks held down, or other processes on the GPU."""
     with _nvml() as pynvml:
@@ -225,21 +233,62 @@ def problems() -> Sequence[str]:
         others = 0 if {*pids} <= {os.getpid()} else count_others(pids, own_processes(), sharers)
         if others:
             found.append(f"{others} other process{'es' if others > 1 else ''} on the GPU")
+        drawing = _drawing(pynvml, handle, pids)
+        busy = len(drawing & (_busy(pynvml, handle) or set())) if drawing else 0
+        if busy:
+            found.append(f"{busy} process{'es' if busy > 1 else ''} drawing on the GPU")
         return found
 
 
 def unseen() -> Sequence[str]:
     """Return what NVML does not show of the GPU, asked by a process that uses it."""
     with _nvml() as pynvml:
-        if _running(pynvml, _visible(pynvml)[0]):
-            return []
-        return ["other processes on the GPU (NVML lists none, not even this one)"]
+        handle = _visible(pynvml)[0]
+        pids = _running(pynvml, handle)
+        found = [] if pids else ["other processes on the GPU (NVML lists none, not even this one)"]
+        if _drawing(pynvml, handle, pids) and _busy(pynvml, handle) is None:
+            found.append("how busy the processes were that draw on the GPU (NVML does not say)")
+        return found
 
 
 def _running(pynvml: Any, handle: Any) -> list[int]:
-    """Return the numbers of the processes that use a GPU; none where NVML does not tell."""
-    running = _answer(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-    return [process.pid for process in running]
+    """Return the numbers of the processes that compute on a GPU; none where NVML does not tell."""
+    pids = _pids(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    clients = _pids(pynvml, lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+    if clients:  # what they launch, their server runs, which is no further one
+        pids = [pid for pid in pids if not _name(pynvml, pid).endswith("nvidia-cuda-mps-server")]
+    return pids + [pid for pid in clients if pid not in pids]
+
+
+def _drawing(pynvml: Any, handle: Any, computing: Sequence[int]) -> set[int]:
+    """Return the numbers of the processes that have a graphics context on a GPU, and do not compute."""
+    drawing = _pids(pynvml, lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
+    return {*drawing}.difference(computing)
+
+
+def _name(pynvml: Any, pid: int) -> str:
+    return _text(_answer(pynvml, lambda: pynvml.nvmlSystemGetProcessName(pid)) or "")
+
+
+def _pids(pynvml: Any, ask: Callable[[], Any]) -> list[int]:
+    return [process.pid for process in _answer(pynvml, ask) or []]
+
+
+def _busy(pynvml: Any, handle: Any) -> set[int] | None:
+    """Return the numbers of the processes that were busy on a GPU just now; None where NVML does not tell.
+
+    A desktop's processes hold a context all day and most often rest: it takes this to tell.
+    """
+    since = int((time.time() - LOOK_BACK_SECONDS) * 1e6)
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except AttributeError:
+        return None
+    except pynvml.NVMLError as error:
+        # Nothing ran: one of these, by driver and binding.
+        nothing = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
+        return set() if error.value in nothing else None
+    return {sample.pid for sample in samples if sample.smUtil >= BUSY_PERCENT}
 
 
 def count_others(running: Sequence[int], own: frozenset[int], sharers: int) -> int:

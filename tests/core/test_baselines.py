@@ -188,11 +188,13 @@ ENTRY = r"bad entry at key 'entries / k\[c\]'"
             r"x.json:2: schema 1.*Delete it, and record anew: pytest --update-baselines",
         ),
         (GOOD.replace('"schema": 2', '"schema": true'), r'"schema" is missing or no number'),
-        (GOOD.replace('"gpu": ', '"gqu": '), r"bad entry at key 'gpu'"),
-        (GOOD.replace('"environment"', '"env"'), ENTRY + ": 'environment' is missing"),
+        (GOOD.replace('"gpu": ', '"gqu": '), "'gqu' is unknown, the keys are"),
+        (GOOD.replace('"gpu": "NVIDIA H200",', ""), "bad entry at key 'gpu': 'gpu' is missing"),
+        (GOOD.replace('"environment"', '"env"'), ENTRY + ": 'env' is unknown"),
+        (re.sub(r'"environment": .*', "", GOOD), ENTRY + ": 'environment' is missing"),
         (GOOD.replace('"arch": "sm_90"', '"arch": "sm_90", "arch": "sm_80"'), r"'arch' is there twice"),
         (GOOD.replace('"spread"', '"sprd"'), ENTRY + r".*sprd"),
-        (GOOD.replace('"2026-11-21-0a1b2c3d"', "7"), ENTRY + r".*session and gpu_uuid must be texts"),
+        (GOOD.replace('"2026-11-21-0a1b2c3d"', "7"), ENTRY + ": session is 7, not a text"),
         (GOOD.replace('"bytes": 100000000.0', '"bytes": -1'), ENTRY + r".*bytes must be a finite count"),
         (GOOD.replace('"bytes": 100000000.0', f'"bytes": {"9" * 400}'), ENTRY + r".*int too large"),
         (
@@ -203,6 +205,33 @@ ENTRY = r"bad entry at key 'entries / k\[c\]'"
         (BOTH, ENTRY + r": it has both runs and a published figure"),
         (NEITHER, ENTRY + r": it has no runs"),
         (FIGURE.replace('"source"', '"sauce"'), ENTRY + r".*sauce"),
+        (
+            GOOD.replace('"work"', '"identiti": "abc", "work"'),
+            ENTRY + ": 'identiti' is unknown, the keys are control, environment",
+        ),
+        (
+            FIGURE.replace('"work"', '"rums": [], "work"'),
+            ENTRY + ": 'rums' is unknown, the keys are control, environment",
+        ),
+        (GOOD.replace('"work"', '"identity": null, "work"'), ENTRY + ": identity is None, not a text"),
+        (GOOD.replace('"work"', '"control": ["mm"], "work"'), ENTRY + r": control is \['mm'\], not a text"),
+        (GOOD.replace('"580.1"', "580.1"), ENTRY + ": environment / driver is 580.1, not a text"),
+        (GOOD.replace('"abc"', "null"), ENTRY + ": provenance / commit is None, not a text"),
+        (
+            GOOD.replace('"arch": "sm_90"', '"arch": null'),
+            "bad entry at key 'arch': None, not a name such as",
+        ),
+        (
+            GOOD.replace('"arch": "sm_90"', '"arch": "90"'),
+            "bad entry at key 'arch': '90', not a name such as",
+        ),
+        (GOOD.replace('"gpu": "NVIDIA H200"', '"gpu": 5'), "bad entry at key 'gpu': 5, not a GPU's name"),
+        (GOOD.replace('"gpu": "NVIDIA H200"', '"gpu": ""'), "bad entry at key 'gpu': '', not a GPU's name"),
+        (
+            GOOD.replace('"gpu"', '"board": "x", "gpu"'),
+            "'board' is unknown, the keys are arch, entries, gpu, schema",
+        ),
+        (FIGURE.replace(f'"{PUBLISHED.source}"', "7"), ENTRY + ": source is 7, not a text"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_never_replaced(tmp_path, text, message):

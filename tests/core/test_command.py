@@ -27,7 +27,7 @@ def published(tmp_path) -> list[str]:
 
 def entry(median_us: float = 40.0, *, work: Work = MEMORY, day: int = 1, **changes) -> Entry:
     run = Run(
-        at=f"2026-11-{day:02}T10:00:00+00:00",
+        at=f"2025-11-{day:02}T10:00:00+00:00",
         session=f"s{day}",
         gpu_uuid="GPU-1",
         median_us=median_us,
@@ -172,14 +172,49 @@ def test_merge_makes_the_file_and_says_what_was_added(tmp_path, capsys):
     into = tmp_path / "new" / "all.json"
     assert main(["merge", one, other, "--into", str(into)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "a[c]  new, 2 runs",
-        "b[c]  new, 1 run",
+        "a[c]  new: 40 us, 2 runs",
+        "b[c]  new: 40 us, 1 run",
         f"{into}: 2 cases merged, 2 changed",
     ]
     merged = read_baselines(into)
     assert merged is not None
     assert [run.session for run in merged.entries["a[c]"].runs] == ["s1", "s2"]
     assert [path.name for path in into.parent.iterdir()] == ["all.json"]
+
+
+def test_merging_a_slower_entry_takes_a_reason(tmp_path, capsys):
+    """The others are merged; status 1 says that one was not."""
+    slower = file(a=entry(80.0, day=2, identity="def"), b=entry(40.0, day=2))
+    one = write(tmp_path / "one.json", slower)
+    into = write(tmp_path / "into.json", file(a=entry(day=1, identity="abc"), b=entry(day=1)))
+    assert main(["merge", one, "--into", into]) == 1
+    refused = "not merged: it is slower: 40 us -> 80 us (+100.0 %) (other compiled code)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"a[c]  {refused}; give --reason TEXT to accept that",
+        "b[c]  40 us -> 40 us (+0.0 %): +1 run, 2 now",
+        f"{into}: 2 cases merged, 1 changed, 1 refused",
+    ]
+    merged = read_baselines(Path(into))
+    assert merged is not None
+    assert {key: len(each.runs) for key, each in merged.entries.items()} == {"a[c]": 1, "b[c]": 2}
+    assert merged.entries["a[c]"].median_us == 40.0
+    assert main(["merge", one, "--into", into, "--reason", "exact division"]) == 0
+    merged = read_baselines(Path(into))
+    assert merged is not None
+    assert merged.entries["a[c]"].median_us == 80.0
+    assert merged.entries["a[c]"].provenance == {"reason": "exact division"}
+    capsys.readouterr()
+    assert main(["merge", one, "--into", into, "--reason", "exact division"]) == 0
+    assert capsys.readouterr().out.endswith(f"{into}: 2 cases merged, 0 changed\n")
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_empty_reason_is_none(tmp_path, capsys, reason):
+    there = write(tmp_path / "one.json", file(a=entry()))
+    with pytest.raises(SystemExit) as stopped:
+        main(["merge", there, "--into", there, "--reason", reason])
+    assert stopped.value.code == 2
+    assert "--reason" in capsys.readouterr().err
 
 
 def test_merging_twice_changes_nothing(tmp_path, capsys):

@@ -8,10 +8,11 @@ from pytest_cutile.core.baselines import MAX_RUNS, Entry, Published, Run
 from pytest_cutile.core.merging import Merged, merge_entries
 
 WORK = Work(bytes=1e8, dtype="bfloat16")
+SAME = "40 us -> 40 us (+0.0 %)"
 
 
 def run(day: int, median_us: float = 40.0, board: str = "GPU-1") -> Run:
-    at = f"2026-11-{day:02}T10:00:00+00:00"
+    at = f"2025-11-{day:02}T10:00:00+00:00"
     return Run(at=at, session=f"s{day}-{board}", gpu_uuid=board, median_us=median_us, spread=0.004)
 
 
@@ -31,11 +32,16 @@ def published(median_us: float = 50.0) -> Entry:
     return Entry(work=WORK, published=Published(median_us=median_us, margin=0.1, source="a document"))
 
 
-def merge(before: Entry | None, *others: Entry) -> Merged:
+def merge(before: Entry | None, *others: Entry, reason: str | None = None) -> Merged:
     existing = {"k[c]": before} if before is not None else {}
-    merged = merge_entries(existing, [{"k[c]": other} for other in others])
+    merged = merge_entries(existing, [{"k[c]": other} for other in others], reason=reason)
     assert [*merged] == ["k[c]"]
     return merged["k[c]"]
+
+
+def kept(merged: Merged) -> Entry:
+    assert merged.entry is not None
+    return merged.entry
 
 
 def days(entry: Entry) -> list[int]:
@@ -45,7 +51,7 @@ def days(entry: Entry) -> list[int]:
 def test_a_new_case_is_taken_over():
     merged = merge(None, entry(run(1), run(2)))
     assert (merged.entry, merged.changed) == (entry(run(1), run(2)), True)
-    assert merged.note == "new, 2 runs"
+    assert merged.note == "new: 40 us, 2 runs"
 
 
 def test_cases_that_nobody_else_has_are_not_touched():
@@ -54,40 +60,40 @@ def test_cases_that_nobody_else_has_are_not_touched():
 
 def test_runs_are_joined_oldest_first():
     merged = merge(entry(run(2)), entry(run(1, board="GPU-2")), entry(run(3, board="GPU-3")))
-    assert days(merged.entry) == [1, 2, 3]
-    assert merged.note == "+2 runs, 3 now"
+    assert days(kept(merged)) == [1, 2, 3]
+    assert merged.note == f"{SAME}: +2 runs, 3 now"
 
 
 def test_identical_runs_are_there_once():
     merged = merge(entry(run(1), run(2)), entry(run(1), run(3)), entry(run(3)))
-    assert days(merged.entry) == [1, 2, 3]
+    assert days(kept(merged)) == [1, 2, 3]
 
 
 def test_two_runs_of_one_session_are_both_kept():
-    assert len(merge(entry(run(1, 40.0)), entry(run(1, 41.0))).entry.runs) == 2
+    assert len(kept(merge(entry(run(1, 40.0)), entry(run(1, 41.0)))).runs) == 2
 
 
 def test_runs_of_one_session_that_read_the_same_are_several():
     session = [run(1), run(1), run(1, 40.1)]
-    assert len(merge(None, entry(*session)).entry.runs) == 3
+    assert len(kept(merge(None, entry(*session))).runs) == 3
     merged = merge(entry(*session), entry(*session, run(2), run(2)), entry(run(2), run(2)))
-    assert [(each.at[8:10], each.median_us) for each in merged.entry.runs] == [
+    assert [(each.at[8:10], each.median_us) for each in kept(merged).runs] == [
         ("01", 40.0),
         ("01", 40.0),
         ("01", 40.1),
         ("02", 40.0),
         ("02", 40.0),
     ]
-    assert merged.note == "+2 runs, 5 now"
+    assert merged.note == f"{SAME}: +2 runs, 5 now"
     fewer = merge(entry(run(1)), entry(run(1), run(1)))
-    assert (len(fewer.entry.runs), fewer.note, fewer.changed) == (2, "+1 run, 2 now", True)
+    assert (len(kept(fewer).runs), fewer.note, fewer.changed) == (2, f"{SAME}: +1 run, 2 now", True)
 
 
 def test_times_are_compared_as_times():
-    zulu = Run(at="2026-11-01T09:00:00Z", session="s", gpu_uuid="GPU-2", median_us=40.0, spread=0.004)
-    far = Run(at="2026-11-01T12:00:00+05:00", session="t", gpu_uuid="GPU-3", median_us=40.0, spread=0.004)
+    zulu = Run(at="2025-11-01T09:00:00Z", session="s", gpu_uuid="GPU-2", median_us=40.0, spread=0.004)
+    far = Run(at="2025-11-01T12:00:00+05:00", session="t", gpu_uuid="GPU-3", median_us=40.0, spread=0.004)
     merged = merge(entry(run(1)), entry(zulu), entry(far))
-    assert [each.session for each in merged.entry.runs] == ["t", "s", "s1-GPU-1"]
+    assert [each.session for each in kept(merged).runs] == ["t", "s", "s1-GPU-1"]
 
 
 def test_a_time_that_is_none_is_an_error():
@@ -98,9 +104,9 @@ def test_a_time_that_is_none_is_an_error():
 
 def test_the_earliest_runs_are_kept():
     merged = merge(entry(*(run(day) for day in range(10, 20))), entry(*(run(day) for day in range(1, 6))))
-    assert days(merged.entry) == [*range(1, 6), *range(10, 17)]
-    assert len(merged.entry.runs) == MAX_RUNS
-    assert merged.note == "+5 runs, 12 now; 3 later than the first 12 left out"
+    assert days(kept(merged)) == [*range(1, 6), *range(10, 17)]
+    assert len(kept(merged).runs) == MAX_RUNS
+    assert merged.note == f"{SAME}: +5 runs, 12 now; 3 later than the first 12 left out"
 
 
 def test_merging_what_is_there_changes_nothing():
@@ -112,7 +118,6 @@ def test_merging_what_is_there_changes_nothing():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"work": Work(bytes=2e8, dtype="bfloat16")}, "other work"),
         ({"environment": {"driver": "590.1"}}, "driver: 580.1 -> 590.1"),
         ({"control": "other copy"}, "control: copy -> other copy"),
         ({"identity": "def"}, "other compiled code"),
@@ -123,7 +128,7 @@ def test_what_cannot_be_compared_is_not_mixed(changes, why):
     old, new = entry(run(1), run(2)), entry(run(3), **changes)
     merged = merge(old, new)
     assert merged.entry == new
-    assert merged.note == f"1 run in place of 2 older ones ({why})"
+    assert merged.note == f"{SAME}: 1 run in place of 2 older ones ({why})"
     # The other way round, the existing entry is the newer one, and what is lost is said, too.
     merged = merge(new, old)
     assert (merged.entry, merged.changed) == (new, False)
@@ -133,8 +138,10 @@ def test_what_cannot_be_compared_is_not_mixed(changes, why):
 def test_the_newest_run_decides_even_across_an_entry_of_other_conditions():
     new_driver = {"environment": {"driver": "590.1"}}
     merged = merge(entry(run(1)), entry(run(2), **new_driver), entry(run(3)))
-    assert days(merged.entry) == [1, 3]
-    assert merged.note == ("+1 run, 2 now; 1 run of other conditions left out (driver: 590.1 -> 580.1)")
+    assert days(kept(merged)) == [1, 3]
+    assert merged.note == (
+        f"{SAME}: +1 run, 2 now; 1 run of other conditions left out (driver: 590.1 -> 580.1)"
+    )
 
 
 def test_the_order_of_the_files_does_not_matter():
@@ -153,18 +160,18 @@ def test_the_order_of_the_files_does_not_matter():
 
 def test_unknown_code_may_be_any():
     merged = merge(entry(run(1), identity="abc"), entry(run(2), identity=""))
-    assert (days(merged.entry), merged.entry.identity) == ([1, 2], "abc")
+    assert (days(kept(merged)), kept(merged).identity) == ([1, 2], "abc")
 
 
 def test_unknown_code_does_not_join_two_that_differ():
     merged = merge(entry(run(3), identity=""), entry(run(2), identity="abc"), entry(run(1), identity="def"))
-    assert (days(merged.entry), merged.entry.identity) == ([2, 3], "abc")
+    assert (days(kept(merged)), kept(merged).identity) == ([2, 3], "abc")
 
 
 def test_what_was_measured_wins_over_what_was_published():
     merged = merge(published(), entry(run(1), run(2)))
     assert merged.entry == entry(run(1), run(2))
-    assert merged.note == "2 runs in place of a published figure"
+    assert merged.note == "50 us -> 40 us (-20.0 %): 2 runs in place of a published figure"
     merged = merge(entry(run(1)), published())
     assert (merged.entry, merged.note, merged.changed) == (entry(run(1)), "", False)
 
@@ -175,3 +182,102 @@ def test_published_figures_alone():
     merged = merge(published(), published(60.0))
     assert (merged.entry, merged.changed) == (published(), False)
     assert merged.note == "several published figures differ: the first one stays"
+
+
+# -- what a file may become ---------------------------------------------------------------------------
+
+
+def slow(*numbers: int, us: float = 80.0, **changes) -> Entry:
+    return entry(*(run(day, us) for day in numbers), **changes)
+
+
+def assert_refused(merged: Merged, before: Entry | None, *parts: str) -> None:
+    assert (merged.entry, merged.changed, merged.refused) == (before, False, True)
+    assert merged.note.startswith("not merged: ")
+    assert "give --reason TEXT to" in merged.note
+    assert all(part in merged.note for part in parts), merged.note
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"identity": "def"}, "other compiled code"),
+        ({"environment": {"driver": "590.1"}}, "driver: 580.1 -> 590.1"),
+        ({}, "another speed"),  # the same code and conditions: joined, their median would be that of none
+    ],
+)
+def test_a_slower_entry_needs_a_reason(changes, why):
+    old, new = entry(run(1), run(2)), slow(3, 4, 5, **changes)
+    assert_refused(merge(old, new), old, "it is slower: 40 us -> 80 us (+100.0 %)", why)
+    merged = merge(old, new, reason="exact division")
+    assert kept(merged).runs == new.runs
+    assert kept(merged).provenance["reason"] == "exact division"
+    assert (merged.changed, merged.refused) == (True, False)
+    assert merged.note == f"40 us -> 80 us (+100.0 %): 3 runs in place of 2 older ones ({why})"
+
+
+def test_small_steps_under_other_conditions_need_a_reason():
+    """They could add up to anything; under the same ones they are one more session."""
+    old = entry(run(1))
+    assert_refused(merge(old, slow(2, us=40.4, identity="def")), old, "40 us -> 40.4 us (+1.0 %)")
+    assert merge(old, slow(2, us=40.1, identity="def")).changed
+    merged = merge(old, slow(2, us=40.4))
+    assert merged.note == "40 us -> 40.2 us (+0.5 %): +1 run, 2 now"
+
+
+def test_runs_that_are_joined_do_not_make_an_entry_slower_without_a_reason():
+    old = entry(run(1))
+    assert_refused(merge(old, slow(2, 3, us=42.0)), old, "it is slower: 40 us -> 42 us (+5.0 %)")
+    merged = merge(old, slow(2, 3, us=42.0), reason="other boards")
+    assert (days(kept(merged)), kept(merged).provenance["reason"]) == ([1, 2, 3], "other boards")
+
+
+def test_a_much_faster_kernel_is_not_joined_either():
+    merged = merge(slow(1, 2), entry(run(3)))
+    assert merged.entry == entry(run(3))
+    assert merged.note == "80 us -> 40 us (-50.0 %): 1 run in place of 2 older ones (another speed)"
+
+
+def test_a_reason_that_was_given_when_it_was_recorded_is_enough():
+    given = {"reason": "exact division"}
+    new = slow(2, provenance=given)
+    assert merge(entry(run(1)), new).entry == new
+    old = entry(run(1), provenance=given)  # but not the one that had been given before
+    assert_refused(merge(old, new), old)
+
+
+def test_other_work_needs_a_reason():
+    old, new = entry(run(1)), entry(run(2), work=Work(bytes=2e8, dtype="bfloat16"))
+    assert_refused(merge(old, new), old, "other work than the recorded one")
+    merged = merge(old, new, reason="twice the rows")
+    assert (kept(merged).work, kept(merged).provenance["reason"]) == (new.work, "twice the rows")
+    merged = merge(new, old)  # the existing entry is the newer one, and what is left out is said
+    assert (merged.entry, merged.changed, merged.refused) == (new, False, False)
+    assert merged.note == "1 run of other conditions left out (other work)"
+
+
+def test_slower_than_published_by_more_than_its_margin_needs_a_reason():
+    before = published(50.0)
+    assert merge(before, slow(1, us=54.0)).changed
+    assert_refused(merge(before, slow(1, us=56.0)), before, "50 us -> 56 us (+12.0 %)")
+    assert merge(before, slow(1, us=56.0), reason="a warm L2").changed
+
+
+def test_nothing_in_place_does_not_let_a_slower_file_win():
+    fast, new = entry(run(1)), slow(2, identity="def")
+    for order in itertools.permutations((fast, new)):
+        assert_refused(merge(None, *order), None, "40 us -> 80 us")
+        assert merge(None, *order, reason="exact division").changed
+
+
+def test_a_reason_is_kept_only_where_it_was_needed():
+    merged = merge(entry(run(1)), entry(run(2)), reason="exact division")
+    assert "reason" not in kept(merged).provenance
+
+
+def test_a_time_to_come_wins_nothing():
+    later = Run(at="2999-01-01T00:00:00+00:00", session="s", gpu_uuid="GPU-2", median_us=40.0, spread=0.004)
+    with pytest.raises(BaselineError, match=r"k\[c\].*2999-01-01.*later than now"):
+        merge(entry(run(1)), entry(later))
+    with pytest.raises(BaselineError, match=r"2999-01-01"):
+        merge(entry(later), entry(run(1)))

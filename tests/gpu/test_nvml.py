@@ -16,11 +16,15 @@ class FakeNvml(SimpleNamespace):
     """As much of pynvml as is asked for, with three GPUs; change an attribute to change what it says."""
 
     class NVMLError(Exception):
-        pass
+        def __init__(self, text, value=999):
+            super().__init__(text)
+            self.value = value
 
     def __init__(self):
         super().__init__(
             open=0,
+            NVML_SUCCESS=0,
+            NVML_ERROR_NOT_FOUND=6,
             NVML_CLOCK_SM=1,
             NVML_TEMPERATURE_GPU=0,
             nvmlClocksEventReasonSwThermalSlowdown=THERMAL,
@@ -39,6 +43,10 @@ class FakeNvml(SimpleNamespace):
             nvmlDeviceGetTemperature=lambda *_: 91,
             nvmlDeviceGetCurrentClocksEventReasons=lambda _: 0,
             nvmlDeviceGetComputeRunningProcesses=lambda _: [],
+            nvmlDeviceGetGraphicsRunningProcesses=lambda _: [],
+            nvmlDeviceGetMPSComputeRunningProcesses=lambda _: [],
+            nvmlDeviceGetProcessUtilization=self.nothing_ran,
+            nvmlSystemGetProcessName=lambda pid: f"/usr/bin/process-{pid}",
             nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
             nvmlDeviceGetApplicationsClock=lambda *_: 1980,
             nvmlDeviceGetDefaultApplicationsClock=lambda *_: 1980,
@@ -52,6 +60,9 @@ class FakeNvml(SimpleNamespace):
 
     def nvmlShutdown(self):  # noqa: N802
         self.open -= 1
+
+    def nothing_ran(self, *_):
+        raise self.NVMLError("Not Found", self.NVML_ERROR_NOT_FOUND)
 
     def cannot(self, *_):
         raise self.NVMLError("Not Supported")
@@ -223,6 +234,9 @@ def test_what_nvml_cannot_tell_is_no_problem(fake, how):
         "MaxClockInfo",
         "Temperature",
         "ComputeRunningProcesses",
+        "GraphicsRunningProcesses",
+        "MPSComputeRunningProcesses",
+        "ProcessUtilization",
     ):
         if how == "not there":
             delattr(fake, f"nvmlDeviceGet{name}")
@@ -323,3 +337,72 @@ def test_processes_are_not_looked_for_where_this_one_is_alone(fake, monkeypatch)
     monkeypatch.setattr(nvml, "own_processes", lambda: pytest.fail("looked for"))
     fake.nvmlDeviceGetComputeRunningProcesses = lambda _: [SimpleNamespace(pid=os.getpid())]
     assert nvml.problems() == []
+
+
+def used(**percent_by_pid):
+    """Return what answers which share of the SMs processes had: `used(p7=30)`."""
+    samples = [SimpleNamespace(pid=int(pid[1:]), smUtil=share) for pid, share in percent_by_pid.items()]
+    return lambda *_: samples
+
+
+def test_processes_under_mps_are_noticed(fake):
+    """The server holds their contexts, and is none itself."""
+    names = {7: "/usr/bin/nvidia-cuda-mps-server"}
+    fake.nvmlSystemGetProcessName = lambda pid: names.get(pid, "python")
+    fake.nvmlDeviceGetComputeRunningProcesses = running(7)
+    fake.nvmlDeviceGetMPSComputeRunningProcesses = running(os.getpid(), 8, 9)
+    assert nvml.problems() == ["2 other processes on the GPU"]
+    assert nvml.unseen() == []
+    fake.nvmlDeviceGetMPSComputeRunningProcesses = running(os.getpid())
+    assert nvml.problems() == []
+
+
+def test_a_process_in_several_lists_is_one(fake):
+    for kind in ("Compute", "MPSCompute", "Graphics"):
+        setattr(fake, f"nvmlDeviceGet{kind}RunningProcesses", running(os.getpid(), 8))
+    fake.nvmlDeviceGetProcessUtilization = used(p8=50)
+    assert nvml.problems() == ["1 other process on the GPU"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "found"),
+    [
+        (used(p8=30), ["1 process drawing on the GPU"]),
+        (used(p8=0, p9=5), ["1 process drawing on the GPU"]),
+        (used(p8=30, p9=30), ["2 processes drawing on the GPU"]),
+        (used(p8=4, p9=0), []),
+        (used(p1=30), []),  # no process that draws
+    ],
+)
+def test_processes_that_draw_count_if_they_are_busy(fake, ask, found):
+    """A desktop's always hold a context, and most often rest."""
+    fake.nvmlDeviceGetComputeRunningProcesses = running(os.getpid())
+    fake.nvmlDeviceGetGraphicsRunningProcesses = running(8, 9)
+    fake.nvmlDeviceGetProcessUtilization = ask
+    assert nvml.problems() == found
+    assert nvml.unseen() == []
+
+
+@pytest.mark.parametrize("value", [0, 6])
+def test_no_process_that_used_the_gpu_is_an_answer(fake, value):
+    def ask(*_):
+        raise fake.NVMLError("nothing", value)
+
+    fake.nvmlDeviceGetComputeRunningProcesses = running(os.getpid())
+    fake.nvmlDeviceGetGraphicsRunningProcesses = running(8)
+    fake.nvmlDeviceGetProcessUtilization = ask
+    assert nvml.problems() == []
+    assert nvml.unseen() == []
+
+
+@pytest.mark.parametrize("how", ["not supported", "not there"])
+def test_processes_that_draw_and_may_be_busy_are_unseen(fake, how):
+    fake.nvmlDeviceGetComputeRunningProcesses = running(os.getpid())
+    if how == "not there":
+        del fake.nvmlDeviceGetProcessUtilization
+    else:
+        fake.nvmlDeviceGetProcessUtilization = fake.cannot
+    assert nvml.unseen() == []
+    fake.nvmlDeviceGetGraphicsRunningProcesses = running(8)
+    assert nvml.problems() == []
+    assert nvml.unseen() == ["how busy the processes were that draw on the GPU (NVML does not say)"]
