@@ -321,17 +321,14 @@ def attention_decode(
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None
 ) -> torch.Tensor:
-    """Follow the formula in float64, one head of K and V at a time: `[G, N]` scores."""
+    """Follow the formula in float64: scores are `[B, H_kv, G, N]`."""
     import torch
 
     b, h, d = q.shape[0], q.shape[1], q.shape[-1]
     h_kv = k.shape[1]
     scale = 1.0 / math.sqrt(d) if scale is None else scale
     grouped = q.reshape(b, h_kv, h // h_kv, d)
-    heads = [
-        torch.softmax(grouped[i, j] @ k[i, j].T * scale, -1) @ v[i, j] for i in range(b) for j in range(h_kv)
-    ]
-    return torch.stack(heads).reshape(q.shape)
+    return (torch.softmax(grouped @ k.mT * scale, -1) @ v).reshape(q.shape)
 
 
 def inputs(
