@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
 from pytest_cutile.check.compare import Comparing, Comparison
-from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed
+from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
 from pytest_cutile.check.ladder import rungs, what_would_pass
 from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
@@ -18,7 +20,7 @@ from pytest_cutile.check.parts import OUTPUT, Part
 from pytest_cutile.check.strength import Checked
 from pytest_cutile.core.tolerance import Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, name_of
-from pytest_cutile.gpu.trees import describe, named_tensors
+from pytest_cutile.gpu.trees import describe, named_leaves, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +35,16 @@ if TYPE_CHECKING:
 LADDER_SECONDS = 20.0
 """Length of a check from which a failure is reported without looking for what would have passed."""
 _OR = ", or, in other parts, "
+
+
+class _Nothing:
+    """What a result has where the other one has something."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +278,7 @@ def _pair(
         raise KernelMismatch(
             f"{title} in structure or shape:\n  got       {describe(outputs)}\n  reference {describe(exact)}"
         )
+    _compare_others(outputs, exact, title)
     for name, out in left.items():
         given = right[name]
         if out.dtype.is_floating_point and given.dtype.is_floating_point:
@@ -286,6 +299,33 @@ def _pair(
                 "return it on the device of the arguments, which are where the kernel's are"
             )
     return [(name, out, right[name]) for name, out in left.items()]
+
+
+def _compare_others(outputs: Any, exact: Any, title: str) -> None:
+    """Raise unless what is no tensor in the two results is the same, and has no tensor in it."""
+    ours, theirs = _others(outputs, UncheckableOutput), _others(exact, ReferenceFailed)
+    for name in dict.fromkeys([*ours, *theirs]):
+        got, expected = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)
+        if got != expected and not (got != got and expected != expected):  # noqa: PLR0124 - NaN is NaN
+            raise KernelMismatch(
+                f"{title} in what is no tensor, and has to be equal: {name} is {got!r}, expected {expected!r}"
+            )
+
+
+def _others(result: Any, error: type[Exception]) -> dict[str, Any]:
+    """Return all that is no tensor in a result, by name; raise `error` if it cannot be compared."""
+    import torch
+
+    plain = (Number, str, bytes, Enum, type(None), torch.dtype, torch.device)
+    others = {name: each for name, each in named_leaves(result, OUTPUT) if not isinstance(each, torch.Tensor)}
+    for name, each in others.items():
+        if not isinstance(each, plain):
+            who = "the reference" if error is ReferenceFailed else "the kernel"
+            raise error(
+                f"{who} returned {name} as {type(each).__name__}, which the check cannot look into: return "
+                "tensors in tuples, lists and dicts, with numbers, strings and None beside them if need be"
+            )
+    return others
 
 
 def _kind(dtype: torch.dtype) -> str:
