@@ -245,11 +245,19 @@ class AccumulationNoise(Injector):
 
 
 class ContractNoise(AccumulationNoise):
-    """Moves what a kernel's contract says is rounded or approximate: intermediate results, exponentials."""
+    """Moves what a kernel's contract says is rounded or approximate: intermediate results, exponentials.
 
-    def __init__(self, run: int, contract: Contract) -> None:
+    Args:
+        run: seeds it.
+        contract: of the kernel.
+        exact: whether nothing but what the contract rounds makes an error. Then results of products may be
+            numbers that need no rounding, and partial sums are not: as of sums, operands measure those.
+    """
+
+    def __init__(self, run: int, contract: Contract, *, exact: bool = False) -> None:
         super().__init__(run)
         self.contract = contract
+        self.exact = exact
         self.rounding = contract.mid or FLOAT64
 
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -261,7 +269,8 @@ class ContractNoise(AccumulationNoise):
         name = _base_name(func)
         # operands of products have been rounded where they were computed; other functions are made of several
         # operations, each of which rounds
-        result = func(*args, **kwargs) if name in _PRODUCTS else super().call(func, args, kwargs)
+        plain = name in _PRODUCTS and not self.exact
+        result = func(*args, **kwargs) if plain else super().call(func, args, kwargs)
         if name in _SENSITIVE - _FUNCTIONS:
             result = _on_result(func, args, result, self._noisy_where_rounded)
         if self.contract.exp_error and name in _EXPONENTIAL:

@@ -104,7 +104,8 @@ class Reference:
     common_rounding: float
     """Relative error that rounding may give all operands of a product in common; see `common_rounding`."""
     exact: bool
-    """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`)."""
+    """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`), as far
+    as its contract rounds nothing."""
     runs: int
     """How often the reference ran."""
 
@@ -136,19 +137,19 @@ def run_reference(
     observer = Observer(operands)
     outputs = _run(reference, args, kwargs, observer)
     is_exact = observer.exactness.covers(outputs)
-    # of a reference that rounds there is nothing to estimate, of one that is exact all is zero
-    estimate = not is_exact and all(
+    # of a reference that rounds there is nothing to estimate
+    estimate = all(
         each.dtype == torch.float64
         for _, each in named_tensors(outputs, "output")
         if each.dtype.is_floating_point
     )
     makers: dict[str, tuple[float, Callable[[int], Injector]]] = {}
-    if estimate:
+    if estimate and not is_exact:
         makers["accumulation"] = FLOAT32.unit_roundoff, AccumulationNoise
     if estimate and observer.has_inexact_operands:
         makers["operands"] = 1.0, lambda run: OperandNoise(run, operands)
     if estimate and contract.is_noise:
-        makers["contract"] = 1.0, lambda run: ContractNoise(run, contract)
+        makers["contract"] = 1.0, lambda run: ContractNoise(run, contract, exact=is_exact)
     call = reference, args, kwargs
     spreads = {kind: _measure(call, outputs, make, unit) for kind, (unit, make) in makers.items()}
     return Reference(
@@ -174,7 +175,12 @@ def allow(
     """Return `truth`, which is what `reference` returned for `args` and `kwargs`, under another contract."""
     if not contract.is_noise:
         return replace(truth, contract={})
-    spread = _measure((reference, args, kwargs), truth.outputs, lambda run: ContractNoise(run, contract), 1.0)
+
+
+    def make(run: int) -> Injector:
+        return ContractNoise(run, contract, exact=truth.exact)
+
+    spread = _measure((reference, args, kwargs), truth.outputs, make, 1.0)
     return replace(truth, contract=spread, runs=truth.runs + _count_runs(truth.outputs))
 
 
