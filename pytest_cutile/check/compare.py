@@ -344,9 +344,13 @@ def _judge_equal(got: torch.Tensor, y: torch.Tensor) -> _Judged:
 
     if got.dtype == torch.bool:  # any byte but 0 is true, also one that nobody wrote
         got = torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
-    # uint64 has few operators; equality and order of its bits as int64 are good enough
-    got, y = ((each.view(torch.int64) if each.dtype == torch.uint64 else each).long() for each in (got, y))
-    differ = got != y
+    # uint64 has few operators: its bits are compared
+    left, right = (
+        (each.view(torch.int64) if each.dtype == torch.uint64 else each).long() for each in (got, y)
+    )
+    differ = left != right
+    if torch.uint64 in (got.dtype, y.dtype) and got.dtype != y.dtype:
+        differ |= left < 0  # with the same bits, one is beyond int64 and the other one negative
     apart = (got.double() - y.double()).abs_()
     return _Judged(
         got=got,

@@ -18,7 +18,7 @@ from pytest_cutile.check.ladder import rungs, what_would_pass
 from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
 from pytest_cutile.check.parts import OUTPUT, Part
 from pytest_cutile.check.strength import Checked
-from pytest_cutile.core.tolerance import Contract, FloatFormat
+from pytest_cutile.core.tolerance import FLOAT64, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, name_of
 from pytest_cutile.gpu.trees import describe, named_leaves, named_tensors
 
@@ -108,6 +108,7 @@ class Judge:
             ReferenceFailed: the reference raised, or returned what nothing can be compared with.
         """
         outs = dict(named_tensors(outputs, OUTPUT))
+        self._check_narrowing(outs)
         exact = functools.cache(lambda: self._exact(outs))
         seen = self._compare(outputs, self._terms.contract, exact)
         looser = seen.looser
@@ -127,6 +128,24 @@ class Judge:
             bound="; ".join(dict.fromkeys(seen.bases.values())),
             checked=tuple(seen.checked),
         )
+
+    def _check_narrowing(self, outs: Mapping[str, torch.Tensor]) -> None:
+        """Raise KernelMismatch if float64 inputs became a narrower output, and nothing says that they may."""
+        import torch
+
+        terms = self._terms
+        stated = terms.operands is not FLOAT64 or terms.contract.mid not in (None, FLOAT64)
+        inputs = named_tensors((self._reference.args, self._reference.kwargs), "input")
+        floating = {each.dtype for _, each in inputs if each.dtype.is_floating_point or each.is_complex()}
+        if stated or terms.tolerance is not None or not floating <= {torch.float64, torch.complex128}:
+            return
+        for name, dtype in ((name, name_of(out.dtype)) for name, out in outs.items()):
+            if dtype in FORMATS and dtype != FLOAT64.name:
+                raise KernelMismatch(
+                    f"{self._title} in dtype: {name} is {dtype}, all floating inputs are 64 bits wide\n"
+                    f'a kernel that is meant to narrow them says so, with precision="{dtype}", or with mid '
+                    "where it rounds intermediate results"
+                )
 
     def _compare(self, outputs: Any, contract: Contract, exact: ExactValues) -> _Seen:
         """Compare all outputs under a contract, one part after the other."""

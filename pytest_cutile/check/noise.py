@@ -176,7 +176,6 @@ def allow(
     if not contract.is_noise:
         return replace(truth, contract={})
 
-
     def make(run: int) -> Injector:
         return ContractNoise(run, contract, exact=truth.exact)
 

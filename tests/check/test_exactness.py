@@ -1,5 +1,7 @@
 """Products of small integers are exact: a kernel that multiplies them has to round them correctly."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -114,7 +116,7 @@ def split_in_bfloat16(a, b, *, parts=4):
 @pytest.mark.parametrize("k", [64, 512])
 def test_partial_sums_that_a_contract_rounds_are_not_exact(dist, k):
     a, b = operands("bfloat16", k, dist=dist)
-    options = {"reference": product, "reduction": k, "mid": "bfloat16"}
+    options: dict[str, Any] = {"reference": product, "reduction": k, "mid": "bfloat16"}
     report = check_kernel(split_in_bfloat16, a, b, **options)
     assert report.bound.endswith('mid="bfloat16"')
     with pytest.raises(KernelMismatch):  # columns that nobody computed
@@ -130,7 +132,7 @@ def test_large_partial_sums_of_small_results_are_rounded_too():
     a, b = operands("bfloat16", 256)
     b = torch.cat([b[:128], b[:128]])
     a = torch.cat([a[:, :128], -a[:, :128] + (torch.arange(128) == 5)], 1)
-    options = {"reference": product, "reduction": 256, "mid": "bfloat16"}
+    options: dict[str, Any] = {"reference": product, "reduction": 256, "mid": "bfloat16"}
     check_kernel(lambda a, b: split_in_bfloat16(a, b, parts=2), a, b, **options)
     with pytest.raises(KernelMismatch):
         check_kernel(lambda a, b: split_in_bfloat16(a, b) + 40, a, b, **options)

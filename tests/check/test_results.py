@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -70,3 +70,53 @@ def test_what_nobody_can_look_into_is_refused():
     text = failure(lambda x: (x * 1, 2), x, reference=hiding, error=ReferenceFailed)
     assert "the reference returned output[1] as Hidden" in text
     failure(lambda x: (x * 1, {x}), x, reference=lambda x: (x, {x}), error=UncheckableOutput)
+
+
+FLOAT64 = torch.linspace(0.1, 3, 100, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("x", [FLOAT64, FLOAT64.to(torch.complex128)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_64_bits_are_not_silently_narrowed(x, dtype):
+    def double(x):
+        return torch.view_as_real(x * 2.1) if x.is_complex() else x * 2.1
+
+    def narrowing(x):
+        return double(x).to(getattr(torch, dtype))
+
+    text = failure(narrowing, x, reference=double)
+    assert f"in dtype: output is {dtype}, all floating inputs are 64 bits wide" in text
+    assert f'precision="{dtype}"' in text
+    options: list[dict[str, Any]] = [{"mid": dtype}, {"precision": dtype}, {"rtol": 1e-2}]
+    for stated in options:
+        assert check_kernel(narrowing, x, reference=double, **stated).outputs.startswith(f"{dtype} [100")
+    check_kernel(double, x, reference=double)
+
+
+def test_other_outputs_may_be_narrower_than_inputs():
+    single = FLOAT64.float()
+    for x, scale in ((FLOAT64, single), (single, FLOAT64), (single, single)):
+        report = check_kernel(lambda x, s: (x * s).half(), x, scale, reference=lambda x, s: x * s)
+        assert report.outputs == "float16 [100]"
+    ids = torch.arange(100)
+    check_kernel(lambda x: (x.float(), x.int()), ids, reference=lambda x: (x.double(), x))
+    check_kernel(lambda x: x > 1, FLOAT64, reference=lambda x: x > 1)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "equal"),
+    [
+        (torch.tensor([2**64 - 1, 5], dtype=torch.uint64), torch.tensor([-1, 5]), False),
+        (torch.tensor([-1, 5]), torch.tensor([2**64 - 1, 5], dtype=torch.uint64), False),
+        (torch.tensor([2**63 - 1], dtype=torch.uint64), torch.tensor([2**63 - 1]), True),
+        (torch.tensor([255], dtype=torch.uint8), torch.tensor([-1], dtype=torch.int8), False),
+        (torch.tensor([7], dtype=torch.int32), torch.tensor([7 + 2**32]), False),
+    ],
+)
+def test_integers_are_compared_by_value_whatever_their_width_and_sign(got, expected, equal):
+    x = tensor(2)
+    if equal:
+        check_kernel(lambda _: got.clone(), x, reference=lambda _: expected)
+    else:
+        text = failure(lambda _: got.clone(), x, reference=lambda _: expected)
+        assert f"got {got[0].item()}, expected {expected[0].item()}" in text
