@@ -11,7 +11,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
-from pytest_cutile.check.compare import Comparing, Comparison
+from pytest_cutile.check.compare import Comparing, Comparison, differ
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
 from pytest_cutile.check.ladder import rungs, what_would_pass
@@ -180,9 +180,17 @@ class Judge:
         )
         pairs = _pair(part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None)
         wholes = dict(named_tensors(outputs, OUTPUT))
-        for name, out, exact in pairs:
+        bounds_of = {name: bounds.of(name, out, wholes[name].numel()) for name, out, _ in pairs}
+        rounded = bounds.rounded_integers(
+            self._reference.of(part),
+            {name: (out, exact) for name, out, exact in pairs if bounds_of[name][0] is None},
+        )
+        for name, out, unrounded in pairs:
             elements = wholes[name].numel()
-            bound, basis = bounds.of(name, out, elements)
+            bound, basis = bounds_of[name]
+            exact = rounded.get(name, unrounded)
+            if name in rounded:
+                basis += f", {int(differ(exact, unrounded).sum()):,} of them as rounding makes them"
             self._has_short_sums |= bounds.has_short_sums(out)
             seen.add_basis(name, basis)
             seen.ratios += bounds.looseness(name, out, exact, elements)

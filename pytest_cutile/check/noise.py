@@ -101,6 +101,8 @@ class Reference:
     """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
     has_exponentials: bool
     """Whether it takes exponentials, or functions made of them."""
+    rounds_operands: bool
+    """Whether tensor cores have to round operands of a product."""
     common_rounding: float
     """Relative error that rounding may give all operands of a product in common; see `common_rounding`."""
     exact: bool
@@ -135,7 +137,7 @@ def run_reference(
     import torch
 
     observer = Observer(operands)
-    outputs = _run(reference, args, kwargs, observer)
+    outputs = run_with(reference, args, kwargs, observer)
     is_exact = observer.exactness.covers(outputs)
     # of a reference that rounds there is nothing to estimate
     estimate = all(
@@ -159,6 +161,7 @@ def run_reference(
         contract=spreads.get("contract", {}),
         has_products=observer.has_products,
         has_exponentials=observer.has_exponentials,
+        rounds_operands=observer.has_inexact_operands,
         common_rounding=observer.common_rounding,
         exact=is_exact,
         runs=1 + _count_runs(outputs) * len(makers),
@@ -205,7 +208,7 @@ def _measure(
     totals = {name: tensor.new_zeros(tensor.shape) for name, tensor in exact.items()}
     runs = _count_runs(outputs)
     for run in range(runs):
-        moved = dict(named_tensors(_run(*call, make(run)), "output"))
+        moved = dict(named_tensors(run_with(*call, make(run)), "output"))
         for name, total in totals.items():
             flat = (torch.split(each.reshape(-1), CHUNK) for each in (moved.pop(name), exact[name], total))
             for values, y, mean_square in zip(*flat, strict=True):
@@ -219,12 +222,13 @@ def _measure(
 
 def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return what `reference` makes of `args` and `kwargs` upcast to float64."""
-    return _run(reference, args, kwargs, Injector())
+    return run_with(reference, args, kwargs, Injector())
 
 
-def _run(
+def run_with(
     reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], injector: Injector
 ) -> Any:
+    """Return what `reference` makes of `args` and `kwargs` upcast to float64, with what `injector` does."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils._python_dispatch import TorchDispatchMode
