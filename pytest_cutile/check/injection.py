@@ -157,7 +157,7 @@ class OperandNoise(Injector):
         operands = self.operands
         # Below the smallest normal number the spacing stays what it is there.
         magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
-        noise = _noise_by_value(tensor, self.run).mul_(self.unit).mul_(magnitude).add_(tensor)
+        noise = noise_by_value(tensor, self.run).mul_(self.unit).mul_(magnitude).add_(tensor)
         return torch.where(_inexact(tensor, operands), noise, tensor)
 
 
@@ -342,7 +342,7 @@ def _in_chunks(
     return into
 
 
-def _noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
+def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
     """Return noise of variance 1/3 that depends on each value's bits alone (splitmix64's finalizer)."""
     import torch
 

@@ -18,6 +18,7 @@ from pytest_cutile.check.injection import (
     OperandNoise,
     base_name,
     is_float64,
+    noise_by_value,
     writes_in_place,
 )
 from pytest_cutile.check.noise import run_with
@@ -38,8 +39,23 @@ _SIZES = (1.0, 0.5, 0.25, 0.125)
 _MANY = 64
 """So many elements at least are not left over by chance, if a round explains less than one of so many."""
 
+_SOURCES = 1 << 20
+"""More than there are in a run."""
 
-class _IntermediateNoise(AccumulationNoise):
+
+class _EqualNoise(AccumulationNoise):
+    """Moves equal values of a tensor equally, as a kernel would round them: what ties stays a tie."""
+
+    def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        signs = noise_by_value(tensor, self.run * _SOURCES + self.sources).sign()
+        return signs.mul_(unit).add_(1.0).mul_(tensor)
+
+
+class _ContractNoise(_EqualNoise, ContractNoise):
+    """Moves what a contract says."""
+
+
+class _IntermediateNoise(_EqualNoise):
     """Moves rounded results, operands of sums and functions, and quotients, but no input."""
 
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -94,7 +110,7 @@ def as_rounded(
     if operands is not None:
         makers.append(lambda run, size: OperandNoise(run, operands, scale=size * sigmas))
     if contract.is_noise:
-        makers.append(lambda run, size: ContractNoise(run, contract, scale=size * sigmas))
+        makers.append(lambda run, size: _ContractNoise(run, contract, scale=size * sigmas))
     for run in range(ROUNDS):
         before = sum(each.numel() for each in left.values())
         for make in makers:

@@ -105,6 +105,22 @@ def test_ties_among_inputs_are_no_matter_of_rounding():
     failure(lambda x: x >= 0.5, x, reference=lambda x: x > 0.5)
 
 
+def test_what_is_computed_alike_of_equal_values_stays_equal():
+    x = normal(50, 600, dtype="bfloat16")
+    x[:, [100, 400]] = 5.0
+
+    def largest(x):
+        return torch.softmax(x / 3, 1).argmax(1)
+
+    def last(x):
+        return 599 - largest(x.float().flip(1))
+
+    options: dict[str, Any] = {"reference": largest, "reduction": 600, "vary_layout": False}
+    check_kernel(lambda x: largest(x.float()), x, **options)
+    failure(last, x, **options)
+    failure(last, x, mid="bfloat16", **options)
+
+
 def test_integers_of_integers_are_equal():
     x = torch.arange(1000)
     failure(lambda x: (x / 7.0).round().int(), x, reference=lambda x: (x / 7.0).floor().int())
