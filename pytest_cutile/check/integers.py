@@ -22,6 +22,7 @@ from pytest_cutile.check.injection import (
     writes_in_place,
 )
 from pytest_cutile.check.noise import run_with
+from pytest_cutile.gpu.dtypes import bits_of
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
@@ -119,11 +120,16 @@ def as_rounded(
                 moved = dict(named_tensors(run_with(reference, args, kwargs, make(run, size)), "output"))
                 for name, at in left.items():
                     if moved[name].shape == pairs[name][1].shape:
-                        values = moved[name].reshape(-1)[at]
-                        wrong = differ(outs[name][at], values)
-                        result[name][at[~wrong]] = values[~wrong]
+                        values = _pick(moved[name].reshape(-1), at)
+                        wrong = differ(_pick(outs[name], at), values)
+                        bits_of(result[name])[at[~wrong]] = bits_of(values)[~wrong]
                         left[name] = at[wrong]
         unexplained = sum(each.numel() for each in left.values())
         if not unexplained or (unexplained > _MANY and (before - unexplained) * _MANY < unexplained):
             break
     return {name: values.reshape(pairs[name][1].shape) for name, values in result.items()}
+
+
+def _pick(values: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Return elements of a tensor; of uint64, which cannot be indexed everywhere, too."""
+    return bits_of(values)[at].view(values.dtype)

@@ -39,6 +39,23 @@ def test_quantised_values_at_ties_may_fall_to_either_side(dtype, seed):
     assert "as rounding makes them" in report.bound
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_integers_of_any_dtype_may_fall_to_either_side(dtype):
+    x = normal(200, 100, dtype="bfloat16").abs()
+
+    def kernel(x):
+        ties = (x.float() * (1 / scale_of(x.float()))).round()
+        return (ties > 63 if dtype == "bool" else ties).to(getattr(torch, dtype))
+
+    def reference(x):
+        ties = (x / scale_of(x)).round()
+        return (ties > 63 if dtype == "bool" else ties).to(getattr(torch, dtype))
+
+    x[:, 1] = x.amax(1) / 2
+    check_kernel(kernel, x, reference=reference, vary_layout=False)
+    failure(lambda x: kernel(2 * x[:, :1] - x), x, reference=reference, vary_layout=False)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
