@@ -6,15 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_cutile.check.compare import CHUNK, Bound, GivenTolerance, blocks, compare
+from pytest_cutile.check.compare import CHUNK, Bound, GivenTolerance, blocks, compare, differ
+from pytest_cutile.check.integers import as_rounded
 from pytest_cutile.check.noise import Reference, Spread, matrix_view
-from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, FloatFormat, model_for
+from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, ErrorModel, FloatFormat, model_for
 from pytest_cutile.gpu.dtypes import format_of, name_of
+from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
+
+    from pytest_cutile.check.reference import ReferenceCall
 
     Pairs = Sequence[tuple[str, torch.Tensor, torch.Tensor]]
 _HOPPER = 9
@@ -70,6 +74,50 @@ class Bounds:
             return None, "equal (integers and bool)"
         return GivenTolerance(rtol=0.0, atol=atol, target=None), f"integers within atol={atol}, as given"
 
+    def rounded_integers(
+        self, call: ReferenceCall, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    ) -> dict[str, torch.Tensor]:
+        """Return what integers and bools have to be, which depends on roundings of what they are made of.
+
+        Args:
+            call: the reference, or a part of it, that `truth` is of.
+            pairs: those outputs, or parts of them, and the exact ones, by name.
+        """
+        floating = any(
+            each.dtype.is_floating_point or each.is_complex()
+            for _, each in named_tensors((call.args, call.kwargs), "input")
+        )
+        if not floating or (self.truth.exact and not self.contract.is_noise):
+            return {}
+        pairs = {name: pair for name, pair in pairs.items() if bool(differ(*pair).any())}
+        if not pairs:
+            return {}
+        outs = [out for out, _ in pairs.values()]
+        model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
+        variance = model.accumulation_variance + model.operand_variance + model.value_variance
+        reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
+        if self.operands is FLOAT64:
+            reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
+        found: dict[str, torch.Tensor] = call.run(
+            as_rounded,
+            pairs=pairs,
+            operands=self.operands if self.truth.rounds_operands else None,
+            contract=self.contract,
+            reach=reach,
+            sigmas=model.sigmas,
+        )
+        return found
+
+    def _model(self, accumulation: FloatFormat, out: torch.Tensor, elements: int) -> ErrorModel:
+        return model_for(
+            self.reduction,
+            accumulation=accumulation,
+            operands=self.operands if self.truth.has_products else None,
+            short_sums=self.has_short_sums(out),
+            elements=elements,
+            fast_acc=self.contract.fast_acc,
+        )
+
     def _derive(self, name: str, out: torch.Tensor, target: FloatFormat, elements: int) -> tuple[Bound, str]:
         if self.truth.exact and not self.contract.is_noise:
             bound = Bound(
@@ -82,18 +130,10 @@ class Bounds:
             )
             return bound, "correctly rounded: all products and sums of these inputs are exact"
         accumulation = accumulation_of(target)
-        multiplied = self.operands if self.truth.has_products else None
-        model = model_for(
-            self.reduction,
-            accumulation=accumulation,
-            operands=multiplied,
-            short_sums=self.has_short_sums(out),
-            elements=elements,
-            fast_acc=self.contract.fast_acc,
-        )
+        model = self._model(accumulation, out, elements)
         basis = f"derived from reduction={self.reduction}, {accumulation.name} accumulation"
-        if multiplied is not None:
-            basis += f", {multiplied.name} operands"
+        if self.truth.has_products:
+            basis += f", {self.operands.name} operands"
         if self.contract:
             basis += f", {self.contract}"
         bound = Bound(
@@ -163,6 +203,8 @@ def pass_torch(pairs: Pairs) -> bool:
     """Return whether every output is within the default tolerance of `torch.testing.assert_close`."""
     for _, out, exact in pairs:
         if not out.dtype.is_floating_point:
+            if bool(differ(out, exact).any()):
+                return False
             continue
         if (tolerance := TORCH_DEFAULTS.get(name_of(out.dtype))) is None:
             return False

@@ -339,14 +339,33 @@ def _judge(
     )
 
 
+def differ(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return which integers or bools are not equal, by value whatever the dtypes."""
+    import torch
+
+    # any byte of a bool but 0 is true, also one that nobody wrote; uint64 has few operators, but bits
+    left, right = (
+        (each.view(torch.int64) if each.dtype == torch.uint64 else each).long() for each in (_written(got), y)
+    )
+    different = left != right
+    if torch.uint64 in (got.dtype, y.dtype) and got.dtype != y.dtype:
+        different |= left < 0  # with the same bits, one is beyond int64 and the other one negative
+    return different
+
+
+def _written(got: torch.Tensor) -> torch.Tensor:
+    """Return what was got; of bools integers, of which those that nobody wrote are neither 0 nor 1."""
+    import torch
+
+    if got.dtype != torch.bool:
+        return got
+    return torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
+
+
 def _judge_equal(got: torch.Tensor, y: torch.Tensor) -> _Judged:
     import torch
 
-    if got.dtype == torch.bool:  # any byte but 0 is true, also one that nobody wrote
-        got = torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
-    # uint64 has few operators; equality and order of its bits as int64 are good enough
-    got, y = ((each.view(torch.int64) if each.dtype == torch.uint64 else each).long() for each in (got, y))
-    differ = got != y
+    different, got = differ(got, y), _written(got)
     apart = (got.double() - y.double()).abs_()
     return _Judged(
         got=got,
@@ -354,9 +373,9 @@ def _judge_equal(got: torch.Tensor, y: torch.Tensor) -> _Judged:
         rounded=y,
         lowest=y,
         highest=y,
-        error=torch.where(differ, apart + 1.0, 0.0),
+        error=torch.where(different, apart + 1.0, 0.0),
         ulps=torch.zeros_like(apart),
-        outside=differ,
+        outside=different,
     )
 
 

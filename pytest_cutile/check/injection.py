@@ -64,7 +64,8 @@ _SCALES = 16
 _CHANCE = 4.0  # standard errors
 
 
-def _is_float64(value: Any) -> bool:
+def is_float64(value: Any) -> bool:
+    """Say whether it is a float64 tensor."""
     import torch
 
     return isinstance(value, torch.Tensor) and value.dtype == torch.float64
@@ -95,14 +96,14 @@ class Observer(Injector):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
-        self.has_exponentials |= _base_name(func) in _EXPONENTIAL
+        self.has_exponentials |= base_name(func) in _EXPONENTIAL
         if not _is_view(func):
-            self.exactness.see(_base_name(func), func, args, kwargs)
-        if _base_name(func) in _PRODUCTS:
+            self.exactness.see(base_name(func), func, args, kwargs)
+        if base_name(func) in _PRODUCTS:
             self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
             if self.operands.precision < FLOAT32.precision:
-                self._see_operands([each for each in args if _is_float64(each)])
+                self._see_operands([each for each in args if is_float64(each)])
         return func(*args, **kwargs)
 
     def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -134,20 +135,21 @@ def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
 
 
 class OperandNoise(Injector):
-    """Rounds operands of matrix products at random, equal values equally."""
+    """Rounds operands of matrix products at random, equal values equally; by `scale` roundings."""
 
-    def __init__(self, run: int, operands: FloatFormat) -> None:
+    def __init__(self, run: int, operands: FloatFormat, *, scale: float = 1.0) -> None:
         self.run = run
         self.operands = operands
+        self.unit = scale * operands.unit_roundoff
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
-        if _base_name(func) in _PRODUCTS:
+        if base_name(func) in _PRODUCTS:
             args = map_tensors(self._round, args)
         return func(*args, **kwargs)
 
     def _round(self, tensor: torch.Tensor) -> torch.Tensor:
-        return _in_chunks(self._rounded, tensor, tensor.dtype) if _is_float64(tensor) else tensor
+        return _in_chunks(self._rounded, tensor, tensor.dtype) if is_float64(tensor) else tensor
 
     def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
@@ -155,17 +157,23 @@ class OperandNoise(Injector):
         operands = self.operands
         # Below the smallest normal number the spacing stays what it is there.
         magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
-        noise = _noise_by_value(tensor, self.run).mul_(operands.unit_roundoff).mul_(magnitude).add_(tensor)
+        noise = noise_by_value(tensor, self.run).mul_(self.unit).mul_(magnitude).add_(tensor)
         return torch.where(_inexact(tensor, operands), noise, tensor)
 
 
 class AccumulationNoise(Injector):
-    """Moves inputs, operands of sums and functions, and rounded results by up to one float32 rounding."""
+    """Moves inputs, operands of sums and functions, and rounded results by up to one float32 rounding.
+
+    Args:
+        run: seeds it.
+        scale: so many roundings; the negative moves everything the other way.
+    """
 
     rounding = FLOAT32
 
-    def __init__(self, run: int) -> None:
+    def __init__(self, run: int, *, scale: float = 1.0) -> None:
         self.run = run
+        self.scale = scale
         self.sources = 0
         self.generators: dict[Any, torch.Generator] = {}
 
@@ -181,9 +189,9 @@ class AccumulationNoise(Injector):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
-        name = _base_name(func)
+        name = base_name(func)
         if name in _SENSITIVE:
-            if _writes_in_place(func):
+            if writes_in_place(func):
                 args[0].copy_(self._noisy(args[0]))
                 args = (args[0], *map_tensors(self._noisy, args[1:]))
             else:
@@ -191,7 +199,7 @@ class AccumulationNoise(Injector):
             result = func(*args, **kwargs)
             if name not in _FUNCTIONS:
                 return result
-            if name == "gelu" and _is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
+            if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
                 result = result + (self._noisy(args[0]) - args[0]) / 2
             return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=True))
         result = func(*args, **kwargs)
@@ -202,7 +210,7 @@ class AccumulationNoise(Injector):
 
     def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
 
-        if not _is_float64(tensor):
+        if not is_float64(tensor):
             return tensor
         return self._by(tensor, self._next_unit())
 
@@ -214,7 +222,7 @@ class AccumulationNoise(Injector):
         """
         self.sources += 1
         part = math.modf(self.sources * _IRRATIONAL[self.run % len(_IRRATIONAL)])[0]
-        return (0.75 + 0.5 * part) * self.rounding.unit_roundoff
+        return (0.75 + 0.5 * part) * self.scale * self.rounding.unit_roundoff
 
     def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
         """Return `tensor` with relative errors of `unit` and random signs."""
@@ -236,7 +244,7 @@ class AccumulationNoise(Injector):
         def move(values: torch.Tensor) -> torch.Tensor:
             return torch.where(self._is_rounded(values), self._by(values, unit), values)
 
-        if not _is_float64(tensor):
+        if not is_float64(tensor):
             return tensor
         return _in_chunks(move, tensor, tensor.dtype, into=tensor if owned else None)
 
@@ -245,11 +253,20 @@ class AccumulationNoise(Injector):
 
 
 class ContractNoise(AccumulationNoise):
-    """Moves what a kernel's contract says is rounded or approximate: intermediate results, exponentials."""
+    """Moves what a kernel's contract says is rounded or approximate: intermediate results, exponentials.
 
-    def __init__(self, run: int, contract: Contract) -> None:
-        super().__init__(run)
+    Args:
+        run: seeds it.
+        contract: of the kernel.
+        exact: whether nothing but what the contract rounds makes an error. Then results of products may be
+            numbers that need no rounding, and partial sums are not: as of sums, operands measure those.
+        scale: see `AccumulationNoise`.
+    """
+
+    def __init__(self, run: int, contract: Contract, *, exact: bool = False, scale: float = 1.0) -> None:
+        super().__init__(run, scale=scale)
         self.contract = contract
+        self.exact = exact
         self.rounding = contract.mid or FLOAT64
 
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -258,10 +275,11 @@ class ContractNoise(AccumulationNoise):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
-        name = _base_name(func)
+        name = base_name(func)
         # operands of products have been rounded where they were computed; other functions are made of several
         # operations, each of which rounds
-        result = func(*args, **kwargs) if name in _PRODUCTS else super().call(func, args, kwargs)
+        plain = name in _PRODUCTS and not self.exact
+        result = func(*args, **kwargs) if plain else super().call(func, args, kwargs)
         if name in _SENSITIVE - _FUNCTIONS:
             result = _on_result(func, args, result, self._noisy_where_rounded)
         if self.contract.exp_error and name in _EXPONENTIAL:
@@ -270,12 +288,12 @@ class ContractNoise(AccumulationNoise):
         return result
 
     def _scaled(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._by(tensor, self.contract.exp_error) if _is_float64(tensor) else tensor
+        return self._by(tensor, self.scale * self.contract.exp_error) if is_float64(tensor) else tensor
 
     def _shifted(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
 
-        return tensor + self._scaled(torch.ones_like(tensor)) - 1.0 if _is_float64(tensor) else tensor
+        return tensor + self._scaled(torch.ones_like(tensor)) - 1.0 if is_float64(tensor) else tensor
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         return _inexact(tensor, self.rounding)
@@ -324,7 +342,7 @@ def _in_chunks(
     return into
 
 
-def _noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
+def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
     """Return noise of variance 1/3 that depends on each value's bits alone (splitmix64's finalizer)."""
     import torch
 
@@ -336,13 +354,14 @@ def _noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.where(bits < 0, -_UNIFORM, _UNIFORM).to(torch.float64)
 
 
-def _base_name(func: Any) -> str:
+def base_name(func: Any) -> str:
     """Return "exp" for aten::exp_.default."""
     name: str = func._schema.name.partition("::")[2]  # noqa: SLF001 - the schema has no public name
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def _writes_in_place(func: Any) -> bool:
+def writes_in_place(func: Any) -> bool:
+    """Say whether an aten operator overwrites its first argument, as aten::exp_ does."""
     return bool(func._schema.name.endswith("_") and func._schema.is_mutable)  # noqa: SLF001
 
 
@@ -350,9 +369,9 @@ def _on_result(
     func: Any, args: tuple[Any, ...], result: Any, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Any:
     """Return the result of `func` changed; changed in place if it was written so."""
-    if not _writes_in_place(func):
+    if not writes_in_place(func):
         return map_tensors(change, result)
-    if _is_float64(args[0]):
+    if is_float64(args[0]):
         args[0].copy_(change(args[0]))
     return result
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
-from pytest_cutile.check.compare import Comparing, Comparison
-from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed
+from pytest_cutile.check.compare import Comparing, Comparison, differ
+from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
 from pytest_cutile.check.ladder import rungs, what_would_pass
 from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
 from pytest_cutile.check.parts import OUTPUT, Part
 from pytest_cutile.check.strength import Checked
-from pytest_cutile.core.tolerance import Contract, FloatFormat
+from pytest_cutile.core.tolerance import FLOAT64, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, name_of
-from pytest_cutile.gpu.trees import describe, named_tensors
+from pytest_cutile.gpu.trees import describe, named_leaves, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +35,16 @@ if TYPE_CHECKING:
 LADDER_SECONDS = 20.0
 """Length of a check from which a failure is reported without looking for what would have passed."""
 _OR = ", or, in other parts, "
+
+
+class _Nothing:
+    """What a result has where the other one has something."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +108,7 @@ class Judge:
             ReferenceFailed: the reference raised, or returned what nothing can be compared with.
         """
         outs = dict(named_tensors(outputs, OUTPUT))
+        self._check_narrowing(outs)
         exact = functools.cache(lambda: self._exact(outs))
         seen = self._compare(outputs, self._terms.contract, exact)
         looser = seen.looser
@@ -115,6 +128,24 @@ class Judge:
             bound="; ".join(dict.fromkeys(seen.bases.values())),
             checked=tuple(seen.checked),
         )
+
+    def _check_narrowing(self, outs: Mapping[str, torch.Tensor]) -> None:
+        """Raise KernelMismatch if float64 inputs became a narrower output, and nothing says that they may."""
+        import torch
+
+        terms = self._terms
+        stated = terms.operands is not FLOAT64 or terms.contract.mid not in (None, FLOAT64)
+        inputs = named_tensors((self._reference.args, self._reference.kwargs), "input")
+        floating = {each.dtype for _, each in inputs if each.dtype.is_floating_point or each.is_complex()}
+        if stated or terms.tolerance is not None or not floating <= {torch.float64, torch.complex128}:
+            return
+        for name, dtype in ((name, name_of(out.dtype)) for name, out in outs.items()):
+            if dtype in FORMATS and dtype != FLOAT64.name:
+                raise KernelMismatch(
+                    f"{self._title} in dtype: {name} is {dtype}, all floating inputs are 64 bits wide\n"
+                    f'a kernel that is meant to narrow them says so, with precision="{dtype}", or with mid '
+                    "where it rounds intermediate results"
+                )
 
     def _compare(self, outputs: Any, contract: Contract, exact: ExactValues) -> _Seen:
         """Compare all outputs under a contract, one part after the other."""
@@ -149,9 +180,17 @@ class Judge:
         )
         pairs = _pair(part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None)
         wholes = dict(named_tensors(outputs, OUTPUT))
-        for name, out, exact in pairs:
+        bounds_of = {name: bounds.of(name, out, wholes[name].numel()) for name, out, _ in pairs}
+        rounded = bounds.rounded_integers(
+            self._reference.of(part),
+            {name: (out, exact) for name, out, exact in pairs if bounds_of[name][0] is None},
+        )
+        for name, out, unrounded in pairs:
             elements = wholes[name].numel()
-            bound, basis = bounds.of(name, out, elements)
+            bound, basis = bounds_of[name]
+            exact = rounded.get(name, unrounded)
+            if name in rounded:
+                basis += f", {int(differ(exact, unrounded).sum()):,} of them as rounding makes them"
             self._has_short_sums |= bounds.has_short_sums(out)
             seen.add_basis(name, basis)
             seen.ratios += bounds.looseness(name, out, exact, elements)
@@ -266,6 +305,7 @@ def _pair(
         raise KernelMismatch(
             f"{title} in structure or shape:\n  got       {describe(outputs)}\n  reference {describe(exact)}"
         )
+    _compare_others(outputs, exact, title)
     for name, out in left.items():
         given = right[name]
         if out.dtype.is_floating_point and given.dtype.is_floating_point:
@@ -286,6 +326,33 @@ def _pair(
                 "return it on the device of the arguments, which are where the kernel's are"
             )
     return [(name, out, right[name]) for name, out in left.items()]
+
+
+def _compare_others(outputs: Any, exact: Any, title: str) -> None:
+    """Raise unless what is no tensor in the two results is the same, and has no tensor in it."""
+    ours, theirs = _others(outputs, UncheckableOutput), _others(exact, ReferenceFailed)
+    for name in dict.fromkeys([*ours, *theirs]):
+        got, expected = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)
+        if got != expected and not (got != got and expected != expected):  # noqa: PLR0124 - NaN is NaN
+            raise KernelMismatch(
+                f"{title} in what is no tensor, and has to be equal: {name} is {got!r}, expected {expected!r}"
+            )
+
+
+def _others(result: Any, error: type[Exception]) -> dict[str, Any]:
+    """Return all that is no tensor in a result, by name; raise `error` if it cannot be compared."""
+    import torch
+
+    plain = (Number, str, bytes, Enum, type(None), torch.dtype, torch.device)
+    others = {name: each for name, each in named_leaves(result, OUTPUT) if not isinstance(each, torch.Tensor)}
+    for name, each in others.items():
+        if not isinstance(each, plain):
+            who = "the reference" if error is ReferenceFailed else "the kernel"
+            raise error(
+                f"{who} returned {name} as {type(each).__name__}, which the check cannot look into: return "
+                "tensors in tuples, lists and dicts, with numbers, strings and None beside them if need be"
+            )
+    return others
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -101,10 +101,13 @@ class Reference:
     """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
     has_exponentials: bool
     """Whether it takes exponentials, or functions made of them."""
+    rounds_operands: bool
+    """Whether tensor cores have to round operands of a product."""
     common_rounding: float
     """Relative error that rounding may give all operands of a product in common; see `common_rounding`."""
     exact: bool
-    """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`)."""
+    """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`), as far
+    as its contract rounds nothing."""
     runs: int
     """How often the reference ran."""
 
@@ -134,21 +137,21 @@ def run_reference(
     import torch
 
     observer = Observer(operands)
-    outputs = _run(reference, args, kwargs, observer)
+    outputs = run_with(reference, args, kwargs, observer)
     is_exact = observer.exactness.covers(outputs)
-    # of a reference that rounds there is nothing to estimate, of one that is exact all is zero
-    estimate = not is_exact and all(
+    # of a reference that rounds there is nothing to estimate
+    estimate = all(
         each.dtype == torch.float64
         for _, each in named_tensors(outputs, "output")
         if each.dtype.is_floating_point
     )
     makers: dict[str, tuple[float, Callable[[int], Injector]]] = {}
-    if estimate:
+    if estimate and not is_exact:
         makers["accumulation"] = FLOAT32.unit_roundoff, AccumulationNoise
     if estimate and observer.has_inexact_operands:
         makers["operands"] = 1.0, lambda run: OperandNoise(run, operands)
     if estimate and contract.is_noise:
-        makers["contract"] = 1.0, lambda run: ContractNoise(run, contract)
+        makers["contract"] = 1.0, lambda run: ContractNoise(run, contract, exact=is_exact)
     call = reference, args, kwargs
     spreads = {kind: _measure(call, outputs, make, unit) for kind, (unit, make) in makers.items()}
     return Reference(
@@ -158,6 +161,7 @@ def run_reference(
         contract=spreads.get("contract", {}),
         has_products=observer.has_products,
         has_exponentials=observer.has_exponentials,
+        rounds_operands=observer.has_inexact_operands,
         common_rounding=observer.common_rounding,
         exact=is_exact,
         runs=1 + _count_runs(outputs) * len(makers),
@@ -174,7 +178,11 @@ def allow(
     """Return `truth`, which is what `reference` returned for `args` and `kwargs`, under another contract."""
     if not contract.is_noise:
         return replace(truth, contract={})
-    spread = _measure((reference, args, kwargs), truth.outputs, lambda run: ContractNoise(run, contract), 1.0)
+
+    def make(run: int) -> Injector:
+        return ContractNoise(run, contract, exact=truth.exact)
+
+    spread = _measure((reference, args, kwargs), truth.outputs, make, 1.0)
     return replace(truth, contract=spread, runs=truth.runs + _count_runs(truth.outputs))
 
 
@@ -200,7 +208,7 @@ def _measure(
     totals = {name: tensor.new_zeros(tensor.shape) for name, tensor in exact.items()}
     runs = _count_runs(outputs)
     for run in range(runs):
-        moved = dict(named_tensors(_run(*call, make(run)), "output"))
+        moved = dict(named_tensors(run_with(*call, make(run)), "output"))
         for name, total in totals.items():
             flat = (torch.split(each.reshape(-1), CHUNK) for each in (moved.pop(name), exact[name], total))
             for values, y, mean_square in zip(*flat, strict=True):
@@ -214,12 +222,13 @@ def _measure(
 
 def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return what `reference` makes of `args` and `kwargs` upcast to float64."""
-    return _run(reference, args, kwargs, Injector())
+    return run_with(reference, args, kwargs, Injector())
 
 
-def _run(
+def run_with(
     reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], injector: Injector
 ) -> Any:
+    """Return what `reference` makes of `args` and `kwargs` upcast to float64, with what `injector` does."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -16,7 +16,7 @@ from pytest_cutile.check.reference import ReferenceCall, check_independence
 from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
-from pytest_cutile.gpu.trees import named_tensors
+from pytest_cutile.gpu.trees import describe, named_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +57,8 @@ class CheckReport:
     reference_runs: int
     """How often the reference ran: once, and for a derived bound a few times with noise; on each part of a
     large case so often."""
+    outputs: str = ""
+    """Dtype and shape of what the kernel returned: "(float16 [4, 8], int32 [4])"."""
     strength: Strength | None = None
     """What else the check would have caught, if that was asked for."""
     unguarded: tuple[str, ...] = ()
@@ -258,6 +260,7 @@ def run_check(
         bound=judged.bound,
         seconds=time.perf_counter() - started,
         reference_runs=judge.runs,
+        outputs=describe(outputs),
         strength=_strength(launcher, reference, judged) if strength else None,
         unguarded=launcher.unguarded,
         deterministic=deterministic,
@@ -330,7 +333,8 @@ def _operand_format(
     if (stated := _named_format("precision", precision)) is not None:
         return stated
     tensors = (tensor for _, tensor in named_tensors((tuple(args), dict(kwargs)), "input"))
-    formats = [found for tensor in tensors if (found := format_of(tensor.dtype)) is not None]
+    dtypes = (tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype for tensor in tensors)
+    formats = [found for dtype in dtypes if (found := format_of(dtype)) is not None]
     return min(formats, key=lambda each: each.precision, default=FLOAT32)
 
 

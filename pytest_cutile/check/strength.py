@@ -31,6 +31,8 @@ TILE = 16
 """Indices in the part of a dimension that goes missing: the smallest tile of a tensor core's operand."""
 MOST_RUNS = 32
 """Runs of the reference that altered inputs may cost."""
+_SAMPLE = 1 << 16
+"""Elements of an output, evenly spaced, that tell which are small."""
 _ROUNDING = 1e-12
 
 _SAME = {
@@ -42,6 +44,7 @@ _SAME = {
     "dimensions exchanged": "the output is symmetric",
     "shifted by one": "neighbours hold the same values",
     "one element lost": "the right output is zero everywhere",
+    "the smallest tenth lost": "the right output is zero everywhere",
 }
 
 
@@ -141,6 +144,8 @@ def _moved(out: torch.Tensor) -> Iterator[_Altered]:
 
     yield altered("all zero", "", right.new_zeros(right.shape))
     yield altered("one element lost", "", _without_one(right, out))
+    if out.dtype.is_floating_point:
+        yield altered("the smallest tenth lost", "", _without_smallest(right, out))
     if right.numel() == 1:
         return
     yield altered("a tile missing", "", _without_tile(right))
@@ -174,6 +179,19 @@ def _without_one(bits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         values = out.detach().reshape(-1)[some].double().abs().nan_to_num(nan=math.inf)
         flat[some[values.argsort()[values.numel() // 2]]] = 0
     return flat.view(bits.shape)
+
+
+def _without_smallest(bits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Return `bits` with zeros for the smallest tenth by magnitude of the elements that are not zero.
+
+    A bound that follows the largest elements of a row lets small ones be anything.
+    """
+    magnitudes = out.detach().double().abs()
+    some = magnitudes.flatten()[:: -(-out.numel() // _SAMPLE)]
+    some = some[some > 0].sort().values
+    if not some.numel():
+        return bits
+    return bits.masked_fill(magnitudes <= some[some.numel() // 10], 0)
 
 
 def _without_tile(bits: torch.Tensor) -> torch.Tensor:

@@ -70,8 +70,13 @@ def format_of(dtype: torch.dtype) -> FloatFormat | None:
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor`, seen as integers of the same width; a complex one as it is."""
-    return tensor.detach() if tensor.is_complex() else tensor.detach().view(carrier_of(tensor.dtype))
+    """Return `tensor`, seen as integers of the same width; complex128 as two of them in another dimension."""
+    import torch
+
+    bits = tensor.detach().resolve_conj()
+    if bits.dtype == torch.complex128:
+        bits = torch.view_as_real(bits)
+    return bits.view(carrier_of(bits.dtype))
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

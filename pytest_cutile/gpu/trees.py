@@ -28,18 +28,23 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
     return value
 
 
+def named_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield everything in tuples, lists and dicts with where it is: ("output[1]", 3.0)."""
+    if isinstance(value, (tuple, list)):
+        for position, each in enumerate(value):
+            yield from named_leaves(each, f"{name}[{position}]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from named_leaves(each, f"{name}[{key!r}]")
+    else:
+        yield name, value
+
+
 def named_tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every tensor in `value` with where it is: ("output[1]", tensor)."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif isinstance(value, (tuple, list)):
-        for position, each in enumerate(value):
-            yield from named_tensors(each, f"{name}[{position}]")
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from named_tensors(each, f"{name}[{key!r}]")
+    return ((place, each) for place, each in named_leaves(value, name) if isinstance(each, torch.Tensor))
 
 
 def describe(value: Any) -> str:

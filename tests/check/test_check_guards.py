@@ -1,5 +1,7 @@
 """What `check_kernel` sees besides values: unwritten elements, changed inputs, failing references."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -247,3 +249,21 @@ def test_the_message_is_short():
     assert max(map(len, lines)) <= 100
     assert lines[-1] == "wrong, too: output[1], output[2], output[3], output[4] and 35 more"
     assert any("a constant factor: got / exact is about 1.5" in line for line in lines)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_inputs_are_compared_by_their_bits(dtype):
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[0, 0] = math.nan
+    x[0, 1] = 0.0
+
+    def double(x):
+        return torch.view_as_real(x * 2)
+
+    def changing(x):
+        torch.view_as_real(x)[0, 1, 1] = -0.0
+        return double(x)
+
+    check_kernel(double, x, reference=double)
+    check_kernel(double, x.conj(), reference=double)
+    assert f"changed its input x ({str(dtype)[6:]} [8, 8]): 1 of 64" in failure(changing, x, reference=double)

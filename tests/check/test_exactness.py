@@ -1,5 +1,7 @@
 """Products of small integers are exact: a kernel that multiplies them has to round them correctly."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -102,3 +104,37 @@ def test_operands_that_the_tensor_cores_round_are_not_exact():
 def test_other_values_are_not_exact(dist):
     a, b = operands("float16", 100, dist=dist)
     assert check_kernel(multiply, a, b, reference=product, reduction=100).bound != EXACT
+
+
+def split_in_bfloat16(a, b, *, parts=4):
+    """Partial sums are stored in bfloat16, as a kernel does that splits K."""
+    pairs = zip(a.chunk(parts, 1), b.chunk(parts, 0), strict=True)
+    return sum((left.float() @ right.float()).bfloat16().float() for left, right in pairs).bfloat16()
+
+
+@pytest.mark.parametrize("dist", ["integers", "one_hot", "ones"])
+@pytest.mark.parametrize("k", [64, 512])
+def test_partial_sums_that_a_contract_rounds_are_not_exact(dist, k):
+    a, b = operands("bfloat16", k, dist=dist)
+    options: dict[str, Any] = {"reference": product, "reduction": k, "mid": "bfloat16"}
+    report = check_kernel(split_in_bfloat16, a, b, **options)
+    assert report.bound.endswith('mid="bfloat16"')
+    with pytest.raises(KernelMismatch):  # columns that nobody computed
+        check_kernel(
+            lambda a, b: split_in_bfloat16(a, b).index_fill(1, torch.arange(16), 2.0 * k), a, b, **options
+        )
+    if dist == "integers":
+        with pytest.raises(KernelMismatch):
+            check_kernel(lambda a, b: split_in_bfloat16(a[:, :-1], b[:-1]), a, b, **options)
+
+
+def test_large_partial_sums_of_small_results_are_rounded_too():
+    a, b = operands("bfloat16", 256)
+    b = torch.cat([b[:128], b[:128]])
+    a = torch.cat([a[:, :128], -a[:, :128] + (torch.arange(128) == 5)], 1)
+    options: dict[str, Any] = {"reference": product, "reduction": 256, "mid": "bfloat16"}
+    check_kernel(lambda a, b: split_in_bfloat16(a, b, parts=2), a, b, **options)
+    with pytest.raises(KernelMismatch):
+        check_kernel(lambda a, b: split_in_bfloat16(a, b) + 40, a, b, **options)
+    with pytest.raises(KernelMismatch, match='would pass with mid="bfloat16"'):
+        check_kernel(lambda a, b: split_in_bfloat16(a, b, parts=2), a, b, reference=product, reduction=256)

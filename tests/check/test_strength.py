@@ -45,7 +45,8 @@ def test_a_product_under_the_derived_bound_is_strong():
     places = {probe.where for probe in found.probes if probe.of_input}
     assert places == {"a, dim 0", "a, dim 1", "b, dim 0", "b, dim 1"}
     assert {probe.alteration for probe in found.probes} == {
-        *("all zero", "one element lost", "a tile missing", "two indices exchanged", "shifted by one"),
+        *("all zero", "one element lost", "the smallest tenth lost", "a tile missing"),
+        *("two indices exchanged", "shifted by one"),
         *("the last tile missing", "the last tile stale", "dimensions exchanged", "truncated"),
         *("one ulp off everywhere", "1 % too large", "rounded to bfloat16"),
         *("an input's last index ignored", "an input's last 16 ignored"),
@@ -104,6 +105,13 @@ def test_inputs_that_hide_the_end_of_a_sum_are_weak(tail, weak):
         ("an input's last 16 ignored", "x, dim 1"): "the exact output moves by less than the bound allows"
     }
     assert weaknesses(found) == (hidden if weak else {})
+
+
+@pytest.mark.parametrize(("size", "weak"), [(1.0, False), (10.0, True)])
+def test_bounds_that_let_small_values_be_anything_are_weak(size, weak):
+    x = (size * tensor(64, 300, dtype="float32")).bfloat16()
+    found = strength(lambda x: x.float().exp().bfloat16(), x, reference=lambda x: x.exp())
+    assert (("the smallest tenth lost", "output") in weaknesses(found)) is weak
 
 
 def test_what_no_output_depends_on_is_no_weakness_of_a_case():

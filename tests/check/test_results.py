@@ -1,0 +1,122 @@
+"""What a result may be made of: tensors, and what stands beside them; their dtypes."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from pytest_cutile.check.run import ReferenceFailed, UncheckableOutput, check_kernel
+from tests.check.checking import failure, tensor
+
+
+class Pair(NamedTuple):
+    """A result as some launchers return it."""
+
+    values: torch.Tensor
+    scale: float
+
+
+@dataclasses.dataclass
+class Hidden:
+    """Nothing in which tensors are looked for."""
+
+    values: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (lambda x: (x, 3.0), lambda x: (x, 4.0)),
+        (lambda x: {"y": x, "n": 1}, lambda x: {"y": x, "n": 2}),
+        (lambda x: {"y": x, "n": 1}, lambda x: {"y": x, "m": 1}),
+        (lambda x: (x, [None, "a"]), lambda x: (x, [None, "b"])),
+        (lambda x: Pair(x, 1.0), lambda x: Pair(x, math.nan)),
+        (lambda x: (x, 1.0), lambda x: (x,)),
+        (lambda x: (x,), lambda x: (x, None)),
+        (lambda x: (x, x.shape), lambda x: (x, x[1:].shape)),
+        (lambda x: (x, 1.0), lambda x: (x, x.sum())),
+    ],
+)
+def test_what_is_no_tensor_has_to_be_equal(got, expected):
+    x = tensor(4, 5)
+
+    def returning(function):
+        return lambda x: function(x.clone())
+
+    check_kernel(returning(got), x, reference=got)
+    assert "differs from its reference" in failure(returning(got), x, reference=expected)
+
+
+def test_a_number_that_differs_is_named():
+    text = failure(lambda x: (x * 1, 3.0), tensor(4), reference=lambda x: (x, 4.0))
+    assert "output[1] is 3.0, expected 4.0" in text
+    text = failure(lambda x: {"y": x * 1, "n": 1}, tensor(4), reference=lambda x: {"y": x})
+    assert "output['n'] is 1, expected nothing" in text
+
+
+def test_not_a_number_is_not_a_number():
+    check_kernel(lambda x: (x * 1, math.nan), tensor(4), reference=lambda x: (x, math.nan))
+
+
+def test_what_nobody_can_look_into_is_refused():
+    def hiding(x):
+        return x * 1, Hidden(x * 7)
+
+    x = tensor(4)
+    text = failure(hiding, x, reference=hiding, error=UncheckableOutput)
+    assert "returned output[1] as Hidden, which the check cannot look into" in text
+    text = failure(lambda x: (x * 1, 2), x, reference=hiding, error=ReferenceFailed)
+    assert "the reference returned output[1] as Hidden" in text
+    failure(lambda x: (x * 1, {x}), x, reference=lambda x: (x, {x}), error=UncheckableOutput)
+
+
+FLOAT64 = torch.linspace(0.1, 3, 100, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("x", [FLOAT64, FLOAT64.to(torch.complex128)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_64_bits_are_not_silently_narrowed(x, dtype):
+    def double(x):
+        return torch.view_as_real(x * 2.1) if x.is_complex() else x * 2.1
+
+    def narrowing(x):
+        return double(x).to(getattr(torch, dtype))
+
+    text = failure(narrowing, x, reference=double)
+    assert f"in dtype: output is {dtype}, all floating inputs are 64 bits wide" in text
+    assert f'precision="{dtype}"' in text
+    options: list[dict[str, Any]] = [{"mid": dtype}, {"precision": dtype}, {"rtol": 1e-2}]
+    for stated in options:
+        assert check_kernel(narrowing, x, reference=double, **stated).outputs.startswith(f"{dtype} [100")
+    check_kernel(double, x, reference=double)
+
+
+def test_other_outputs_may_be_narrower_than_inputs():
+    single = FLOAT64.float()
+    for x, scale in ((FLOAT64, single), (single, FLOAT64), (single, single)):
+        report = check_kernel(lambda x, s: (x * s).half(), x, scale, reference=lambda x, s: x * s)
+        assert report.outputs == "float16 [100]"
+    ids = torch.arange(100)
+    check_kernel(lambda x: (x.float(), x.int()), ids, reference=lambda x: (x.double(), x))
+    check_kernel(lambda x: x > 1, FLOAT64, reference=lambda x: x > 1)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "equal"),
+    [
+        (torch.tensor([2**64 - 1, 5], dtype=torch.uint64), torch.tensor([-1, 5]), False),
+        (torch.tensor([-1, 5]), torch.tensor([2**64 - 1, 5], dtype=torch.uint64), False),
+        (torch.tensor([2**63 - 1], dtype=torch.uint64), torch.tensor([2**63 - 1]), True),
+        (torch.tensor([255], dtype=torch.uint8), torch.tensor([-1], dtype=torch.int8), False),
+        (torch.tensor([7], dtype=torch.int32), torch.tensor([7 + 2**32]), False),
+    ],
+)
+def test_integers_are_compared_by_value_whatever_their_width_and_sign(got, expected, equal):
+    x = tensor(2)
+    if equal:
+        check_kernel(lambda _: got.clone(), x, reference=lambda _: expected)
+    else:
+        text = failure(lambda _: got.clone(), x, reference=lambda _: expected)
+        assert f"got {got[0].item()}, expected {expected[0].item()}" in text
