@@ -345,8 +345,12 @@ class SpeedSuite:
         return True
 
     def _removed(self, kind: WeatherClass, speakers: Sequence[OpenCase]) -> str:
-        """Say what was taken off the cases of a class, if that is enough to matter."""
+        """Say what was taken off the cases of a class, or why nothing was, if that is enough to matter."""
         weather = self._weather[kind]
+        shift = format_change(math.expm1(weather.shift))
+        shown = f"weather: the {weather.cases} cases limited by {kind.bound} are {shift} in the median"
+        if weather.faster:
+            return f"{shown}, more than weather makes them: most have become faster; nothing was taken off"
         if abs(weather.removed) <= self._engine.settings.rule.least:
             return ""
         told = [each.case.key for each in speakers if each.judgement.reason is Reason.WITHIN_MARGIN]
@@ -356,11 +360,7 @@ class SpeedSuite:
             if told
             else "nothing else tells"
         )
-        shift = format_change(math.expm1(weather.removed))
-        return (
-            f"weather: the {weather.cases} cases limited by {kind.bound} are {shift} "
-            f"in the median{where}; that was taken off each of them ({why})"
-        )
+        return f"{shown}{where}; that was taken off each of them ({why})"
 
     def give_up(self) -> None:
         """Leave undecided what is open: the run was stopped."""

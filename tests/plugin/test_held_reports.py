@@ -100,6 +100,23 @@ def test_a_session_that_is_slow_as_a_whole_is_no_regression(project):
     project.run("--perf-strict", gates="cutile_speed").assert_outcomes(passed=12, deselected=36)
 
 
+def test_most_cases_getting_faster_on_another_board_makes_no_other_slower(project):
+    """8 of 12 cases take 6 % less time, the others as long as ever."""
+    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 13))
+    text = (project.path / "mykernels" / "scale.py").read_text()
+    project.kernel(text.replace('pytest_cutile.Case(name="n8", params={"n": 8})', cases))
+    project.times(40.0)
+    project.run("--update-baselines", gates="cutile_speed")
+    text = project.baseline.read_text()
+    project.baseline.write_text(text.replace('"GPU-0"', '"GPU-1"'))
+    project.times(*[37.6] * 8, 40.0)
+    result = project.run(gates="cutile_speed")
+    result.assert_outcomes(passed=12, deselected=36)
+    result.stdout.fnmatch_lines(
+        ["weather: the 12 cases limited by GB/s are -6.0 % *more than weather*nothing was taken off*"]
+    )
+
+
 OTHER_BOARD = """
 from pytest_cutile.gates.measuring import measure
 
@@ -248,7 +265,7 @@ PERF_ON_THE_WAY = {
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("test", PERF_ON_THE_WAY.values(), ids=PERF_ON_THE_WAY)
 def test_a_suspect_that_got_perf_on_the_way_is_held_back_too(project, test, workers):
-    options = ()
+    options: tuple[str, ...] = ()
     if workers:
         pytest.importorskip("xdist")
         options = ("-n", f"{workers}", "-p", "no:benchmark")
