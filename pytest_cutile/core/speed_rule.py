@@ -245,7 +245,7 @@ class Weather:
     dof: float = ASSUMED_DOF
     """Degrees of freedom behind `between`."""
     unseen: float = 0.0
-    """Variance of what they share, where they are too few to show it."""
+    """Variance of what they share, where they are too few to show it, or too many have changed."""
     cases: int = 0
     """How many cases it is known from."""
 
@@ -293,6 +293,7 @@ def weather_of(
         faster=shift < -most,
         between=(ASSUMED_DOF + seen * found) / (ASSUMED_DOF + seen),
         dof=ASSUMED_DOF + seen,
+        unseen=2 * usual**2 if shift < -most else 0.0,
         cases=n,
     )
 
