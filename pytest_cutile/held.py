@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +28,19 @@ class _Held:
     item: pytest.Item
     reports: list[pytest.TestReport]
     opened: list[OpenCase]
+    passed_on: list[pytest.TestReport] = field(default_factory=list)
+    """Failures of its own that were reported at once."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed for reasons of its own."""
+        return any(map(_failed_itself, [*self.reports, *self.passed_on]))
+
+    @property
+    def telling(self) -> pytest.TestReport | None:
+        """The report that is to tell what was decided; None if it has failed before anything could."""
+        calls = (report for report in self.reports if report.when == "call")
+        return next(calls, None if self.failed else self.reports[-1])
 
 
 class HeldReports:
@@ -56,6 +70,7 @@ class HeldReports:
         self._measure_again = measure_again
         self._screenings = screenings
         self._held: list[_Held] = []
+        self._item: pytest.Item | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -73,6 +88,37 @@ class HeldReports:
             self._release(held)
         return True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> None:
+        """Remember of which test the next report is."""
+        self._item = item
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Hold back a test that is open all the same: it got `perf` on the way (`request.getfixturevalue`).
+
+        Nobody can tell before it runs, so others run it. What they report from then on is kept, and reads
+        like one more passed setup, which means nothing to anybody.
+        """
+        suite, item = self._existing(), self._item
+        if suite is None or item is None or item.nodeid != report.nodeid:
+            return
+        others = {id(each) for held in self._held if held.item is not item for each in held.opened}
+        opened = [each for each in suite.open if each.case.nodeid == item.nodeid and id(each) not in others]
+        if not opened or report.when == "setup":
+            return
+        held = next((each for each in self._held if each.item is item), None)
+        if held is None:
+            held = _Held(item, [], [])
+            self._held.append(held)
+        held.opened = opened
+        if report.failed:  # pytest has counted it
+            held.passed_on.append(report)
+            return
+        held.reports.append(copy.copy(report))
+        report.when, report.outcome, report.longrepr, report.duration = "setup", "passed", None, 0.0
+        vars(report).pop("wasxfail", None)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Decide what is open when all tests have run, or were stopped, and report it."""
@@ -88,30 +134,18 @@ class HeldReports:
             if suite is not None:
                 if self._screenings is not None:
                     suite.of_others = self._screenings.others
-                opened = list(suite.open)
                 for held in self._held:
                     for each in held.opened:
-                        each.test_failed = any(map(_failed_itself, held.reports))
+                        each.test_failed = held.failed
                 try:
-                    if opened and not stopped:
+                    if suite.open and not stopped:
                         suite.settle(self._measure_again)
                 finally:
                     suite.give_up()
-                    self._report(session, opened)
-
-    def _report(self, session: pytest.Session, opened: Sequence[OpenCase]) -> None:
-        """Report what was held back, and what another plugin has reported before it was decided."""
-        for held in self._held:
-            self._conclude(held)
-            self._release(held)
-        mine = {id(each) for held in self._held for each in held.opened}
-        for each in opened:
-            if id(each) in mine or each.decided.failure is None:
-                continue
-            report = lost_test(each.case.nodeid, each.decided.failure)
-            report.user_properties = [(PROPERTY, each.result.to_dict())]
-            session.config.hook.pytest_runtest_logreport(report=report)
-        self._held.clear()
+                    for held in self._held:
+                        self._conclude(held)
+                        self._release(held)
+                    self._held.clear()
 
     def _conclude(self, held: _Held) -> None:
         """Put what was decided into the reports of a test."""
@@ -119,24 +153,26 @@ class HeldReports:
         results = [each.result for each in held.opened]
         item.user_properties += [(PROPERTY, result.to_dict()) for result in results]
         failures = [each.decided.failure for each in held.opened if each.decided.failure is not None]
-        for index, report in enumerate(held.reports):
-            passed = report.passed or (report.failed and not _failed_itself(report))
-            passed |= report.skipped and not hasattr(report, "wasxfail")  # it skipped the rest of itself
-            if report.when == "call" and passed and failures:
-                held.reports[index] = self._failed(item, report, "\n\n".join(failures))
+        telling = held.telling
+        if telling is not None and failures:
+            passed = telling.passed or (telling.failed and not _failed_itself(telling))
+            passed |= telling.skipped and not hasattr(telling, "wasxfail")  # it skipped the rest of itself
+            if passed:
+                index = held.reports.index(telling)
+                held.reports[index] = self._failed(item, telling, "\n\n".join(failures))
         for report in held.reports:
             report.user_properties = list(item.user_properties)
 
     @staticmethod
     def _failed(item: pytest.Item, passed: pytest.TestReport, message: str) -> pytest.TestReport:
-        """Return the report of the same call as if it had failed: xfail markers and other plugins see it."""
+        """Return the report of the same phase as if it had failed: xfail markers and other plugins see it."""
 
         def fail() -> None:
             pytest.fail(message, pytrace=False)
 
         if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
             item.funcargs = {}  # type: ignore[attr-defined]
-        call = CallInfo.from_call(fail, when="call")
+        call = CallInfo.from_call(fail, when=passed.when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         report.duration, report.sections = passed.duration, passed.sections
         return report

@@ -238,19 +238,25 @@ class Weather:
     """Median of their differences from their references."""
     slower: bool = False
     """Whether that is a slowdown of the whole class rather than the weather of this session."""
+    faster: bool = False
+    """Whether most cases of the class have become faster, by more than the weather of a session."""
     between: float = 1.0
     """Variance of what the session and its board add to single cases, over what is assumed of it."""
     dof: float = ASSUMED_DOF
     """Degrees of freedom behind `between`."""
     unseen: float = 0.0
-    """Variance of what they share, where they are too few to show it."""
+    """Variance of what they share, where they are too few to show it, or too many have changed."""
     cases: int = 0
     """How many cases it is known from."""
 
     @property
     def removed(self) -> float:
-        """What to take off each case's difference: a slowdown of them all is not explained away."""
-        return 0.0 if self.slower else self.shift
+        """What to take off each case's difference.
+
+        A slowdown of them all is not explained away, and where most have become faster, the others have not
+        become slower.
+        """
+        return 0.0 if self.slower or self.faster else self.shift
 
 
 UNKNOWN_WEATHER = Weather()
@@ -280,11 +286,14 @@ def weather_of(
     assumed = sum(reference.between for _, reference in screened) / n
     seen = 0.37 * n  # the efficiency of the median absolute deviation (Hampel, 1974)
     found = max(scatter - known, 0.0) / assumed if assumed else 1.0
+    most = max(rule.least, 3 * usual)  # that weather explains
     return Weather(
         shift=shift,
-        slower=shift > max(rule.least, 3 * usual),
+        slower=shift > most,
+        faster=shift < -most,
         between=(ASSUMED_DOF + seen * found) / (ASSUMED_DOF + seen),
         dof=ASSUMED_DOF + seen,
+        unseen=2 * usual**2 if shift < -most else 0.0,
         cases=n,
     )
 

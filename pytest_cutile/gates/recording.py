@@ -50,6 +50,8 @@ class Note:
     """For people."""
     recorded: bool
     """Whether the file holds it now."""
+    uncommitted: bool = False
+    """Whether no commit has the kernel that it was recorded from."""
 
 
 def record(engine: Engine, recordings: Sequence[Recording]) -> dict[str, Note]:
@@ -76,7 +78,11 @@ def record(engine: Engine, recordings: Sequence[Recording]) -> dict[str, Note]:
                 notes[each.key] = Note(text=f"not recorded: {refused}", recorded=False)
             else:
                 renewed[each.key] = entry
-                notes[each.key] = Note(text=f"{said} in {engine.shown_baseline_file}", recorded=True)
+                notes[each.key] = Note(
+                    text=f"{said} in {engine.shown_baseline_file}",
+                    recorded=True,
+                    uncommitted=entry.provenance["commit"].endswith("+"),
+                )
         return renewed
 
     record_entries(path, arch=device.arch, gpu=device.name, renew=renew)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -91,9 +92,8 @@ class OpenCase:
 
     @property
     def stored_commit(self) -> str:
-        """The commit that its baseline was recorded at; empty where the checkout had changes."""
-        commit = self.stored.provenance.get("commit", "") if self.stored is not None else ""
-        return "" if commit.endswith("+") else commit
+        """The commit that its baseline was recorded at, with "+" where the checkout had changes; or empty."""
+        return self.stored.provenance.get("commit", "") if self.stored is not None else ""
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -137,6 +137,11 @@ def _lacks_the_revision(found: Measurement | Unmeasured | None) -> bool:
     if isinstance(found, Measurement):
         return bool(found.control) or not found.best.partner_us
     return found is not None and found.reason is Reason.NOT_IN_REVISION
+
+
+def _record_again(each: OpenCase) -> str:
+    """Return the advice to record a case once more, where its times may be others for a reason."""
+    return f"record it again: pytest {shlex.quote(each.case.nodeid)} --update-baselines --reason TEXT"
 
 
 def _comparable(each: OpenCase, found: Measurement) -> bool:
@@ -251,7 +256,6 @@ class SpeedSuite:
         """Decide every open case, measuring again as often as it takes; every one then has an outcome."""
         self._hear_others()
         self._weather = {kind: self._weather_of(kind) for kind in self._screened}
-        environment = dict(self._engine.timer.environment())
         live: list[OpenCase] = []
         as_others: dict[WeatherClass, list[OpenCase]] = defaultdict(list)
         for each in self.open:
@@ -259,24 +263,24 @@ class SpeedSuite:
             if each.records:
                 live.append(each)
             elif comparison is not None and comparison.is_suspect(each.first, self._today(each)):
-                self._confirm_beside_what_was_recorded(each, environment)
+                self._confirm_beside_what_was_recorded(each)
                 live.append(each)
             else:  # slow as all others are today
                 as_others[each.weather_class].append(each)
-        speakers = {kind: self._speakers(kind, cases, environment) for kind, cases in as_others.items()}
+        speakers = {kind: self._speakers(kind, cases) for kind, cases in as_others.items()}
         self._confirm([*live, *(each for chosen in speakers.values() for each in chosen)], measure_again)
         doubted: list[OpenCase] = []
         for kind, cases in as_others.items():
             if not self._is_weather(kind, cases, speakers[kind]):
                 doubted += [each for each in cases if each.outcome is None]
         for each in doubted:
-            self._confirm_beside_what_was_recorded(each, environment)
+            self._confirm_beside_what_was_recorded(each)
         self._confirm(doubted, measure_again)
         self.remarks += filter(None, (self._removed(kind, speakers.get(kind, [])) for kind in self._weather))
         if self._engine.settings.update_baselines:
             self._record()
         for each in self.open:
-            self._say(each, environment)
+            self._say(each)
         self.open.clear()
 
     def _confirm(self, live: list[OpenCase], measure_again: MeasureAgain) -> None:
@@ -296,9 +300,7 @@ class SpeedSuite:
         for each in live:
             self._finish_recorded(each) if each.records else self._undecided(each)
 
-    def _speakers(
-        self, kind: WeatherClass, cases: Sequence[OpenCase], environment: Mapping[str, str]
-    ) -> list[OpenCase]:
+    def _speakers(self, kind: WeatherClass, cases: Sequence[OpenCase]) -> list[OpenCase]:
         """Choose those of a class that is slower as a whole who tell whether that is the weather.
 
         They are nearest to what the class shares, and have a kernel of then to be measured beside.
@@ -311,7 +313,7 @@ class SpeedSuite:
         for _, each in sorted(
             compared, key=lambda pair: abs(pair[0].estimate([pair[1].first], weather).difference)
         ):
-            self._confirm_beside_what_was_recorded(each, environment)
+            self._confirm_beside_what_was_recorded(each)
             chosen += [each] if each.beside is not None else []
             if len(chosen) == SPEAKERS:
                 break
@@ -338,15 +340,19 @@ class SpeedSuite:
                 shift = format_change(math.expm1(weather.removed))
                 detail = (
                     f"{each.case.key} is no slower than the other cases limited by {kind.bound}, all of "
-                    f"which are {shift} in the median: the GPU of today, or something "
-                    "they share. The kernels of then could tell, but git has none that would compare"
+                    f"which are {shift} in the median: the GPU of today, or something they share. The "
+                    f"kernels of then could tell, but git has none that would compare: {self._missing(each)}"
                 )
                 self._finish(each, Reason.ENVIRONMENT, detail)
         return True
 
     def _removed(self, kind: WeatherClass, speakers: Sequence[OpenCase]) -> str:
-        """Say what was taken off the cases of a class, if that is enough to matter."""
+        """Say what was taken off the cases of a class, or why nothing was, if that is enough to matter."""
         weather = self._weather[kind]
+        shift = format_change(math.expm1(weather.shift))
+        shown = f"weather: the {weather.cases} cases limited by {kind.bound} are {shift} in the median"
+        if weather.faster:
+            return f"{shown}, more than weather makes them: most have become faster; nothing was taken off"
         if abs(weather.removed) <= self._engine.settings.rule.least:
             return ""
         told = [each.case.key for each in speakers if each.judgement.reason is Reason.WITHIN_MARGIN]
@@ -356,11 +362,7 @@ class SpeedSuite:
             if told
             else "nothing else tells"
         )
-        shift = format_change(math.expm1(weather.removed))
-        return (
-            f"weather: the {weather.cases} cases limited by {kind.bound} are {shift} "
-            f"in the median{where}; that was taken off each of them ({why})"
-        )
+        return f"{shown}{where}; that was taken off each of them ({why})"
 
     def give_up(self) -> None:
         """Leave undecided what is open: the run was stopped."""
@@ -370,18 +372,43 @@ class SpeedSuite:
                 each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
         self.open.clear()
 
-    def _confirm_beside_what_was_recorded(self, each: OpenCase, environment: Mapping[str, str]) -> None:
+    def _confirm_beside_what_was_recorded(self, each: OpenCase) -> None:
         """Let the kernel that the baseline was recorded from take turns with it, if git has that commit.
 
         There is no better control: it does the same work on the same buffers, on this board, today. Stored
-        times screen then, and do not decide. They have to where that kernel would not be what it was: with
-        another compiler, driver or torch than then.
+        times screen then, and do not decide. Nor do they with another compiler, driver or torch than then:
+        both kernels have the new one, so that what differs is the code.
         """
         commit = each.stored_commit
-        if each.stored is None or not commit or environment_changes(each.stored.environment, environment):
-            return
-        if self._engine.has_commit(commit):
+        if commit and not commit.endswith("+") and self._engine.has_commit(commit):
             each.beside = DuetComparison(rule=self._engine.settings.rule, revision=commit)
+
+    def _changes(self, each: OpenCase) -> str:
+        """Say what of the environment is not what it was when the baseline was recorded; empty if nothing."""
+        if each.stored is None:
+            return ""
+        return "; ".join(environment_changes(each.stored.environment, self._engine.timer.environment()))
+
+    def _missing(self, each: OpenCase) -> str:
+        """Say what would have let fresh processes tell more, and how to get it; empty if all was there."""
+        commit, lacks = each.stored_commit, []
+        if each.stored is None or each.beside is not None:
+            return ""
+        if commit.endswith("+"):
+            lacks.append(
+                f"it was recorded from uncommitted changes of {commit[:-1]}, and git has no kernel of then "
+                "that could tell: commit, then record it again"
+            )
+        elif not commit:
+            lacks.append("it was recorded outside of git, which has no kernel of then that could tell")
+        elif not self._engine.has_commit(commit):
+            lacks.append(f"git lacks {commit}, whose kernel could tell: git fetch --unshallow")
+        if changes := self._changes(each):
+            lacks.append(f"since then {changes}: {_record_again(each)}")
+        if not lacks and each.stored.sessions < 4:  # noqa: PLR2004
+            sessions = each.stored.sessions
+            lacks.append(f"its baseline has {sessions} session{'s' if sessions > 1 else ''}: record more")
+        return "; ".join(lacks)
 
     def _take(self, each: OpenCase, measured: Measured) -> bool:
         """Take a further measurement of a case along; return whether it is still open."""
@@ -437,10 +464,13 @@ class SpeedSuite:
         if change is None:
             self._finish(each, Reason.WITHIN_MARGIN)
             return
+        changes = self._changes(each)
+        shared = (
+            f"({changes}); {_record_again(each)}" if changes else "(a file that git does not track, the GPU)"
+        )
         detail = (
             f"{each.case.key} is {format_change(change)} against its baseline, and so is the kernel of "
-            f"{each.revision} that it was recorded from: something that both share (a file that git does not "
-            "track, the GPU)"
+            f"{each.revision} that it was recorded from: something that both share {shared}"
         )
         each.close(Judgement(reason=Reason.ENVIRONMENT, change=change, detail=detail))
 
@@ -481,9 +511,12 @@ class SpeedSuite:
         elif isinstance(each.comparison, PublishedComparison):
             self._finish(each, Reason.BELOW_PUBLISHED)
         elif each.beside is None and self._same_code(each):
+            others = (
+                self._changes(each) or "driver, board, clocks, or what its launcher does beside the kernel"
+            )
             detail = (
                 f"{each.case.key}: its compiled code and launch are those of the baseline, so that something "
-                "else made it slower: driver, board, clocks, or what its launcher does beside the kernel"
+                f"else made it slower: {others}"
             )
             self._finish(each, Reason.ENVIRONMENT, detail)
         else:
@@ -514,11 +547,8 @@ class SpeedSuite:
             f"{format_change(comparison.change(each.again, today))}; only a slowdown of "
             f"{visible:.1%} could have been seen for certain"
         )
-        if isinstance(comparison, StoredComparison) and comparison.entry.sessions < 4:  # noqa: PLR2004
-            sessions = comparison.entry.sessions
-            detail += f" (its baseline has {sessions} session{'s' if sessions > 1 else ''}; record more)"
-        if each.stored_commit and not self._engine.has_commit(each.stored_commit):
-            detail += f"; git lacks {each.stored_commit}, whose kernel could tell: git fetch --unshallow"
+        if missing := self._missing(each):
+            detail += f"; {missing}"
         seen = "; ".join(dict.fromkeys(text for found in each.again for text in found.doubts))
         if seen:
             self._finish(each, Reason.DISTURBED, f"{detail}; on the GPU was seen: {seen}; run it again")
@@ -576,23 +606,28 @@ class SpeedSuite:
             if note is not None and each.outcome is not None:
                 each.outcome.note = f"{each.case.key}: {note.text}"
                 each.records = note.recorded
+        if any(note.uncommitted for note in notes.values()):
+            self.remarks.append(
+                f"warning: recorded from uncommitted changes of {self._engine.commit[:-1]}: no later run can "
+                "measure a suspect beside the kernel that was recorded; commit it, then record it again"
+            )
 
     # -- saying it ------------------------------------------------------------------------------------
 
-    def _say(self, each: OpenCase, environment: Mapping[str, str]) -> None:
+    def _say(self, each: OpenCase) -> None:
         """Set the failure of a decided case, unless its slower figure was just accepted."""
         outcome = each.outcome = each.decided
         recorded = each.records and outcome.note is not None
         if outcome.failure is not None or recorded:
             return
         if outcome.judgement.verdict is Verdict.REGRESSION and each.comparison is not None:
-            outcome.failure = self._regression(each, environment)
+            outcome.failure = self._regression(each)
         else:
             outcome.failure = strict_failure(self._engine, each.case.key, outcome.judgement)
         if outcome.failure is not None and outcome.note:
             outcome.failure += f"\n\n{outcome.note}"
 
-    def _regression(self, each: OpenCase, environment: Mapping[str, str]) -> str:
+    def _regression(self, each: OpenCase) -> str:
         engine, comparison = self._engine, each.decides
         return regression_message(
             key=each.case.key,
@@ -602,7 +637,7 @@ class SpeedSuite:
             judgement=each.judgement,
             entry=getattr(comparison, "entry", None),  # a duet has none
             revision=comparison.revision if isinstance(comparison, DuetComparison) else "",
-            environment=environment,
+            environment=self._engine.timer.environment(),
             baseline_file="" if engine.duet is not None else engine.shown_baseline_file,
             weather=self._today(each),
             baseline_option=engine.settings.baseline_option,

@@ -144,7 +144,7 @@ def test_fewer_than_ten_cases_say_nothing_of_the_weather():
     assert UNKNOWN_WEATHER.removed == 0.0
 
 
-@pytest.mark.parametrize("shift", [-0.05, -0.005, 0.0, 0.005])
+@pytest.mark.parametrize("shift", [-0.007, -0.005, 0.0, 0.005])
 def test_what_all_cases_share_is_taken_off_each(shift):
     weather = weather_of(screened(random.Random(2), shift=shift), NOISE, RULE, other_board=False)
     assert weather.removed == weather.shift == pytest.approx(shift, abs=0.002)
@@ -158,10 +158,35 @@ def test_a_slowdown_of_all_cases_is_no_weather():
     assert Estimate.of([3.03] * 6, REFERENCE, weather).decide(RULE, 40) is Decision.SLOWER
 
 
+@pytest.mark.parametrize("level", [3.0, 3.0075])
+@pytest.mark.parametrize("other_board", [False, True])
+def test_most_cases_getting_faster_makes_no_other_slower(level, other_board):
+    """An improvement of two thirds of the cases is no weather, to be taken off the others."""
+    cases = screened(random.Random(3), slower=27, by=-0.06)
+    weather = weather_of(cases, NOISE, RULE, other_board=other_board)
+    assert weather.shift == pytest.approx(-0.06, abs=0.01)
+    assert (weather.faster, weather.slower, weather.removed) == (True, False, 0.0)
+    for processes in RULE.looks:
+        estimate = Estimate.of([level] * processes, REFERENCE, weather)
+        assert estimate.decide(RULE, 40) is not Decision.SLOWER
+
+
 def test_boards_differ_by_more_than_sessions():
-    cases = screened(random.Random(4), shift=0.015)
-    assert weather_of(cases, NOISE, RULE, other_board=False).slower
-    assert not weather_of(cases, NOISE, RULE, other_board=True).slower
+    for shift, name in ((0.015, "slower"), (-0.015, "faster")):
+        cases = screened(random.Random(4), shift=shift)
+        here, there = (weather_of(cases, NOISE, RULE, other_board=other) for other in (False, True))
+        assert (getattr(here, name), here.removed) == (True, 0.0)
+        assert (getattr(there, name), there.removed) == (False, there.shift)
+
+
+@pytest.mark.parametrize(("shift", "other_board"), [(-0.006, False), (-0.018, True)])
+def test_a_fast_session_hides_no_slowdown(shift, other_board):
+    """What a board or a day that is faster as a whole would hide."""
+    cases = screened(random.Random(7), shift=shift)
+    weather = weather_of(cases, NOISE, RULE, other_board=other_board)
+    level = REFERENCE.value + shift + 0.02
+    assert Estimate.of([level], REFERENCE, weather).is_suspect(RULE)
+    assert Estimate.of([level] * 6, REFERENCE, weather).decide(RULE, 40) is Decision.SLOWER
 
 
 @pytest.mark.parametrize("by", [0.03, 0.3])

@@ -213,9 +213,52 @@ def test_without_that_commit_the_stored_times_decide(commit):
     assert outcome.judgement.reason is Reason.SLOWER
 
 
-def test_with_another_compiler_they_do():
-    outcome, _ = settle(*[FIRST] * 12, commit="abc", environment={"tileiras": "14.0"})
-    assert outcome.judgement.reason is Reason.SLOWER
+NEW_DRIVER = {"driver": "590.2", "tileiras": "13.4.92"}
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "reason"),
+    [
+        (40.0, 40.0, Reason.WITHIN_MARGIN),
+        (46.0, 46.0, Reason.ENVIRONMENT),
+        (46.0, 44.0, Reason.SLOWER),
+        (40.0, 38.0, Reason.SLOWER),
+    ],
+    ids=["neither", "both", "the code, too", "the code alone"],
+)
+def test_with_another_driver_the_kernel_of_then_tells_code_from_driver(now, then, reason):
+    """Both run under the new one."""
+    outcome, _ = settle(*[duet(now, then)] * 12, commit="abc", revision="abc", environment=NEW_DRIVER)
+    assert outcome.judgement.reason is reason
+    if reason is Reason.ENVIRONMENT:
+        detail = outcome.judgement.detail
+        assert "something that both share (driver: 580.1 -> 590.2)" in detail
+        assert "pytest x.py::k --update-baselines --reason TEXT" in detail
+
+
+ROUGH = [measured((us, 100.0), work=DENSE) for us in (43.0, 39.0, 40.0)] * 4
+
+
+@pytest.mark.parametrize(
+    ("commit", "environment", "said", "unsaid"),
+    [
+        ("abc+", None, "it was recorded from uncommitted changes of abc, ", "record more"),
+        ("", None, "it was recorded outside of git, ", "git fetch"),
+        ("gone", None, "git lacks gone, whose kernel could tell: git fetch --unshallow", "record more"),
+        ("abc+", NEW_DRIVER, "since then driver: 580.1 -> 590.2: record it again: pytest x.py::k", "more"),
+    ],
+)
+def test_what_keeps_fresh_processes_from_telling_is_named(commit, environment, said, unsaid):
+    outcome, _ = settle(*ROUGH, commit=commit, environment=environment)
+    assert outcome.judgement.reason is Reason.NOISY
+    assert said in outcome.judgement.detail
+    assert unsaid not in outcome.judgement.detail
+
+
+def test_the_same_code_that_is_slower_under_another_driver_names_it():
+    outcome, _ = settle(*[FIRST] * 12, identity="same", environment=NEW_DRIVER)
+    assert outcome.judgement.reason is Reason.ENVIRONMENT
+    assert "driver: 580.1 -> 590.2" in outcome.judgement.detail
 
 
 def test_a_launcher_of_then_that_does_not_know_the_case_leaves_it_to_them():

@@ -1,6 +1,7 @@
 """Reports of suspects wait for the end of the run; other plugins see what they always see."""
 
 import re
+import textwrap
 
 import pytest
 
@@ -97,6 +98,23 @@ def test_a_session_that_is_slow_as_a_whole_is_no_regression(project):
     project.run("--update-baselines", gates="cutile_speed")
     project.times(40.28)
     project.run("--perf-strict", gates="cutile_speed").assert_outcomes(passed=12, deselected=36)
+
+
+def test_most_cases_getting_faster_on_another_board_makes_no_other_slower(project):
+    """8 of 12 cases take 6 % less time, the others as long as ever."""
+    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 13))
+    text = (project.path / "mykernels" / "scale.py").read_text()
+    project.kernel(text.replace('pytest_cutile.Case(name="n8", params={"n": 8})', cases))
+    project.times(40.0)
+    project.run("--update-baselines", gates="cutile_speed")
+    text = project.baseline.read_text()
+    project.baseline.write_text(text.replace('"GPU-0"', '"GPU-1"'))
+    project.times(*[37.6] * 8, 40.0)
+    result = project.run(gates="cutile_speed")
+    result.assert_outcomes(passed=12, deselected=36)
+    result.stdout.fnmatch_lines(
+        ["weather: the 12 cases limited by GB/s are -6.0 % *more than weather*nothing was taken off*"]
+    )
 
 
 OTHER_BOARD = """
@@ -217,18 +235,79 @@ def test_a_baseline_that_was_beaten_for_months_is_reported(project):
     result.stdout.fnmatch_lines(["stale: scale[[]n8[]] has beaten its baseline of 2020-01-02; record it: *"])
 
 
-def test_a_suspect_that_nobody_held_back_fails_the_run(project):
-    project.pytester.makepyfile(
-        test_mine="""
+PERF_ON_THE_WAY = {
+    "in the test": """
         def test_mine(request): request.getfixturevalue("perf")(lambda: None, bytes=1e8)
-        """
-    )
-    project.run("test_mine.py", "--update-baselines", gates="").assert_outcomes(passed=1)
+    """,
+    "in a fixture": """
+        @pytest.fixture
+        def mine(request): request.getfixturevalue("perf")(lambda: None, bytes=1e8)
+
+        def test_mine(mine): pass
+    """,
+    "in a teardown": """
+        @pytest.fixture
+        def mine(request):
+            perf = request.getfixturevalue("perf")
+            yield
+            perf(lambda: None, bytes=1e8)
+
+        def test_mine(mine): pass
+    """,
+    "before it skips": """
+        def test_mine(request):
+            request.getfixturevalue("perf")(lambda: None, bytes=1e8)
+            pytest.skip("the rest")
+    """,
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("test", PERF_ON_THE_WAY.values(), ids=PERF_ON_THE_WAY)
+def test_a_suspect_that_got_perf_on_the_way_is_held_back_too(project, test, workers):
+    options: tuple[str, ...] = ()
+    if workers:
+        pytest.importorskip("xdist")
+        options = ("-n", f"{workers}", "-p", "no:benchmark")
+    tests = f"import pytest\n{textwrap.dedent(test)}\ndef test_other(): pass\n"
+    project.pytester.makepyfile(test_mine=tests)
+    project.run("test_mine.py", "--update-baselines", gates="")
     assert "test_mine.py::test_mine" in project.baseline.read_text()
     project.times(42.4)
-    result = project.run("test_mine.py", gates="")
+    result = project.pytester.runpytest_subprocess("test_mine.py", "--junitxml=x.xml", *options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+    in_teardown = "yield" in test
+    result.assert_outcomes(**({"passed": 2, "errors": 1} if in_teardown else {"passed": 1, "failed": 1}))
     result.stdout.fnmatch_lines(["test_mine.py::test_mine on sm_90 (NVIDIA H200) is 6.0% slower *"])
+    result.stdout.fnmatch_lines(["test_mine *+6.0 % *regression"])
+    junit = (project.path / "x.xml").read_text()
+    assert junit.count("<testcase") == 2
+    assert junit.count('value="regression"') == 1
+
+
+def test_perf_on_the_way_that_is_no_slower_is_in_the_summary(project):
+    test = PERF_ON_THE_WAY["in the test"]
+    project.pytester.makepyfile(test_mine=f"import pytest\n{textwrap.dedent(test)}")
+    result = project.run("test_mine.py", "--update-baselines", gates="")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_mine *40 us *no-baseline", "*: 3 runs recorded in *"])
+    result = project.run("test_mine.py", gates="")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_mine *40 us *pass"])
+
+
+def test_perf_on_the_way_of_a_test_that_fails_anyway_keeps_its_own_failure(project):
+    test = """
+        def test_mine(request):
+            request.getfixturevalue("perf")(lambda: None, bytes=1e8)
+            assert 1 > 2
+    """
+    project.pytester.makepyfile(test_mine=textwrap.dedent(test))
+    result = project.run("test_mine.py", "--update-baselines", "--maxfail=2", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*assert 1 > 2*", "*test_mine: not recorded: its test failed"])
+    assert "stopping" not in result.stdout.str()
+    assert not project.baseline.exists()
 
 
 def test_a_test_that_skips_the_rest_of_itself_is_no_pass(project):

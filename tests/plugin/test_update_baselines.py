@@ -187,9 +187,16 @@ def test_further_sessions_are_recorded_from_a_clean_commit_too(project):
     (project.path / "conftest.py").write_text((project.path / "conftest.py").read_text() + "\n")
     project.record(40.1)
     assert entry(project)["provenance"]["commit"] == commit  # that of the first runs
+    result = project.run("--update-baselines")
+    assert "warning: recorded" not in result.stdout.str()
     project.baseline.unlink()
-    project.record(40.1)
+    result = project.run("--update-baselines")
     assert entry(project)["provenance"]["commit"] == f"{commit}+"
+    result.stdout.fnmatch_lines([f"warning: recorded from uncommitted changes of {commit}: *"])
+    git("commit", "-qam", "the changes")
+    result = project.run("--update-baselines")
+    assert not entry(project)["provenance"]["commit"].startswith(commit)
+    assert "warning: recorded" not in result.stdout.str()
 
 
 def test_what_another_run_recorded_meanwhile_is_not_made_worse(project):
