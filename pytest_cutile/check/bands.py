@@ -46,6 +46,12 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Overwrite a tensor with one of the same shape and dtype, bit for bit: a bool may hold any byte."""
+    target = distinct(target)
+    bits_of(target).copy_(bits_of(source[tuple(map(slice, target.shape))]))
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
     """Return whether no byte between a tensor's first and last is another's."""
     first, end = extent(tensor)
@@ -129,7 +135,7 @@ def enclose(
         banded = Banded(placed, pattern=pattern)
         if copy:
             for fresh, tensor in zip(placed, tensors, strict=True):
-                bits_of(distinct(fresh)).copy_(bits_of(distinct(tensor)))  # a bool may hold any byte
+                copy_bits(fresh, tensor)
     return placed, banded
 
 
@@ -156,10 +162,18 @@ class Banded:
         ]
         # the smallest elements: all others begin and end where one of those does
         kinds = [each.dtype.to_real() if each.is_complex() else each.dtype for each in tensors]
-        kind = min(kinds, key=lambda each: (each.itemsize, not each.is_floating_point))
-        self._carrier, self._pattern = carrier_of(kind), pattern.of(kind)
+        self._kind = min(kinds, key=lambda each: (each.itemsize, not each.is_floating_point))
+        self._carrier = carrier_of(self._kind)
         self._storage = weakref.ref(tensors[0].untyped_storage())
-        before, between, after = self._parts(tensors[0].untyped_storage())
+        self.fill(pattern)
+
+    def fill(self, pattern: Pattern) -> None:
+        """Overwrite what the tensors do not cover with a pattern; if that has gaps, the tensors as well."""
+        storage = self._storage()
+        if storage is None:
+            return
+        self._pattern = pattern.of(self._kind)
+        before, between, after = self._parts(storage)
         for part in (before, after) if self._dense else (before, between, after):
             part.fill_(self._pattern)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.bands import Banded, enclose, extent
+from pytest_cutile.check.bands import Banded, copy_bits, enclose, extent
 from pytest_cutile.gpu.poison import Pattern, poison
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
@@ -32,7 +32,6 @@ class Inputs:
         mutates: Labels of those that the launcher may change.
         writes: Labels of those that it overwrites without reading: they are poisoned.
         bands: Whether to put them between bands.
-        zeros_around: Of the names in `names`: what lies around that one is zero.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class Inputs:
         mutates: Collection[str] = (),
         writes: Collection[str] = (),
         bands: bool = True,
-        zeros_around: str = "",
     ) -> None:
         self.labels = list(labels)
         self.changing = {*mutates, *writes}
@@ -52,7 +50,6 @@ class Inputs:
         """What lies between no bands, and why."""
         self._values = list(values)
         self._writes = writes
-        self._zeros_around = zeros_around
         self._banded: list[tuple[str, Banded]] = []
         copies = dict(self._enclose()) if bands else {}
         changing, others = (
@@ -75,6 +72,7 @@ class Inputs:
         """Values from before the launch."""
         self.given = [map_tensors(lambda tensor: copies.get(id(tensor), tensor), value) for value in values]
         """What the launcher gets."""
+        self._copies = {id(copy) for copy in copies.values()}
         self._poison_outputs()
 
     @property
@@ -84,8 +82,8 @@ class Inputs:
 
     def write_back(self) -> None:
         """Bring what the launcher changed, as it may, into the tensors that the caller has."""
-        for own, given in self._pairs(self._values, self.given):
-            if own is not given:
+        for label, own, given in self._pairs(self._values, self.given):
+            if label in self.changing and own is not given:
                 if own.shape != given.shape:
                     own.resize_(given.shape)
                 own.detach().copy_(given)
@@ -94,10 +92,22 @@ class Inputs:
         """Let go of what the launcher got, of which there will not be another launch."""
         self.given = []
 
-    def restore(self) -> None:
-        """Make the arguments that the launcher may change what they were, for another launch."""
-        for given, before in self._pairs(self.given, self.before):
-            given.detach().copy_(before)
+    def restore(
+        self, pattern: Pattern = Pattern.BESIDE_INPUT, *, around: Collection[str] | None = None
+    ) -> None:
+        """Make the arguments what they were, for another launch.
+
+        Args:
+            pattern: What the bands hold then.
+            around: Those around these of `names`; by default all. The others hold `Pattern.BESIDE_INPUT`.
+        """
+        for name, banded in self._banded:
+            banded.fill(pattern if around is None or name in around else Pattern.BESIDE_INPUT)
+        for label, given, before in self._pairs(self.given, self.before):
+            if id(given) in self._copies:  # of which bands may have overwritten all
+                copy_bits(given, before)
+            elif label in self.changing:
+                given.detach().copy_(before)
         self._poison_outputs()
 
     def damage(self) -> Iterator[str]:
@@ -106,18 +116,26 @@ class Inputs:
             if (found := banded.damage()) is not None:
                 yield found.describe(f"input {name}")
 
-    def shared_with(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor lies in the memory of an input."""
-        tensors = (each for value in self.given for _, each in named_tensors(value, ""))
-        return any(_address(each) == _address(tensor) for each in tensors)
+    def holders(self, tensor: torch.Tensor) -> list[str]:
+        """Return the labels of the arguments in whose memory a tensor lies."""
+        if not tensor.numel():
+            return []
+        return [
+            label
+            for label, value in zip(self.labels, self.given, strict=True)
+            if any(_address(each) == _address(tensor) for _, each in named_tensors(value, label))
+        ]
+
+    def returned(self, outputs: Any) -> set[str]:
+        """Return the labels of the arguments in whose memory any of the outputs lies."""
+        return {label for _, tensor in named_tensors(outputs, "") for label in self.holders(tensor)}
 
     def _pairs(
         self, left: Sequence[Any], right: Sequence[Any]
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         for label, one, other in zip(self.labels, left, right, strict=True):
-            if label in self.changing:
-                tensors = zip(named_tensors(one, label), named_tensors(other, label), strict=True)
-                yield from ((first, second) for (_, first), (_, second) in tensors)
+            tensors = zip(named_tensors(one, label), named_tensors(other, label), strict=True)
+            yield from ((label, first, second) for (_, first), (_, second) in tensors)
 
     def _poison_outputs(self) -> None:
         for label, value in zip(self.labels, self.given, strict=True):
@@ -138,8 +156,7 @@ class Inputs:
             if reasons or not _fits(tensors):
                 self.notes.append(f"{names}: {(*reasons, 'a copy does not fit into memory')[0]}")
                 continue
-            pattern = Pattern.ZERO if names == self._zeros_around else Pattern.BESIDE_INPUT
-            copies, banded = enclose(tensors, pattern=pattern)
+            copies, banded = enclose(tensors, pattern=Pattern.BESIDE_INPUT)
             self._banded.append((names, banded))
             for tensor, copy in zip(tensors, copies, strict=True):
                 copy.__dict__.update(tensor.__dict__)

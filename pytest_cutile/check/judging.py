@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from numbers import Number
@@ -14,11 +14,11 @@ from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
 from pytest_cutile.check.compare import Comparing, Comparison, differ
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
-from pytest_cutile.check.ladder import rungs, what_would_pass
+from pytest_cutile.check.ladder import rungs, what_would_pass, would_pass_with
 from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
 from pytest_cutile.check.parts import OUTPUT, Part
 from pytest_cutile.check.strength import Checked
-from pytest_cutile.core.tolerance import FLOAT64, FORMATS, Contract, FloatFormat
+from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS, TFLOAT32, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, name_of
 from pytest_cutile.gpu.trees import describe, named_leaves, named_tensors
 
@@ -96,7 +96,7 @@ class Judge:
         self._terms = terms
         self._started = started
         self._truth: Reference | None = None
-        self._has_exponentials = self._has_short_sums = False
+        self._has_products = self._has_exponentials = self._has_short_sums = False
         self.runs = 0
         """How often the reference ran on each part, for one launch."""
 
@@ -146,6 +146,10 @@ class Judge:
                     f'a kernel that is meant to narrow them says so, with precision="{dtype}", or with mid '
                     "where it rounds intermediate results"
                 )
+
+    def accepts(self, outputs: Any, contract: Contract, exact: ExactValues) -> bool:
+        """Return whether all outputs of a launch pass under a contract."""
+        return not any(each.failed for each in self._compare(outputs, contract, exact).results.values())
 
     def _compare(self, outputs: Any, contract: Contract, exact: ExactValues) -> _Seen:
         """Compare all outputs under a contract, one part after the other."""
@@ -205,6 +209,7 @@ class Judge:
         if truth is None:
             truth = call.run(run_reference, operands=terms.operands, contract=terms.contract)
             self.runs = max(self.runs, truth.runs)
+            self._has_products |= truth.has_products
             self._has_exponentials |= truth.has_exponentials
             if part.is_whole:
                 self._truth = truth
@@ -255,7 +260,18 @@ class Judge:
             return [f"  looser contracts were not tried: this check took {seconds:.0f} s without them"]
 
         def passes(contract: Contract) -> bool:
-            return not any(each.failed for each in self._compare(outputs, contract, exact).results.values())
+            return self.accepts(outputs, contract, exact)
+
+        def passes_tensor_cores() -> bool:
+            terms = replace(self._terms, operands=TFLOAT32)
+            judge = Judge(
+                title=self._title,
+                reference=self._reference,
+                parts=self._parts,
+                terms=terms,
+                started=self._started,
+            )
+            return judge.accepts(outputs, terms.contract, exact)
 
         def passes_torch() -> bool:
             return pass_torch([(name, out, exact()[name]) for name, out in outs.items()])
@@ -267,6 +283,9 @@ class Judge:
             exponentials=self._has_exponentials,
             short_sums=self._has_short_sums,
         )
+        on_cuda_cores = self._has_products and self._terms.operands is FLOAT32
+        if on_cuda_cores and passes_tensor_cores():
+            return ["  " + would_pass_with('precision="tfloat32"')]
         return [f"  {what_would_pass(contracts, passes, passes_torch)}"]
 
 

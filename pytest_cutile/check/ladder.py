@@ -41,6 +41,11 @@ def rungs(
     return looser
 
 
+def would_pass_with(options: str) -> str:
+    """Return the line that says so of some options of `check_kernel`."""
+    return f"would pass with {options}: say so if the kernel is meant to be no better"
+
+
 def what_would_pass(
     contracts: Sequence[Contract], passes: Callable[[Contract], bool], passes_torch: Callable[[], bool]
 ) -> str:
@@ -53,7 +58,7 @@ def what_would_pass(
     """
     if contracts and passes(contracts[-1]):  # else none passes: most bugs are told by one attempt
         found = next(each for each in contracts if each is contracts[-1] or passes(each))
-        return f"would pass with {found}: say so if the kernel is meant to be no better"
+        return would_pass_with(f"{found}")
     if passes_torch():
         return "no looser contract explains it, but torch.testing.assert_close's defaults would let it pass"
     return "neither a looser contract nor torch.testing.assert_close's defaults would let it pass"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.check.guards import Allocations, Inputs
 from pytest_cutile.check.layouts import Layout, Varied, in_layout
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
-from pytest_cutile.gpu.poison import poisoned_allocations
+from pytest_cutile.gpu.poison import Pattern, poisoned_allocations
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
 if TYPE_CHECKING:
@@ -22,6 +24,20 @@ Run = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 SMALL_BYTES = 8 << 20
 """Size of inputs and outputs up to which it costs little to run again."""
+_TURNS = (1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
+"""Which of two patterns lies around inputs in each of the launches that tell whether outputs depend on it.
+With the two before them they are the Thue-Morse sequence: a launcher that alternates, or goes through a few
+buffers, does not keep step with it. One that returns either of two results by chance does once in 2^14."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """Another launch."""
+
+    outputs: Any
+    """What it returned."""
+    same: bool
+    """Whether that has the same bits as what the first returned."""
 
 
 class GuardedLauncher:
@@ -63,6 +79,7 @@ class GuardedLauncher:
         self._bands = guard and run is None
         self._run = run
         self._inputs: Inputs | None = None
+        self._unreturned: set[str] = set()
         self._size = 0
 
     def launch(self) -> Any:
@@ -70,11 +87,13 @@ class GuardedLauncher:
 
         Raises:
             KernelMismatch: it changed an input, or wrote beside an input or output.
-            UncheckableOutput: it returned no tensor, or one that cannot be compared.
+            UncheckableOutput: it returned no tensor, one that cannot be compared, or an argument that it is
+                not said to change.
         """
         self._inputs = self._guarded(self._values)
         outputs = self._launch(self._inputs)
         self._inputs.write_back()
+        self._unreturned = self._inputs.changing - self._inputs.returned(outputs)
         tensors = [each for _, each in named_tensors((self._values, outputs), "")]
         self._size = sum(each.numel() * each.itemsize for each in tensors)
         if not self.is_small:
@@ -87,6 +106,12 @@ class GuardedLauncher:
         return self._split(self._launched.before)
 
     @property
+    def mutated(self) -> dict[str, Any]:
+        """The arguments that it may change and did not return, as the first launch has left them."""
+        values = zip(self.labels, self._values, strict=True)
+        return {label: value for label, value in values if label in self._unreturned}
+
+    @property
     def unguarded(self) -> tuple[str, ...]:
         """Inputs without bands around them, and why."""
         return tuple(self._launched.notes)
@@ -96,22 +121,34 @@ class GuardedLauncher:
         """Whether inputs and outputs are small enough to run again without a thought."""
         return self._size <= SMALL_BYTES
 
-    def repeats(self, outputs: Any) -> bool | None:
-        """Return whether another launch returns the same bits as the first did; None: none was made.
+    def repeat(self, outputs: Any) -> Repeat | None:
+        """Launch again, with something else around the inputs; None: it was not launched.
 
-        There is none of large cases, nor where it is interpreted, block by block in the same order.
+        That is so of large cases, and where it is interpreted, block by block in the same order.
+
+        Args:
+            outputs: What the first launch returned.
 
         Raises:
-            KernelMismatch: as `launch`, this time.
+            KernelMismatch: as `launch`, this time, or outputs depend on what lies around the inputs.
         """
-        inputs = self._launched
         if self._run is not None or not self.is_small:
             return None
-        first = map_tensors(lambda each: each.clone() if inputs.shared_with(each) else each, outputs)
-        inputs.restore()
-        again = self._launch(inputs)
-        pairs = zip(named_tensors(first, ""), named_tensors(again, ""), strict=True)
-        return all(one.shape == other.shape and same_bits(one, other) for (_, one), (_, other) in pairs)
+        first = self._kept(outputs)
+        again = self._kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN))
+        if _are_same(first, again):
+            return Repeat(outputs=again, same=True)
+        if self._bands and self._depends_on_bands(first, again):
+            names = [
+                name
+                for name in self._launched.names
+                if not _are_same(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
+            ]
+            raise KernelMismatch(
+                f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
+                "it is read out of bounds"
+            )
+        return Repeat(outputs=again, same=False)
 
     def read_beside(self, outputs: Any) -> list[str]:
         """Return the inputs around which lies the NaN that outputs hold, which launching again finds out.
@@ -122,9 +159,8 @@ class GuardedLauncher:
             return []
         found = []
         for name in self._launched.names:
-            inputs = self._guarded(self._launched.before, zeros_around=name)
             with contextlib.suppress(KernelMismatch):
-                if _count_nans(self._launch(inputs)) < first:
+                if _count_nans(self._relaunch(Pattern.ZERO, around=[name])) < first:
                     found.append(name)
         return found
 
@@ -155,14 +191,26 @@ class GuardedLauncher:
             raise RuntimeError("nothing was launched yet")
         return self._inputs
 
-    def _guarded(self, values: Sequence[Any], *, zeros_around: str = "") -> Inputs:
+    def _relaunch(self, beside: Pattern, *, around: Collection[str] | None = None) -> Any:
+        self._launched.restore(beside, around=around)
+        return self._launch(self._launched)
+
+    def _depends_on_bands(self, first: Any, again: Any) -> bool:
+        """Return whether outputs follow what lies around the inputs, in some more launches."""
+        patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
+        return all(_are_same(self._relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
+
+    def _kept(self, outputs: Any) -> Any:
+        """Return outputs as they are now, whatever another launch does to the arguments."""
+        return map_tensors(lambda each: each.clone() if self._launched.holders(each) else each, outputs)
+
+    def _guarded(self, values: Sequence[Any]) -> Inputs:
         return Inputs(
             self.labels,
             values,
             mutates=self._mutates,
             writes=self._writes,
             bands=self._bands,
-            zeros_around=zeros_around,
         )
 
     def _split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -182,9 +230,17 @@ class GuardedLauncher:
         tensors = self._comparable(outputs)
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
-        wrong = [*allocations.damage(outputs), *inputs.damage(), *self._changed(inputs)]
+        wrong = [*allocations.damage(outputs), *inputs.damage(), *self._changed(inputs, outputs)]
         if wrong:
             raise KernelMismatch("\n".join(f"{self.name} {each}" for each in wrong))
+        for name, tensor in named_tensors(outputs, "output"):
+            holders = inputs.holders(tensor)
+            if holders and inputs.changing.isdisjoint(holders):
+                raise UncheckableOutput(
+                    f"{self.name} returned {name} in the memory of its input {holders[0]}, with the bits "
+                    "that were there before: whether it wrote any cannot be told\n"
+                    f"{_advice(holders[0], returned=True)}"
+                )
         return outputs
 
     def _comparable(self, outputs: Any) -> list[torch.Tensor]:
@@ -203,8 +259,9 @@ class GuardedLauncher:
                 )
         return found
 
-    def _changed(self, inputs: Inputs) -> Iterator[str]:
+    def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[str]:
         """Yield which arguments have other bits than before, in words; not those that may."""
+        returned = inputs.returned(outputs)
         for label, now, then in zip(self.labels, inputs.given, inputs.before, strict=True):
             if label in inputs.changing:
                 continue
@@ -215,7 +272,7 @@ class GuardedLauncher:
                     yield (
                         f"changed its input {name} ({describe(left)}): "
                         f"{int((a != b).sum()):,} of {left.numel():,} elements have other bits than before\n"
-                        f"if it is meant to, say so with mutates=[{label!r}]"
+                        f"{_advice(label, returned=label in returned)}"
                     )
                     return
 
@@ -226,6 +283,27 @@ class GuardedLauncher:
         if unknown := found - set(labels):
             raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {labels}")
         return {str(each) for each in found}
+
+
+def _advice(label: str, *, returned: bool) -> str:
+    """Return how to say that an argument is meant to change."""
+    if not returned:
+        return f"if it is meant to, say so with mutates=[{label!r}]"
+    return (
+        f"if that is where its result goes, say so with writes=[{label!r}], which poisons it before, "
+        f"or with mutates=[{label!r}] if it reads what is there"
+    )
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Return whether two results have the same structure, shapes, dtypes and bits."""
+    return all(
+        a is not None
+        and b is not None
+        and (a[0], a[1].shape, a[1].dtype) == (b[0], b[1].shape, b[1].dtype)
+        and same_bits(a[1], b[1])
+        for a, b in itertools.zip_longest(named_tensors(one, ""), named_tensors(other, ""))
+    )
 
 
 def _count_nans(outputs: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pytest_cutile.check.parts import OUTPUT, Axes, Part, neighbours
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import torch
 
@@ -40,6 +41,25 @@ class ReferenceCall:
     def of(self, part: Part) -> ReferenceCall:
         """Return the call with a part of the arguments."""
         return replace(self, part=part)
+
+    def leaving(self, names: Collection[str]) -> ReferenceCall:
+        """Return the call that returns what the reference leaves in those of `names` that it changes."""
+        reference = self.reference
+
+        @functools.wraps(reference)
+        def leave(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            given = {**dict(zip(self.args, args, strict=True)), **kwargs}
+
+            def versions(
+                name: str,
+            ) -> list[int]:  # torch counts what is written to a tensor, or to a view of it
+                return [tensor._version for _, tensor in named_tensors(given[name], name)]  # noqa: SLF001
+
+            before = {name: versions(name) for name in names}
+            reference(*args, **kwargs)
+            return {name: given[name] for name in names if versions(name) != before[name]}
+
+        return replace(self, reference=leave)
 
     def run(self, function: Callable[..., Any], **options: Any) -> Any:
         """Return `function(reference, args, kwargs, **options)`.

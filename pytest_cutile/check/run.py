@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class CheckReport:
     for a derived bound, and for a reference that returned less than float64."""
     bound: str
     """What was allowed, in words: how the bound was derived, or the given rtol and atol."""
+    tolerance: tuple[float, float] | None = None
+    """rtol and atol that were given in place of the derived bound."""
     seconds: float
     """Time the whole check took, the reference included."""
     reference_runs: int
@@ -63,6 +66,9 @@ class CheckReport:
     """What else the check would have caught, if that was asked for."""
     unguarded: tuple[str, ...] = ()
     """Inputs without NaN around them, and why: "x: requires grad"."""
+    uncompared: tuple[str, ...] = ()
+    """Arguments that the launcher may change and does not return, and the reference leaves alone: whatever is
+    in them afterwards was compared with nothing."""
     deterministic: bool | None = None
     """Whether a second run returned the same bits; None: there was none."""
     parts: int = 1
@@ -95,8 +101,8 @@ def check_kernel(
     While `fn` runs, memory from torch.empty and its relatives holds NaN, so that elements which are never
     written are seen. What it allocates lies between canaries, and the inputs, which are copies, between NaN:
     what it writes beside them is seen, and what it reads there is NaN. Afterwards the inputs must be what
-    they were, bit for bit. Small cases (8 MiB of inputs and outputs) run again: once to see whether the bits
-    are the same, which is only reported, and once for each other layout of the inputs.
+    they were, bit for bit. Small cases (8 MiB of inputs and outputs) run again: once with Inf around the
+    inputs, where other bits that are right as well are only reported, and once for each other layout.
 
     The bound follows from the dtypes, from `reduction` and from the reference itself: it runs once exactly
     and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
@@ -126,7 +132,8 @@ def check_kernel(
         fast_acc: whether products of 8-bit floats are summed in Hopper's tensor cores all along, with about
             14 bits, as `mma(..., use_fast_acc=True)` does. By default at most 128 are before float32 takes
             over. It changes nothing elsewhere.
-        mutates: arguments that `fn` may change, by name or position.
+        mutates: arguments that `fn` may change, by name or position. One that `reference` changes, too, is
+            compared with that, if `fn` does not return it.
         writes: arguments that `fn` overwrites without reading them (`out`), likewise: they are poisoned.
         guard: False gives `fn` the very tensors that were given, and plain allocations, poisoned: for one
             that finds its data by offsets into a storage instead of by its tensors.
@@ -145,11 +152,12 @@ def check_kernel(
         **kwargs: keyword arguments of `fn` and of `reference`.
 
     Raises:
-        KernelMismatch: outputs outside the bound, of another shape or structure, changed inputs, or writes
-            outside of them.
+        KernelMismatch: outputs outside the bound, of another shape or structure, changed inputs, writes
+            outside of them, or outputs that depend on what lies there.
         ReferenceFailed: the reference raised, or returned floats of less than float64, tensors of another
             kind of dtype or on another device.
-        UncheckableOutput: `fn` returned no tensor, or one of an unsupported dtype.
+        UncheckableOutput: `fn` returned no tensor, one of an unsupported dtype, or an argument that is in
+            neither `mutates` nor `writes`.
         ValueError: an option out of its range.
     """
     return run_check(
@@ -219,10 +227,10 @@ def run_check(
     """
     started = time.perf_counter()
     terms = Terms(
-        reduction=reduction,
+        reduction=_length("reduction", reduction),
         operands=_operand_format(args, kwargs, precision),
         contract=Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc),
-        tolerance=_check_options(reduction, rtol, atol),
+        tolerance=_tolerance(rtol, atol),
     )
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
     if independent is not None:
@@ -248,7 +256,8 @@ def run_check(
         started=started,
     )
     judged = _judge_first(launcher, judge, outputs)
-    deterministic = launcher.repeats(outputs)
+    uncompared = _judge_mutated(launcher.mutated, call, terms, _name(fn))
+    deterministic = _judge_repeat(launcher, judge, outputs)
     layouts = _judge_layouts(launcher, judge, vary=vary_layout)
     return CheckReport(
         elements=judged.elements,
@@ -258,11 +267,13 @@ def run_check(
         slope=judged.slope,
         looser=judged.looser,
         bound=judged.bound,
+        tolerance=terms.tolerance,
         seconds=time.perf_counter() - started,
         reference_runs=judge.runs,
         outputs=describe(outputs),
         strength=_strength(launcher, reference, judged) if strength else None,
         unguarded=launcher.unguarded,
+        uncompared=uncompared,
         deterministic=deterministic,
         parts=len(parts),
         layouts=layouts,
@@ -278,6 +289,40 @@ def _judge_first(launcher: GuardedLauncher, judge: Judge, outputs: Any) -> Judge
             said = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
             mismatch.args = (f"{mismatch}\n{said}",)
         raise
+
+
+def _judge_mutated(mutated: Mapping[str, Any], call: ReferenceCall, terms: Terms, fn: str) -> tuple[str, ...]:
+    """Judge the arguments that a launch may change where the reference changes them, too; return the others.
+
+    Args:
+        mutated: Arguments as the launch has left them.
+        call: Of the reference.
+        terms: Of the comparison.
+        fn: Name of the launcher.
+    """
+    if not mutated:
+        return ()
+    own = call.leaving(mutated)
+    changed = [*own.run(run_exactly)]
+    if changed:
+        title = f"{fn} leaves something else in {', '.join(changed)} than its reference"
+        judge = Judge(title=title, reference=own, parts=[Part()], terms=terms, started=time.perf_counter())
+        judge.judge({name: mutated[name] for name in changed})
+    return tuple(name for name in mutated if name not in changed)
+
+
+def _judge_repeat(launcher: GuardedLauncher, judge: Judge, outputs: Any) -> bool | None:
+    """Launch again; return whether the bits are the same, or raise KernelMismatch if they are wrong."""
+    repeat = launcher.repeat(outputs)
+    if repeat is None:
+        return None
+    if not repeat.same:
+        try:
+            judge.judge(repeat.outputs)
+        except KernelMismatch as mismatch:
+            mismatch.args = (f"launched again, after a launch that was right: {mismatch}",)
+            raise
+    return repeat.same
 
 
 def _judge_layouts(launcher: GuardedLauncher, judge: Judge, *, vary: bool | None) -> dict[str, str]:
@@ -317,9 +362,18 @@ def _strength(launcher: GuardedLauncher, reference: Callable[..., Any], judged: 
     return strength_of(judged.checked, before, rerun)
 
 
-def _check_options(reduction: int, rtol: float | None, atol: float | None) -> tuple[float, float] | None:
-    if not isinstance(reduction, int) or reduction < 1:
-        raise ValueError(f"reduction is the length of a sum, an int of at least 1; got {reduction!r}")
+def _length(option: str, value: Any) -> int:
+    """Return the length of a sum, which may be any kind of integer, such as numpy's."""
+    try:
+        length = operator.index(value)
+    except TypeError:
+        length = 0
+    if isinstance(value, bool) or length < 1:
+        raise ValueError(f"{option} is the length of a sum, an int of at least 1; got {value!r}")
+    return length
+
+
+def _tolerance(rtol: float | None, atol: float | None) -> tuple[float, float] | None:
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")

@@ -227,6 +227,8 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
     if interpreted:
         lines.append(SummaryLine(interpreted_line(interpreted), None))
     lines += _nondeterministic_lines(results, verbose=verbose)
+    lines += _unseen_lines(results, verbose=verbose)
+    lines += [SummaryLine(_clipped(result.searched, verbose), None) for result in results if result.searched]
     lines += [
         SummaryLine(f"not measured: {counts}: {detail}", None)
         for detail, counts in not_measured(results).items()
@@ -259,6 +261,27 @@ def _nondeterministic_lines(results: Sequence[GateResult], *, verbose: bool) -> 
             cases[result.kernel].append(result.case)
     text = "; ".join(f"{kernel}, {_counted(names)}" for kernel, names in sorted(cases.items()))
     return [SummaryLine(_clipped(f"other bits when run again: {text}", verbose), None)] if text else []
+
+
+def _unseen_lines(results: Sequence[GateResult], *, verbose: bool) -> list[SummaryLine]:
+    """Say where a result passed that was held to less than the derived bound, or not compared at all."""
+    given: dict[tuple[str, str], list[GateResult]] = defaultdict(list)
+    uncompared: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for result in results:
+        if result.gate != Gate.CORRECT or result.verdict != "pass":
+            continue
+        if result.tolerance:
+            given[result.kernel, result.tolerance].append(result)
+        if result.uncompared:
+            uncompared[result.kernel, ", ".join(result.uncompared)].append(result.case)
+    texts = []
+    for (kernel, tolerance), found in sorted(given.items()):
+        allowed = f"held to {tolerance}: {kernel}, {_counted([each.case for each in found])}"
+        most = max((each.looser for each in found if each.looser is not None), default=None)
+        texts.append(allowed if most is None else f"{allowed}: up to {most:.3g} times the derived bound")
+    for (kernel, names), cases in sorted(uncompared.items()):
+        texts.append(f"may change, and was compared with nothing: {kernel}, {_counted(cases)}: {names}")
+    return [SummaryLine(_clipped(text, verbose), None) for text in texts]
 
 
 def _static_lines(results: Sequence[GateResult], *, verbose: bool) -> list[SummaryLine]:

@@ -58,6 +58,14 @@ class GateResult:
     """Static: how the toolchain differs from the one that made the baseline; empty when it does not."""
     facts: dict[str, Any] | None = None
     """Static: what was compiled, in `static_json.to_json`'s form; only when a report was asked for."""
+    tolerance: str = ""
+    """Correct: rtol and atol, where they were given in place of the derived bound: "rtol=0, atol=0.01"."""
+    looser: float | None = None
+    """Correct: how many times the derived bound they allow, in the median over all elements."""
+    uncompared: tuple[str, ...] = ()
+    """Correct: arguments that the launcher may change and that were compared with nothing."""
+    searched: str = ""
+    """Correct: of a search, what it has tried, as a sentence."""
     strength: dict[str, Any] | None = None
     """Correct: what else the check would have caught, in `Strength.to_dict`'s form; only when asked for."""
     recorded: str = ""
@@ -70,12 +78,13 @@ class GateResult:
     def to_dict(self) -> dict[str, Any]:
         """Return a form of plain built-in types, which xdist can send between processes."""
         plain = {key: str(value) if isinstance(value, str) else value for key, value in asdict(self).items()}
-        return {**plain, "changes": list(self.changes)}
+        return {**plain, "changes": list(self.changes), "uncompared": list(self.uncompared)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GateResult:
         """Rebuild from `to_dict`'s form."""
-        return cls(**{**data, "changes": tuple(data.get("changes", ()))})
+        lists = {name: tuple(data.get(name, ())) for name in ("changes", "uncompared")}
+        return cls(**{**data, **lists})
 
     def to_properties(self) -> list[tuple[str, str]]:
         """Return what is known as named texts for JUnit files: ("cutile.speed.median_us", "38.81")."""
@@ -86,5 +95,7 @@ class GateResult:
             if name == "strength":
                 value = json.dumps(value)  # noqa: PLW2901
             text = f"{value:.6g}" if isinstance(value, float) else value
-            texts.append((f"cutile.{self.gate}.{name}", "; ".join(text) if name == "changes" else f"{text}"))
+            texts.append(
+                (f"cutile.{self.gate}.{name}", "; ".join(text) if isinstance(text, list) else f"{text}")
+            )
         return texts

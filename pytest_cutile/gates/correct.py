@@ -23,6 +23,8 @@ def gate_correct(
     check: Callable[[], CheckReport],
     interpreted: bool = False,
     repeat: str = "",
+    seed: int | None = None,
+    searched: Callable[[], str] | None = None,
 ) -> CheckReport:
     """Run `check`, and remember whether the case is right.
 
@@ -35,6 +37,8 @@ def gate_correct(
         check: runs the kernel and compares its outputs.
         interpreted: whether `check` interprets the kernel on the CPU; else it needs the GPU.
         repeat: the command that repeats the test, for the message of a failure.
+        seed: what `make_tensor` draws its inputs with, likewise.
+        searched: of a search, says what `check` has tried.
 
     Raises:
         Blocked: it cannot run here.
@@ -43,9 +47,7 @@ def gate_correct(
         CompileError: interpreted, the real compiler rejects it.
     """
 
-    def record(
-        verdict: str, *, reason: str = "", detail: str = "", strength: dict[str, Any] | None = None
-    ) -> None:
+    def record(verdict: str, *, reason: str = "", detail: str = "", **seen: Any) -> None:
         engine.results.append(
             GateResult(
                 gate=Gate.CORRECT,
@@ -56,9 +58,9 @@ def gate_correct(
                 verdict=verdict,
                 reason=reason,
                 detail=detail,
-                strength=strength,
                 on=INTERPRETER if interpreted and verdict != Verdict.NOT_MEASURED else "",
                 gpu=engine.device.name if engine.device is not None and not interpreted else "",
+                **seen,
             )
         )
 
@@ -81,7 +83,7 @@ def gate_correct(
         if mismatch.picture:
             engine.pictures.append(mismatch.picture)
         if repeat:
-            said = "to repeat it with the same inputs, which make_tensor seeds by the test's id:"
+            said = f"to repeat it with the same inputs, which make_tensor draws with seed {seed}:"
             mismatch.args = (f"{mismatch}\n{said}\n  {repeat}",)
         raise
     except Exception as error:
@@ -100,6 +102,10 @@ def gate_correct(
         "pass",
         reason=NONDETERMINISTIC if report.deterministic is False else "",
         detail="; ".join(_remarks(report)),
+        tolerance=_tolerance(report),
+        looser=report.looser,
+        uncompared=report.uncompared,
+        searched="" if searched is None else searched(),
         strength=None if report.strength is None else report.strength.to_dict(),
     )
     return report
@@ -107,10 +113,16 @@ def gate_correct(
 
 def _remarks(report: CheckReport) -> Iterator[str]:
     """Yield what is worth saying of a check that passed."""
-    if report.looser is not None:
+    if report.tolerance is not None:
         yield report.bound
+    for each in report.uncompared:
+        yield f"{each} may change, and was compared with nothing"
     for each in report.unguarded:
         yield f"no bands around {each}"
+
+
+def _tolerance(report: CheckReport) -> str:
+    return "" if report.tolerance is None else "rtol={:g}, atol={:g}".format(*report.tolerance)
 
 
 def only_launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CheckReport:

@@ -161,6 +161,7 @@ class DeclaredGates:
             check=interpret if interpreted else check,
             interpreted=interpreted,
             repeat=self._repeat,
+            seed=self._seed,
         )
 
     def _leave_to_gate_compile(self, error: CompileError) -> None:

@@ -18,6 +18,7 @@ from pytest_cutile.gates.interpreting import Interpreting, RunLaunch
 from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, gate_speed
+from pytest_cutile.gpu.tensors import seed_from
 
 _OPTIONS = (
     *("reduction", "rtol", "atol", "precision", "mid", "exp_error", "fast_acc"),
@@ -88,6 +89,7 @@ class CheckKernel:
                 check=check if interpreting is None else functools.partial(interpret, interpreting),
                 interpreted=interpreting is not None,
                 repeat=self._repeat,
+                seed=seed_from(self._nodeid),
             )
 
 

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 
 INTERPRETED_BYTES = 1 << 20
 """Size of all inputs of an example up to which it is interpreted: many small ones tell more than a large."""
+LAUNCHED_BYTES = 256 << 20
+"""Likewise, where it is launched on a GPU."""
 INTERPRETED_FLOPS = 1e8
-"""Likewise, its floating-point operations."""
+"""Floating-point operations of an example up to which it is interpreted."""
+BEYOND = 4
+"""Sizes reach so many times beyond the largest that a case has."""
 SEEDS = 1000
 """Seeds that values are drawn with."""
 
@@ -85,8 +89,8 @@ def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
     """Return a strategy for examples of `spec`.
 
     Each parameter varies on its own, over what the spec's `search` says, or else over what its cases have:
-    whole numbers around theirs and around powers of two, everything else among theirs. Large cases, which are
-    timed, do not count where there are small ones.
+    whole numbers around theirs and around powers of two up to `BEYOND` times the largest, everything else
+    among theirs. Large cases, which are timed, do not count where there are small ones.
     """
     from hypothesis import strategies as st
 
@@ -138,12 +142,15 @@ def _sizes_around(values: Sequence[int]) -> SearchStrategy[int]:
 
     declared = sorted({*values})
     first, last = min(0, declared[0]), declared[-1]
-    powers = [2**exponent for exponent in range(max(last, 1).bit_length())]
+    # Behind the largest size lies what no case reaches: the end of its last tile, and the tiles after that.
+    farthest = BEYOND * max(last, 1)
+    powers = [2**exponent for exponent in range(farthest.bit_length() + 1)]
     edges = {near for each in (*declared, *powers) for near in (each - 1, each, each + 1)}
     return st.one_of(
         st.integers(first, last),
         st.sampled_from(declared),
         st.sampled_from(sorted(each for each in edges if first <= each <= last + 1)),
+        st.sampled_from(sorted(each for each in {*edges, farthest} if last < each)),
     )
 
 
@@ -268,6 +275,10 @@ class KernelSearch:
                 arch=self._arch,
                 check=check,
                 interpreted=self._interpreted,
+                searched=lambda: (
+                    f"searched with seed {seed}: {tally.tried} examples of {spec.name} passed, "
+                    f"{tally.refused} were refused"
+                ),
             )
         return tally
 
@@ -283,7 +294,7 @@ class KernelSearch:
             work = spec.work_of(case) if spec.work is not None else None
         except Exception as error:
             raise Refused(f"{type(error).__name__}: {error}") from error
-        if self._interpreted and work is not None:
+        if work is not None:
             self._refuse_large(work.bytes, work.flops)
 
         def check(run: RunLaunch | None = None) -> CheckReport:
@@ -293,9 +304,8 @@ class KernelSearch:
                 inputs = spec.make_inputs(make, case, example.inputs)
             except Exception as error:
                 raise Refused(f"{type(error).__name__}: {error}") from error
-            if self._interpreted:
-                tensors = (each for _, each in named_tensors(inputs, "input"))
-                self._refuse_large(sum(each.numel() * each.element_size() for each in tensors))
+            tensors = (each for _, each in named_tensors(inputs, "input"))
+            self._refuse_large(sum(each.numel() * each.element_size() for each in tensors))
             return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
 
         try:
@@ -309,8 +319,10 @@ class KernelSearch:
             raise Refused(f"{type(error).__name__}: {error}") from error
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
-        if size_bytes > INTERPRETED_BYTES or flops > INTERPRETED_FLOPS:
+        if self._interpreted and (size_bytes > INTERPRETED_BYTES or flops > INTERPRETED_FLOPS):
             raise Refused("it is more work than a search interprets")
+        if size_bytes > LAUNCHED_BYTES:
+            raise Refused("it is larger than what a search launches")
 
 
 def _describe(tally: Tally, *, seed: int) -> str:

@@ -28,6 +28,9 @@ class Pattern(Enum):
     BESIDE_OUTPUT = (0xC3, 0x7E3C, 0x7FEC, 0x7FC3C3C3, 0x7FF8C3C3C3C3C3C3, 0xC3, 0xC3)
     """The same of outputs. No NaN for 8-bit floats, lest a kernel writes the same one there."""
 
+    BESIDE_INPUT_AGAIN = (0x7F, 0x7C00, 0x7F80, 0x7F800000, 0x7FF0 << 48, 0x7E, 0x7C)
+    """The same when a launcher runs again: Inf, and large integers, which a maximum or a comparison does not
+    swallow as it does NaN. float8_e4m3fn has no Inf: its largest number."""
     ZERO = (0,) * 7
     """What lies beside an input of which one wants to know whether that matters."""
 

@@ -7,8 +7,17 @@ import torch
 
 from pytest_cutile.check.ladder import EXP_ERROR, rungs, what_would_pass
 from pytest_cutile.check.run import KernelMismatch, check_kernel
-from pytest_cutile.core.tolerance import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Contract, sigmas_for
-from tests.check.checking import failure
+from pytest_cutile.core.tolerance import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    TFLOAT32,
+    Contract,
+    sigmas_for,
+)
+from pytest_cutile.gpu.rounding import round_to
+from tests.check.checking import failure, tensor
 
 
 def rms_norm(x, w):
@@ -92,6 +101,19 @@ def test_what_only_a_plain_tolerance_passes_is_said(rows):
     x = rows[0].half()
     text = failure(lambda x: (x * 1.0005).half(), x, reference=lambda x: x)
     assert "no looser contract explains it, but torch.testing.assert_close's defaults would" in text
+
+
+def test_products_that_were_meant_for_tensor_cores_are_told_by_their_precision():
+    a, b = tensor(48, 96, dtype="float32"), tensor(96, 40, dtype="float32", seed=2)
+
+    def product(a, b):
+        return (round_to(a.double(), TFLOAT32) @ round_to(b.double(), TFLOAT32)).float()
+
+    text = failure(product, a, b, reference=torch.matmul, reduction=96)
+    assert 'would pass with precision="tfloat32": say so if' in text
+    check_kernel(product, a, b, reference=torch.matmul, reduction=96, precision="tfloat32")
+    text = failure(lambda a, b: a.half().float() @ b.bfloat16().float(), a, b, reference=torch.matmul)
+    assert "tfloat32" not in text.partition("would pass")[2]
 
 
 def test_nothing_is_tried_for_a_wrong_pattern(rows):

@@ -123,8 +123,8 @@ def test_outputs_may_be_tuples_lists_and_dicts():
 @pytest.mark.parametrize(
     ("kernel", "got"),
     [
-        (lambda x: x[:2], "float16 [2, 4]"),
-        (lambda x: (x, x), "(float16 [4, 4], float16 [4, 4])"),
+        (lambda x: copy(x[:2]), "float16 [2, 4]"),
+        (lambda x: (copy(x), copy(x)), "(float16 [4, 4], float16 [4, 4])"),
         (lambda x: x.sum(), "float16 []"),
     ],
 )
@@ -132,6 +132,17 @@ def test_another_shape_or_structure_shows_both(kernel, got):
     text = failure(kernel, tensor(4, 4), reference=identity)
     assert f"got       {got}" in text
     assert "reference float64 [4, 4]" in text
+
+
+@pytest.mark.parametrize("reduction", [np.int64(3), np.int32(1)])
+def test_a_length_is_any_integer(reduction):
+    assert check_kernel(copy, tensor(4), reference=identity, reduction=reduction).elements == 4
+
+
+@pytest.mark.parametrize("reduction", [True, 0, -1, 2.0, None, "3"])
+def test_a_length_is_an_integer_of_at_least_1(reduction):
+    text = failure(copy, tensor(4), reference=identity, reduction=reduction, error=ValueError)
+    assert text == f"reduction is the length of a sum, an int of at least 1; got {reduction!r}"
 
 
 def test_returning_nothing_says_what_to_do():

@@ -1,7 +1,9 @@
 """What lies around inputs and outputs: each fault that a guard exists for, and no difference else."""
 
+import itertools
 import re
 from collections import OrderedDict, defaultdict
+from random import Random
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from pytest_cutile.check.bands import band_bytes, enclose, extent
 from pytest_cutile.check.guards import KEPT_BYTES, Allocations, Inputs
 from pytest_cutile.check.launching import SMALL_BYTES
 from pytest_cutile.check.layouts import Layout, in_layout
-from pytest_cutile.check.run import check_kernel
+from pytest_cutile.check.run import UncheckableOutput, check_kernel
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, resolve_dtype
 from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
 from tests.check.checking import copy, failure, identity, tensor
@@ -146,6 +148,53 @@ def test_reading_past_integers_is_unlikely_to_be_right():
         kernel, x, reference=identity
     )
     assert check_kernel(kernel, x, reference=identity, guard=False, vary_layout=False).elements == 4
+
+
+def past(x, count=16):
+    """Return `x` as a row, with elements that lie behind it."""
+    return x.as_strided((x.numel() + count,), (1,), x.storage_offset())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "reduction"),
+    [
+        (lambda x: past(x).nan_to_num(nan=-1e4).max(), "float32", 1),
+        (lambda x: past(x).nan_to_num(nan=-1e4).max(), "float16", 1),
+        (lambda x: past(x).float().nan_to_num(nan=-1e4).max(), "float8_e4m3fn", 1),
+        (lambda x: past(x).max(), "int32", 1),
+        (lambda x: past(x).max(), "int8", 1),
+        (lambda x: torch.where(past(x) > 0, past(x), 0).max(), "bfloat16", 1),
+    ],
+)
+def test_reading_past_an_input_is_seen_where_nan_is_swallowed(kernel, dtype, reduction):
+    x, y = tensor(8, 30, dtype=dtype), tensor(4)
+    text = failure(lambda x, _: kernel(x), x, y, reference=lambda x, _: x.max(), reduction=reduction)
+    assert text.endswith(
+        "returns other bits when something else lies around input x: it is read out of bounds"
+    )
+
+
+@pytest.mark.parametrize("period", [2, 3, 4, 5, 8])
+def test_a_launcher_with_other_bits_each_time_reads_nothing_out_of_bounds(period):
+    calls = itertools.count()
+
+    def kernel(x):
+        return x + 2**-20 * (next(calls) % period)
+
+    report = check_kernel(kernel, torch.ones(4), reference=identity, atol=0.1, vary_layout=False)
+    assert report.deterministic is False
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_launcher_with_either_of_two_results_reads_nothing_out_of_bounds(seed):
+    random = Random(seed)
+    check_kernel(
+        lambda x: x + 2**-20 * random.randint(0, 1),
+        torch.ones(4),
+        reference=identity,
+        atol=0.1,
+        vary_layout=False,
+    )
 
 
 def test_views_of_one_buffer_stay_views_of_one_buffer():
@@ -351,6 +400,63 @@ def test_an_output_that_is_passed_in_and_right_already():
     assert "4 elements still hold the poison: never written" in text
 
 
+def test_an_output_that_is_passed_in_and_not_declared():
+    def kernel(x, out):
+        out[:3] = x[:3]
+        return out
+
+    x = tensor(4, 4)
+    stale = failure(kernel, x, x.clone(), reference=lambda x, _: x, error=UncheckableOutput)
+    assert "returned output in the memory of its input out, with the bits that were there before" in stale
+    changed = failure(kernel, x, torch.zeros_like(x), reference=lambda x, _: x)
+    assert "changed its input out (float16 [4, 4]): 12 of 16 elements" in changed
+    for text in (stale, changed):
+        assert text.endswith(
+            "if that is where its result goes, say so with writes=['out'], which poisons it before, "
+            "or with mutates=['out'] if it reads what is there"
+        )
+    [empty] = [check_kernel(lambda x: x[:0], x, reference=lambda x: x[:0])]
+    assert empty.elements == 0
+
+
+def test_an_argument_that_both_change_is_compared():
+    def reference(x, state):
+        state["sum"][:2] += x
+        return 2 * x
+
+    def right(x, state):
+        state["sum"][:2] += x
+        return 2 * x
+
+    def wrong(x, state):
+        state["sum"][:2] += x * 1.01
+        return 2 * x
+
+    def launch(kernel):
+        return kernel, tensor(2, 8), {"sum": tensor(4, 8, dtype="float32"), "count": torch.zeros(3)}
+
+    report = check_kernel(*launch(right), reference=reference, mutates=["state"])
+    assert report.uncompared == ()
+    text = failure(*launch(wrong), reference=reference, mutates=["state"])
+    assert " ".join(text.split()).startswith(
+        f"{wrong.__qualname__} leaves something else in state than its reference"
+    )
+    assert "output['state']['sum'] (float32 [4, 8]): 16 of 32 elements" in text
+
+
+def test_an_argument_that_only_the_launcher_changes_is_compared_with_nothing():
+    def kernel(x, r, out):
+        r.zero_()
+        out.copy_(x)
+        return out
+
+    x = tensor(4)
+    report = check_kernel(
+        kernel, x, x.clone(), x.clone(), reference=lambda x, *_: x, mutates=["r"], writes=["out"]
+    )
+    assert report.uncompared == ("r",)
+
+
 def test_an_argument_that_may_change_and_shares_its_memory():
     def kernel(x, out):
         out += x.sum()
@@ -385,6 +491,17 @@ def test_a_launcher_that_does_not_repeat_itself_is_reported_and_does_not_fail():
     assert check_kernel(copy, tensor(4), reference=identity).deterministic is True
     large = check(SMALL_BYTES)
     assert (large.deterministic, large.layouts) == (None, {})
+
+
+def test_another_launch_has_to_be_right_as_well():
+    calls = itertools.count(1)
+    text = failure(lambda x: x * next(calls), tensor(4, 4), reference=identity, vary_layout=False)
+    assert text.startswith("launched again, after a launch that was right: ")
+    assert "a constant factor" in text
+
+    shapes = itertools.count(4, -1)
+    text = failure(lambda x: copy(x[: next(shapes)]), tensor(4, 4), reference=identity, vary_layout=False)
+    assert "float16 [3, 4]" in text
 
 
 # -- other layouts --------------------------------------------------------------------------------------

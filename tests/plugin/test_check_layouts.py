@@ -1,5 +1,7 @@
 """Other layouts of a case's inputs, interpreted and not, and results that differ from run to run."""
 
+import re
+
 import pytest
 
 FLAT = """
@@ -99,6 +101,45 @@ def test_results_that_differ_from_run_to_run_are_reported(project):
     result = project.run("test_mine.py", gates="")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["other bits when run again: test_mine, test_double*"])
+
+
+ZEROS = """
+import re
+
+import pytest
+
+
+@pytest.mark.parametrize("n", [8, 80])
+def test_zeros(n, make_tensor, check_kernel):
+    check_kernel(lambda x: x * 0, make_tensor((n,), "float32"), reference=lambda x: x * 2, atol=50, rtol=1)
+
+
+def test_scratch(make_tensor, check_kernel):
+    def launch(x, scratch):
+        scratch.zero_()
+        return x * 2
+
+    x = make_tensor((8,), "float32")
+    check_kernel(launch, x, x.clone(), reference=lambda x, _: x * 2, mutates=["scratch"])
+"""
+
+
+def test_what_a_check_did_not_look_at_is_reported(project):
+    project.pytester.makepyfile(test_mine=ZEROS)
+    result = project.run("test_mine.py", "--junitxml=junit.xml", gates="")
+    result.assert_outcomes(passed=3)
+    text = result.stdout.str()
+    [times] = re.findall(
+        r"^held to rtol=1, atol=50: test_mine, test_zeros\[8\] and 1 more: "
+        r"up to (\S+) times the derived bound$",
+        text,
+        flags=re.MULTILINE,
+    )
+    assert float(times) > 1e6
+    assert "\nmay change, and was compared with nothing: test_mine, test_scratch: scratch\n" in text
+    junit = (project.path / "junit.xml").read_text()
+    assert '"cutile.correct.tolerance" value="rtol=1, atol=50"' in junit
+    assert '"cutile.correct.uncompared" value="scratch"' in junit
 
 
 def test_a_launcher_that_writes_past_its_output_fails(project):

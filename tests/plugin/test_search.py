@@ -41,6 +41,8 @@ SPEC = pytest_cutile.KernelSpec(
 TAIL = "y[:, y.shape[1] // 8 * 8 :] = 3.0"
 """The tile at the end of a row that is no multiple of 8 is lost."""
 ONE_DTYPE = "y = y * 1.1 if x.dtype == torch.bfloat16 else y"
+WIDE = "y[:, 128:] = 3.0"
+"""Whatever is wider than the largest declared case is lost."""
 STRIDED = "y = torch.as_strided(x, x.shape, (x.shape[1], 1)).clone() * 2"
 """Strides are taken for granted."""
 LATE = "y[1:] = torch.where(y[1:].isnan(), 0, y[1:]) if y.shape[0] > 1 else y[1:]"
@@ -67,6 +69,7 @@ def found(result):
     ("plant", "case"),
     [
         (TAIL, r"'m': 1, 'n': 1, 'dtype': 'float16'}, speed=False, seed=0, named_inputs=\(\)\),$"),
+        (WIDE, r"'m': 1, 'n': 129, 'dtype': 'float16'}, speed=False, seed=0, named_inputs=\(\)\),$"),
         (ONE_DTYPE, r"'m': 1, 'n': 1, 'dtype': 'bfloat16'}, speed=False, seed=\d+, named_inputs=\(\)\),$"),
         (STRIDED, r"'m': 2, 'n': [12], 'dtype': 'float16'}, speed=False, .*seed=\d+, named_inputs=\(\)\),$"),
         (
@@ -74,7 +77,7 @@ def found(result):
             r"'m': 2, 'n': [1-9], 'dtype': 'float16'}, speed=False, seed=\d+, named_inputs=\('nan',\)\),$",
         ),
     ],
-    ids=["sizes", "dtype", "strides", "values"],
+    ids=["sizes", "wider", "dtype", "strides", "values"],
 )
 def test_planted_bugs_are_found_and_made_small(search, plant, case):
     result = search(plant)
@@ -99,9 +102,13 @@ def test_the_same_seed_finds_the_same(search):
 
 
 def test_a_right_kernel_passes_and_says_how_much_was_tried(search):
-    result = search("pass", "--search", "0.5", "-rP")
+    result = search("pass", "--search", "0.5", "--search-seed", "3")
     result.assert_outcomes(passed=1, deselected=17)
-    tried = re.search(r"(\d+) examples of double passed, (\d+) were refused", result.stdout.str())
+    tried = re.search(
+        r"^searched with seed 3: (\d+) examples of double passed, (\d+) were refused$",
+        result.stdout.str(),
+        flags=re.MULTILINE,
+    )
     assert tried is not None
     assert int(tried[1]) > 0
 

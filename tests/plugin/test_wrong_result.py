@@ -46,12 +46,12 @@ def test_for_each(arch, make_tensor, check_kernel):
     check_kernel(wrong, make_tensor((20, 100), "float16"), reference=right)
 """
 
-TOLD = "to repeat it with the same inputs, which make_tensor seeds by the test's id:"
+TOLD = "to repeat it with the same inputs, which make_tensor draws with seed "
 
 
 def messages(text):
     """Return the message of each failure, by the command that repeats it."""
-    found = re.findall(rf"(wrong differs from.*?){re.escape(TOLD)}\n  pytest (.*?)\n", text, flags=re.DOTALL)
+    found = re.findall(rf"(wrong differs from.*?){TOLD}\d+:\n  pytest (.*?)\n", text, flags=re.DOTALL)
     return {command: message for message, command in found}
 
 
