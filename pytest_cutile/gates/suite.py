@@ -399,15 +399,15 @@ class SpeedSuite:
                 f"it was recorded from uncommitted changes of {commit[:-1]}, and git has no kernel of then "
                 "that could tell: commit, then record it again"
             )
-        elif not commit:
-            lacks.append("it was recorded outside of git, which has no kernel of then that could tell")
-        elif not self._engine.has_commit(commit):
+        elif commit and not self._engine.has_commit(commit):
             lacks.append(f"git lacks {commit}, whose kernel could tell: git fetch --unshallow")
         if changes := self._changes(each):
             lacks.append(f"since then {changes}: {_record_again(each)}")
-        if not lacks and each.stored.sessions < 4:  # noqa: PLR2004
-            sessions = each.stored.sessions
-            lacks.append(f"its baseline has {sessions} session{'s' if sessions > 1 else ''}: record more")
+        if not lacks:  # then more stored runs would help
+            if not commit:
+                lacks.append("it was recorded outside of git, which has no kernel of then that could tell")
+            if (sessions := each.stored.sessions) < 4:  # noqa: PLR2004
+                lacks.append(f"its baseline has {sessions} session{'s' if sessions > 1 else ''}: record more")
         return "; ".join(lacks)
 
     def _take(self, each: OpenCase, measured: Measured) -> bool:
