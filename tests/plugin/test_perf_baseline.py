@@ -65,7 +65,7 @@ def test_disagreeing_measurements_are_inconclusive_and_say_what_could_have_been_
     result.stdout.fnmatch_lines(
         [
             "scale *+1.? % *inconclusive",
-            "inconclusive: scale[[]n8[]]: 12 fresh processes put it at +1.? %; *outside of git*has 1 session*",
+            "inconclusive: scale[[]n8[]]: 12 fresh processes put it at +1.? %; *outside of git*1 session*",
         ]
     )
 
