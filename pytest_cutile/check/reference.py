@@ -50,9 +50,8 @@ class ReferenceCall:
         def leave(*args: Any, **kwargs: Any) -> dict[str, Any]:
             given = {**dict(zip(self.args, args, strict=True)), **kwargs}
 
-            def versions(
-                name: str,
-            ) -> list[int]:  # torch counts what is written to a tensor, or to a view of it
+            def versions(name: str) -> list[int]:
+                # torch counts what is written to a tensor, or to a view of it
                 return [tensor._version for _, tensor in named_tensors(given[name], name)]  # noqa: SLF001
 
             before = {name: versions(name) for name in names}
@@ -93,13 +92,11 @@ def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:
     """
     for axis, both, halves in neighbours(axes, {**call.args, **call.kwargs}, outputs):
         together = call.of(both).run(run_exactly)
-        first, _, _ = both.ranges[axis]
-        count = both.ranges[axis][1] - first
+        first, last, _ = both.ranges[axis]
         for half in halves:
             begin, end, _ = half.ranges[axis]
-            expected = Part(axes=axes, ranges={axis: (begin - first, end - first, count)}).of(
-                OUTPUT, together
-            )
+            inside = Part(axes=axes, ranges={axis: (begin - first, end - first, last - first)})
+            expected = inside.of(OUTPUT, together)
             found = call.of(half).run(run_exactly)
             left, right = dict(named_tensors(expected, OUTPUT)), dict(named_tensors(found, OUTPUT))
             if left.keys() != right.keys() or not all(_is_same(left[name], right[name]) for name in left):

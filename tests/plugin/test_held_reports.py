@@ -76,10 +76,15 @@ def test_an_interrupted_run_does_too(project):
     result.stdout.fnmatch_lines(["inconclusive: scale[[]n8[]] may be slower; the run ended *"])
 
 
-def test_a_slower_suite_is_named(project):
+def declare_twelve_cases(project):
+    """Let the kernel have cases n1 to n12 in place of n8: enough for their class to show its weather."""
     cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 13))
     text = (project.path / "mykernels" / "scale.py").read_text()
     project.kernel(text.replace('pytest_cutile.Case(name="n8", params={"n": 8})', cases))
+
+
+def test_a_slower_suite_is_named(project):
+    declare_twelve_cases(project)
     project.times(40.0)
     project.run("--update-baselines", gates="cutile_speed")
     project.times(41.6)
@@ -91,9 +96,7 @@ def test_a_slower_suite_is_named(project):
 
 
 def test_a_session_that_is_slow_as_a_whole_is_no_regression(project):
-    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 13))
-    text = (project.path / "mykernels" / "scale.py").read_text()
-    project.kernel(text.replace('pytest_cutile.Case(name="n8", params={"n": 8})', cases))
+    declare_twelve_cases(project)
     project.times(40.0)
     project.run("--update-baselines", gates="cutile_speed")
     project.times(40.28)
@@ -102,9 +105,7 @@ def test_a_session_that_is_slow_as_a_whole_is_no_regression(project):
 
 def test_most_cases_getting_faster_on_another_board_makes_no_other_slower(project):
     """8 of 12 cases take 6 % less time, the others as long as ever."""
-    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 13))
-    text = (project.path / "mykernels" / "scale.py").read_text()
-    project.kernel(text.replace('pytest_cutile.Case(name="n8", params={"n": 8})', cases))
+    declare_twelve_cases(project)
     project.times(40.0)
     project.run("--update-baselines", gates="cutile_speed")
     text = project.baseline.read_text()
@@ -146,9 +147,7 @@ FreshProcess.__call__ = measure_again
 @pytest.fixture
 def moved(project):
     """Twelve cases that were recorded on one board, in four sessions, and are run on another one."""
-    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 13))
-    text = (project.path / "mykernels" / "scale.py").read_text()
-    project.kernel(text.replace('pytest_cutile.Case(name="n8", params={"n": 8})', cases))
+    declare_twelve_cases(project)
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + OTHER_BOARD)
     ignored = ("times.json", "__pycache__", ".pytest_cache", "again", "moved")
