@@ -209,6 +209,11 @@ class Comparing:
             if bound is None
             else _judge(got.double(), y.double(), bound, (rows, columns), self._mismatch, here)
         )
+        if got.dtype.is_floating_point:
+            # also where NaN is right: that of what nobody wrote is this check's
+            unwritten = poisoned(got)
+            judged.outside.logical_or_(unwritten)
+            judged.error.masked_fill_(unwritten, math.inf)
         if bool(judged.outside.any()):
             if self._outside is None:
                 self._outside = torch.zeros(self._grid, dtype=torch.bool, device=self._device)

@@ -250,9 +250,21 @@ def run_with(
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             del types
-            return injector.call(func, args, kwargs or {})
+            return injector.call(func, args, _widened(kwargs or {}))
 
     given, named = map_tensors(prepare, tuple(args)), map_tensors(prepare, dict(kwargs))
     # the composed attention, whose operators the mode sees, rather than one opaque kernel
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Mode():  # type: ignore[no-untyped-call]
         return reference(*given, **named)
+
+
+def _widened(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of an operator that ask for float64 where they ask for float32.
+
+    References are written for 16-bit tensors, and say `x.float()` to be more precise than those. Taken at its
+    word, that would round what is to be exact.
+    """
+    import torch
+
+    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(kwargs.get("dtype"))
+    return kwargs if wide is None else {**kwargs, "dtype": wide}

@@ -48,16 +48,14 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8
 
 
 def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:
-    """Overwrite `tensor` in place with a pattern and return it; complex ones with NaN."""
+    """Overwrite `tensor` in place with a pattern and return it."""
     import torch
 
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor
     with torch.no_grad():
-        if tensor.is_complex():
-            tensor.fill_(complex(torch.nan, torch.nan))
-        else:
-            bits_of(tensor).fill_(pattern.of(tensor.dtype))
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        bits_of(real).fill_(pattern.of(real.dtype))
     return tensor
 
 

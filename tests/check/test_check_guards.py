@@ -43,6 +43,37 @@ def test_a_missed_tail_is_seen_and_located():
     assert "where: dim 1: only the last 4 of 100" in text
 
 
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"]
+)
+def test_what_is_never_written_is_seen_where_nan_is_right(dtype):
+    x = tensor(4, 8, dtype=dtype)
+    x[2] = torch.nan
+
+    def kernel(x):
+        out = torch.empty_like(x)
+        out[:2], out[3:] = x[:2], x[3:]
+        return out
+
+    text = failure(kernel, x, reference=identity)
+    assert "8 elements still hold the poison: never written" in text
+    assert "where: dim 0: only index 2 of 4" in text
+    assert check_kernel(copy, x, reference=identity).elements == 32
+
+
+def test_what_is_never_written_is_seen_in_complex_numbers():
+    x = torch.complex(tensor(4, 8, dtype="float32"), tensor(4, 8, dtype="float32", seed=2))
+    x[2] = torch.nan
+
+    def kernel(x):
+        out = torch.empty_like(x)
+        out[:2], out[3:] = x[:2], x[3:]
+        return torch.view_as_real(out)
+
+    text = failure(kernel, x, reference=torch.view_as_real)
+    assert "16 elements still hold the poison: never written" in text
+
+
 def test_a_computed_nan_is_not_taken_for_poison():
     text = failure(lambda x: x * torch.nan, tensor(4, 4), reference=identity)
     assert "never written" not in text
@@ -173,6 +204,29 @@ def test_a_reference_that_rounds_is_refused():
     text = failure(copy, tensor(4), reference=lambda x: x.half(), error=ReferenceFailed)
     assert "returned output as float16: it has to compute and return float64" in text
     check_kernel(copy, tensor(4), reference=lambda x: x.half(), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        lambda x: torch.softmax(x.float(), -1).to(x.dtype),
+        lambda x: torch.softmax(x, -1, dtype=torch.float32),
+        lambda x: torch.softmax(x.to(torch.float32), -1),
+        lambda x: x.float().exp() / x.exp().sum(-1, keepdim=True, dtype=torch.float32),
+    ],
+)
+def test_a_reference_that_asks_for_float32_gets_float64(reference):
+    """Else it would be as inexact as a float32 kernel, and equal to one that makes the same error."""
+    x = tensor(8, 512, dtype="float32")
+
+    def softmax(x):
+        return torch.softmax(x, -1)
+
+    exact = check_kernel(softmax, x, reference=softmax, reduction=512)
+    report = check_kernel(softmax, x, reference=reference, reduction=512)
+    assert report.worst_ulps == pytest.approx(exact.worst_ulps, rel=1e-6)
+    assert report.worst_error == pytest.approx(exact.worst_error, rel=0.5)
+    assert report.worst_error > 0
 
 
 def test_an_integer_output_needs_an_integer_reference():
