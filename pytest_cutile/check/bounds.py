@@ -136,6 +136,8 @@ class Bounds:
             basis += f", {self.operands.name} operands"
         if self.contract:
             basis += f", {self.contract}"
+        if self.truth.rounds_to:
+            basis += f", a reference that itself rounds to {', '.join(self.truth.rounds_to)}"
         bound = Bound(
             target=target,
             model=model,

@@ -11,7 +11,9 @@ index of the leading dimensions (batch and head), each 16 rows and each 16 colum
 
 T3, the slope. The sum of w d y is zero on average unless out - y follows y: truncation, a wrong divisor or
 scale, an eps in the wrong place. Allowed are what the bias s explains, one common relative error of a few
-float32 roundings, and what chance makes of it.
+float32 roundings, and what chance makes of it. Where most y lie just below ties (products of few bits by a
+sigmoid just below 1), noise moves most d up: its mean is known as well as its energy, and is allowed twice,
+since an error that all elements share takes all of them over.
 
 Both allow for noise that is common to a row (a wrong sum that all its elements are divided by) or to a
 column: such a sum has as many independent terms as there are rows or columns, whichever is fewer. Where
@@ -60,8 +62,10 @@ class Excess:
     """What was measured and what allowed, in words."""
 
 
-def expected_energy(distance: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Return E[round(distance + noise z)^2] for a standard normal z, or slightly more; all in ulps.
+def expected_jumps(distance: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return E[d] and E[d^2] of d = round(distance + noise z) for a standard normal z; all in ulps.
+
+    The second, or slightly more.
 
     Args:
         distance: |y - R(y)| and the bias, which adds to it at worst; at least 0.
@@ -71,16 +75,20 @@ def expected_energy(distance: torch.Tensor, noise: torch.Tensor) -> torch.Tensor
 
     spread = noise.clamp(1e-30, _GAUSSIAN)
 
-    def beyond(jump: float) -> torch.Tensor:
-        up, down = ((jump + way * distance).div_(spread).mul_(_SQRT_HALF) for way in (-1, 1))
+    def beyond(jump: float, way: int) -> torch.Tensor:
         # clamped, because subnormal results are slow
-        sides: torch.Tensor = torch.special.erfc(up.clamp_(max=9.0))
-        return sides.add_(torch.special.erfc(down.clamp_(max=9.0))).mul_(0.5)
+        reach = (jump - way * distance).div_(spread).mul_(_SQRT_HALF).clamp_(max=9.0)
+        chance: torch.Tensor = torch.special.erfc(reach).mul_(0.5)
+        return chance
 
-    near = beyond(0.5).add_(beyond(1.5), alpha=3.0)  # 1 for each value beyond 0.5 and 3 more beyond 1.5
+    up, further_up, down, further_down = (beyond(jump, way) for way in (1, -1) for jump in (0.5, 1.5))
+    # d^2 is 1 for each value beyond 0.5 and 3 more beyond 1.5
+    near = (up + down).add_(further_up + further_down, alpha=3.0)
     wide = distance.square().addcmul_(noise, noise).add_(1.0 / 12.0)
     far = (distance + 0.5).square_().addcmul_(noise, noise)
-    return torch.where(distance >= 1.0, far, torch.where(noise >= _GAUSSIAN, wide, near))
+    energy = torch.where(distance >= 1.0, far, torch.where(noise >= _GAUSSIAN, wide, near))
+    mean = up.add_(further_up).sub_(down).sub_(further_down)
+    return torch.where((distance >= 1.0) | (noise >= _GAUSSIAN), distance, mean), energy
 
 
 class Mismatch:
@@ -103,8 +111,10 @@ class Mismatch:
         self._of_rows, self._of_columns = (
             torch.zeros(4, size, dtype=torch.float64, device=device) for size in self._grid
         )
-        # of the sum of w d y: what bias explains, its variance, its largest change by one ulp of an element
-        self._bias, self._variance, self._step = torch.zeros(3, dtype=torch.float64, device=device)
+        # of the sum of w d y: its mean, what bias explains, its variance, its largest change by one ulp
+        self._mean, self._bias, self._variance, self._step = torch.zeros(
+            4, dtype=torch.float64, device=device
+        )
 
     def add(
         self,
@@ -145,15 +155,20 @@ class Mismatch:
         weight = noise.square().addcmul_(shift, shift).add_(1.0 / LARGEST).reciprocal_()
         weight = torch.where(usable, weight, 0.0)
         error = torch.where(usable, error, 0.0)
-        distance = ((y - rounded) / ulp).abs_().add_(shift)
-        energy = expected_energy(
-            torch.where(usable, distance, 0.0).float(), torch.where(usable, noise, 0.0).float()
-        ).double()
+        side = (y - rounded) / ulp
+        distance = side.abs().add_(shift)
+        mean, energy = (
+            each.double()
+            for each in expected_jumps(
+                torch.where(usable, distance, 0.0).float(), torch.where(usable, noise, 0.0).float()
+            )
+        )
         weighted = weight * value
         sums = (weight * error * error, weight * energy, weighted * error, weighted * value)
         for index, each in enumerate(sums):
             self._of_rows[index, rows] += each.sum(1)
             self._of_columns[index, columns] += each.sum(0)
+        self._mean += (weighted * side.sign_() * mean).sum()
         weighted.abs_()
         self._bias += (weighted * torch.where(usable, shift, 0.0)).sum() + common * sums[3].sum()
         self._variance += (weighted * weighted * energy).sum()
@@ -226,7 +241,9 @@ class Mismatch:
                 return None, 0.0
             residual = float((sums[2] - slope * sums[3]).square().sum()) * terms / (terms - 1)
             chance = max(chance, -t_quantile(FALSE_ALARM / 2, terms - 1) * math.sqrt(residual))
-        allowed = self._bias.item() + chance
+        # of the mean as much as noise and errors that all elements share make of it, which may be none
+        expected = 2.0 * self._mean.item()
+        allowed = self._bias.item() + chance + max(math.copysign(1.0, moment) * expected, 0.0)
         ratio = abs(moment) / allowed
         if ratio <= 1 or not _are_distinct(self._exact()):
             return None, ratio

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.exactness import Exactness
-from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
-from pytest_cutile.gpu.dtypes import resolve_dtype
+from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS
+from pytest_cutile.gpu.dtypes import name_of, resolve_dtype
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
@@ -92,11 +92,14 @@ class Observer(Injector):
         self.has_exponentials = False
         self.has_inexact_operands = False
         self.common_rounding = 0.0
+        self.rounds_to: dict[str, None] = {}
         self.exactness = Exactness(operands)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
         self.has_exponentials |= base_name(func) in _EXPONENTIAL
+        if base_name(func) == "_to_copy" and is_float64(args[0]) and kwargs.get("dtype") in _narrow():
+            self.rounds_to[name_of(kwargs["dtype"])] = None
         if not _is_view(func):
             self.exactness.see(base_name(func), func, args, kwargs)
         if base_name(func) in _PRODUCTS:
@@ -111,6 +114,13 @@ class Observer(Injector):
         self.has_inexact_operands |= bool(inexact)
         shared = sum(common_rounding(each, self.operands) for each in inexact)
         self.common_rounding = max(self.common_rounding, shared)
+
+
+def _narrow() -> frozenset[Any]:
+    """Return the dtypes that a reference rounds to when it converts; float32 is taken for float64."""
+    return frozenset(
+        resolve_dtype(name) for name in FORMATS if name not in ("float64", "float32", "tfloat32")
+    )
 
 
 def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
@@ -201,6 +211,7 @@ class AccumulationNoise(Injector):
                 return result
             if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
                 result = result + (self._noisy(args[0]) - args[0]) / 2
+            result = _on_result(func, args, result, lambda each: self._perhaps_flushed(each, args[0]))
             return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=True))
         result = func(*args, **kwargs)
         if name in _MOVES or _is_view(func):
@@ -213,6 +224,20 @@ class AccumulationNoise(Injector):
         if not is_float64(tensor):
             return tensor
         return self._by(tensor, self._next_unit())
+
+    def _perhaps_flushed(self, result: torch.Tensor, given: Any) -> torch.Tensor:
+        """Return the result of a function, where it is no normal float32 at random 0 or twice as large.
+
+        Such numbers are held to fewer bits, or flushed to zero by exp2.approx.ftz and its like (PTX ISA), and
+        what a kernel multiplies them with may be large: silu(x) is x sigmoid(x).
+        """
+        import torch
+
+        if not is_float64(result):
+            return result
+        least = math.ldexp(1.0, FLOAT32.min_exponent)
+        small = result.abs() < (given.abs().add_(1.0).mul_(least) if is_float64(given) else least)
+        return torch.where(small, self._by(result, 1.0), result)
 
     def _next_unit(self) -> float:
         """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.

@@ -16,9 +16,10 @@ What the reference computes outside torch (numpy) only sees the noise on the inp
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.injection import (
@@ -47,34 +48,45 @@ SMALL_OUTPUT = 256
 """Outputs of fewer elements have little to pool over, and cost little: they get more runs."""
 
 
+_BETTER = 0.5
+"""What the variance of a better explanation is at most of that of the other one."""
+_OF_LOGARITHMS = 0.37
+"""What the logarithm of a mean of three squares is short of that of its mean, in the mean."""
+_FEW = 2.0
+"""So many rows of average noise are added to those that the level of a column is the mean of."""
+
+
 @dataclass
 class Spread:
-    """Mean square change of one output, by element and pooled, the output laid out as `[rows, columns]`."""
+    """Mean square change of one output, by element and pooled, the output laid out as `[rows, columns]`.
+
+    A few runs measure an element's own spread badly: two sources of the same size may cancel in all of them.
+    So it is pooled, as what a row and a column have in common, which is what it is in a matrix product; or,
+    where `exact` is given and that explains it far better, as so much of the element's value (exponentials,
+    products of single elements), lest one large element widens the bound of all small ones in its row.
+    """
 
     elements: torch.Tensor
     """float64 `[rows, columns]`."""
-    by_row: torch.Tensor = field(init=False)
-    """float64 `[rows, 1]`: the mean over each row."""
-    by_column: torch.Tensor = field(init=False)
-    """float64 `[1, columns]`: the mean over each column, divided by the mean over all."""
+    exact: torch.Tensor | None = None
+    """float64 `[rows, columns]`: the exact values, where noise may be in proportion to them."""
 
-    def __post_init__(self) -> None:
-        import torch
-
-        self.by_row = self.elements.mean(dim=1, keepdim=True)
-        column = self.elements.mean(dim=0, keepdim=True)
-        overall = column.mean()
-        self.by_column = torch.where(overall > 0, column / overall, 1.0)
+    @functools.cached_property
+    def _pool(self) -> _Pool:
+        absolute = _Pool.of(self.elements)
+        if self.exact is None:
+            return absolute
+        relative = _Pool.of(self.elements, self.exact)
+        return relative if relative.misfit < _BETTER * absolute.misfit else absolute
 
     def block(self, rows: slice, columns: slice) -> torch.Tensor:
-        """Return the variance to allow: no less than the element's own, nor than its row and column suggest.
-
-        A few runs measure an element's own spread badly; the product of row and column levels is what the
-        spread of a matrix product is, and for other results an average.
-        """
+        """Return the variance to allow: no less than the element's own and than what it is pooled with."""
         import torch
 
-        return torch.maximum(self.elements[rows, columns], self.by_row[rows] * self.by_column[:, columns])
+        pooled = self._pool.by_row[rows] * self._pool.by_column[:, columns]
+        if self._pool.exact is not None:
+            pooled *= self._pool.exact[rows, columns].square()
+        return torch.maximum(self.elements[rows, columns], pooled.nan_to_num_(nan=0.0))
 
     @classmethod
     def none(cls, like: torch.Tensor) -> Spread:
@@ -83,6 +95,52 @@ class Spread:
 
         zero = torch.zeros((), dtype=torch.float64, device=like.device)
         return cls(zero.expand(matrix_view(like).shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pool:
+    """What the rows and columns of an output have in common."""
+
+    exact: torch.Tensor | None
+    """float64 `[rows, columns]`: values in units of whose squares it is."""
+    by_row: torch.Tensor
+    """float64 `[rows, 1]`: the mean over each row."""
+    by_column: torch.Tensor
+    """float64 `[1, columns]`: the mean over each column, in units of the rows' means."""
+    misfit: float
+    """Variance of the logarithm of an element's own in units of these; infinite where there is nothing."""
+
+    @classmethod
+    def of(cls, elements: torch.Tensor, exact: torch.Tensor | None = None) -> _Pool:
+        return cls._of_products(elements) if exact is None else cls._of_values(elements, exact)
+
+    @classmethod
+    def _of_products(cls, elements: torch.Tensor) -> _Pool:
+        by_row = elements.mean(dim=1, keepdim=True)
+        level = elements / by_row
+        usable = (by_row > 0) & level.isfinite()
+        level.masked_fill_(~usable, 0.0)
+        by_column = (level.sum(dim=0, keepdim=True) + _FEW).div_(usable.sum(dim=0, keepdim=True) + _FEW)
+        found = level.div_(by_column)[usable & (level > 0)].log_()
+        return cls(exact=None, by_row=by_row, by_column=by_column, misfit=_variance(found))
+
+    @classmethod
+    def _of_values(cls, elements: torch.Tensor, exact: torch.Tensor) -> _Pool:
+        # by their logarithms: a few values that cancel have far more noise, and it is their own
+        level = (elements / exact.square()).log_()
+        usable = level.isfinite()
+        level.masked_fill_(~usable, 0.0)
+        by_row = level.sum(dim=1, keepdim=True).div_(usable.sum(dim=1, keepdim=True).clamp_(min=1))
+        level.sub_(by_row).masked_fill_(~usable, 0.0)
+        by_column = level.sum(dim=0, keepdim=True).div_(usable.sum(dim=0, keepdim=True) + _FEW)
+        misfit = _variance(level.sub_(by_column)[usable])
+        return cls(
+            exact=exact, by_row=by_row.add_(_OF_LOGARITHMS).exp_(), by_column=by_column.exp_(), misfit=misfit
+        )
+
+
+def _variance(values: torch.Tensor) -> float:
+    return float(values.var()) if values.numel() > 1 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +163,8 @@ class Reference:
     """Whether tensor cores have to round operands of a product."""
     common_rounding: float
     """Relative error that rounding may give all operands of a product in common; see `common_rounding`."""
+    rounds_to: tuple[str, ...]
+    """Dtypes narrower than float32 that it rounds intermediate results to."""
     exact: bool
     """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`), as far
     as its contract rounds nothing."""
@@ -153,7 +213,11 @@ def run_reference(
     if estimate and contract.is_noise:
         makers["contract"] = 1.0, lambda run: ContractNoise(run, contract, exact=is_exact)
     call = reference, args, kwargs
-    spreads = {kind: _measure(call, outputs, make, unit) for kind, (unit, make) in makers.items()}
+    # the terms of a product may cancel in its value, and the noise of its operands does not
+    spreads = {
+        kind: _measure(call, outputs, make, unit, proportional=kind != "operands")
+        for kind, (unit, make) in makers.items()
+    }
     return Reference(
         outputs=outputs,
         accumulation=spreads.get("accumulation", {}),
@@ -163,6 +227,7 @@ def run_reference(
         has_exponentials=observer.has_exponentials,
         rounds_operands=observer.has_inexact_operands,
         common_rounding=observer.common_rounding,
+        rounds_to=tuple(observer.rounds_to),
         exact=is_exact,
         runs=1 + _count_runs(outputs) * len(makers),
     )
@@ -196,8 +261,18 @@ def _measure(
     outputs: Any,
     make: Callable[[int], Injector],
     unit: float,
+    *,
+    proportional: bool = True,
 ) -> dict[str, Spread]:
-    """Return the mean square change of each floating output, in units of `unit`, under some runs of noise."""
+    """Return the mean square change of each floating output, in units of `unit`, under some runs of noise.
+
+    Args:
+        call: reference, args and kwargs.
+        outputs: exact ones.
+        make: returns the noise of a run.
+        unit: see above.
+        proportional: whether it may be in proportion to an element's value.
+    """
     import torch
 
     exact = {
@@ -217,7 +292,7 @@ def _measure(
                 # nor what no float32 holds: it would outweigh all others, or be too large when squared
                 change.masked_fill_(y.abs() > FLOAT32.max_finite, 0.0)
                 mean_square.addcmul_(change, change, value=1.0 / runs)
-    return {name: Spread(total) for name, total in totals.items()}
+    return {name: Spread(total, exact[name] if proportional else None) for name, total in totals.items()}
 
 
 def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -266,5 +341,6 @@ def _widened(kwargs: dict[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(kwargs.get("dtype"))
+    asked: Any = kwargs.get("dtype")
+    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(asked)
     return kwargs if wide is None else {**kwargs, "dtype": wide}

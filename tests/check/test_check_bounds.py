@@ -25,6 +25,7 @@ from pytest_cutile.core.tolerance import (
     ErrorModel,
     model_for,
 )
+from tests.check.checking import failure, tensor
 
 SMALL: dict[str, Any] = {"m": 48, "n": 40}
 WORKLOADS = [
@@ -375,3 +376,52 @@ def test_integers_may_differ_by_a_given_atol_and_by_nothing_else():
         check_kernel(truncate, x, reference=reference, atol=0.5, rtol=1.0)
     with pytest.raises(KernelMismatch, match="differs"):
         check_kernel(lambda x: truncate(x) + 2, x, reference=reference, atol=1)
+
+
+@pytest.mark.parametrize("shape", [(256, 1024), (64, 256), (1024, 128)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_large_elements_do_not_widen_the_bound_of_small_ones(dtype, shape):
+    """Of exponentials over many orders of magnitude, each is as precise as the others."""
+    x = (10.0 * tensor(*shape, dtype="float32")).to(getattr(torch, dtype))
+
+    def exponential(x):
+        return x.float().exp().to(x.dtype)
+
+    def flushing(x):
+        return torch.where(x < -10, 0.0, exponential(x))
+
+    check_kernel(exponential, x, reference=torch.exp)
+    lost = int((x < -10).sum())
+    assert f"{lost:,} of them are zero" in failure(flushing, x, reference=torch.exp)
+
+
+def test_a_softmax_that_drops_small_terms():
+    x = 5.0 * tensor(64, 1000, dtype="float32")
+
+    def softmax(x, least=-math.inf):
+        x = x - x.amax(-1, keepdim=True)
+        terms = torch.where(x < least, 0.0, x.exp())
+        return terms / terms.sum(-1, keepdim=True)
+
+    def reference(x):
+        return torch.softmax(x, -1)
+
+    check_kernel(softmax, x, reference=reference, reduction=1000)
+    assert "T1 interval" in failure(lambda x: softmax(x, -25), x, reference=reference, reduction=1000)
+
+
+def test_two_sources_of_noise_that_cancel_in_all_runs():
+    """Two keys hold the attention of a row, and in some columns their values are alike.
+
+    Three runs may see no noise there, and rows with much more of it must not hide that.
+    """
+    worst = 0.0
+    for seed in range(60):
+        q = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.1
+        v = tensor(2, 64, seed=seed)
+        v[1] = torch.where(torch.arange(64) % 8 == 0, v[0], v[1])
+        size = torch.tensor([[16.0], [4.0], [4.0], [1.0]], dtype=torch.float64)
+        found = run_reference(lambda v, p=q * size: p @ v, (v,), {}, operands=FLOAT16).operands["output"]
+        true = (((q * size) ** 2 * 2.0**-22 / 3) @ v.double().square()).sqrt()
+        worst = max(worst, float((true / found.block(slice(None), slice(None)).sqrt()).max()))
+    assert worst < 4, worst

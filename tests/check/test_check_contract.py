@@ -219,3 +219,19 @@ def test_products_of_complex_matrices():
         return torch.view_as_real(a @ b)
 
     assert check_kernel(product, a, b, reference=product, reduction=64).worst_error < 0.8
+
+
+def test_a_reference_that_rounds_on_its_way_is_named():
+    """It may be meant (8 bits and back), or hide a kernel that rounds as much."""
+
+    def reference(q, k):
+        return (q @ k.T).half().to(q.dtype).softmax(-1)
+
+    def kernel(q, k):
+        return (q.float() @ k.float().T).softmax(-1).half()
+
+    q, k = tensor(64, 512), tensor(32, 512, seed=2)
+    text = failure(kernel, q, k, reference=reference, reduction=512)
+    assert "a reference that itself rounds to float16" in " ".join(text.split())
+    exact = check_kernel(kernel, q, k, reference=lambda q, k: (q.float() @ k.T).softmax(-1), reduction=512)
+    assert "rounds" not in exact.bound

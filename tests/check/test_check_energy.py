@@ -9,7 +9,7 @@ import torch
 
 from pytest_cutile.check import injection
 from pytest_cutile.check.compare import Bound, Comparison, compare
-from pytest_cutile.check.energy import expected_energy
+from pytest_cutile.check.energy import expected_jumps
 from pytest_cutile.check.injection import _inexact, common_rounding
 from pytest_cutile.check.noise import Spread, matrix_view
 from pytest_cutile.check.run import CheckReport, KernelMismatch, check_kernel
@@ -24,6 +24,7 @@ from pytest_cutile.core.tolerance import (
     sigmas_for,
 )
 from pytest_cutile.gpu.rounding import round_to, spacing
+from pytest_cutile.gpu.tensors import make_tensor
 
 SHAPE = (2, 3, 128, 64)
 ULPS = 0.4
@@ -68,13 +69,13 @@ def normal(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.1, 0.3, 0.59, 0.61, 1.0, 3.0])
 @pytest.mark.parametrize("distance", [0.0, 0.2, 0.45, 0.5, 0.8])
-def test_the_expected_energy_is_that_of_rounded_noise(distance, noise):
+def test_the_expected_jumps_is_that_of_rounded_noise(distance, noise):
     """By integration over the noise; there must be no less, and little more below one ulp of bias."""
     z = torch.linspace(-8, 8, 400_001, dtype=torch.float64)
     weight = torch.exp(-z * z / 2)
     rounded = torch.floor(distance + noise * z + 0.5)
     true = float((rounded.square() * weight).sum() / weight.sum())
-    given = float(expected_energy(torch.tensor([distance]), torch.tensor([noise])))
+    given = float(expected_jumps(torch.tensor([distance]), torch.tensor([noise]))[1])
     if noise == 0 and distance == 0.5:
         true = 0.5  # a tie may go either way
     assert given == pytest.approx(true, rel=0.02, abs=2e-3)
@@ -82,7 +83,7 @@ def test_the_expected_energy_is_that_of_rounded_noise(distance, noise):
 
 @pytest.mark.parametrize("distance", [1.0, 1.49, 1.51, 2.4, 7.6])
 def test_beyond_an_ulp_of_bias_the_energy_is_bounded_from_above(distance):
-    given = float(expected_energy(torch.tensor([distance]), torch.tensor([0.2])))
+    given = float(expected_jumps(torch.tensor([distance]), torch.tensor([0.2]))[1])
     assert round(distance) ** 2 <= given <= 4 * distance**2
 
 
@@ -274,3 +275,22 @@ def test_inexact_is_what_rounding_changes(name):
     x = torch.cat([x, round_to(x, target), torch.tensor([0.0, -0.0, math.inf, math.nan, 5e-324]).double()])
     in_range = x.abs() <= target.max_finite
     assert torch.equal(_inexact(x, target), in_range & (round_to(x, target) != x))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [20.0, 85.0])
+def test_values_just_below_ties_are_no_slope(size, seed):
+    """silu(x) y is x y (16 bits, every 2^8th a tie) times a sigmoid that float32 rounds to 1."""
+    x = make_tensor((64, 4098), "bfloat16", device="cpu", seed=seed) * size
+
+    def gated(x, lost=0.0):
+        one, other = x.float().chunk(2, -1)
+        return (one * torch.sigmoid(one) * other * (1 - lost)).to(x.dtype)
+
+    def reference(x):
+        one, other = x.chunk(2, -1)
+        return torch.nn.functional.silu(one) * other
+
+    check_kernel(gated, x, reference=reference)
+    with pytest.raises(KernelMismatch, match="T3 slope in all of it"):
+        check_kernel(lambda x: gated(x, 2.0**-12), x, reference=reference)

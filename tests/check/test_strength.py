@@ -107,10 +107,10 @@ def test_inputs_that_hide_the_end_of_a_sum_are_weak(tail, weak):
     assert weaknesses(found) == (hidden if weak else {})
 
 
-@pytest.mark.parametrize(("size", "weak"), [(1.0, False), (10.0, True)])
-def test_bounds_that_let_small_values_be_anything_are_weak(size, weak):
-    x = (size * tensor(64, 300, dtype="float32")).bfloat16()
-    found = strength(lambda x: x.float().exp().bfloat16(), x, reference=lambda x: x.exp())
+@pytest.mark.parametrize(("given", "weak"), [({}, False), ({"atol": 1e-2, "rtol": 1e-2}, True)])
+def test_bounds_that_let_small_values_be_anything_are_weak(given, weak):
+    x = (10.0 * tensor(64, 300, dtype="float32")).bfloat16()
+    found = strength(lambda x: x.float().exp().bfloat16(), x, reference=lambda x: x.exp(), **given)
     assert (("the smallest tenth lost", "output") in weaknesses(found)) is weak
 
 
