@@ -118,29 +118,35 @@ class _Pool:
     def _of_products(cls, elements: torch.Tensor) -> _Pool:
         by_row = elements.mean(dim=1, keepdim=True)
         level = elements / by_row
-        usable = (by_row > 0) & level.isfinite()
+        usable = level.isfinite()
         level.masked_fill_(~usable, 0.0)
         by_column = (level.sum(dim=0, keepdim=True) + _FEW).div_(usable.sum(dim=0, keepdim=True) + _FEW)
-        found = level.div_(by_column)[usable & (level > 0)].log_()
-        return cls(exact=None, by_row=by_row, by_column=by_column, misfit=_variance(found))
+        misfit = _variance(level.div_(by_column).log_())
+        return cls(exact=None, by_row=by_row, by_column=by_column, misfit=misfit)
 
     @classmethod
     def _of_values(cls, elements: torch.Tensor, exact: torch.Tensor) -> _Pool:
         # by their logarithms: a few values that cancel have far more noise, and it is their own
-        level = (elements / exact.square()).log_()
+        level = exact.square().reciprocal_().mul_(elements).log_()
         usable = level.isfinite()
         level.masked_fill_(~usable, 0.0)
         by_row = level.sum(dim=1, keepdim=True).div_(usable.sum(dim=1, keepdim=True).clamp_(min=1))
         level.sub_(by_row).masked_fill_(~usable, 0.0)
         by_column = level.sum(dim=0, keepdim=True).div_(usable.sum(dim=0, keepdim=True) + _FEW)
-        misfit = _variance(level.sub_(by_column)[usable])
-        return cls(
-            exact=exact, by_row=by_row.add_(_OF_LOGARITHMS).exp_(), by_column=by_column.exp_(), misfit=misfit
-        )
+        misfit = _variance(level.sub_(by_column).masked_fill_(~usable, math.nan))
+        by_row.add_(_OF_LOGARITHMS).exp_()
+        return cls(exact=exact, by_row=by_row, by_column=by_column.exp_(), misfit=misfit)
 
 
 def _variance(values: torch.Tensor) -> float:
-    return float(values.var()) if values.numel() > 1 else math.inf
+    """Return the variance of the finite ones, which are overwritten; infinite if there are none."""
+    finite = values.isfinite()
+    count = int(finite.sum())
+    if count <= 1:
+        return math.inf
+    values.masked_fill_(~finite, 0.0)
+    mean = float(values.sum()) / count
+    return float(values.square_().sum()) / count - mean * mean
 
 
 @dataclass(frozen=True, kw_only=True)
