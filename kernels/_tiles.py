@@ -102,21 +102,22 @@ def load_rows(
         SHAPE: The tile's shape, a constant.
         WIDTH: Columns of X, a constant.
         INSIDE: Whether the whole tile is inside X, a constant, as for `load_tile`.
-        PADDING: What is loaded for elements outside.
+        PADDING: What is loaded for columns outside.
 
     Returns:
         The tile.
     """
-    if INSIDE:
-        return load_tile(X, index, SHAPE, INSIDE=True)
+    # Of pieces that fill the width, only rows can be outside, and what is loaded of those does not matter.
+    if WIDTH % SHAPE[1] == 0:
+        return load_tile(X, index, SHAPE, INSIDE=INSIDE)
     places, inside = _places(X, index, SHAPE, WIDTH)
     return ct.gather(X, places, mask=inside, check_bounds=False, padding_value=PADDING)
 
 
 def store_rows(Y: ct.Array, index: tuple[int, int], tile: ct.Tile, *, WIDTH: int, INSIDE: bool) -> None:
     """Store what `load_rows` loads from a matrix of the same shape: what is outside is dropped."""
-    if INSIDE:
-        ct.store(Y, index, tile, check_bounds=False, allow_tma=False)
+    if WIDTH % tile.shape[1] == 0:
+        ct.store(Y, index, tile, check_bounds=not INSIDE, allow_tma=False)
     else:
         places, inside = _places(Y, index, tile.shape, WIDTH)
         ct.scatter(Y, places, tile, mask=inside, check_bounds=False)
