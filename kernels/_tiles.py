@@ -78,3 +78,57 @@ def load_tile(
         # Without a padding mode: with one, tileiras 13.4 fails on a load that has no checks.
         return ct.load(X, index, SHAPE, check_bounds=False, allow_tma=ALLOW_TMA)
     return ct.load(X, index, SHAPE, padding_mode=PADDING, allow_tma=ALLOW_TMA)
+
+
+def load_rows(
+    X: ct.Array,
+    index: tuple[int, int],
+    SHAPE: tuple[int, int],
+    *,
+    WIDTH: int,
+    INSIDE: bool,
+    PADDING: float = 0.0,
+) -> ct.Tile:
+    """Load a tile of a matrix as `load_tile` does, but with cheap checks where it may stick out.
+
+    Checked, a `ct.load` keeps its 16-byte loads only if the matrix' width is a multiple of 16 elements, which
+    is all that the compiler is told of a width: rows of 1000 go element by element. Here the width is a
+    constant, and a gather's mask predicates the loads instead of branching around them (tileiras 13.4, sm_90:
+    `nvdisasm` shows it).
+
+    Args:
+        X: Where to load from.
+        index: Index of the tile in the tile space of X.
+        SHAPE: The tile's shape, a constant.
+        WIDTH: Columns of X, a constant.
+        INSIDE: Whether the whole tile is inside X, a constant, as for `load_tile`.
+        PADDING: What is loaded for columns outside.
+
+    Returns:
+        The tile.
+    """
+    # Of pieces that fill the width, only rows can be outside, and what is loaded of those does not matter.
+    if WIDTH % SHAPE[1] == 0:
+        return load_tile(X, index, SHAPE, INSIDE=INSIDE)
+    places, inside = _places(X, index, SHAPE, WIDTH)
+    return ct.gather(X, places, mask=inside, check_bounds=False, padding_value=PADDING)
+
+
+def store_rows(Y: ct.Array, index: tuple[int, int], tile: ct.Tile, *, WIDTH: int, INSIDE: bool) -> None:
+    """Store what `load_rows` loads from a matrix of the same shape: what is outside is dropped."""
+    if WIDTH % tile.shape[1] == 0:
+        ct.store(Y, index, tile, check_bounds=not INSIDE, allow_tma=False)
+    else:
+        places, inside = _places(Y, index, tile.shape, WIDTH)
+        ct.scatter(Y, places, tile, mask=inside, check_bounds=False)
+
+
+def _places(
+    X: ct.Array, index: tuple[int, int], SHAPE: tuple[int, int], WIDTH: int
+) -> tuple[tuple[ct.Tile, ct.Tile], ct.Tile]:
+    """Return rows and columns of the elements of a tile, and which of them are inside X."""
+    first = index[0] * SHAPE[0]
+    row = ct.arange(SHAPE[0], dtype=ct.int32).reshape((SHAPE[0], 1))
+    column = (index[1] * SHAPE[1] + ct.arange(SHAPE[1], dtype=ct.int32)).reshape((1, SHAPE[1]))
+    # Not `first + row < X.shape[0]`: where the tile ends may be 2^31.
+    return (first + row, column), (row < X.shape[0] - first) & (column < WIDTH)

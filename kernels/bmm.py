@@ -86,15 +86,28 @@ CONFIGS: dict[str, tuple[GemmConfig, ...]] = {
             num_worker_warps=8,
             min_k=4096,
         ),
-        # 8 x 2048^3 196 us, 700 TFLOPS, against 207 us of 128x128 with two blocks a multiprocessor;
-        # 8 x 1024^3 33.5 us, 513 TFLOPS, as that. bf16 128 x 1024x512x128, which is limited by memory,
-        # 58.6 us, 3149 GB/s, against 87 us with a block for each tile.
+        # 8 x 2048^3 196 us, 700 TFLOPS, against 207 us of 128x128 with two blocks a multiprocessor.
         GemmConfig(
             tile_m=128,
             tile_n=256,
             tile_k=64,
             group_m=16,
             latency=4,
+            blocks_per_sm=1,
+            occupancy=1,
+            num_worker_warps=8,
+            min_k=2048,
+        ),
+        # 2026-11-22, before with the one above: 8 x 1024^3 31.4 us (33.3), B transposed 31.2 us (33.6), A
+        # 31.7 us (33.0), both 31.6 us (33.6). Longer sums were not measured with it, shorter ones not again:
+        # bf16 128 x 1024x512x128, which is limited by memory, had 58.6 us, 3149 GB/s, with the one above,
+        # against 87 us with a block for each tile.
+        GemmConfig(
+            tile_m=128,
+            tile_n=256,
+            tile_k=64,
+            group_m=16,
+            latency=6,
             blocks_per_sm=1,
             occupancy=1,
             num_worker_warps=8,

@@ -120,6 +120,8 @@ CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
         # One tile of 128 keys each for half of the multiprocessors, and the others are free for the merge.
         # 8192 keys: D = 128 11.04 us (16.90), D = 512 16.06 us (21.47).
         (96, MlaDecodingConfig(tile_n=128, num_worker_warps=4, latency=8)),
+        # 2026-11-22, before with the line below: fp16, 16384 keys 19.2 us (20.2).
+        (192, MlaDecodingConfig(tile_n=32, occupancy=2, num_worker_warps=4, latency=8)),
         # 16384 keys: D = 512 21.52 us (25.14).
         (1024, MlaDecodingConfig(occupancy=2, num_worker_warps=4, latency=8)),
         # Two warp groups share a tile. 2026-11-22, before with the line above: bf16, 64 * 4096 keys 92.1 us

@@ -38,7 +38,7 @@ from kernels._launch import (
     on_its_gpu,
     with_hints,
 )
-from kernels._tiles import is_full, load_tile
+from kernels._tiles import is_full, load_rows, load_tile, store_rows
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def normalise_rows(
     TILE_M: ConstInt,
     TILE_N: ConstInt,
     PIECES: ConstInt,
+    WIDTH: ConstInt,
     ADD: ConstBool,
-    FULL_N: ConstBool,
     INSIDE: ConstBool,
 ) -> None:
     """Normalise the block's rows; `INSIDE` says that no piece of them is outside X."""
@@ -119,13 +119,14 @@ def normalise_rows(
     SHAPE = (TILE_M, TILE_N)
     h: tuple[ct.Tile, ...] = ()
     for j in ct.static_iter(range(PIECES)):
-        x = load_tile(X, (i, j), SHAPE, INSIDE=INSIDE).astype(ct.float32)  # [TILE_M, TILE_N]
+        x = load_rows(X, (i, j), SHAPE, WIDTH=WIDTH, INSIDE=INSIDE).astype(ct.float32)  # [TILE_M, TILE_N]
         if ADD:
-            x = x + load_tile(RESIDUAL, (i, j), SHAPE, INSIDE=INSIDE).astype(ct.float32)
+            r = load_rows(RESIDUAL, (i, j), SHAPE, WIDTH=WIDTH, INSIDE=INSIDE)
+            x = x + r.astype(ct.float32)
         h += (x,)
     if ADD:
         for j in ct.static_iter(range(PIECES)):
-            ct.store(H, (i, j), h[j].astype(H.dtype), check_bounds=not INSIDE, allow_tma=False)
+            store_rows(H, (i, j), h[j].astype(H.dtype), WIDTH=WIDTH, INSIDE=INSIDE)
     # Pieces are added element by element first, so that threads have to meet only once for a row.
     squares = h[0] * h[0]
     for j in ct.static_iter(range(1, PIECES)):
@@ -136,11 +137,15 @@ def normalise_rows(
     # All of the weight is asked for before the first store: no load is moved across one.
     w: tuple[ct.Tile, ...] = ()
     for j in ct.static_iter(range(PIECES)):
-        piece = load_tile(W, (j,), (TILE_N,), INSIDE=FULL_N).astype(ct.float32)  # [TILE_N]
-        w += (piece.reshape((1, TILE_N)),)
+        if WIDTH == PIECES * TILE_N:
+            piece = load_tile(W, (j,), (TILE_N,), INSIDE=True)  # [TILE_N]
+        else:
+            column = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)
+            piece = ct.gather(W, column, mask=column < WIDTH, check_bounds=False)
+        w += (piece.astype(ct.float32).reshape((1, TILE_N)),)
     for j in ct.static_iter(range(PIECES)):
         y = h[j] * scale * w[j]
-        ct.store(Y, (i, j), y.astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
+        store_rows(Y, (i, j), y.astype(Y.dtype), WIDTH=WIDTH, INSIDE=INSIDE)
 
 
 @ct.kernel
@@ -154,19 +159,19 @@ def rms_norm_kernel(
     TILE_M: ConstInt,
     TILE_N: ConstInt,
     PIECES: ConstInt,
+    WIDTH: ConstInt,
     ADD: ConstBool,
     FULL_M: ConstBool,
-    FULL_N: ConstBool,
 ) -> None:
     """Normalise whole rows, `TILE_M` at a time, each in `PIECES` pieces of `TILE_N` columns.
 
-    `ADD` says whether there is a residual: without it, RESIDUAL and H are stand-ins. `FULL_M` says that tiles
-    fill all rows, `FULL_N` that pieces fill a row: then no load has to be checked.
+    `ADD` says whether there is a residual: without it, RESIDUAL and H are stand-ins. Rows are `WIDTH` long:
+    if pieces fill them, and tiles all rows, which `FULL_M` says, no load is checked.
     """
-    if FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M):
-        normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, ADD, FULL_N, FULL_N)
+    if PIECES * TILE_N == WIDTH and (FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M)):
+        normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, WIDTH, ADD, True)
     else:
-        normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, ADD, FULL_N, False)
+        normalise_rows(X, RESIDUAL, W, Y, H, eps, TILE_M, TILE_N, PIECES, WIDTH, ADD, False)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -288,9 +293,9 @@ def _launch(
             tile_m,
             tile_n,
             pieces,
+            n,
             residual is not None,
             m % tile_m == 0,
-            n == pieces * tile_n,
         ),
     )
 

@@ -36,7 +36,7 @@ from kernels._launch import (
     on_its_gpu,
     with_hints,
 )
-from kernels._tiles import LOG2_E, is_full, load_tile
+from kernels._tiles import LOG2_E, is_full, load_rows, load_tile, store_rows
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -110,13 +110,19 @@ def choose_config(arch: str, *, width: int, itemsize: int) -> SoftmaxConfig:
 
 
 def normalise_rows(
-    X: ct.Array, Y: ct.Array, TILE_M: ConstInt, TILE_N: ConstInt, PIECES: ConstInt, INSIDE: ConstBool
+    X: ct.Array,
+    Y: ct.Array,
+    TILE_M: ConstInt,
+    TILE_N: ConstInt,
+    PIECES: ConstInt,
+    WIDTH: ConstInt,
+    INSIDE: ConstBool,
 ) -> None:
     """Normalise the block's rows; `INSIDE` says that no piece of them is outside X."""
     i = ct.bid(0)
     x: tuple[ct.Tile, ...] = ()
     for j in ct.static_iter(range(PIECES)):
-        piece = load_tile(X, (i, j), (TILE_M, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF)
+        piece = load_rows(X, (i, j), (TILE_M, TILE_N), WIDTH=WIDTH, INSIDE=INSIDE, PADDING=-math.inf)
         x += (piece.astype(ct.float32),)  # [TILE_M, TILE_N]
     # Pieces are combined element by element first, so that threads have to meet only once for a row.
     highest = x[0]
@@ -133,7 +139,7 @@ def normalise_rows(
     # One division per row instead of one per element.
     scale = 1.0 / ct.sum(total, 1, keepdims=True)  # [TILE_M, 1]
     for j in ct.static_iter(range(PIECES)):
-        ct.store(Y, (i, j), (e[j] * scale).astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
+        store_rows(Y, (i, j), (e[j] * scale).astype(Y.dtype), WIDTH=WIDTH, INSIDE=INSIDE)
 
 
 @ct.kernel
@@ -143,17 +149,17 @@ def softmax_rows(
     TILE_M: ConstInt,
     TILE_N: ConstInt,
     PIECES: ConstInt,
+    WIDTH: ConstInt,
     FULL_M: ConstBool,
-    FULL_N: ConstBool,
 ) -> None:
     """Normalise whole rows, `TILE_M` at a time, each in `PIECES` pieces of `TILE_N` columns.
 
-    `FULL_M` says that tiles fill all rows, `FULL_N` that pieces fill a row: then no load has to be checked.
+    Rows are `WIDTH` long: if pieces fill them, and tiles all rows, which `FULL_M` says, no load is checked.
     """
-    if FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M):
-        normalise_rows(X, Y, TILE_M, TILE_N, PIECES, FULL_N)
+    if PIECES * TILE_N == WIDTH and (FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M)):
+        normalise_rows(X, Y, TILE_M, TILE_N, PIECES, WIDTH, True)
     else:
-        normalise_rows(X, Y, TILE_M, TILE_N, PIECES, False)
+        normalise_rows(X, Y, TILE_M, TILE_N, PIECES, WIDTH, False)
 
 
 def take_in(
@@ -246,7 +252,7 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
         tile_m = max(1, config.tile_elements // row)
         tile_n, pieces = cut_row(n)
         kernel, blocks = softmax_rows, ct.cdiv(m, tile_m)
-        arguments = (x, y, tile_m, tile_n, pieces, m % tile_m == 0, n == pieces * tile_n)
+        arguments = (x, y, tile_m, tile_n, pieces, n, m % tile_m == 0)
     else:
         kernel, blocks = softmax_chunks, m
         arguments = (x, y, config.chunk, n % config.chunk == 0)

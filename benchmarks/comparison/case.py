@@ -99,6 +99,9 @@ def _compare(timer: Timer, stream_timer: Timer, without: Sequence[str], job: Job
     for name, launch in found.items():
         if name in missing:
             continue
+        if isinstance(launch, str):
+            missing[name] = launch
+            continue
         try:
             said, captured = _try(timer, launch, None if _is_copy(name) else expected, case)
         except Exception as error:  # noqa: BLE001 - whatever a peer raises, the others are still of interest

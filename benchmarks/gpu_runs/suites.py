@@ -36,8 +36,8 @@ class Suite:
     "tilegym-..."."""
     configs: Callable[..., Iterator[Any]]
     """`configs(arch, **params)`: the configurations worth trying for a case."""
-    peers: Callable[[Any, Mapping[str, Any]], Mapping[str, Callable[[], object]]]
-    """`peers(args, params)`: what else computes the same, as closures."""
+    peers: Callable[[Any, Mapping[str, Any]], Mapping[str, Callable[[], object] | str]]
+    """`peers(args, params)`: what else computes the same, as closures, or why one is left out of a case."""
 
     def case(self, name: str) -> Case:
         """Return the case of that name."""

@@ -1,7 +1,8 @@
 """RoPE: TileGym's bench_rope.py (16 heads of 64, 4096 to 32768 tokens) and its peers.
 
 TileGym's works in place: it is given copies that were made before, and turns them further with each call.
-That moves the same bytes. (Its own benchmark script times the copies, too.)
+That moves the same bytes, unless only a part of each head turns: it leaves the rest where it is. (Its own
+benchmark script times the copies, too.)
 """
 
 from __future__ import annotations
@@ -63,24 +64,24 @@ def eager(
     return embed(q, cos, sin, interleaved), embed(k, cos, sin, interleaved)
 
 
-def peers(args: dict[str, Any], params: dict[str, Any]) -> dict[str, Callable[[], object]]:
+def peers(args: dict[str, Any], params: dict[str, Any]) -> dict[str, Callable[[], object] | str]:
     """Return what does the same, and a copy of the same bytes."""
     q, k, interleaved = args["q"], args["k"], args["interleaved"]
     end = args["offset"] + q.shape[2]
     cos, sin = (args[name][args["offset"] : end] for name in ("cos", "sin"))
     fused = compiled(eager)
-    found: dict[str, Callable[[], object]] = {
+    found: dict[str, Callable[[], object] | str] = {
         "torch": lambda: eager(q, k, cos, sin, interleaved),
         "compile": lambda: fused(q, k, cos, sin, interleaved),
         "copy": copy_of(MODULE.work(**params)),
     }
-    if has_tilegym() and not interleaved:
+    if has_tilegym() and params["rotary"] < params["width"]:
+        found["tilegym"] = "computes something else: in place, it does not move what does not turn"
+    elif has_tilegym() and not interleaved:
         import tilegym
 
         # It wants each angle twice, and a batch axis.
         tables = [torch.cat((table, table), dim=-1)[None].contiguous() for table in (cos, sin)]
         mine = q.clone(), k.clone()
-        found["tilegym"] = lambda: tilegym.ops.apply_rope_base(
-            *mine, *tables, None, partial_rotary_factor=params["rotary"] / params["width"], backend="cutile"
-        )
+        found["tilegym"] = lambda: tilegym.ops.apply_rope_base(*mine, *tables, None, backend="cutile")
     return found

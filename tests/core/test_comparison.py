@@ -38,6 +38,7 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
     assert found["missing"] == {
         "missed": "left out on the command line",
         "compile": "ModuleNotFoundError: No module named 'tilegym'",
+        "unfit": "computes something else",
     }
     assert found["peers"]["eager"]["exceeded"]
     # The kernel multiplies, and is nearest to that limit; a copy of as many bytes does not.
@@ -46,6 +47,7 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
     assert found["peers"]["copy"]["rate"] == pytest.approx(4 * 64 / 100.0 * 1e-3)
     assert "!!! IMPOSSIBLE: eager" in text
     assert "compile is missing: ModuleNotFoundError" in text
+    assert "unfit is missing: computes something else" in text
     assert "other differs" in text
     # 180 + 10 beside 120 + 10.
     assert found["peers"]["uncaptured"]["on_stream"]

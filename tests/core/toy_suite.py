@@ -46,6 +46,7 @@ def peers(args, params):
         "eager": taking(1e-6),
         "other": taking(110.0, factor=4),
         "compile": missing,
+        "unfit": "computes something else",
         "copy": taking(100.0),
         "uncaptured": on_stream_only,
     }
