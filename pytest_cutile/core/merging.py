@@ -48,8 +48,9 @@ def merge_entries(
 
     Runs are joined where they can be compared: same work, environment, control and compiled code, no other
     speed, and the same reason if it was accepted as slower. Where they cannot, those beside the newest run
-    stay. The commit is that of the oldest runs. What was measured takes the place of what was published. An entry that would become worse stays as
-    it is without a reason: `reason`, or the one that its new runs were recorded with.
+    stay. The commit is that of the oldest runs. What was measured takes the place of what was published. An
+    entry that would become worse stays as it is without a reason: `reason`, or the one that its new runs were
+    recorded with.
 
     Raises:
         BaselineError: a run's time of recording cannot be read, or is yet to come.
@@ -120,12 +121,13 @@ def _worse(entry: Entry, others: Iterable[Entry]) -> str:
         allowed = Rule().margin / 4 if changes else Rule().margin
         allowed = allowed if other.published is None else other.published.margin
         if entry.median_us > other.median_us * (1 + allowed):
-            return f"it is slower: {_step(other.median_us, entry.median_us)}" + (f" ({', '.join(changes)})" if changes else "")
+            step = _step(other.median_us, entry.median_us)
+            return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
     return ""
 
 
 def _step_between(joined: Sequence[Entry]) -> str:
-    """Return by what the first runs are slower that may be of other code than the oldest; empty if by nothing.
+    """Return by what runs that may be of other code are slower than the oldest ones; empty if by nothing.
 
     Args:
         joined: the entries whose runs become one entry's, oldest first.

@@ -61,7 +61,7 @@ class Rule:
 
     @property
     def least_step(self) -> float:
-        """The smallest difference of levels that a baseline of other code or conditions needs a reason for."""
+        """The smallest difference of levels for which a baseline of other code needs a reason."""
         return math.log1p(self.margin / 4)
 
 

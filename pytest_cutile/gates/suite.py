@@ -19,7 +19,14 @@ from pytest_cutile.core.comparisons import (
 )
 from pytest_cutile.core.report import format_change, regression_message
 from pytest_cutile.core.results import GateResult
-from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Reference, Weather, weather_of
+from pytest_cutile.core.speed_rule import (
+    UNKNOWN_WEATHER,
+    Decision,
+    Estimate,
+    Reference,
+    Weather,
+    weather_of,
+)
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.compiling import Compilations
@@ -575,6 +582,11 @@ class SpeedSuite:
         else:
             self._undecided(each)
 
+    def _estimate(self, each: OpenCase) -> Estimate | None:
+        """Return by how much a case that is to be recorded differs from what is; None if nothing is."""
+        comparison = each.comparison
+        return comparison.estimate(each.measurements, self._today(each)) if comparison is not None else None
+
     def _record(self) -> None:
         """Record what may be recorded, all in one go; say of each case what was done."""
         recordings = [
@@ -583,6 +595,7 @@ class SpeedSuite:
                 work=each.case.work,
                 measurements=tuple(each.measurements),
                 judgement=each.judgement,
+                estimate=self._estimate(each),
                 identity=self._identity(each.case),
                 judged_against=each.stored,
             )
