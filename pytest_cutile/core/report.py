@@ -46,6 +46,7 @@ def regression_message(
     environment: Mapping[str, str],
     baseline_file: str,
     weather: Weather,
+    seen: Sequence[str] = (),
     baseline_option: str = "",
 ) -> str:
     """Return the message of a regression: both figures, change, spread, environment, how to accept it.
@@ -61,6 +62,7 @@ def regression_message(
         environment: now.
         baseline_file: where the entry is.
         weather: what the cases of this class share today.
+        seen: what was seen on the GPU meanwhile.
         baseline_option: how baselines were chosen on the command line.
     """
     device = shown.device
@@ -103,10 +105,12 @@ def regression_message(
     lines.append("")
     if entry is None:
         lines[-1:] = [f"  baseline    {revision}, which took turns with it on the same buffers", ""]
+    if entry is None and baseline_file:
+        lines[-1:] = [f"              and which {baseline_file} was recorded from", ""]
+    if seen:
+        lines[-1:] = [f"  the GPU     {'; '.join(seen)}: it disturbed both alike", ""]
     if not baseline_file:
         return "\n".join(lines).rstrip()
-    if entry is None:
-        lines[-1:] = [f"              and which {baseline_file} was recorded from", ""]
     lines += [
         "To accept the slower figure (the reason is stored with it), in the rootdir:",
         f"  pytest {shlex.quote(nodeid)} --arch {device.arch}{baseline_option} \\",

@@ -510,14 +510,19 @@ class SpeedSuite:
         return math.expm1(estimates[0].difference)
 
     def _slower(self, each: OpenCase) -> None:
-        """Say that a case is slower, and what of."""
-        if each.problems:
-            seen = "; ".join(each.problems)
-            detail = f"{each.case.key} looks slower, but on the GPU was seen: {seen}; run it again"
+        """Say that a case is slower, and what of.
+
+        What disturbs a GPU may slow a case beside its stored runs, but disturbs two kernels that take turns
+        alike: their own scatter has said that the one is slower.
+        """
+        seen = f"on the GPU was seen: {'; '.join(each.problems)}" if each.problems else ""
+        takes_turns = isinstance(each.decides, DuetComparison)
+        if seen and not takes_turns:
+            detail = f"{each.case.key} looks slower, but {seen}; run it again"
             self._finish(each, Reason.DISTURBED, detail)
         elif isinstance(each.comparison, PublishedComparison):
             self._finish(each, Reason.BELOW_PUBLISHED)
-        elif each.beside is None and self._same_code(each):
+        elif not takes_turns and self._same_code(each):
             others = (
                 self._changes(each) or "driver, board, clocks, or what its launcher does beside the kernel"
             )
@@ -527,7 +532,8 @@ class SpeedSuite:
             )
             self._finish(each, Reason.ENVIRONMENT, detail)
         else:
-            self._finish(each, Reason.SUITE_SLOWER if self._today(each).slower else Reason.SLOWER)
+            detail = f"{each.case.key}: {seen}; it disturbed both alike" if seen else ""
+            self._finish(each, Reason.SUITE_SLOWER if self._today(each).slower else Reason.SLOWER, detail)
 
     def _same_code(self, each: OpenCase) -> bool:
         """Say whether a case is compiled and launched as its baseline was."""
@@ -653,5 +659,6 @@ class SpeedSuite:
             environment=self._engine.timer.environment(),
             baseline_file="" if engine.duet is not None else engine.shown_baseline_file,
             weather=self._today(each),
+            seen=each.problems,
             baseline_option=engine.settings.baseline_option,
         )

@@ -192,6 +192,48 @@ def duet(own, base):
     return measured((own, base), control="", work=DENSE)
 
 
+BUSY = ("1 other process on the GPU",)
+
+
+@pytest.mark.parametrize("revision", ["abc", "git:main"])
+def test_on_a_disturbed_gpu_two_kernels_that_take_turns_tell_as_always(revision):
+    """Beside the baseline's commit, and with --perf-baseline=git:REV: both are disturbed alike."""
+    slower = replace(duet(44.0, 42.0), problems=BUSY)
+    if revision == "abc":
+        outcome, _ = settle(*[slower] * 12, commit="abc", revision="abc")
+    else:
+        outcome = settle_beside("main", [slower] * 12)
+    assert outcome.judgement.reason is Reason.SLOWER
+    assert "on the GPU was seen: 1 other process" in outcome.judgement.detail
+    assert "  the GPU     1 other process on the GPU: it disturbed both alike\n" in f"{outcome.failure}\n"
+
+
+def test_what_a_disturbance_scatters_is_no_slowdown():
+    """By the duet's own scatter."""
+    rough = [replace(duet(40.0 * by, 40.0), problems=BUSY) for by in (1.06, 0.97, 1.05, 1.0)] * 3
+    outcome, _ = settle(*rough, commit="abc", revision="abc")
+    assert outcome.judgement.reason is Reason.DISTURBED
+    assert outcome.failure is None
+
+
+def test_stored_runs_tell_nothing_on_a_disturbed_gpu():
+    outcome, _ = settle(*[replace(FIRST, problems=BUSY)] * 12)
+    assert outcome.judgement.reason is Reason.DISTURBED
+
+
+def settle_beside(revision, again):
+    """Settle a case of a duet with nothing stored; return its outcome."""
+    suite = make_suite(StoredRuns({}, rule=RULE, platform=H200), {})
+    suite._engine.duet = revision  # type: ignore[assignment]
+    first, left = again[0], list(again)
+    comparison = DuetComparison(rule=RULE, revision=revision)
+    suite.add(make_case("k", first), comparison, UNCONFIRMED, first, is_open=True, records=False)
+    (opened,) = suite.open
+    suite.settle(lambda *_: {"k": left.pop(0)})
+    assert opened.outcome is not None
+    return opened.outcome
+
+
 @pytest.mark.parametrize(
     ("base", "reason"), [(40.7, Reason.WITHIN_MARGIN), (40.5, Reason.WITHIN_MARGIN), (39.5, Reason.SLOWER)]
 )
