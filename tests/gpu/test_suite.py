@@ -1,6 +1,7 @@
 """What the speed gate makes of fresh processes, without any."""
 
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -183,6 +184,41 @@ def test_two_kernels_that_take_turns_share_a_low_clock():
         clock_mhz=1980.0,
     )
     assert outcome.judgement.reason is Reason.SLOWER
+
+
+VISIBLE = re.compile(r"; only a slowdown of (\d+\.\d)% could have been seen for certain$")
+
+
+@pytest.mark.parametrize(
+    ("again", "options", "reason"),
+    [
+        ([(43.0, 100.0), (39.0, 100.0), (40.0, 100.0)], {}, Reason.NOISY),
+        ([(44.0, 100.0)], {"problems": ("1 other process on the GPU",)}, Reason.DISTURBED),
+        ([(40.65, 102.0)], {"problems": ("1 other process on the GPU",)}, Reason.DISTURBED),
+        ([(44.0, 100.0)], {"identity": "same"}, Reason.ENVIRONMENT),
+        ([(46.0, 46.0)], {"commit": "abc", "revision": "abc"}, Reason.ENVIRONMENT),
+    ],
+    ids=["noisy", "slower and disturbed", "cleared and disturbed", "the same code", "both slower"],
+)
+def test_what_is_inconclusive_says_what_could_have_been_seen(again, options, reason):
+    found = [measured(pair, work=DENSE, control="" if "commit" in options else MM) for pair in again]
+    found = [replace(each, problems=options.get("problems", ())) for each in found]
+    options = {name: value for name, value in options.items() if name != "problems"}
+    outcome, _ = settle(*found * 12, **options)
+    assert outcome.judgement.reason is reason
+    (visible,) = VISIBLE.findall(outcome.judgement.detail)
+    assert 1 < float(visible) < 30
+
+
+def test_a_run_that_was_stopped_says_what_could_have_been_seen():
+    stored = StoredRuns({"k": stored_entry(DENSE)}, rule=RULE, platform=H200)
+    suite = make_suite(stored, {})
+    comparison = stored.compare(stored_entry(DENSE), HERE, MM)
+    suite.add(make_case("k", FIRST), comparison, UNCONFIRMED, FIRST, is_open=True, records=False)
+    (opened,) = suite.open
+    suite.give_up()
+    assert opened.result.reason == Reason.UNCONFIRMED
+    assert VISIBLE.search(opened.result.detail)
 
 
 # -- beside the kernel that the baseline was recorded from --------------------------------------------
