@@ -678,4 +678,5 @@ class SpeedSuite:
             weather=self._today(each),
             seen=each.problems,
             baseline_option=engine.settings.baseline_option,
+            names_board=engine.settings.xdist_worker,
         )

@@ -25,7 +25,12 @@ UNCONFIRMED = Judgement(reason=Reason.UNCONFIRMED, change=0.1)
 def make_suite(stored, environment):
     """A suite of an engine that knows one commit, abc."""
     settings = SimpleNamespace(
-        rule=RULE, update_baselines=False, strict=False, baseline_revision=None, baseline_option=""
+        rule=RULE,
+        update_baselines=False,
+        strict=False,
+        baseline_revision=None,
+        baseline_option="",
+        xdist_worker=False,
     )
     engine: Any = SimpleNamespace(
         stored_runs=stored,
