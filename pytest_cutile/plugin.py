@@ -365,12 +365,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         config.stash[COMPILATIONS].gated = frozenset(case.key for case in compiled)
     from pytest_cutile.held import measures_speed
 
-    config.stash[MEASURING] = sum(map(measures_speed, session.items))
+    config.stash[MEASURING] = measuring = sum(map(measures_speed, session.items))
     if config.stash[MEASURING] and not (settings.kernels or settings.asked):
         _choose_gpu(config)  # before a test uses one
     if ENGINE in config.stash:
         config.stash[ENGINE].suite.collected = config.stash[MEASURING]
-    if settings.measured_again is not None or not (settings.kernels or config.stash[MEASURING]):
+    if settings.measured_again is not None or not (settings.kernels or measuring):
         return
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS
     engine = engine_of(config)

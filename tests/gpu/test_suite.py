@@ -265,7 +265,7 @@ def test_stored_runs_tell_nothing_on_a_disturbed_gpu():
 def settle_beside(revision, again):
     """Settle a case of a duet with nothing stored; return its outcome."""
     suite = make_suite(StoredRuns({}, rule=RULE, platform=H200), {})
-    suite._engine.duet = revision  # type: ignore[assignment]
+    suite._engine.duet = revision
     first, left = again[0], list(again)
     comparison = DuetComparison(rule=RULE, revision=revision)
     suite.add(make_case("k", first), comparison, UNCONFIRMED, first, is_open=True, records=False)
