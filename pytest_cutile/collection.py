@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cutile.collected import Collected
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.results import Gate
 from pytest_cutile.core.spec import Case, KernelSpec, SpecError
@@ -107,6 +108,7 @@ class KernelModule(pytest.Module):
             yield item
             return
         self.obj = module
+        self.engine.collected_modules.add(self.path.resolve())
         for spec in specs:
             for case in spec.cases:
                 label = f"{spec.name}-{case.name}" if len(specs) > 1 else case.name
@@ -258,18 +260,39 @@ class KernelSearchTest(_ToldByGates):
         return self.path, 0, self.name
 
 
-def stale_entries(engine: Engine) -> list[str]:
-    """Return a line for each baseline of which no case is left; a run that collected everything knows.
+def collected_all_kernels(engine: Engine, locations: Iterable[KernelLocation]) -> bool:
+    """Say whether every module that may declare kernels was collected."""
+    files = (
+        path
+        for each in locations
+        for path in (each.path.rglob("*.py") if each.path.is_dir() else (each.path,))
+        if each.module_of(path) is not None
+    )
+    return all(path.resolve() in engine.collected_modules for path in files)
 
-    What is not a declared kernel's is known by its test, whose file has to be gone.
+
+def stale_entries(engine: Engine, collected: Collected, *, all_kernels: bool) -> list[str]:
+    """Return a line for each baseline of which no case is left.
+
+    Args:
+        engine: of the run.
+        collected: by which a test function is known that is gone; so is one whose file is.
+        all_kernels: whether all declared kernels were collected; else nobody knows which of them are gone.
     """
     declared = {
         f"{spec.name}[{case.name}]": case.speed for spec, _ in engine.declared.values() for case in spec.cases
     }
     speeds = {key for key, speed in declared.items() if speed}
+
+    def is_gone(key: str) -> bool:
+        file, is_test, _ = key.partition("::")
+        if not is_test:
+            return all_kernels
+        return not (engine.settings.rootpath / file).exists() or collected.lacks(key)
+
     found = []
     for path, keys, present in _recorded(engine, speeds, {*declared}):
-        gone = sorted(key for key in keys if key not in present and not _has_test(engine, key))
+        gone = sorted(key for key in keys if key not in present and is_gone(key))
         if gone:
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""  # noqa: PLR2004
             names = f"{', '.join(gone[:3])}{more}"
@@ -291,11 +314,6 @@ def _recorded(
                 yield static, file.entries, declared
     except BaselineError:  # the gates say it
         return
-
-
-def _has_test(engine: Engine, key: str) -> bool:
-    file, separator, _ = key.partition("::")
-    return bool(separator) and (engine.settings.rootpath / file).exists()
 
 
 def cases_of(items: Iterable[pytest.Item], gate: Gate) -> list[CompileCase]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cutile import options
+from pytest_cutile.collected import Collected
 from pytest_cutile.core.settings import RUN_VARIABLE, Settings
 from pytest_cutile.reports import PROPERTY, Results, attach_pictures, gate_message
 from pytest_cutile.summary_file import SummaryFile
@@ -45,6 +46,7 @@ SCREENINGS: pytest.StashKey[str] = pytest.StashKey()
 _REMARKS = "cutile_remarks"
 _SCREENINGS = "cutile_screenings"
 _UNTOUCHED = "cutile_untouched"
+COLLECTED: pytest.StashKey[Collected] = pytest.StashKey()
 LOCATIONS: pytest.StashKey[list[KernelLocation]] = pytest.StashKey()
 
 
@@ -96,6 +98,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.kernels or settings.asked:
         _choose_gpu(config)
     config.stash[PROGRESS] = Progress(config)
+    config.stash[COLLECTED] = Collected()
+    if not config.getoption("lf", False):  # that leaves out tests while it collects a file
+        config.pluginmanager.register(config.stash[COLLECTED], "cutile-collected")
     specs = [str(spec) for spec in config.getoption("tx", None) or ()]
     elsewhere = any("ssh=" in spec or "chdir=" in spec for spec in specs)  # another GPU, another checkout
     if settings.own_option and not settings.xdist_worker and not elsewhere:
@@ -360,24 +365,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         config.stash[COMPILATIONS].gated = frozenset(case.key for case in compiled)
     from pytest_cutile.held import measures_speed
 
-    config.stash[MEASURING] = sum(map(measures_speed, session.items))
+    config.stash[MEASURING] = measuring = sum(map(measures_speed, session.items))
     if config.stash[MEASURING] and not (settings.kernels or settings.asked):
         _choose_gpu(config)  # before a test uses one
     if ENGINE in config.stash:
         config.stash[ENGINE].suite.collected = config.stash[MEASURING]
-    everything = config.args_source is not pytest.Config.ArgsSource.ARGS
-    if not settings.kernels or not everything or session.testsfailed:
+    if settings.measured_again is not None or not (settings.kernels or measuring):
         return
+    everything = config.args_source is not pytest.Config.ArgsSource.ARGS
     engine = engine_of(config)
-    if not engine.bad_declarations and engine.declared and settings.measured_again is None:
-        from pytest_cutile.collection import stale_entries
-
-        _results(config).remarks = stale_entries(engine)
-    if not engine.declared and not engine.bad_declarations:
+    if (
+        settings.kernels
+        and everything
+        and not (engine.declared or engine.bad_declarations or session.testsfailed)
+    ):
         raise pytest.UsageError(
             f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "
             "(a pytest_cutile.KernelSpec), so no kernel would be gated"
         )
+    from pytest_cutile.collection import collected_all_kernels, stale_entries
+
+    all_kernels = bool(engine.declared) and not engine.bad_declarations and not session.testsfailed
+    all_kernels = all_kernels and (everything or collected_all_kernels(engine, _locations(config)))
+    _results(config).remarks = stale_entries(engine, config.stash[COLLECTED], all_kernels=all_kernels)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -288,6 +288,22 @@ def _present(value: Any) -> dict[str, Any]:
     return {key: each for key, each in asdict(value).items() if each is not None}
 
 
+def same_code(then: Entry, now: Entry) -> bool:
+    """Say whether two entries are known to be of the same code: by its digest, or the commit without changes.
+
+    The code of a launcher of plain torch and of a test function is known by its commit alone.
+    """
+    if then.identity and now.identity:
+        return then.identity == now.identity
+    commit = then.provenance.get("commit", "")
+    return is_clean(commit) and commit == now.provenance.get("commit", "")
+
+
+def is_clean(commit: str) -> bool:
+    """Say whether this names the code of a commit: git was there, and nothing was changed."""
+    return bool(commit) and not commit.endswith("+")
+
+
 def environment_changes(then: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
     """Return what differs between two environments, one "name: then -> now" each, sorted."""
     return [

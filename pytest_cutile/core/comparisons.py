@@ -68,6 +68,10 @@ class Comparison(ABC):
         """Decide about a suspect by its measurements in fresh processes."""
         return self.estimate(measurements, weather).decide(self.rule, family)
 
+    def smallest_visible(self, measurements: Sequence[Measurement], weather: Weather, family: float) -> float:
+        """Return the smallest slowdown, as a fraction, that such measurements would have shown."""
+        return self.estimate(measurements, weather).smallest_visible(self.rule, family)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredComparison(Comparison):
@@ -199,6 +203,11 @@ class PublishedComparison(Comparison):
         if self.estimate(measurements, weather).difference <= self.limit:
             return Decision.CLEAR
         return Decision.SLOWER if len(measurements) >= self.rule.looks[0] else Decision.OPEN
+
+    def smallest_visible(self, measurements: Sequence[Measurement], weather: Weather, family: float) -> float:
+        """Return the margin: nobody knows how far the figure scatters."""
+        del measurements, weather, family
+        return math.expm1(self.limit)
 
 
 class StoredRuns:

@@ -8,9 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_cutile.core.baseline_files import BaselineError
-from pytest_cutile.core.baselines import MAX_RUNS, Entry, Run, environment_changes
+from pytest_cutile.core.baselines import (
+    MAX_RUNS,
+    Entry,
+    Run,
+    environment_changes,
+    is_clean,
+    same_code,
+)
 from pytest_cutile.core.report import format_change, format_time
-from pytest_cutile.core.speed_rule import Rule
+from pytest_cutile.core.speed_rule import STORED_NOISE, Estimate, Rule, reference_of
+from pytest_cutile.core.statistics import median
 
 FAR = 0.08
 """Difference of two medians, as a fraction, from which runs that could be joined are not. Sessions on
@@ -40,8 +48,9 @@ def merge_entries(
 
     Runs are joined where they can be compared: same work, environment, control and compiled code, no other
     speed, and the same reason if it was accepted as slower. Where they cannot, those beside the newest run
-    stay. What was measured takes the place of what was published. An entry that would become worse stays as
-    it is without a reason: `reason`, or the one that its new runs were recorded with.
+    stay. The commit is that of the oldest runs. What was measured takes the place of what was published. An
+    entry that would become worse stays as it is without a reason: `reason`, or the one that its new runs were
+    recorded with.
 
     Raises:
         BaselineError: a run's time of recording cannot be read, or is yet to come.
@@ -71,27 +80,31 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     identity = next((each.identity for each in by_age if each.identity and not _changes(each, newest)), "")
     newest = replace(newest, identity=newest.identity or identity)
     joined = [entry for entry in measured if not _changes(entry, newest)]
+    joined.sort(key=lambda entry: min(times[run] for run in entry.runs))
+    step = _step_between(joined)
+    if step and reason is not None:  # other code, and what is accepted is the newest
+        joined = [each for each in joined if each is by_age[0] or same_code(each, newest)]
+    left_out = [(each, _changes(each, newest) or ["slower code"]) for each in measured if each not in joined]
     runs = sorted(_united(joined), key=lambda run: times[run])
-    entry = replace(newest, runs=tuple(runs[:MAX_RUNS]))
+    entry = replace(newest, runs=tuple(runs[:MAX_RUNS]), provenance=_provenance(joined, newest))
 
-    left_out = [each for each in measured if _changes(each, newest)]
     if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
         entry = replace(before, identity=entry.identity)  # somebody else's copy of it is no news
-    worse = _worse(entry, left_out if before is None else [before])
+    held_against = [each for each, _ in left_out] if before is None else [before]
+    worse = _worse(entry, [*held_against, joined[0]]) or step
     if worse and reason is None:
         note = f"not merged: {worse}; give --reason TEXT to accept that"
         return Merged(entry=before, note=note, changed=False, refused=True)
-    notes = [_said(before, entry, newest)]
+    notes = [_said(before, entry, [text for each, why in left_out if each is before for text in why])]
     if worse:
         entry = replace(entry, provenance={**entry.provenance, "reason": str(reason)})
     if len(runs) > MAX_RUNS:
         notes.append(f"{len(runs) - MAX_RUNS} later than the first {MAX_RUNS} left out")
-    lost = _united([each for each in left_out if each is not before])
+    lost = [(each, why) for each, why in left_out if each is not before]
     if lost:
-        why = dict.fromkeys(
-            text for each in left_out if each is not before for text in _changes(each, newest)
-        )
-        notes.append(f"{_count(len(lost))} of other conditions left out ({', '.join(why)})")
+        count = _count(len(_united(each for each, _ in lost)))
+        reasons = dict.fromkeys(text for _, why in lost for text in why)
+        notes.append(f"{count} of other conditions left out ({', '.join(reasons)})")
     return Merged(entry=entry, note="; ".join(filter(None, notes)), changed=entry != before)
 
 
@@ -108,13 +121,46 @@ def _worse(entry: Entry, others: Iterable[Entry]) -> str:
         allowed = Rule().margin / 4 if changes else Rule().margin
         allowed = allowed if other.published is None else other.published.margin
         if entry.median_us > other.median_us * (1 + allowed):
-            return f"it is slower: {_step(other, entry)}" + (f" ({', '.join(changes)})" if changes else "")
+            step = _step(other.median_us, entry.median_us)
+            return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
     return ""
 
 
-def _step(then: Entry, now: Entry) -> str:
-    change = format_change(now.median_us / then.median_us - 1)
-    return f"{format_time(then.median_us)} -> {format_time(now.median_us)} ({change})"
+def _step_between(joined: Sequence[Entry]) -> str:
+    """Return by what runs that may be of other code are slower than the oldest ones; empty if by nothing.
+
+    Args:
+        joined: the entries whose runs become one entry's, oldest first.
+    """
+    oldest = joined[0]
+    for entry in joined[1:]:
+        added = [*(Counter(entry.runs) - Counter(oldest.runs)).elements()]
+        if not added or same_code(oldest, entry):
+            continue
+        board = added[0].gpu_uuid
+        reference = reference_of([run.level(0.0) for run in oldest.runs], STORED_NOISE, board)
+        if Estimate.of([run.level(0.0).value for run in added], reference).is_a_step(Rule()):
+            now = median([run.median_us for run in added])
+            commits = " -> ".join(each.provenance.get("commit") or "no commit" for each in (oldest, entry))
+            return f"it is slower: {_step(oldest.median_us, now)} ({commits})"
+    return ""
+
+
+def _provenance(joined: Sequence[Entry], newest: Entry) -> dict[str, str]:
+    """Return the provenance of joined entries, oldest first: the newest one's, but for the commit.
+
+    That stays the one of the first runs whose kernel git has, as when runs are added one session after the
+    other: suspects are measured beside it, and one that moved with every merge would let a slowdown in by
+    small steps.
+    """
+    commits = [each.provenance.get("commit", "") for each in joined]
+    clean = next(filter(is_clean, commits), None)
+    return {**newest.provenance, **({"commit": clean} if clean else {})}
+
+
+def _step(then_us: float, now_us: float) -> str:
+    change = format_change(now_us / then_us - 1)
+    return f"{format_time(then_us)} -> {format_time(now_us)} ({change})"
 
 
 def _united(entries: Iterable[Entry]) -> list[Run]:
@@ -135,7 +181,7 @@ def _united(entries: Iterable[Entry]) -> list[Run]:
     return runs
 
 
-def _said(before: Entry | None, entry: Entry, newest: Entry) -> str:
+def _said(before: Entry | None, entry: Entry, changes: Sequence[str]) -> str:
     now = len(entry.runs)
     if before is None:
         return f"new: {format_time(entry.median_us)}, {_count(now)}"
@@ -143,12 +189,12 @@ def _said(before: Entry | None, entry: Entry, newest: Entry) -> str:
         return ""
     if not before.runs:
         what = f"{_count(now)} in place of a published figure"
-    elif changes := _changes(before, newest):
+    elif changes:
         what = f"{_count(now)} in place of {len(before.runs)} older ones ({', '.join(changes)})"
     else:
         added = (Counter(entry.runs) - Counter(before.runs)).total()
         what = f"+{_count(added)}, {now} now" if added else "its compiled code is known now"
-    return f"{_step(before, entry)}: {what}"
+    return f"{_step(before.median_us, entry.median_us)}: {what}"
 
 
 def _count(runs: int) -> str:

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_cutile.core.baselines import Entry, environment_changes
 from pytest_cutile.core.results import INTERPRETER, NONDETERMINISTIC, Gate, GateResult
@@ -46,7 +46,9 @@ def regression_message(
     environment: Mapping[str, str],
     baseline_file: str,
     weather: Weather,
+    seen: Sequence[str] = (),
     baseline_option: str = "",
+    names_board: bool = False,
 ) -> str:
     """Return the message of a regression: both figures, change, spread, environment, how to accept it.
 
@@ -61,10 +63,13 @@ def regression_message(
         environment: now.
         baseline_file: where the entry is.
         weather: what the cases of this class share today.
+        seen: what was seen on the GPU meanwhile.
         baseline_option: how baselines were chosen on the command line.
+        names_board: whether other boards may say something else: the message then names this one.
     """
     device = shown.device
     change = judgement.change or 0.0
+    where = f"{device.name}, {device.board}" if names_board else device.name
     if entry is not None:
         now, before = shown.median_us, entry.median_us
     else:
@@ -79,7 +84,7 @@ def regression_message(
     if entry is not None and entry.published is not None:
         against = f"the published figure (margin {entry.published.margin:.0%})"
     lines = [
-        f"{key} on {device.arch} ({device.name}) is {abs(change):.1%} slower than {against}.",
+        f"{key} on {device.arch} ({where}) is {abs(change):.1%} slower than {against}.",
         "",
         *_comparison(shown, now, before, tabled, revision if entry is None else "baseline"),
         "",
@@ -103,10 +108,12 @@ def regression_message(
     lines.append("")
     if entry is None:
         lines[-1:] = [f"  baseline    {revision}, which took turns with it on the same buffers", ""]
+    if entry is None and baseline_file:
+        lines[-1:] = [f"              and which {baseline_file} was recorded from", ""]
+    if seen:
+        lines[-1:] = [f"  the GPU     {'; '.join(seen)}: it disturbed both alike", ""]
     if not baseline_file:
         return "\n".join(lines).rstrip()
-    if entry is None:
-        lines[-1:] = [f"              and which {baseline_file} was recorded from", ""]
     lines += [
         "To accept the slower figure (the reason is stored with it), in the rootdir:",
         f"  pytest {shlex.quote(nodeid)} --arch {device.arch}{baseline_option} \\",
@@ -342,7 +349,8 @@ def rows_of(results: Iterable[GateResult]) -> dict[tuple[str, str, str, str], di
     """Return the results by (kernel, case, arch, key), sorted, and within each by gate.
 
     Where GPUs of several kinds share an architecture (a fleet of H100s and H200s), "arch" names the GPU, too.
-    Of results that several workers have of the same thing, the worst one counts.
+    Of results that several workers have of the same thing, the worst one counts. It keeps its board only
+    where their verdicts differ: that is where it was.
     """
     results = list(results)
     gpus: dict[str, set[str]] = defaultdict(set)
@@ -350,11 +358,17 @@ def rows_of(results: Iterable[GateResult]) -> dict[tuple[str, str, str, str], di
         if result.gpu:
             gpus[result.arch].add(result.gpu)
     rows: dict[tuple[str, str, str, str], dict[str, GateResult]] = defaultdict(dict)
+    verdicts: dict[tuple[int, str], set[str]] = defaultdict(set)
     for result in results:
         where = f"{result.arch} {result.gpu}".strip() if len(gpus[result.arch]) > 1 else result.arch
         gates = rows[result.kernel, result.case, where, result.key]
+        verdicts[id(gates), result.gate].add(result.verdict)
         if result.gate not in gates or _badness(result) >= _badness(gates[result.gate]):
             gates[result.gate] = result
+    for gates in rows.values():
+        for gate, result in gates.items():
+            if result.board and len(verdicts[id(gates), gate]) == 1:
+                gates[gate] = replace(result, board="")
     return {row: rows[row] for row in sorted(rows)}
 
 
@@ -390,10 +404,15 @@ def verdict_word(result: GateResult) -> str:
         own = {"raised": f"{result.gate}: raised", "no-compiler": "no compiler"}
         # What the interpreter caught has a name: "out-of-bounds", "race".
         fault = result.on == INTERPRETER and result.reason
-        return own.get(result.reason, fault or _FAILED[result.gate])
+        return own.get(result.reason, fault or _FAILED[result.gate]) + _where(result)
     if result.verdict == Verdict.REGRESSION and result.gate == Gate.STATIC:
         return f"{Verdict.REGRESSION} ({result.reason})"
-    return str(result.verdict)
+    return f"{result.verdict}{_where(result)}"
+
+
+def _where(result: GateResult) -> str:
+    """Name the board of a row's verdict where others have another one (`rows_of`)."""
+    return f" on {result.board}" if result.board else ""
 
 
 def verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
@@ -408,7 +427,7 @@ def verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
             return verdict_word(result), False
     if speed is not None and speed.verdict != Verdict.NOT_MEASURED:
         good = True if speed.verdict in (Verdict.PASS, Verdict.IMPROVEMENT) else None
-        return speed.verdict, good
+        return verdict_word(speed), good
     correct, compiled = gates.get(Gate.CORRECT), gates.get(Gate.COMPILE)
     said = []
     if correct is not None and correct.verdict == "pass":

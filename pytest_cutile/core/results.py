@@ -74,6 +74,8 @@ class GateResult:
     """Correct: `INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
     gpu: str = ""
     """GPU that was measured, as NVML names it; empty where none was."""
+    board: str = ""
+    """Speed: the machine and the board that were measured: "h200-box GPU-d91fcf89"."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a form of plain built-in types, which xdist can send between processes."""

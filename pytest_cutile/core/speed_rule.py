@@ -59,6 +59,11 @@ class Rule:
         """The smallest difference of levels that is called slower."""
         return math.log1p(self.margin / 2)
 
+    @property
+    def least_step(self) -> float:
+        """The smallest difference of levels for which a baseline of other code needs a reason."""
+        return math.log1p(self.margin / 4)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
@@ -374,6 +379,13 @@ class Estimate:
     def is_faster(self, rule: Rule) -> bool:
         """Say whether the case is faster by more than the margin and what may be noise."""
         return self.difference < -max(rule.limit, rule.screen_z * self.error)
+
+    def is_a_step(self, rule: Rule) -> bool:
+        """Say whether it is slower by a quarter of the margin, and by more than what may be noise.
+
+        Such steps, each with another code, could add up to anything.
+        """
+        return self.difference > max(rule.least_step, rule.screen_z * self.error)
 
     def is_beyond_chance(self, rule: Rule, family: float) -> bool:
         """Say whether it is slower by the margin, and by more than chance explains in such a suite."""

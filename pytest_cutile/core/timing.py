@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ class Device:
     """Highest clock of its SMs; published peak rates hold at a lower one, so the limit grows with it."""
     torch_device: str = "cuda"
     """Where `make_tensor` puts tensors for it ("cpu" lets a fake timer drive the gate with no GPU)."""
+
+    @property
+    def board(self) -> str:
+        """This machine's name and the beginning of the UUID: "h200-box GPU-d91fcf89"."""
+        return f"{socket.gethostname()} {self.uuid[:12]}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)

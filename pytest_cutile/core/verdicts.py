@@ -34,7 +34,7 @@ class Reason(StrEnum):
     NOISY = "noisy"
     """As many processes as the rule allows could not tell whether it is slower."""
     DISTURBED = "disturbed"
-    """It looks slower, or only its control speaks for it, and the GPU was busy, hot or slow."""
+    """It looks slower than stored runs, or its control alone clears it, and the GPU was busy, hot or slow."""
     ENVIRONMENT = "environment"
     """It is slower, but its compiled code and launch are those of the baseline: something else changed."""
     UNCONFIRMED = "unconfirmed"

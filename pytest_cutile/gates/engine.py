@@ -80,6 +80,8 @@ class Engine:
         """SVG documents that show where its errors are; likewise."""
         self.declared: dict[str, tuple[KernelSpec, Path]] = {}
         """Each declared kernel by its name, with its module: names are baseline keys."""
+        self.collected_modules: set[Path] = set()
+        """Files of the modules of declared kernels that were collected."""
         self.untouched_tests = 0
         """Tests that --changed-only left out."""
         self.bad_declarations = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cutile.check.run import CheckReport, run_check
-from pytest_cutile.core.spec import Work
+from pytest_cutile.core.spec import SpecError, Work
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.gates.correct import gate_correct, only_launch
 from pytest_cutile.gates.engine import Engine
@@ -147,6 +148,7 @@ class Perf:
                 pytrace=False,
             )
         self._used.add(label)
+        work = _work(flops, bytes, dtype)
         duet = self._engine.duet
         with GateOutcome(self._engine, self._case):
             outcome = gate_speed(
@@ -158,7 +160,7 @@ class Perf:
                     case=f"{self._case}#{label}" if label else self._case,
                     nodeid=self._nodeid,
                     arch=self._arch,
-                    work=Work(flops=flops or 0.0, bytes=bytes or 0.0, dtype=dtype),
+                    work=work,
                     call=lambda: Call(fn, args, kwargs),
                     base=(lambda: duet.function(fn)) if duet is not None else None,
                     interpreted=self._interpreting is not None,
@@ -171,6 +173,19 @@ class Perf:
         if outcome.measurement is None:
             raise RuntimeError("the speed gate neither measured nor failed")
         return outcome.measurement
+
+
+def _work(flops: float | None, bytes_: float | None, dtype: str | None) -> Work:
+    """Return what one launch does by the arguments of `perf`; fail the test where that cannot be."""
+    __tracebackhide__ = True
+    for name, value in (("flops", flops), ("bytes", bytes_)):
+        if not (value is None or (isinstance(value, numbers.Real) and not isinstance(value, bool))):
+            pytest.fail(f"perf(): {name} must be a number, got {value!r:.40}", pytrace=False)
+    try:
+        return Work(flops=flops or 0.0, bytes=bytes_ or 0.0, dtype=dtype)
+    except (SpecError, OverflowError) as error:
+        wrong = str(error).removeprefix("Work: ")
+    pytest.fail(f"perf(): {wrong}", pytrace=False)
 
 
 def _names(nodeid: str, name: str) -> tuple[str, str]:

@@ -7,10 +7,19 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_cutile.core.baselines import MAX_RUNS, Entry, Run, environment_changes, record_entries
+from pytest_cutile.core.baselines import (
+    MAX_RUNS,
+    Entry,
+    Run,
+    environment_changes,
+    is_clean,
+    record_entries,
+    same_code,
+)
 from pytest_cutile.core.comparisons import SLOPES
 from pytest_cutile.core.report import format_change, format_time
 from pytest_cutile.core.spec import Work
+from pytest_cutile.core.speed_rule import Estimate
 from pytest_cutile.core.statistics import median
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
@@ -36,6 +45,8 @@ class Recording:
     """One per process."""
     judgement: Judgement
     """Against what is recorded."""
+    estimate: Estimate | None
+    """Of the difference from what is recorded; None where there is nothing to compare with."""
     identity: str
     """Digest of the compiled code and the launch; empty where they are not known."""
     judged_against: Entry | None
@@ -151,9 +162,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     if entry is None:
         return fresh, f"{count} recorded"
     now = median([run.median_us for run in runs])
-    said = (
-        f"{format_time(entry.median_us)} -> {format_time(now)} ({format_change(now / entry.median_us - 1)})"
-    )
+    said = _step(entry.median_us, now)
     if entry.work != recording.work:
         if reason is None:
             raise Refused("the case does other work than the recorded one; give --reason TEXT to replace it")
@@ -169,9 +178,9 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         changes.append(f"control: {entry.control or 'none'} -> {fresh.control or 'none'}")
     if entry.identity and fresh.identity and entry.identity != fresh.identity:
         changes.append("the compiled code")
-    worse = _worse(engine, entry, recording, changes, now)
+    worse = _worse(engine, entry, fresh, recording, changes)
     if worse and reason is None:
-        raise Refused(f"{worse}; give --reason TEXT to accept that")
+        raise Refused(f"{worse}; give --reason TEXT to accept {said}")
     if worse:
         return fresh, said
     if changes:
@@ -180,19 +189,26 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         raise Refused(f"it has its {MAX_RUNS} runs, and these are no other")
     # The commit stays that of the first runs: one that moved with every run would drift with them.
     first = entry.provenance.get("commit", "")
-    commit = first if first and not first.endswith("+") else by["commit"]
+    commit = first if is_clean(first) else by["commit"]
     renewed = entry.with_runs(
         runs,
         provenance={**entry.provenance, **by, "commit": commit},
         identity=fresh.identity or entry.identity,
     )
     added = len(renewed.runs) - len(entry.runs)
-    return renewed, f"{added} run{'s' if added > 1 else ''} added, {len(renewed.runs)} now"
+    count = f"{added} run{'s' if added > 1 else ''} of {format_time(now)} added, {len(renewed.runs)} now"
+    return renewed, f"{_step(entry.median_us, renewed.median_us)}: {count}"
 
 
-def _worse(engine: Engine, entry: Entry, recording: Recording, changes: Sequence[str], now: float) -> str:
-    """Return in what way these runs are worse than what they would join or replace; empty if they are not."""
-    judgement, rule = recording.judgement, engine.settings.rule
+def _step(then_us: float, now_us: float) -> str:
+    return f"{format_time(then_us)} -> {format_time(now_us)} ({format_change(now_us / then_us - 1)})"
+
+
+def _worse(  # noqa: PLR0911 - as above
+    engine: Engine, entry: Entry, fresh: Entry, recording: Recording, changes: Sequence[str]
+) -> str:
+    """Return in what way `fresh` is worse than what it would join or replace; empty if it is not."""
+    judgement, rule, now = recording.judgement, engine.settings.rule, fresh.median_us
     change = judgement.change or 0.0
     if judgement.verdict is Verdict.REGRESSION:
         return "it is slower"
@@ -200,14 +216,25 @@ def _worse(engine: Engine, entry: Entry, recording: Recording, changes: Sequence
         return f"it is slower than what another run recorded meanwhile ({format_time(entry.median_us)})"
     if low_clock := _low_clock(recording):
         return low_clock
+    # Small steps, each with another driver or another code, could add up to anything.
+    if not changes and not same_code(entry, fresh) and _is_a_step(engine, recording):
+        return f"it is slower, and may be of other code than {_code(entry)}"
     if judgement.verdict is Verdict.INCONCLUSIVE:
         # While nothing else changed, what nobody can tell from noise is one more run.
         one_more = judgement.reason is Reason.NOISY and not changes and change <= rule.margin
         return "" if one_more else judgement.detail
-    # Small steps, each with another driver or another code, could add up to anything.
     if changes and change > rule.margin / 4:
         return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)})"
     return ""
+
+
+def _is_a_step(engine: Engine, recording: Recording) -> bool:
+    return recording.estimate is not None and recording.estimate.is_a_step(engine.settings.rule)
+
+
+def _code(entry: Entry) -> str:
+    """Name what an entry was recorded from."""
+    return entry.provenance.get("commit") or "what was recorded outside of git"
 
 
 def _refuse_lost_control(engine: Engine, entry: Entry, recording: Recording) -> None:

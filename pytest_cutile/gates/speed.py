@@ -82,6 +82,7 @@ class SpeedOutcome:
         if measurement is not None:
             figures = {
                 "gpu": measurement.device.name,
+                "board": measurement.device.board,
                 "median_us": measurement.median_us,
                 "rate": measurement.rate,
                 "unit": measurement.bound,

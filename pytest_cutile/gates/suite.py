@@ -19,7 +19,14 @@ from pytest_cutile.core.comparisons import (
 )
 from pytest_cutile.core.report import format_change, regression_message
 from pytest_cutile.core.results import GateResult
-from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Reference, Weather, weather_of
+from pytest_cutile.core.speed_rule import (
+    UNKNOWN_WEATHER,
+    Decision,
+    Estimate,
+    Reference,
+    Weather,
+    weather_of,
+)
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.compiling import Compilations
@@ -343,7 +350,7 @@ class SpeedSuite:
                     f"which are {shift} in the median: the GPU of today, or something they share. The "
                     f"kernels of then could tell, but git has none that would compare: {self._missing(each)}"
                 )
-                self._finish(each, Reason.ENVIRONMENT, detail)
+                self._leave_open(each, Reason.ENVIRONMENT, detail)
         return True
 
     def _removed(self, kind: WeatherClass, speakers: Sequence[OpenCase]) -> str:
@@ -368,6 +375,8 @@ class SpeedSuite:
         """Leave undecided what is open: the run was stopped."""
         for each in self.open:
             if each.outcome is None:
+                if each.judgement.verdict is Verdict.INCONCLUSIVE:
+                    self._leave_open(each, each.judgement.reason, each.judgement.detail)
                 each.outcome = each.decided
                 each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
         self.open.clear()
@@ -453,13 +462,32 @@ class SpeedSuite:
             change = each.decides.change(each.again, self._today(each))
         each.close(Judgement(reason=reason, change=change, detail=detail))
 
+    def _leave_open(
+        self, each: OpenCase, reason: Reason, detail: str, *, change: float | None = None
+    ) -> None:
+        """Call a case inconclusive, and say what could have been seen."""
+        self._finish(each, reason)
+        judgement = each.judgement
+        if change is not None:
+            judgement = replace(judgement, change=change)
+        each.close(replace(judgement, detail=detail + self._visible(each)))
+
+    def _visible(self, each: OpenCase) -> str:
+        """Say which slowdown the measurements of a case would have shown; with what separates it."""
+        comparison = each.decides
+        if comparison is None:
+            return ""
+        measured = each.again or [each.first]
+        visible = comparison.smallest_visible(measured, self._today(each), self._family_of(comparison))
+        return f"; only a slowdown of {visible:.1%} could have been seen for certain"
+
     def _clear(self, each: OpenCase) -> None:
         """Say that a case is not slower, unless both it and the kernel of then are slower than recorded."""
         change = self._both_slower(each)
         if change is None and self._explained_by_a_disturbance(each):
             seen = "; ".join(each.problems)
             detail = f"{each.case.key}: only its control speaks for it, and on the GPU was seen: {seen}; "
-            self._finish(each, Reason.DISTURBED, f"{detail}run it again")
+            self._leave_open(each, Reason.DISTURBED, f"{detail}run it again")
             return
         if change is None:
             self._finish(each, Reason.WITHIN_MARGIN)
@@ -472,7 +500,7 @@ class SpeedSuite:
             f"{each.case.key} is {format_change(change)} against its baseline, and so is the kernel of "
             f"{each.revision} that it was recorded from: something that both share {shared}"
         )
-        each.close(Judgement(reason=Reason.ENVIRONMENT, change=change, detail=detail))
+        self._leave_open(each, Reason.ENVIRONMENT, detail, change=change)
 
     def _explained_by_a_disturbance(self, each: OpenCase) -> bool:
         """Say whether its times alone would not have cleared a case, on a GPU that was disturbed.
@@ -503,14 +531,19 @@ class SpeedSuite:
         return math.expm1(estimates[0].difference)
 
     def _slower(self, each: OpenCase) -> None:
-        """Say that a case is slower, and what of."""
-        if each.problems:
-            seen = "; ".join(each.problems)
-            detail = f"{each.case.key} looks slower, but on the GPU was seen: {seen}; run it again"
-            self._finish(each, Reason.DISTURBED, detail)
+        """Say that a case is slower, and what of.
+
+        What disturbs a GPU may slow a case beside its stored runs, but disturbs two kernels that take turns
+        alike: their own scatter has said that the one is slower.
+        """
+        seen = f"on the GPU was seen: {'; '.join(each.problems)}" if each.problems else ""
+        takes_turns = isinstance(each.decides, DuetComparison)
+        if seen and not takes_turns:
+            detail = f"{each.case.key} looks slower, but {seen}; run it again"
+            self._leave_open(each, Reason.DISTURBED, detail)
         elif isinstance(each.comparison, PublishedComparison):
             self._finish(each, Reason.BELOW_PUBLISHED)
-        elif each.beside is None and self._same_code(each):
+        elif not takes_turns and self._same_code(each):
             others = (
                 self._changes(each) or "driver, board, clocks, or what its launcher does beside the kernel"
             )
@@ -518,9 +551,10 @@ class SpeedSuite:
                 f"{each.case.key}: its compiled code and launch are those of the baseline, so that something "
                 f"else made it slower: {others}"
             )
-            self._finish(each, Reason.ENVIRONMENT, detail)
+            self._leave_open(each, Reason.ENVIRONMENT, detail)
         else:
-            self._finish(each, Reason.SUITE_SLOWER if self._today(each).slower else Reason.SLOWER)
+            detail = f"{each.case.key}: {seen}; it disturbed both alike" if seen else ""
+            self._finish(each, Reason.SUITE_SLOWER if self._today(each).slower else Reason.SLOWER, detail)
 
     def _same_code(self, each: OpenCase) -> bool:
         """Say whether a case is compiled and launched as its baseline was."""
@@ -540,20 +574,16 @@ class SpeedSuite:
         comparison, today = each.decides, self._today(each)
         if comparison is None:
             return
-        estimate = comparison.estimate(each.again, today)
-        visible = estimate.smallest_visible(self._engine.settings.rule, self._family_of(comparison))
         detail = (
-            f"{each.case.key}: {estimate.processes} fresh processes put it at "
-            f"{format_change(comparison.change(each.again, today))}; only a slowdown of "
-            f"{visible:.1%} could have been seen for certain"
+            f"{each.case.key}: {len(each.again)} fresh processes put it at "
+            f"{format_change(comparison.change(each.again, today))}"
         )
         if missing := self._missing(each):
             detail += f"; {missing}"
         seen = "; ".join(dict.fromkeys(text for found in each.again for text in found.doubts))
         if seen:
-            self._finish(each, Reason.DISTURBED, f"{detail}; on the GPU was seen: {seen}; run it again")
-        else:
-            self._finish(each, Reason.NOISY, detail)
+            detail += f"; on the GPU was seen: {seen}; run it again"
+        self._leave_open(each, Reason.DISTURBED if seen else Reason.NOISY, detail)
 
     # -- recording ------------------------------------------------------------------------------------
 
@@ -575,6 +605,11 @@ class SpeedSuite:
         else:
             self._undecided(each)
 
+    def _estimate(self, each: OpenCase) -> Estimate | None:
+        """Return by how much a case that is to be recorded differs from what is; None if nothing is."""
+        comparison = each.comparison
+        return comparison.estimate(each.measurements, self._today(each)) if comparison is not None else None
+
     def _record(self) -> None:
         """Record what may be recorded, all in one go; say of each case what was done."""
         recordings = [
@@ -583,6 +618,7 @@ class SpeedSuite:
                 work=each.case.work,
                 measurements=tuple(each.measurements),
                 judgement=each.judgement,
+                estimate=self._estimate(each),
                 identity=self._identity(each.case),
                 judged_against=each.stored,
             )
@@ -640,5 +676,7 @@ class SpeedSuite:
             environment=self._engine.timer.environment(),
             baseline_file="" if engine.duet is not None else engine.shown_baseline_file,
             weather=self._today(each),
+            seen=each.problems,
             baseline_option=engine.settings.baseline_option,
+            names_board=engine.settings.xdist_worker,
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cutile.core.architectures import architecture_of_capability
+from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.settings import RUN_VARIABLE, SHARERS_VARIABLE
 from pytest_cutile.core.timing import Device
 
@@ -196,7 +197,7 @@ _SLOWED_SOMEHOW = (
 _USUAL = ("nvmlClocksEventReasonSwPowerCap", "nvmlClocksEventReasonGpuIdle")
 """Reasons for a low clock that leave nothing to doubt, unless the stored runs had a higher one."""
 LOW_CLOCK = 0.95
-"""Share of the highest clock below which, for no usual reason, somebody holds the clock down."""
+"""Share of the clock that a GPU reaches below which, for no usual reason, somebody holds the clock down."""
 
 
 BUSY_PERCENT = 5
@@ -206,8 +207,25 @@ LOOK_BACK_SECONDS = 1.0
 """How far back it is asked for: by NVML's documentation samples are a sixth of a second to a second apart."""
 
 
-def problems() -> Sequence[str]:
-    """Return why figures taken now are doubtful: clocks held down, or other processes on the GPU."""
+class SeenClocks:
+    """The highest clock that each GPU was seen at under load, by UUID."""
+
+    def __init__(self) -> None:
+        self._highest: dict[str, int] = {}
+
+    def highest(self, uuid: str, clock: int) -> int:
+        """Return the highest clock of a GPU so far, this one included."""
+        self._highest[uuid] = max(clock, self._highest.get(uuid, 0))
+        return self._highest[uuid]
+
+
+def problems(seen: SeenClocks) -> Sequence[str]:
+    """Return why figures taken now are doubtful: clocks held down, or other processes on the GPU.
+
+    Args:
+        seen: what a clock is held against on GPUs that are not known to reach NVML's maximum; takes this
+            look along.
+    """
     with _nvml() as pynvml:
         handle = _visible(pynvml)[0]
         reasons = _answer(pynvml, lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
@@ -224,9 +242,9 @@ def problems() -> Sequence[str]:
         held = _application_clocks(pynvml, handle)
         if held is not None and held[0] < held[1]:  # seen also while the GPU idles or its power is capped
             found.append(f"its clock is held at {held[0]} MHz for applications, {held[1]} MHz is usual")
-        usual = any(reasons & getattr(pynvml, name, 0) for name in _USUAL)
-        if not found and not usual and clock and highest and clock < LOW_CLOCK * highest:
-            found.append(f"its clock is held at {clock} of {highest} MHz")
+        low = _low_clock(pynvml, handle, seen, clock, highest, reasons)
+        if low and not found:
+            found.append(low)
         pids = _running(pynvml, handle)
         # To look for this run's processes takes milliseconds; most often there is this one alone.
         sharers = int(os.environ.get(SHARERS_VARIABLE, "1"))
@@ -238,6 +256,21 @@ def problems() -> Sequence[str]:
         if busy:
             found.append(f"{busy} process{'es' if busy > 1 else ''} drawing on the GPU")
         return found
+
+
+def _low_clock(
+    pynvml: Any, handle: Any, seen: SeenClocks, clock: int | None, highest: int | None, reasons: int
+) -> str:
+    """Say so if a clock is low for no usual reason; else nothing. An idle GPU's says nothing of a load."""
+    if not clock or reasons & getattr(pynvml, "nvmlClocksEventReasonGpuIdle", 0):
+        return ""
+    reached = seen.highest(_text(pynvml.nvmlDeviceGetUUID(handle)), clock)
+    said = f"its clock has dropped to {clock} MHz, it was {reached} MHz before"
+    platform = find_platform(_text(pynvml.nvmlDeviceGetName(handle)))
+    if highest and platform is not None and platform.reaches_max_clock:
+        said, reached = f"its clock is held at {clock} of {highest} MHz", highest
+    usual = any(reasons & getattr(pynvml, name, 0) for name in _USUAL)
+    return said if clock < LOW_CLOCK * reached and not usual else ""
 
 
 def unseen() -> Sequence[str]:

@@ -47,6 +47,7 @@ class CudaGraphTimer(Timer):
         nvml.keep_loaded()  # it is asked after each place of a case's buffers
         self._device = device
         self._controls: dict[str, Control | None] = {}
+        self._seen_clocks = nvml.SeenClocks()
         self._warm = False
 
     @property
@@ -69,7 +70,7 @@ class CudaGraphTimer(Timer):
 
     def problems(self) -> Sequence[str]:
         """Return why a figure taken now is doubtful."""
-        return nvml.problems()
+        return nvml.problems(self._seen_clocks)
 
     def unseen(self) -> Sequence[str]:
         """Return what NVML does not show of the GPU."""

@@ -281,3 +281,73 @@ def test_a_time_to_come_wins_nothing():
         merge(entry(run(1)), entry(later))
     with pytest.raises(BaselineError, match=r"2999-01-01"):
         merge(entry(later), entry(run(1)))
+
+
+# -- runs of code that only its commit names ----------------------------------------------------------
+
+
+def of_commit(commit: str, day: int, us: float, **changes) -> Entry:
+    """Three runs of one session, of a case whose compiled code nobody knows."""
+    provenance = {"by": "pytest-cutile 0.1.0", "commit": commit}
+    return entry(*[run(day, us)] * 3, **{"identity": "", "provenance": provenance, **changes})
+
+
+def test_the_commit_stays_that_of_the_first_runs():
+    """Suspects are measured beside it: one that moved with each merge would let a slowdown in by steps."""
+    merged = of_commit("c1", 1, 70.0)
+    for day, us in enumerate((70.2, 70.4, 70.6), start=2):
+        merged = kept(merge(merged, of_commit(f"c{day}", day, us)))
+    assert (merged.provenance["commit"], len(merged.runs)) == ("c1", 12)
+    for order in itertools.permutations((of_commit("c2", 2, 70.0), of_commit("c1", 1, 70.0))):
+        assert kept(merge(None, *order)).provenance["commit"] == "c1"
+
+
+@pytest.mark.parametrize("commit", ["c1+", ""])
+def test_a_commit_without_the_kernel_gives_way_to_the_first_that_has_it(commit):
+    merged = merge(of_commit(commit, 1, 70.0), of_commit("c3", 3, 70.0), of_commit("c2", 2, 70.0))
+    assert kept(merged).provenance["commit"] == "c2"
+
+
+def test_a_slowdown_does_not_creep_in_by_small_steps():
+    merged = first = of_commit("c1", 1, 70.0)
+    for day, us in enumerate((71.3, 72.0, 72.8), start=2):
+        result = merge(merged, of_commit(f"c{day}", day, us))
+        assert_refused(result, first, f"it is slower: 70 us -> {us:g} us", f"(c1 -> c{day})")
+        merged = kept(result)
+    assert_refused(merge(None, of_commit("c2", 2, 71.3), first), None, "70 us -> 71.3 us")
+
+
+@pytest.mark.parametrize(
+    ("commit", "us", "changes"),
+    [
+        ("c1", 71.3, {}),  # the same code
+        ("c2", 71.3, {"identity": "abc"}),  # likewise
+        ("c2", 70.3, {}),  # too small a step
+        ("c2", 69.0, {}),
+    ],
+)
+def test_runs_that_show_no_slower_code_are_joined(commit, us, changes):
+    first = of_commit("c1", 1, 70.0, **changes)
+    assert len(kept(merge(first, of_commit(commit, 2, us, **changes))).runs) == 6
+
+
+def test_a_small_step_on_another_board_may_be_the_boards():
+    first, step = of_commit("c1", 1, 70.0), of_commit("c2", 2, 71.0)
+    other = entry(*[run(2, 71.0, board="GPU-2")] * 3, identity="", provenance=step.provenance)
+    assert merge(first, step).refused
+    assert len(kept(merge(first, other)).runs) == 6
+
+
+def test_slower_code_that_is_accepted_takes_the_place_of_the_old():
+    """With its commit: a suspect beside the one of then would stay slower."""
+    merged = merge(of_commit("c1", 1, 70.0), of_commit("c2", 2, 71.3), reason="exact division")
+    assert kept(merged).provenance["commit"] == "c2"
+    assert kept(merged).provenance["reason"] == "exact division"
+    assert merged.note == "70 us -> 71.3 us (+1.9 %): 3 runs in place of 3 older ones (slower code)"
+
+
+def test_what_is_joined_is_held_against_its_oldest_runs():
+    """Not only against the entry in place, which may be a later one."""
+    before, oldest = of_commit("c1", 2, 71.3), of_commit("c1", 1, 70.0)
+    newest = of_commit("c1", 3, 72.3)
+    assert_refused(merge(before, oldest, newest, entry(*newest.runs, *newest.runs)), before, "70 us -> ")

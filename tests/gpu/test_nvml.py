@@ -194,6 +194,11 @@ def test_what_a_gpu_does_not_know_is_left_out(fake):
 # -- what makes figures doubtful ----------------------------------------------------------------------
 
 
+def problems():
+    """What a first look finds."""
+    return nvml.problems(nvml.SeenClocks())
+
+
 @pytest.mark.parametrize(
     ("reasons", "clock", "found"),
     [
@@ -221,9 +226,56 @@ def test_what_a_gpu_does_not_know_is_left_out(fake):
 def test_a_gpu_that_is_slowed_down_is_noticed(fake, reasons, clock, found):
     fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: reasons
     fake.nvmlDeviceGetClockInfo = lambda *_: clock
-    problems = nvml.problems()
-    assert len(problems) == len(found)
-    assert all(part in problem for part, problem in zip(found, problems, strict=True))
+    said = problems()
+    assert len(said) == len(found)
+    assert all(part in problem for part, problem in zip(found, said, strict=True))
+
+
+def looks(fake, seen, *clocks, reasons=0):
+    """Return what is found at each of some clocks, one look after the other."""
+    fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: reasons
+    found: list[str] = []
+    for clock in clocks:
+        fake.nvmlDeviceGetClockInfo = lambda *_, clock=clock: clock
+        found += nvml.problems(seen)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "clock", "highest", "found"),
+    [
+        ("NVIDIA GB10", 2411, 3003, []),
+        ("NVIDIA GeForce RTX 4090", 2820, 3105, []),
+        ("A GPU of next year", 1000, 3000, []),
+        ("NVIDIA H200", 1680, 1980, ["its clock is held at 1680 of 1980 MHz"]),
+        ("NVIDIA H100 80GB HBM3", 1680, 1980, ["its clock is held at 1680 of 1980 MHz"]),
+    ],
+)
+def test_a_clock_is_held_against_the_maximum_only_where_that_is_reached(fake, name, clock, highest, found):
+    fake.nvmlDeviceGetName = lambda _: name
+    fake.nvmlDeviceGetMaxClockInfo = lambda *_: highest
+    assert looks(fake, nvml.SeenClocks(), clock, clock) == found * 2
+
+
+DROPPED = ["its clock has dropped to 2200 MHz, it was 2411 MHz before"]
+
+
+def test_a_clock_that_drops_is_noticed_where_the_maximum_is_never_reached(fake, monkeypatch):
+    fake.nvmlDeviceGetName = lambda _: "NVIDIA GB10"
+    fake.nvmlDeviceGetMaxClockInfo = lambda *_: 3003
+    seen = nvml.SeenClocks()
+    assert looks(fake, seen, 2300, 2411, 2300) == []
+    assert looks(fake, seen, 2200, 2200) == DROPPED * 2
+    assert looks(fake, seen, 2200, reasons=POWER_CAP) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # another board has clocks of its own
+    assert looks(fake, seen, 2200) == []
+
+
+def test_a_clock_without_load_is_no_yardstick(fake):
+    fake.nvmlDeviceGetName = lambda _: "NVIDIA GB10"
+    seen = nvml.SeenClocks()
+    assert looks(fake, seen, 3003, reasons=IDLE) == []
+    assert looks(fake, seen, 2411) == []
 
 
 @pytest.mark.parametrize("how", ["not supported", "not there"])
@@ -242,13 +294,13 @@ def test_what_nvml_cannot_tell_is_no_problem(fake, how):
             delattr(fake, f"nvmlDeviceGet{name}")
         else:
             setattr(fake, f"nvmlDeviceGet{name}", fake.cannot)
-    assert nvml.problems() == []
+    assert problems() == []
 
 
 def test_heat_is_noticed_where_the_temperature_is_not_known(fake):
     fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: THERMAL
     fake.nvmlDeviceGetTemperature = fake.cannot
-    assert len(nvml.problems()) == 1
+    assert len(problems()) == 1
 
 
 # -- other processes ----------------------------------------------------------------------------------
@@ -264,7 +316,7 @@ def running(*pids):
 )
 def test_other_processes_are_noticed(fake, others, found):
     fake.nvmlDeviceGetComputeRunningProcesses = running(os.getpid(), *others)
-    assert nvml.problems() == found
+    assert problems() == found
 
 
 def test_the_processes_of_the_run_are_no_others(fake, monkeypatch):
@@ -274,9 +326,9 @@ def test_the_processes_of_the_run_are_no_others(fake, monkeypatch):
     try:
         assert {os.getppid(), os.getpid(), child.pid} <= nvml.own_processes()
         fake.nvmlDeviceGetComputeRunningProcesses = running(os.getppid(), os.getpid(), child.pid)
-        assert nvml.problems() == []
+        assert problems() == []
         monkeypatch.delenv(RUN_VARIABLE)
-        assert nvml.problems() == ["1 other process on the GPU"]  # the parent is whoever started pytest
+        assert problems() == ["1 other process on the GPU"]  # the parent is whoever started pytest
     finally:
         child.communicate(b"\n")
 
@@ -301,9 +353,9 @@ def test_workers_on_other_gpus_are_no_sharers(fake, workers, number, sharers, mo
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")  # put back after the test
     nvml.choose_gpu(number, workers)
     fake.nvmlDeviceGetComputeRunningProcesses = running(*range(900_000, 900_000 + sharers))
-    assert nvml.problems() == []
+    assert problems() == []
     fake.nvmlDeviceGetComputeRunningProcesses = running(*range(900_000, 900_001 + sharers))
-    assert nvml.problems() == ["1 other process on the GPU"]
+    assert problems() == ["1 other process on the GPU"]
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -327,16 +379,16 @@ def test_a_clock_that_somebody_set_is_seen_whatever_the_gpu_does(fake, reasons):
     fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: reasons
     assert "application_clock_mhz" not in nvml.driver_environment()
     fake.nvmlDeviceGetApplicationsClock = lambda *_: 1200
-    assert nvml.problems() == ["its clock is held at 1200 MHz for applications, 1980 MHz is usual"]
+    assert problems() == ["its clock is held at 1200 MHz for applications, 1980 MHz is usual"]
     assert nvml.driver_environment()["application_clock_mhz"] == "1200"
     fake.nvmlDeviceGetApplicationsClock = fake.cannot
-    assert nvml.problems() == []
+    assert problems() == []
 
 
 def test_processes_are_not_looked_for_where_this_one_is_alone(fake, monkeypatch):
     monkeypatch.setattr(nvml, "own_processes", lambda: pytest.fail("looked for"))
     fake.nvmlDeviceGetComputeRunningProcesses = lambda _: [SimpleNamespace(pid=os.getpid())]
-    assert nvml.problems() == []
+    assert problems() == []
 
 
 def used(**percent_by_pid):
@@ -351,17 +403,17 @@ def test_processes_under_mps_are_noticed(fake):
     fake.nvmlSystemGetProcessName = lambda pid: names.get(pid, "python")
     fake.nvmlDeviceGetComputeRunningProcesses = running(7)
     fake.nvmlDeviceGetMPSComputeRunningProcesses = running(os.getpid(), 8, 9)
-    assert nvml.problems() == ["2 other processes on the GPU"]
+    assert problems() == ["2 other processes on the GPU"]
     assert nvml.unseen() == []
     fake.nvmlDeviceGetMPSComputeRunningProcesses = running(os.getpid())
-    assert nvml.problems() == []
+    assert problems() == []
 
 
 def test_a_process_in_several_lists_is_one(fake):
     for kind in ("Compute", "MPSCompute", "Graphics"):
         setattr(fake, f"nvmlDeviceGet{kind}RunningProcesses", running(os.getpid(), 8))
     fake.nvmlDeviceGetProcessUtilization = used(p8=50)
-    assert nvml.problems() == ["1 other process on the GPU"]
+    assert problems() == ["1 other process on the GPU"]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +431,7 @@ def test_processes_that_draw_count_if_they_are_busy(fake, ask, found):
     fake.nvmlDeviceGetComputeRunningProcesses = running(os.getpid())
     fake.nvmlDeviceGetGraphicsRunningProcesses = running(8, 9)
     fake.nvmlDeviceGetProcessUtilization = ask
-    assert nvml.problems() == found
+    assert problems() == found
     assert nvml.unseen() == []
 
 
@@ -391,7 +443,7 @@ def test_no_process_that_used_the_gpu_is_an_answer(fake, value):
     fake.nvmlDeviceGetComputeRunningProcesses = running(os.getpid())
     fake.nvmlDeviceGetGraphicsRunningProcesses = running(8)
     fake.nvmlDeviceGetProcessUtilization = ask
-    assert nvml.problems() == []
+    assert problems() == []
     assert nvml.unseen() == []
 
 
@@ -404,5 +456,5 @@ def test_processes_that_draw_and_may_be_busy_are_unseen(fake, how):
         fake.nvmlDeviceGetProcessUtilization = fake.cannot
     assert nvml.unseen() == []
     fake.nvmlDeviceGetGraphicsRunningProcesses = running(8)
-    assert nvml.problems() == []
+    assert problems() == []
     assert nvml.unseen() == ["how busy the processes were that draw on the GPU (NVML does not say)"]

@@ -1,6 +1,7 @@
 """What the speed gate makes of fresh processes, without any."""
 
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,7 +25,12 @@ UNCONFIRMED = Judgement(reason=Reason.UNCONFIRMED, change=0.1)
 def make_suite(stored, environment):
     """A suite of an engine that knows one commit, abc."""
     settings = SimpleNamespace(
-        rule=RULE, update_baselines=False, strict=False, baseline_revision=None, baseline_option=""
+        rule=RULE,
+        update_baselines=False,
+        strict=False,
+        baseline_revision=None,
+        baseline_option="",
+        xdist_worker=False,
     )
     engine: Any = SimpleNamespace(
         stored_runs=stored,
@@ -185,11 +191,88 @@ def test_two_kernels_that_take_turns_share_a_low_clock():
     assert outcome.judgement.reason is Reason.SLOWER
 
 
+VISIBLE = re.compile(r"; only a slowdown of (\d+\.\d)% could have been seen for certain$")
+
+
+@pytest.mark.parametrize(
+    ("again", "options", "reason"),
+    [
+        ([(43.0, 100.0), (39.0, 100.0), (40.0, 100.0)], {}, Reason.NOISY),
+        ([(44.0, 100.0)], {"problems": ("1 other process on the GPU",)}, Reason.DISTURBED),
+        ([(40.65, 102.0)], {"problems": ("1 other process on the GPU",)}, Reason.DISTURBED),
+        ([(44.0, 100.0)], {"identity": "same"}, Reason.ENVIRONMENT),
+        ([(46.0, 46.0)], {"commit": "abc", "revision": "abc"}, Reason.ENVIRONMENT),
+    ],
+    ids=["noisy", "slower and disturbed", "cleared and disturbed", "the same code", "both slower"],
+)
+def test_what_is_inconclusive_says_what_could_have_been_seen(again, options, reason):
+    found = [measured(pair, work=DENSE, control="" if "commit" in options else MM) for pair in again]
+    found = [replace(each, problems=options.get("problems", ())) for each in found]
+    options = {name: value for name, value in options.items() if name != "problems"}
+    outcome, _ = settle(*found * 12, **options)
+    assert outcome.judgement.reason is reason
+    (visible,) = VISIBLE.findall(outcome.judgement.detail)
+    assert 1 < float(visible) < 30
+
+
+def test_a_run_that_was_stopped_says_what_could_have_been_seen():
+    stored = StoredRuns({"k": stored_entry(DENSE)}, rule=RULE, platform=H200)
+    suite = make_suite(stored, {})
+    comparison = stored.compare(stored_entry(DENSE), HERE, MM)
+    suite.add(make_case("k", FIRST), comparison, UNCONFIRMED, FIRST, is_open=True, records=False)
+    (opened,) = suite.open
+    suite.give_up()
+    assert opened.result.reason == Reason.UNCONFIRMED
+    assert VISIBLE.search(opened.result.detail)
+
+
 # -- beside the kernel that the baseline was recorded from --------------------------------------------
 
 
 def duet(own, base):
     return measured((own, base), control="", work=DENSE)
+
+
+BUSY = ("1 other process on the GPU",)
+
+
+@pytest.mark.parametrize("revision", ["abc", "git:main"])
+def test_on_a_disturbed_gpu_two_kernels_that_take_turns_tell_as_always(revision):
+    """Beside the baseline's commit, and with --perf-baseline=git:REV: both are disturbed alike."""
+    slower = replace(duet(44.0, 42.0), problems=BUSY)
+    if revision == "abc":
+        outcome, _ = settle(*[slower] * 12, commit="abc", revision="abc")
+    else:
+        outcome = settle_beside("main", [slower] * 12)
+    assert outcome.judgement.reason is Reason.SLOWER
+    assert "on the GPU was seen: 1 other process" in outcome.judgement.detail
+    assert "  the GPU     1 other process on the GPU: it disturbed both alike\n" in f"{outcome.failure}\n"
+
+
+def test_what_a_disturbance_scatters_is_no_slowdown():
+    """By the duet's own scatter."""
+    rough = [replace(duet(40.0 * by, 40.0), problems=BUSY) for by in (1.06, 0.97, 1.05, 1.0)] * 3
+    outcome, _ = settle(*rough, commit="abc", revision="abc")
+    assert outcome.judgement.reason is Reason.DISTURBED
+    assert outcome.failure is None
+
+
+def test_stored_runs_tell_nothing_on_a_disturbed_gpu():
+    outcome, _ = settle(*[replace(FIRST, problems=BUSY)] * 12)
+    assert outcome.judgement.reason is Reason.DISTURBED
+
+
+def settle_beside(revision, again):
+    """Settle a case of a duet with nothing stored; return its outcome."""
+    suite = make_suite(StoredRuns({}, rule=RULE, platform=H200), {})
+    suite._engine.duet = revision
+    first, left = again[0], list(again)
+    comparison = DuetComparison(rule=RULE, revision=revision)
+    suite.add(make_case("k", first), comparison, UNCONFIRMED, first, is_open=True, records=False)
+    (opened,) = suite.open
+    suite.settle(lambda *_: {"k": left.pop(0)})
+    assert opened.outcome is not None
+    return opened.outcome
 
 
 @pytest.mark.parametrize(

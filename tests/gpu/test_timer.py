@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_cutile.core.timing import Device
+from pytest_cutile.gpu import nvml
 from pytest_cutile.gpu import timer as module
 from pytest_cutile.gpu.timer import (
     BLOCK_SECONDS,
@@ -160,3 +161,13 @@ def test_the_clock_counts_as_settled_when_windows_agree(monkeypatch, time_us, le
     monkeypatch.setattr(timer, "_replay", replay)
     timer._settle(None, [])
     assert least <= now <= most + 0.01
+
+
+def test_what_a_clock_is_held_against_is_kept_from_look_to_look(monkeypatch):
+    monkeypatch.setattr(nvml, "keep_loaded", lambda: None)
+    looks: list[nvml.SeenClocks] = []
+    monkeypatch.setattr(nvml, "problems", looks.append)
+    timer = CudaGraphTimer(Device(arch="sm_121", name="NVIDIA GB10"))
+    timer.problems()
+    timer.problems()
+    assert looks[0] is looks[1]

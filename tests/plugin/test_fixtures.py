@@ -55,6 +55,35 @@ def test_several_calls_need_names_and_get_their_own_entries(project):
     assert '"test_mine.py::test_double#again"' in project.baseline.read_text()
 
 
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        ("bytes='5'", "bytes must be a number, got '5'"),
+        ("flops=True", "flops must be a number, got True"),
+        ("flops=x", "flops must be a number, got tensor(*"),
+        ("bytes=float('nan')", "bytes must be a finite count, got nan"),
+        ("flops=float('inf')", "flops must be a finite count, got inf"),
+        ("bytes=-1", "bytes must be a finite count, got -1.0"),
+        ("flops=10**400", "int too large*"),
+        ("flops=1e9, dtype='fp16'", "unknown dtype 'fp16'; known are *"),
+    ],
+)
+def test_work_that_cannot_be_is_one_line(project, work, said):
+    result = run(project, "--tb=short", test=TEST.replace("bytes=1e8", work))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"perf(): {said}"])
+    result.stdout.no_fnmatch_line("*During handling*")
+    result.stdout.no_fnmatch_line("*fixtures.py*")
+
+
+@pytest.mark.parametrize(
+    "work", ["bytes=numpy.float64(1e8)", "bytes=100_000_000", "bytes=fractions.Fraction(10**8)"]
+)
+def test_any_real_number_is_work(project, work):
+    text = "import fractions\nimport numpy\n" + TEST.replace("bytes=1e8", work)
+    run(project, test=text).assert_outcomes(passed=1)
+
+
 def test_without_a_gpu_they_say_not_measured(project, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (project.path / "conftest.py").unlink()

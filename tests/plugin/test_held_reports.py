@@ -222,6 +222,58 @@ def test_entries_without_a_case_are_reported(project):
     )
     partly = project.run("mykernels/scale.py::correct[n9]")
     partly.stdout.no_fnmatch_line("stale: *")
+    result = project.run("mykernels", gates="cutile_compile")  # as CI does: all modules, if not all gates
+    result.stdout.fnmatch_lines(["stale: *scale[[]n8[]]*"])
+    project.kernel(text.replace('"scale"', '"other"'), "other")
+    project.run("mykernels/scale.py", "mykernels/__init__.py").stdout.no_fnmatch_line("stale: *")
+
+
+PERFS = """
+import pytest
+
+def test_first(perf): perf(lambda: None, bytes=1e8)
+
+class TestMore:
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_second(self, perf, n): perf(lambda: None, bytes=1e8, name="x")
+"""
+NO_KERNELS = ("-o", "cutile_kernels=", "-o", "cutile_arch=sm_90", "-p", "no:benchmark", "--perf-strict")
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "stale"),
+    [
+        (None, (), []),
+        (("test_first", "test_1st"), (), ["test_a.py::test_first"]),
+        (("test_first", "test_1st"), ("test_a.py",), ["test_a.py::test_first"]),
+        (("test_first", "test_1st"), ("test_a.py::TestMore",), []),
+        (("test_first", "test_1st"), ("test_b.py",), []),
+        (("test_first", "test_1st"), ("-k", "second"), ["test_a.py::test_first"]),
+        (("test_first", "test_1st"), ("--lf",), []),
+        (("test_second", "test_2nd"), (), ["test_a.py::TestMore::test_second[1]#x", "[2]#x"]),
+        (("[1, 2]", "[1, 3]"), (), []),  # parameters may depend on anything
+        ("gone", (), ["test_a.py::TestMore", "test_a.py::test_first"]),
+        ("gone", ("test_b.py::test_last",), ["test_a.py::TestMore", "test_a.py::test_first"]),
+    ],
+)
+def test_entries_without_a_test_are_reported(project, change, arguments, stale):
+    """Also where no kernel is declared."""
+    file = project.path / "test_a.py"
+    file.write_text(PERFS)
+    (project.path / "test_b.py").write_text("def test_last(perf): perf(lambda: None, bytes=1e8)\n")
+    project.times(40.0)
+    project.run(*NO_KERNELS, "--update-baselines", gates="").assert_outcomes(passed=4)
+    if change == "gone":
+        file.unlink()
+    elif change:
+        file.write_text(PERFS.replace(*change))
+    if "--lf" in arguments:
+        project.times(80.0)
+        project.run("test_a.py", *NO_KERNELS, gates="")
+    lines = project.run(*arguments, *NO_KERNELS, gates="").outlines
+    said = [line for line in lines if line.startswith("stale: ")]
+    assert len(said) == bool(stale)
+    assert all(part in said[0] for part in stale)
 
 
 def test_a_baseline_that_was_beaten_for_months_is_reported(project):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 
 import pytest
 
@@ -118,6 +119,44 @@ def test_each_machine_of_a_fleet_is_held_against_its_own_baselines(project, seco
     result = project.pytester.runpytest_subprocess("-m", "cutile_speed", *options, "mykernels")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(rows)
+
+
+SLOW_BOARD = """
+import os
+
+if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+    FileTimer.device = pytest_cutile.Device(
+        arch="sm_90", name="NVIDIA H200", uuid="GPU-d91fcf89-1234", torch_device="cpu"
+    )
+    plain = FileTimer.time_block
+    FileTimer.time_block = lambda self, launches: [[2 * us for us in lane] for lane in plain(self, launches)]
+"""
+
+
+def test_a_fleet_says_which_of_its_boards_is_slower(project):
+    project.record(40.0)
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + SLOW_BOARD)
+    options = (
+        "--dist",
+        "each",
+        "--tx",
+        "2*popen",
+        "-p",
+        "no:benchmark",
+        "--arch",
+        "native",
+        "--junitxml=j.xml",
+    )
+    summary = ("--kernel-summary", "summary.md")
+    result = project.pytester.runpytest_subprocess("-m", "cutile_speed", *options, *summary, "mykernels")
+    result.assert_outcomes(passed=1, failed=1)
+    board = f"{socket.gethostname()} GPU-d91fcf89"
+    result.stdout.fnmatch_lines(
+        [f"scale[[]n8[]] on sm_90 (NVIDIA H200, {board}) is *", f"scale *regression on {board}"]
+    )
+    assert f"regression on {board} |" in (project.path / "summary.md").read_text()
+    assert f'name="cutile.speed.board" value="{board}"' in (project.path / "j.xml").read_text()
 
 
 @pytest.mark.parametrize(
