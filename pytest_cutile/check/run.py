@@ -14,6 +14,7 @@ from pytest_cutile.check.launching import GuardedLauncher, Run, parameters_of
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import Axes, Part, check_axes, cut
 from pytest_cutile.check.reference import ReferenceCall, check_independence
+from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
@@ -32,6 +33,8 @@ __all__ = [
     "check_kernel",
     "run_check",
 ]
+
+REFUSED = "refused: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,15 @@ class CheckReport:
     """In how many parts outputs were compared and the reference ran; see `independent`."""
     layouts: Mapping[str, str] = field(default_factory=dict)
     """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The layouts that it refused: "padded rows: ValueError: x must be contiguous"."""
+        return tuple(
+            f"{layout}: {said.removeprefix(REFUSED)}"
+            for layout, said in self.layouts.items()
+            if said.startswith(REFUSED)
+        )
 
 
 def check_kernel(
@@ -139,8 +151,9 @@ def check_kernel(
             that finds its data by offsets into a storage instead of by its tensors.
         vary_layout: whether to run again with the inputs' values in other layouts, under the same bound:
             with padded rows, from an address that is a multiple of one element only, and with the last two
-            axes exchanged in memory. A launcher may refuse one with a ValueError or TypeError. By default
-            the first two, and only in small cases; interpreted, the first.
+            axes exchanged in memory. A launcher may refuse one, by its own `raise` of a ValueError, TypeError
+            or NotImplementedError. By default the first two, and only in small cases; interpreted, the
+            first.
         independent: names of dimensions of arguments, and of outputs under "output", along which they may be
             cut: `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases
             of more than 8 MiB are then checked in parts (`pytest_cutile.check.parts`), after a trial whether
@@ -338,13 +351,11 @@ def _judge_layouts(launcher: GuardedLauncher, judge: Judge, *, vary: bool | None
         except KernelMismatch as mismatch:
             mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {varied.description}",)
             raise
-        except UncheckableOutput:
-            raise
-        except (TypeError, ValueError) as error:
-            said[layout] = f"refused: {type(error).__name__}: {error}".partition("\n")[0]
         except Exception as error:
-            error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
-            raise
+            if not is_refusal(error):
+                error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
+                raise
+            said[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
     return said
 
 

@@ -1,6 +1,7 @@
 """What lies around inputs and outputs: each fault that a guard exists for, and no difference else."""
 
 import itertools
+import json
 import re
 from collections import OrderedDict, defaultdict
 from random import Random
@@ -12,6 +13,7 @@ from pytest_cutile.check.bands import band_bytes, enclose, extent
 from pytest_cutile.check.guards import KEPT_BYTES, Allocations, Inputs
 from pytest_cutile.check.launching import SMALL_BYTES
 from pytest_cutile.check.layouts import Layout, in_layout
+from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.run import UncheckableOutput, check_kernel
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, resolve_dtype
 from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
@@ -548,6 +550,39 @@ def test_a_launcher_may_refuse_a_layout():
         "an offset of one element": "right",
         "transposed storage": "refused: ValueError: x must be contiguous",
     }
+
+
+def test_the_fault_of_a_launcher_is_no_refusal():
+    def kernel(x):
+        return copy(x) if x.is_contiguous() else x / "3"
+
+    with pytest.raises(TypeError, match="unsupported") as caught:
+        check_kernel(kernel, tensor(6, 10), reference=identity)
+    assert caught.value.__notes__ == ["with inputs of padded rows, as the check varies it: see vary_layout"]
+
+
+def check_rows(x):
+    try:
+        return {(10, 1): 1}[x.stride()]
+    except KeyError as error:
+        raise NotImplementedError("rows that lie apart") from error
+
+
+@pytest.mark.parametrize(
+    ("fails", "refuses"),
+    [
+        (lambda: check_rows(tensor(6, 12)), True),
+        (lambda: int("ten"), False),
+        (lambda: json.loads("{"), False),
+        (lambda: torch.nn.functional.pad(tensor(2), (1, 1), mode="none"), False),
+        (lambda: {"rows": 1}["columns"], False),
+    ],
+    ids=["helper", "interpreter", "stdlib", "torch", "key"],
+)
+def test_only_what_the_kernels_own_code_raises_is_a_refusal(fails, refuses):
+    with pytest.raises((TypeError, ValueError, LookupError, NotImplementedError, RuntimeError)) as caught:
+        fails()
+    assert is_refusal(caught.value) is refuses
 
 
 def test_another_exception_says_with_what_layout():
