@@ -135,14 +135,14 @@ def test_five_reasons_are_told(search):
 def test_a_fault_of_the_launcher_is_no_refusal(search, plant):
     result = search(f"if x.shape[1] % 7 == 6: {plant}")
     result.assert_outcomes(failed=1, deselected=17)
-    assert "'m': 0, 'n': " in found(result)
+    result.stdout.fnmatch_lines(["*the smallest that fails*", "*Case(name=*'m': 0, 'n': *"])
 
 
 def test_a_reference_that_fails_is_no_refusal(search):
     kernel = KERNEL.replace("lambda x: x * 2", "lambda x: x * 2 if x.shape[0] else x.amax()")
     result = search("pass", kernel=kernel)
     result.assert_outcomes(failed=1, deselected=17)
-    result.stdout.fnmatch_lines(["*the reference*raised IndexError*", "*found by search*"])
+    result.stdout.fnmatch_lines(["*the reference*raised *", "*found by search*"])
 
 
 def test_a_domain_of_what_is_no_parameter_is_a_bad_declaration(search):
