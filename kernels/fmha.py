@@ -355,9 +355,11 @@ def reference(
     del out_dtype  # what the result is rounded to is the check's business
     b, h, m, d = q.shape
     h_kv, n = k.shape[1:3]
+    if not (q.numel() and k.numel()):
+        return q.new_zeros((b, h, m, v.shape[3]))
     scale = 1.0 / math.sqrt(d) if scale is None else scale
     # [B, H_kv, H / H_kv, M, D]: the queries of a group beside each other.
-    grouped = q.reshape(b, h_kv, h // max(h_kv, 1), m, d)
+    grouped = q.reshape(b, h_kv, h // h_kv, m, d)
     step = max(1, REFERENCE_SCORES // (n * (h // h_kv)))
     heads = []
     for batch in range(b):

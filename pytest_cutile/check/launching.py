@@ -80,6 +80,7 @@ class GuardedLauncher:
         self._run = run
         self._inputs: Inputs | None = None
         self._unreturned: set[str] = set()
+        self._outputs: tuple[str, ...] = ()
         self._size = 0
 
     def launch(self) -> Any:
@@ -110,6 +111,18 @@ class GuardedLauncher:
         """The arguments that it may change and did not return, as the first launch has left them."""
         values = zip(self.labels, self._values, strict=True)
         return {label: value for label, value in values if label in self._unreturned}
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The arguments that are its outputs, because it returns none."""
+        return self._outputs
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """The arguments that it reads, so far as is known."""
+        values = zip(self.labels, self._values, strict=True)
+        written = {*self._writes, *self._outputs}
+        return {label: value for label, value in values if label not in written}
 
     @property
     def unguarded(self) -> tuple[str, ...]:
@@ -227,6 +240,8 @@ class GuardedLauncher:
         else:
             with poisoned_allocations(allocations.enclose if self._bands else None):
                 outputs = self._fn(*args, **kwargs)
+        if outputs is None:
+            outputs = self._left(inputs)
         tensors = self._comparable(outputs)
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
@@ -243,12 +258,18 @@ class GuardedLauncher:
                 )
         return outputs
 
+    def _left(self, inputs: Inputs) -> Any:
+        """Return the arguments that are the outputs of a launcher that returns none."""
+        named = self._writes or self._mutates
+        self._outputs = tuple(label for label in self.labels if label in named)
+        return choose(dict(zip(self.labels, inputs.given, strict=True)), self._outputs)
+
     def _comparable(self, outputs: Any) -> list[torch.Tensor]:
         found = [tensor for _, tensor in named_tensors(outputs, "output")]
         if not found:
             raise UncheckableOutput(
                 f"{self.name} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
-                "to have them compared"
+                "or name the arguments that it writes, as in writes=['out'], to have them compared"
             )
         for tensor in found:
             if name_of(tensor.dtype) not in DTYPE_NAMES:
@@ -283,6 +304,12 @@ class GuardedLauncher:
         if unknown := found - set(labels):
             raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {labels}")
         return {str(each) for each in found}
+
+
+def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the values of these names: one as it is, several in a tuple, of none None."""
+    chosen = tuple(values[name] for name in names)
+    return chosen if len(chosen) > 1 else next(iter(chosen), None)
 
 
 def _advice(label: str, *, returned: bool) -> str:

@@ -5,6 +5,7 @@ import json
 import re
 from collections import OrderedDict, defaultdict
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -656,3 +657,60 @@ def test_a_check_takes_one_copy_of_its_inputs():
         if storage.data_ptr() not in [each.data_ptr() for each in (*held, x.untyped_storage())]:
             held.append(storage)
     assert sum(each.nbytes() for each in held) <= x.nbytes + (2 << 20) + 1024
+
+
+def into(out, x):
+    out.copy_(x * 2)
+
+
+def returning(out, x):
+    del out
+    return x * 2
+
+
+def into_all_but_the_last_row(out, x):
+    into(out[:-1], x[:-1])
+
+
+@pytest.mark.parametrize("reference", [into, returning])
+@pytest.mark.parametrize(("writes", "mutates"), [(["out"], []), ([], ["out"])])
+def test_what_a_launcher_without_a_result_is_said_to_write_is_its_output(reference, writes, mutates):
+    out, x = torch.empty(64, 100).half(), tensor(64, 100)
+    report = check_kernel(into, out, x, reference=reference, strength=True, writes=writes, mutates=mutates)
+    assert report.outputs == "float16 [64, 100]"
+    assert report.uncompared == ()
+    assert report.strength is not None
+    assert not report.strength.weaknesses
+    assert torch.equal(out, x * 2)
+    said = failure(into_all_but_the_last_row, out, x, reference=reference, writes=["out"])
+    assert "100 elements still hold the poison: never written" in said
+
+
+def test_several_of_them_are_a_tuple():
+    def kernel(x, first, scratch, second):
+        into(first, x)
+        scratch.zero_()
+        into(second, 2 * x)
+
+    x = tensor(64, 100)
+    options: dict[str, Any] = {"writes": ["second", "first"], "mutates": ["scratch"]}
+    given = [x, *(torch.empty_like(x) for _ in range(3))]
+    report = check_kernel(kernel, *given, reference=lambda x, *_: (x * 2, x * 4), **options)
+    assert report.outputs == "(float16 [64, 100], float16 [64, 100])"
+    assert report.uncompared == ("scratch",)
+    failure(kernel, *given, reference=lambda x, *_: (x * 4, x * 2), **options)
+
+
+def test_one_that_is_said_to_write_nothing_says_how_to():
+    said = failure(into, tensor(4), tensor(4), reference=into, error=UncheckableOutput)
+    assert "writes=['out']" in said
+
+
+def test_what_is_written_does_not_tell_the_precision_of_operands():
+    a, b = (tensor(64, 64, dtype="float32", seed=seed) for seed in (1, 2))
+
+    def multiply(a, b, out):
+        out.copy_(a.half().float() @ b.half().float())
+
+    out = torch.empty(64, 64, dtype=torch.float16)
+    failure(multiply, a, b, out, reference=lambda a, b, _: a @ b, reduction=64, writes=["out"])
