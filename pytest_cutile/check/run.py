@@ -302,8 +302,10 @@ def _judge_first(launcher: GuardedLauncher, judge: Judge, outputs: Any) -> Judge
     try:
         return judge.judge(outputs)
     except KernelMismatch as mismatch:
+        said = launcher.unwritten(outputs)
         if names := launcher.read_beside(outputs):
             said = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
+        if said:
             mismatch.args = (f"{mismatch}\n{said}",)
         raise
 

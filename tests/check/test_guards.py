@@ -16,7 +16,7 @@ from pytest_cutile.check.launching import SMALL_BYTES
 from pytest_cutile.check.layouts import Layout, in_layout
 from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.run import UncheckableOutput, check_kernel
-from pytest_cutile.gpu.dtypes import DTYPE_NAMES, resolve_dtype
+from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, resolve_dtype
 from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
 from tests.check.checking import copy, failure, identity, tensor
 
@@ -714,3 +714,41 @@ def test_what_is_written_does_not_tell_the_precision_of_operands():
 
     out = torch.empty(64, 64, dtype=torch.float16)
     failure(multiply, a, b, out, reference=lambda a, b, _: a @ b, reduction=64, writes=["out"])
+
+
+def upper_half(x):
+    out = torch.empty_like(x)
+    out[: len(x) // 2] = x[: len(x) // 2]
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "uint64"])
+def test_integers_that_happen_to_be_the_poison_and_were_never_written(dtype):
+    x = torch.empty(8, 5, dtype=resolve_dtype(dtype))
+    bits_of(x).fill_(Pattern.UNWRITTEN.of(x.dtype))
+    said = failure(upper_half, x, reference=identity)
+    assert said == "upper_half: 20 elements of output hold what was there before, twice: never written"
+    assert check_kernel(copy, x, reference=identity).deterministic is True
+
+
+def into_upper_half(out, x):
+    out[: len(x) // 2] = x[: len(x) // 2]
+
+
+def test_those_that_are_passed_in():
+    x = torch.full((8,), 165, dtype=torch.uint8)
+    said = failure(into_upper_half, torch.empty_like(x), x, reference=lambda _, x: x, writes=["out"])
+    assert "4 elements of output hold what was there before" in said
+
+
+@pytest.mark.parametrize(
+    ("kernel", "known"),
+    [
+        (upper_half, "20 elements of output hold what was there before, twice: never written"),
+        (lambda x: torch.full_like(x, -91), "launched again over other bytes: all elements are written"),
+    ],
+)
+def test_small_integers_that_are_the_poison_may_be_values(kernel, known):
+    said = failure(kernel, torch.ones(8, 5, dtype=torch.int8), reference=identity)
+    assert "elements hold the poison, which may be a value: perhaps never written" in said
+    assert said.endswith(f"\n{known}")
