@@ -263,7 +263,9 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Multiply in float64, one matrix at a time."""
     import torch
 
-    batch = max(a.shape[0], b.shape[0])
+    batch = 0 if 0 in (a.shape[0], b.shape[0]) else max(a.shape[0], b.shape[0])
+    if not batch:
+        return a @ b
     return torch.stack(
         [left @ right for left, right in zip(a.expand(batch, -1, -1), b.expand(batch, -1, -1), strict=True)]
     )

@@ -355,6 +355,8 @@ def reference(
     del out_dtype  # what the result is rounded to is the check's business
     b, h, m, d = q.shape
     h_kv, n = k.shape[1:3]
+    if not (q.numel() and k.numel()):
+        return q.new_zeros((b, h, m, v.shape[3]))
     scale = 1.0 / math.sqrt(d) if scale is None else scale
     # [B, H_kv, H / H_kv, M, D]: the queries of a group beside each other.
     grouped = q.reshape(b, h_kv, h // h_kv, m, d)

@@ -100,6 +100,8 @@ class KernelModule(pytest.Module):
         try:
             module = self._import()
             specs = self._new_specs(_specs_of(module, required=self.is_listed))
+            if self.engine.settings.search is not None:
+                _check_domains(specs)
         except SpecError as error:
             self.engine.bad_declarations += 1
             item = BadDeclaration.from_parent(self, name="declaration", message=f"{self.path}: {error}")
@@ -395,6 +397,13 @@ def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
     if len(set(names)) != len(names):
         raise SpecError(f"two specs have the same name; names are baseline keys and must be unique: {names}")
     return list(found)
+
+
+def _check_domains(specs: Iterable[KernelSpec]) -> None:
+    from pytest_cutile.gates.search import domain_of
+
+    for spec in specs:
+        domain_of(spec)
 
 
 def _compile(_cutile_gates: Any) -> None:

@@ -26,10 +26,13 @@ def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpre
     file, colons, name = str(item.nodeid).partition("::")
     here = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
     words = ["pytest", f"{here}{colons}{name}"]
-    # What the root folder depends on.
-    for option, value in (("-c", config.option.inifilename), ("--rootdir", config.option.rootdir)):
-        if value is not None:
-            words += [option, str(value)]
+    words += _given(config)
+    asked = {
+        "--every-input": settings.every_input,  # makes cases
+        "--check-layouts": settings.check_layouts,
+        "--check-strength": settings.check_strength,  # checks as a whole what is else checked in parts
+    }
+    words += [option for option, given in asked.items() if given]
     if settings.foreign_arch is None:
         # Of several architectures the id may name one; only then there is such an id.
         in_id = "arch" in getattr(getattr(item, "callspec", None), "params", {})
@@ -38,3 +41,22 @@ def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpre
         words.append("--correct-on=interpreter")
         words += ["--interpret-both-orders"] * settings.interpretation.both_orders
     return shlex.join(words)
+
+
+def _given(config: pytest.Config) -> list[str]:
+    """Return the options of pytest itself, as given, by which it finds the test."""
+    options, added = config.option, config.getini("addopts")
+    words = []
+    # What the root folder depends on.
+    for option, value in (("-c", options.inifilename), ("--rootdir", options.rootdir)):
+        if value is not None:
+            words += [option, str(value)]
+    for plugin in options.plugins or ():
+        words += ["-p", plugin]
+    for override in options.override_ini or ():
+        words += ["-o", override]
+    # The ini file's may leave the test out, and those given in their place did not.
+    for option, value in (("-m", options.markexpr), ("-k", options.keyword)):
+        if any(each.startswith(option) for each in added):
+            words += [option, value]
+    return words

@@ -127,7 +127,9 @@ def _find(
 
     found = []
     never = int((poisoned(out) & outside).sum())
-    if never:
+    if never and out.dtype in (torch.int8, torch.uint8):
+        found.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
+    elif never:
         found.append(f"{never:,} elements still hold the poison: never written")
     beside = int((poisoned(out, Pattern.BESIDE_INPUT) & outside).sum()) if not never else 0
     if beside:

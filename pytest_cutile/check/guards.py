@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ class Inputs:
         self.given = [map_tensors(lambda tensor: copies.get(id(tensor), tensor), value) for value in values]
         """What the launcher gets."""
         self._copies = {id(copy) for copy in copies.values()}
-        self._poison_outputs()
+        self._poison_outputs(Pattern.UNWRITTEN)
 
     @property
     def names(self) -> list[str]:
@@ -93,13 +94,18 @@ class Inputs:
         self.given = []
 
     def restore(
-        self, pattern: Pattern = Pattern.BESIDE_INPUT, *, around: Collection[str] | None = None
+        self,
+        pattern: Pattern = Pattern.BESIDE_INPUT,
+        *,
+        around: Collection[str] | None = None,
+        unwritten: Pattern = Pattern.UNWRITTEN,
     ) -> None:
         """Make the arguments what they were, for another launch.
 
         Args:
             pattern: What the bands hold then.
             around: Those around these of `names`; by default all. The others hold `Pattern.BESIDE_INPUT`.
+            unwritten: What those hold then that the launcher overwrites.
         """
         for name, banded in self._banded:
             banded.fill(pattern if around is None or name in around else Pattern.BESIDE_INPUT)
@@ -108,7 +114,7 @@ class Inputs:
                 copy_bits(given, before)
             elif label in self.changing:
                 given.detach().copy_(before)
-        self._poison_outputs()
+        self._poison_outputs(unwritten)
 
     def damage(self) -> Iterator[str]:
         """Yield what was written beside the inputs, in words."""
@@ -137,10 +143,10 @@ class Inputs:
             tensors = zip(named_tensors(one, label), named_tensors(other, label), strict=True)
             yield from ((label, first, second) for (_, first), (_, second) in tensors)
 
-    def _poison_outputs(self) -> None:
+    def _poison_outputs(self, pattern: Pattern) -> None:
         for label, value in zip(self.labels, self.given, strict=True):
             if label in self._writes:
-                map_tensors(poison, value)
+                map_tensors(functools.partial(poison, pattern=pattern), value)
 
     def _enclose(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the copy of each tensor that can have one, by the tensor's id."""

@@ -13,7 +13,7 @@ from pytest_cutile.check.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.check.guards import Allocations, Inputs
 from pytest_cutile.check.layouts import Layout, Varied, in_layout
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
-from pytest_cutile.gpu.poison import Pattern, poisoned_allocations
+from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class GuardedLauncher:
         self._run = run
         self._inputs: Inputs | None = None
         self._unreturned: set[str] = set()
+        self._outputs: tuple[str, ...] = ()
         self._size = 0
 
     def launch(self) -> Any:
@@ -112,6 +113,18 @@ class GuardedLauncher:
         return {label: value for label, value in values if label in self._unreturned}
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """The arguments that are its outputs, because it returns none."""
+        return self._outputs
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """The arguments that it reads, so far as is known."""
+        values = zip(self.labels, self._values, strict=True)
+        written = {*self._writes, *self._outputs}
+        return {label: value for label, value in values if label not in written}
+
+    @property
     def unguarded(self) -> tuple[str, ...]:
         """Inputs without bands around them, and why."""
         return tuple(self._launched.notes)
@@ -130,12 +143,15 @@ class GuardedLauncher:
             outputs: What the first launch returned.
 
         Raises:
-            KernelMismatch: as `launch`, this time, or outputs depend on what lies around the inputs.
+            KernelMismatch: as `launch`, this time, or integers were never written, or outputs depend on what
+                lies around the inputs.
         """
         if self._run is not None or not self.is_small:
             return None
         first = self._kept(outputs)
-        again = self._kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN))
+        again = self._kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
+        if said := _never_written(first, again):
+            raise KernelMismatch(f"{self.name}: {said}")
         if _are_same(first, again):
             return Repeat(outputs=again, same=True)
         if self._bands and self._depends_on_bands(first, again):
@@ -164,6 +180,18 @@ class GuardedLauncher:
                     found.append(name)
         return found
 
+    def unwritten(self, outputs: Any) -> str:
+        """Return which integers were never written, as another launch tells; empty if that is not known."""
+        if self._run is not None or not self.is_small:
+            return ""
+        first = self._kept(outputs)
+        if not any(map(_may_be_unwritten, _integers(first).values())):
+            return ""
+        with contextlib.suppress(KernelMismatch):
+            again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+            return _never_written(first, again) or "launched again over other bytes: all elements are written"
+        return ""
+
     def layouts(self, vary: bool | None) -> tuple[Layout, ...]:
         """Return the layouts to launch with: all or none, if `vary` says so, else those that cost little."""
         if self._launched.entangled or vary is False or not (vary or self.is_small):
@@ -191,9 +219,15 @@ class GuardedLauncher:
             raise RuntimeError("nothing was launched yet")
         return self._inputs
 
-    def _relaunch(self, beside: Pattern, *, around: Collection[str] | None = None) -> Any:
-        self._launched.restore(beside, around=around)
-        return self._launch(self._launched)
+    def _relaunch(
+        self,
+        beside: Pattern,
+        *,
+        around: Collection[str] | None = None,
+        unwritten: Pattern = Pattern.UNWRITTEN,
+    ) -> Any:
+        self._launched.restore(beside, around=around, unwritten=unwritten)
+        return self._launch(self._launched, unwritten)
 
     def _depends_on_bands(self, first: Any, again: Any) -> bool:
         """Return whether outputs follow what lies around the inputs, in some more launches."""
@@ -217,7 +251,7 @@ class GuardedLauncher:
         named = dict(zip(self._names, values[self._positional :], strict=True))
         return tuple(values[: self._positional]), named
 
-    def _launch(self, inputs: Inputs) -> Any:
+    def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
         import torch
 
         args, kwargs = self._split(inputs.given)
@@ -225,8 +259,10 @@ class GuardedLauncher:
         if self._run is not None:
             outputs = self._run(self._fn, args, kwargs)
         else:
-            with poisoned_allocations(allocations.enclose if self._bands else None):
+            with poisoned_allocations(allocations.enclose if self._bands else None, unwritten):
                 outputs = self._fn(*args, **kwargs)
+        if outputs is None:
+            outputs = self._left(inputs)
         tensors = self._comparable(outputs)
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
@@ -243,12 +279,18 @@ class GuardedLauncher:
                 )
         return outputs
 
+    def _left(self, inputs: Inputs) -> Any:
+        """Return the arguments that are the outputs of a launcher that returns none."""
+        named = self._writes or self._mutates
+        self._outputs = tuple(label for label in self.labels if label in named)
+        return choose(dict(zip(self.labels, inputs.given, strict=True)), self._outputs)
+
     def _comparable(self, outputs: Any) -> list[torch.Tensor]:
         found = [tensor for _, tensor in named_tensors(outputs, "output")]
         if not found:
             raise UncheckableOutput(
                 f"{self.name} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
-                "to have them compared"
+                "or name the arguments that it writes, as in writes=['out'], to have them compared"
             )
         for tensor in found:
             if name_of(tensor.dtype) not in DTYPE_NAMES:
@@ -285,6 +327,12 @@ class GuardedLauncher:
         return {str(each) for each in found}
 
 
+def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the values of these names: one as it is, several in a tuple, of none None."""
+    chosen = tuple(values[name] for name in names)
+    return chosen if len(chosen) > 1 else next(iter(chosen), None)
+
+
 def _advice(label: str, *, returned: bool) -> str:
     """Return how to say that an argument is meant to change."""
     if not returned:
@@ -304,6 +352,26 @@ def _are_same(one: Any, other: Any) -> bool:
         and same_bits(a[1], b[1])
         for a, b in itertools.zip_longest(named_tensors(one, ""), named_tensors(other, ""))
     )
+
+
+def _integers(outputs: Any) -> dict[str, torch.Tensor]:
+    return {name: each for name, each in named_tensors(outputs, "output") if not each.dtype.is_floating_point}
+
+
+def _may_be_unwritten(tensor: torch.Tensor) -> bool:
+    return bool(poisoned(tensor).any())
+
+
+def _never_written(one: Any, other: Any) -> str:
+    """Say which integers hold what was there before, in two launches over different bytes."""
+    again = _integers(other)
+    for name, first in _integers(one).items():
+        second = again.get(name)
+        if second is not None and (first.shape, first.dtype) == (second.shape, second.dtype):
+            count = int((poisoned(first) & poisoned(second, Pattern.UNWRITTEN_AGAIN)).sum())
+            if count:
+                return f"{count:,} elements of {name} hold what was there before, twice: never written"
+    return ""
 
 
 def _count_nans(outputs: Any) -> int:

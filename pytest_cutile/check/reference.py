@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import ReferenceFailed
-from pytest_cutile.check.launching import parameters_of
+from pytest_cutile.check.launching import choose, parameters_of
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import OUTPUT, Axes, Part, neighbours
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
 
@@ -59,6 +59,18 @@ class ReferenceCall:
             return {name: given[name] for name in names if versions(name) != before[name]}
 
         return replace(self, reference=leave)
+
+    def writing(self, names: Sequence[str]) -> ReferenceCall:
+        """Return the call that returns what the reference leaves in `names`, where it returns nothing."""
+        reference = self.reference
+
+        @functools.wraps(reference)
+        def write(*args: Any, **kwargs: Any) -> Any:
+            result = reference(*args, **kwargs)
+            given = {**dict(zip(self.args, args, strict=True)), **kwargs}
+            return choose(given, names) if result is None else result
+
+        return replace(self, reference=write)
 
     def run(self, function: Callable[..., Any], **options: Any) -> Any:
         """Return `function(reference, args, kwargs, **options)`.

@@ -14,6 +14,7 @@ from pytest_cutile.check.launching import GuardedLauncher, Run, parameters_of
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import Axes, Part, check_axes, cut
 from pytest_cutile.check.reference import ReferenceCall, check_independence
+from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
@@ -32,6 +33,8 @@ __all__ = [
     "check_kernel",
     "run_check",
 ]
+
+REFUSED = "refused: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,15 @@ class CheckReport:
     layouts: Mapping[str, str] = field(default_factory=dict)
     """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The layouts that it refused: "padded rows: ValueError: x must be contiguous"."""
+        return tuple(
+            f"{layout}: {said.removeprefix(REFUSED)}"
+            for layout, said in self.layouts.items()
+            if said.startswith(REFUSED)
+        )
+
 
 def check_kernel(
     fn: Callable[..., Any],
@@ -115,11 +127,13 @@ def check_kernel(
     takes; where `independent` lets a large case be cut, of one of its parts at a time, some 64th of it.
 
     Args:
-        fn: the launcher; it returns a tensor, or a tuple, list or dict of them.
+        fn: the launcher; it returns a tensor, or a tuple, list or dict of them. Of one that returns None, the
+            arguments in `writes` are the outputs (or in `mutates`, if there are none), in their order.
         *args: its arguments.
         reference: takes the same arguments, with floating tensors (also inside tuples, lists and dicts)
             upcast to float64, and returns the same structure without rounding it: float64 for floating
-            outputs. Integer and bool outputs must be equal to its integer or bool results.
+            outputs. Integer and bool outputs must be equal to its integer or bool results. Where `fn` returns
+            None it may, too, and write into its own copies of the same arguments.
         reduction: length of the longest sum behind one output element.
         rtol: with `atol`, replaces the derived bound: |out - y| <= atol + rtol |y|; each is 0 unless given.
             Integers may differ by `atol` if that is 1 or more; `rtol` says nothing of them.
@@ -139,8 +153,9 @@ def check_kernel(
             that finds its data by offsets into a storage instead of by its tensors.
         vary_layout: whether to run again with the inputs' values in other layouts, under the same bound:
             with padded rows, from an address that is a multiple of one element only, and with the last two
-            axes exchanged in memory. A launcher may refuse one with a ValueError or TypeError. By default
-            the first two, and only in small cases; interpreted, the first.
+            axes exchanged in memory. A launcher may refuse one, by its own `raise` of a ValueError, TypeError
+            or NotImplementedError. By default the first two, and only in small cases; interpreted, the
+            first.
         independent: names of dimensions of arguments, and of outputs under "output", along which they may be
             cut: `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases
             of more than 8 MiB are then checked in parts (`pytest_cutile.check.parts`), after a trial whether
@@ -226,13 +241,13 @@ def run_check(
             where it should not be; by default it is called between bands, over poisoned memory.
     """
     started = time.perf_counter()
+    launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
     terms = Terms(
         reduction=_length("reduction", reduction),
-        operands=_operand_format(args, kwargs, precision),
+        operands=_operand_format(launcher.read, precision),
         contract=Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc),
         tolerance=_tolerance(rtol, atol),
     )
-    launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
     if independent is not None:
         check_axes(independent, _all_parameters(fn))
     outputs = launcher.launch()
@@ -243,6 +258,8 @@ def run_check(
         args=dict(zip(launcher.labels, args, strict=False)),
         kwargs=kwargs,
     )
+    if launcher.written:
+        call = call.writing(launcher.written)
     parts = [Part()]
     if independent is not None and not strength and not launcher.is_small:
         parts = cut(independent, {**call.args, **kwargs}, outputs)
@@ -271,7 +288,7 @@ def run_check(
         seconds=time.perf_counter() - started,
         reference_runs=judge.runs,
         outputs=describe(outputs),
-        strength=_strength(launcher, reference, judged) if strength else None,
+        strength=_strength(launcher, call.reference, judged) if strength else None,
         unguarded=launcher.unguarded,
         uncompared=uncompared,
         deterministic=deterministic,
@@ -285,8 +302,10 @@ def _judge_first(launcher: GuardedLauncher, judge: Judge, outputs: Any) -> Judge
     try:
         return judge.judge(outputs)
     except KernelMismatch as mismatch:
+        said = launcher.unwritten(outputs)
         if names := launcher.read_beside(outputs):
             said = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
+        if said:
             mismatch.args = (f"{mismatch}\n{said}",)
         raise
 
@@ -338,28 +357,26 @@ def _judge_layouts(launcher: GuardedLauncher, judge: Judge, *, vary: bool | None
         except KernelMismatch as mismatch:
             mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {varied.description}",)
             raise
-        except UncheckableOutput:
-            raise
-        except (TypeError, ValueError) as error:
-            said[layout] = f"refused: {type(error).__name__}: {error}".partition("\n")[0]
         except Exception as error:
-            error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
-            raise
+            if not is_refusal(error):
+                error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
+                raise
+            said[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
     return said
 
 
 def _strength(launcher: GuardedLauncher, reference: Callable[..., Any], judged: Judged) -> Strength:
     """Return what else the check of these outputs would have caught."""
     args, kwargs = launcher.before
+    before = dict(zip(launcher.labels, [*args, *kwargs.values()], strict=True))
 
     def rerun(inputs: Mapping[str, Any]) -> Any:
-        values = [*inputs.values()]
+        values = [*{**before, **inputs}.values()]
         return run_exactly(
             reference, values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
         )
 
-    before = dict(zip(launcher.labels, [*args, *kwargs.values()], strict=True))
-    return strength_of(judged.checked, before, rerun)
+    return strength_of(judged.checked, {name: before[name] for name in launcher.read}, rerun)
 
 
 def _length(option: str, value: Any) -> int:
@@ -380,13 +397,11 @@ def _tolerance(rtol: float | None, atol: float | None) -> tuple[float, float] | 
     return None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
 
 
-def _operand_format(
-    args: Sequence[Any], kwargs: Mapping[str, Any], precision: torch.dtype | str | None
-) -> FloatFormat:
+def _operand_format(read: Mapping[str, Any], precision: torch.dtype | str | None) -> FloatFormat:
     """Return what tensor cores round operands to: `precision`, else the coarsest floating input dtype."""
     if (stated := _named_format("precision", precision)) is not None:
         return stated
-    tensors = (tensor for _, tensor in named_tensors((tuple(args), dict(kwargs)), "input"))
+    tensors = (tensor for _, tensor in named_tensors(dict(read), "input"))
     dtypes = (tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype for tensor in tensors)
     formats = [found for dtype in dtypes if (found := format_of(dtype)) is not None]
     return min(formats, key=lambda each: each.precision, default=FLOAT32)

@@ -1,15 +1,16 @@
 """How strong is a check? `strength_of` alters a right result in ways that bugs do, and judges it again.
 
-Two kinds of alteration. Those of an *output*: an output that passed, or the exact one rounded, with a tile
-missing, two heads exchanged, a truncating cast. They show how much the bound lets through, and inputs of
-which too much is alike. Those of an *input*: what the kernel would have computed without the last indices
-of one dimension, by the reference. They show inputs that hide a part of a sum.
+Two kinds of alteration. Those of an *output*: the exact one, rounded once, with a tile missing, two heads
+exchanged, a truncating cast. (Of what the kernel wrote, a bug may have removed what is to be altered.) They
+show how much the bound lets through, and inputs of which too much is alike. Those of an *input*: what the
+kernel would have computed without the last indices of one dimension, by the reference. They show inputs that
+hide a part of a sum.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.compare import CHUNK, blocks, compare
@@ -87,9 +88,11 @@ def strength_of(
         reference: computes the exact outputs, float64, from such arguments.
         most_runs: how often `reference` may run.
 
-    Memory: that of the largest output once, and what a comparison and the reference take.
+    Memory: that of the largest output twice, and what a comparison and the reference take.
     """
-    probes = [_probe(checked, altered) for checked in outputs for altered in _alter_output(checked)]
+    probes = [
+        _probe(checked, altered) for checked in map(_corrected, outputs) for altered in _alter_output(checked)
+    ]
     runs = list(_shortened_inputs(inputs))
     probes += [
         probe
@@ -97,6 +100,16 @@ def strength_of(
         for probe in _probe_input(outputs, inputs, reference, name, target, dim, count)
     ]
     return Strength(probes=tuple(probes), left_out=max(0, len(runs) - most_runs))
+
+
+def _corrected(checked: Checked) -> Checked:
+    """Return an output as it ought to be: what the reference computed, rounded to the output's dtype."""
+    target = format_of(checked.out.dtype)
+    if target is None:
+        right = checked.exact.to(checked.out.dtype)
+    else:
+        right = _rewrite(checked.out, checked.exact, lambda y: round_to(y, target, saturate=target.eight_bit))
+    return replace(checked, out=right)
 
 
 def _probe(checked: Checked, altered: _Altered) -> Probe:
@@ -113,6 +126,8 @@ def _probe(checked: Checked, altered: _Altered) -> Probe:
 def _judge(
     checked: Checked, altered: torch.Tensor, alteration: str, *, base: torch.Tensor
 ) -> tuple[Outcome, str]:
+    if not base.numel():
+        return Outcome.UNCHANGED, "no elements: nothing is compared"
     if same_bits(altered, base):
         return Outcome.UNCHANGED, _SAME.get(alteration, "the right values need no rounding")
     result = compare(altered, checked.exact, checked.bound)
@@ -128,6 +143,7 @@ def _judge(
 def _alter_output(checked: Checked) -> Iterator[_Altered]:
     """Yield what bugs would make of an output, one at a time: each is as large as the output."""
     if not checked.out.numel():
+        yield _Altered(alteration="all zero", where="", out=checked.out)
         return
     yield from _moved(checked.out)
     target = format_of(checked.out.dtype)

@@ -235,7 +235,11 @@ def summary(results: Iterable[GateResult], *, verbose: bool = False) -> list[Sum
         lines.append(SummaryLine(interpreted_line(interpreted), None))
     lines += _nondeterministic_lines(results, verbose=verbose)
     lines += _unseen_lines(results, verbose=verbose)
-    lines += [SummaryLine(_clipped(result.searched, verbose), None) for result in results if result.searched]
+    lines += [
+        SummaryLine(_clipped(text, verbose), None)
+        for result in results
+        for text in result.searched.splitlines()
+    ]
     lines += [
         SummaryLine(f"not measured: {counts}: {detail}", None)
         for detail, counts in not_measured(results).items()
@@ -271,12 +275,18 @@ def _nondeterministic_lines(results: Sequence[GateResult], *, verbose: bool) -> 
 
 
 def _unseen_lines(results: Sequence[GateResult], *, verbose: bool) -> list[SummaryLine]:
-    """Say where a result passed that was held to less than the derived bound, or not compared at all."""
+    """Say where a result passed that was held to less than the derived bound, or not compared at all.
+
+    With `verbose` also which layouts a launcher refused.
+    """
     given: dict[tuple[str, str], list[GateResult]] = defaultdict(list)
     uncompared: dict[tuple[str, str], list[str]] = defaultdict(list)
+    refused: dict[tuple[str, str], list[str]] = defaultdict(list)
     for result in results:
         if result.gate != Gate.CORRECT or result.verdict != "pass":
             continue
+        for layout in result.refused if verbose else ():
+            refused[result.kernel, layout].append(result.case)
         if result.tolerance:
             given[result.kernel, result.tolerance].append(result)
         if result.uncompared:
@@ -288,6 +298,8 @@ def _unseen_lines(results: Sequence[GateResult], *, verbose: bool) -> list[Summa
         texts.append(allowed if most is None else f"{allowed}: up to {most:.3g} times the derived bound")
     for (kernel, names), cases in sorted(uncompared.items()):
         texts.append(f"may change, and was compared with nothing: {kernel}, {_counted(cases)}: {names}")
+    for (kernel, layout), cases in sorted(refused.items()):
+        texts.append(f"refused by {kernel}, {_counted(cases)}: {layout}")
     return [SummaryLine(_clipped(text, verbose), None) for text in texts]
 
 

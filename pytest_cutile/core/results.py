@@ -20,6 +20,8 @@ class Gate(StrEnum):
 INTERPRETER = "interpreter"
 NONDETERMINISTIC = "nondeterministic"
 """Reason code of a result that is right, but has other bits each time."""
+_LISTS = ("changes", "uncompared", "refused")
+"""Fields that are lists where they travel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +66,10 @@ class GateResult:
     """Correct: how many times the derived bound they allow, in the median over all elements."""
     uncompared: tuple[str, ...] = ()
     """Correct: arguments that the launcher may change and that were compared with nothing."""
+    refused: tuple[str, ...] = ()
+    """Correct: other layouts of its inputs that the launcher refused, and how."""
     searched: str = ""
-    """Correct: of a search, what it has tried, as a sentence."""
+    """Correct: of a search, what it has tried, and on further lines why examples were refused."""
     strength: dict[str, Any] | None = None
     """Correct: what else the check would have caught, in `Strength.to_dict`'s form; only when asked for."""
     recorded: str = ""
@@ -80,12 +84,12 @@ class GateResult:
     def to_dict(self) -> dict[str, Any]:
         """Return a form of plain built-in types, which xdist can send between processes."""
         plain = {key: str(value) if isinstance(value, str) else value for key, value in asdict(self).items()}
-        return {**plain, "changes": list(self.changes), "uncompared": list(self.uncompared)}
+        return {**plain, **{name: list(getattr(self, name)) for name in _LISTS}}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GateResult:
         """Rebuild from `to_dict`'s form."""
-        lists = {name: tuple(data.get(name, ())) for name in ("changes", "uncompared")}
+        lists = {name: tuple(data.get(name, ())) for name in _LISTS}
         return cls(**{**data, **lists})
 
     def to_properties(self) -> list[tuple[str, str]]:

@@ -220,8 +220,8 @@ class KernelSpec:
         return made if change is None else change(made)
 
     def reduction_of(self, case: Case) -> int:
-        """Return the length of the longest sum behind one output element of `case`."""
-        return self.reduction(**case.params) if callable(self.reduction) else self.reduction
+        """Return the length of the longest sum behind one output element of `case`: 1 even of nothing."""
+        return (self.reduction(**case.params) or 1) if callable(self.reduction) else self.reduction
 
     def check_of(self, case: Case) -> Mapping[str, Any]:
         """Return the further options of `check_kernel` for `case`.

@@ -105,6 +105,7 @@ def gate_correct(
         tolerance=_tolerance(report),
         looser=report.looser,
         uncompared=report.uncompared,
+        refused=report.refused,
         searched="" if searched is None else searched(),
         strength=None if report.strength is None else report.strength.to_dict(),
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.run import CheckReport, KernelMismatch, ReferenceFailed
+from pytest_cutile.check.launching import parameters_of
+from pytest_cutile.check.refusals import is_refusal
+from pytest_cutile.check.run import CheckReport, KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.core.inputs import LAYOUTS
-from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.core.spec import Case, KernelSpec, SpecError
 from pytest_cutile.core.verdicts import Reason
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_inputs
@@ -35,6 +38,10 @@ BEYOND = 4
 """Sizes reach so many times beyond the largest that a case has."""
 SEEDS = 1000
 """Seeds that values are drawn with."""
+
+
+REASONS = 5
+"""Reasons for refusing examples that are told."""
 
 
 class OutOfTime(BaseException):
@@ -70,16 +77,19 @@ class Tally:
 
     tried: int = 0
     """Examples that were checked."""
-    refused: int = 0
-    """Examples that the launcher, or the inputs, did not take."""
-    last_refusal: str = ""
-    """Why the last of them was refused."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """How often for which reason."""
     failing: dict[str, Exception] = field(default_factory=dict)
     """What was raised for each example that fails, the last one last."""
     smallest: Example | None = None
     """The smallest that fails, as far as is known."""
     finished: bool = True
     """Whether there was time to look for a smaller one."""
+
+    @property
+    def refused(self) -> int:
+        """Examples that the launcher, or the inputs, did not take."""
+        return self.refusals.total()
 
 
 # -- what may vary -----------------------------------------------------------------------------------
@@ -96,7 +106,7 @@ def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
 
     runnable = [case for case in spec.cases if case.runs_on(arch)]
     cases = [case for case in runnable if not case.speed] or runnable
-    domain: dict[str, Any] = dict(spec.search()) if spec.search is not None else {}
+    domain = domain_of(spec)
     names = dict.fromkeys(name for case in cases for name in case.params)
     for name in names:
         if name not in domain:
@@ -118,6 +128,26 @@ def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
         st.sampled_from(LAYOUTS),
         st.integers(0, SEEDS - 1),
     )
+
+
+def domain_of(spec: KernelSpec) -> dict[str, Any]:
+    """Return the strategies that a spec has for some of its parameters.
+
+    Raises:
+        SpecError: it has some for what is no parameter.
+    """
+    domain = dict(spec.search()) if spec.search is not None else {}
+    declared = {name for case in spec.cases for name in case.params}
+    taken = parameters_of(spec.inputs)[1:]  # behind make_tensor
+    known = declared | {each.name for each in taken if each.kind is not each.VAR_KEYWORD}
+    if len(known) < len(declared | {each.name for each in taken}):
+        return domain
+    if unknown := {*domain} - known:
+        raise SpecError(
+            f"KernelSpec {spec.name!r}: search has {sorted(unknown)}; "
+            f"the parameters of its cases and its inputs are {', '.join(sorted(known))}"
+        )
+    return domain
 
 
 def _around(values: Sequence[Any]) -> SearchStrategy[Any]:
@@ -204,8 +234,7 @@ def search(
             finally:  # the first example pays for what is imported
                 started.append(clock())
         except Refused as error:
-            tally.refused += 1
-            tally.last_refusal = f"{error}"
+            tally.refusals[f"{error}".partition("\n")[0]] += 1
             reject()
         except Exception as error:
             # A smaller example that fails in another way would hide this one.
@@ -262,7 +291,7 @@ class KernelSearch:
                 error = tally.failing[f"{tally.smallest}"]
                 raise _told(error, _describe(tally, seed=seed))
             if self._report is None:
-                why = f": {tally.last_refusal}" if tally.refused else ""
+                why = "".join(f": {reason}" for reason, _ in tally.refusals.most_common(1))
                 raise Blocked(Reason.NOTHING_TRIED, f"{tally.refused} examples, all refused{why}")
             return self._report
 
@@ -275,9 +304,8 @@ class KernelSearch:
                 arch=self._arch,
                 check=check,
                 interpreted=self._interpreted,
-                searched=lambda: (
-                    f"searched with seed {seed}: {tally.tried} examples of {spec.name} passed, "
-                    f"{tally.refused} were refused"
+                searched=lambda: "\n  ".join(
+                    [f"searched with seed {seed}: {_passed(tally, spec.name)}", *_refusals(tally)]
                 ),
             )
         return tally
@@ -315,14 +343,27 @@ class KernelSearch:
                     self._report = interpreting.check(check)
             else:
                 self._report = check()
-        except (TypeError, ValueError, NotImplementedError, ReferenceFailed, Blocked) as error:
-            raise Refused(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            if isinstance(error, Blocked) or is_refusal(error):
+                raise Refused(f"{type(error).__name__}: {error}") from error
+            raise
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
         if self._interpreted and (size_bytes > INTERPRETED_BYTES or flops > INTERPRETED_FLOPS):
             raise Refused("it is more work than a search interprets")
         if size_bytes > LAUNCHED_BYTES:
             raise Refused("it is larger than what a search launches")
+
+
+def _passed(tally: Tally, name: str) -> str:
+    return f"{tally.tried} examples of {name} passed, {tally.refused} were refused"
+
+
+def _refusals(tally: Tally) -> list[str]:
+    """Return why examples were refused, the most frequent reasons first."""
+    found = [f"{count} refused: {reason}" for reason, count in tally.refusals.most_common(REASONS)]
+    more = len(tally.refusals) - REASONS
+    return [*found, f"... for {more} other reasons"] if more > 0 else found
 
 
 def _describe(tally: Tally, *, seed: int) -> str:
@@ -338,7 +379,7 @@ def _told(error: Exception, text: str) -> Exception:
     fault = as_fault(error)
     if fault is not None:
         fault.message = f"{fault.message}\n{text}"
-    elif isinstance(error, KernelMismatch):
+    elif isinstance(error, (KernelMismatch, ReferenceFailed, UncheckableOutput)):
         error.args = (f"{error}\n{text}",)
     else:
         error.add_note(text)

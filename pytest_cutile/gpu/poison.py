@@ -23,6 +23,8 @@ class Pattern(Enum):
 
     UNWRITTEN = (0xA5, 0x7E5A, 0x7FDA, 0x7FC5A5A5, 0x7FF8A5A5A5A5A5A5, 0xFF, 0x7D)
     """What was allocated and not written yet."""
+    UNWRITTEN_AGAIN = (0x5A, *UNWRITTEN[1:])
+    """The same in another launch: any byte may be a value, but not one byte now and another one then."""
     BESIDE_INPUT = (0xB4, 0x7E4B, 0x7FCB, 0x7FC4B4B4, 0x7FF8B4B4B4B4B4B4, 0xFF, 0xFD)
     """What lies before, between and behind the elements of inputs."""
     BESIDE_OUTPUT = (0xC3, 0x7E3C, 0x7FEC, 0x7FC3C3C3, 0x7FF8C3C3C3C3C3C3, 0xC3, 0xC3)
@@ -67,6 +69,7 @@ def poisoned(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torc
 @contextmanager
 def poisoned_allocations(
     enclose: Callable[[torch.Tensor, bool], torch.Tensor] | None = None,
+    pattern: Pattern = Pattern.UNWRITTEN,
 ) -> Iterator[None]:
     """Make torch.empty and its relatives return poisoned memory in this thread.
 
@@ -76,6 +79,7 @@ def poisoned_allocations(
     Args:
         enclose: Puts a tensor that was just made, by these or by torch.zeros, ones, full and their
             relatives, elsewhere: called with it and whether it has values, returns one of the same layout.
+        pattern: The poison.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -95,13 +99,13 @@ def poisoned_allocations(
             del types
             kwargs = kwargs or {}
             if func in (own.resize_, own.resize_as_):
-                return _resize(enclose, func, *args, **kwargs)
+                return _resize(enclose, pattern, func, *args, **kwargs)
             result = func(*args, **kwargs)
             # `x.new([1, 2])` has values
             empty = func in uninitialized and (func is not own.new or _is_shape(args[1:]))
             if enclose is not None and (empty or func in filled) and kwargs.get("out") is None:
                 result = enclose(result, not empty)
-            return poison(result) if empty else result
+            return poison(result, pattern) if empty else result
 
     with _Poisoner():
         yield
@@ -115,6 +119,7 @@ def _is_shape(args: tuple[Any, ...]) -> bool:
 
 def _resize(
     enclose: Callable[[torch.Tensor, bool], torch.Tensor] | None,
+    pattern: Pattern,
     func: Callable[..., torch.Tensor],
     tensor: torch.Tensor,
     *args: Any,
@@ -131,5 +136,5 @@ def _resize(
         with torch.no_grad():
             fresh = enclose(result, True)  # else it grows into what lies behind it
             result.set_(fresh.untyped_storage(), fresh.storage_offset(), fresh.shape, fresh.stride())
-    poison(result.detach().view(-1)[kept:])
+    poison(result.detach().view(-1)[kept:], pattern)
     return result

@@ -1,9 +1,11 @@
 """What lies around inputs and outputs: each fault that a guard exists for, and no difference else."""
 
 import itertools
+import json
 import re
 from collections import OrderedDict, defaultdict
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from pytest_cutile.check.bands import band_bytes, enclose, extent
 from pytest_cutile.check.guards import KEPT_BYTES, Allocations, Inputs
 from pytest_cutile.check.launching import SMALL_BYTES
 from pytest_cutile.check.layouts import Layout, in_layout
+from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.run import UncheckableOutput, check_kernel
-from pytest_cutile.gpu.dtypes import DTYPE_NAMES, resolve_dtype
+from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, resolve_dtype
 from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
 from tests.check.checking import copy, failure, identity, tensor
 
@@ -550,6 +553,39 @@ def test_a_launcher_may_refuse_a_layout():
     }
 
 
+def test_the_fault_of_a_launcher_is_no_refusal():
+    def kernel(x):
+        return copy(x) if x.is_contiguous() else x / "3"
+
+    with pytest.raises(TypeError, match="unsupported") as caught:
+        check_kernel(kernel, tensor(6, 10), reference=identity)
+    assert caught.value.__notes__ == ["with inputs of padded rows, as the check varies it: see vary_layout"]
+
+
+def check_rows(x):
+    try:
+        return {(10, 1): 1}[x.stride()]
+    except KeyError as error:
+        raise NotImplementedError("rows that lie apart") from error
+
+
+@pytest.mark.parametrize(
+    ("fails", "refuses"),
+    [
+        (lambda: check_rows(tensor(6, 12)), True),
+        (lambda: int("ten"), False),
+        (lambda: json.loads("{"), False),
+        (lambda: torch.nn.functional.pad(tensor(2), (1, 1), mode="none"), False),
+        (lambda: {"rows": 1}["columns"], False),
+    ],
+    ids=["helper", "interpreter", "stdlib", "torch", "key"],
+)
+def test_only_what_the_kernels_own_code_raises_is_a_refusal(fails, refuses):
+    with pytest.raises((TypeError, ValueError, LookupError, NotImplementedError, RuntimeError)) as caught:
+        fails()
+    assert is_refusal(caught.value) is refuses
+
+
 def test_another_exception_says_with_what_layout():
     def kernel(x):
         if not x.is_contiguous():
@@ -621,3 +657,98 @@ def test_a_check_takes_one_copy_of_its_inputs():
         if storage.data_ptr() not in [each.data_ptr() for each in (*held, x.untyped_storage())]:
             held.append(storage)
     assert sum(each.nbytes() for each in held) <= x.nbytes + (2 << 20) + 1024
+
+
+def into(out, x):
+    out.copy_(x * 2)
+
+
+def returning(out, x):
+    del out
+    return x * 2
+
+
+def into_all_but_the_last_row(out, x):
+    into(out[:-1], x[:-1])
+
+
+@pytest.mark.parametrize("reference", [into, returning])
+@pytest.mark.parametrize(("writes", "mutates"), [(["out"], []), ([], ["out"])])
+def test_what_a_launcher_without_a_result_is_said_to_write_is_its_output(reference, writes, mutates):
+    out, x = torch.empty(64, 100).half(), tensor(64, 100)
+    report = check_kernel(into, out, x, reference=reference, strength=True, writes=writes, mutates=mutates)
+    assert report.outputs == "float16 [64, 100]"
+    assert report.uncompared == ()
+    assert report.strength is not None
+    assert not report.strength.weaknesses
+    assert torch.equal(out, x * 2)
+    said = failure(into_all_but_the_last_row, out, x, reference=reference, writes=["out"])
+    assert "100 elements still hold the poison: never written" in said
+
+
+def test_several_of_them_are_a_tuple():
+    def kernel(x, first, scratch, second):
+        into(first, x)
+        scratch.zero_()
+        into(second, 2 * x)
+
+    x = tensor(64, 100)
+    options: dict[str, Any] = {"writes": ["second", "first"], "mutates": ["scratch"]}
+    given = [x, *(torch.empty_like(x) for _ in range(3))]
+    report = check_kernel(kernel, *given, reference=lambda x, *_: (x * 2, x * 4), **options)
+    assert report.outputs == "(float16 [64, 100], float16 [64, 100])"
+    assert report.uncompared == ("scratch",)
+    failure(kernel, *given, reference=lambda x, *_: (x * 4, x * 2), **options)
+
+
+def test_one_that_is_said_to_write_nothing_says_how_to():
+    said = failure(into, tensor(4), tensor(4), reference=into, error=UncheckableOutput)
+    assert "writes=['out']" in said
+
+
+def test_what_is_written_does_not_tell_the_precision_of_operands():
+    a, b = (tensor(64, 64, dtype="float32", seed=seed) for seed in (1, 2))
+
+    def multiply(a, b, out):
+        out.copy_(a.half().float() @ b.half().float())
+
+    out = torch.empty(64, 64, dtype=torch.float16)
+    failure(multiply, a, b, out, reference=lambda a, b, _: a @ b, reduction=64, writes=["out"])
+
+
+def upper_half(x):
+    out = torch.empty_like(x)
+    out[: len(x) // 2] = x[: len(x) // 2]
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "uint64"])
+def test_integers_that_happen_to_be_the_poison_and_were_never_written(dtype):
+    x = torch.empty(8, 5, dtype=resolve_dtype(dtype))
+    bits_of(x).fill_(Pattern.UNWRITTEN.of(x.dtype))
+    said = failure(upper_half, x, reference=identity)
+    assert said == "upper_half: 20 elements of output hold what was there before, twice: never written"
+    assert check_kernel(copy, x, reference=identity).deterministic is True
+
+
+def into_upper_half(out, x):
+    out[: len(x) // 2] = x[: len(x) // 2]
+
+
+def test_those_that_are_passed_in():
+    x = torch.full((8,), 165, dtype=torch.uint8)
+    said = failure(into_upper_half, torch.empty_like(x), x, reference=lambda _, x: x, writes=["out"])
+    assert "4 elements of output hold what was there before" in said
+
+
+@pytest.mark.parametrize(
+    ("kernel", "known"),
+    [
+        (upper_half, "20 elements of output hold what was there before, twice: never written"),
+        (lambda x: torch.full_like(x, -91), "launched again over other bytes: all elements are written"),
+    ],
+)
+def test_small_integers_that_are_the_poison_may_be_values(kernel, known):
+    said = failure(kernel, torch.ones(8, 5, dtype=torch.int8), reference=identity)
+    assert "elements hold the poison, which may be a value: perhaps never written" in said
+    assert said.endswith(f"\n{known}")

@@ -170,10 +170,24 @@ def test_zeros_that_a_reference_refuses_are_left_out():
     assert {probe.where for probe in found.probes if probe.of_input} == {"x, dim 1"}
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (0, 4), (2,), (1, 5)])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2,), (1, 5)])
 def test_small_outputs(shape):
     found = copying(tensor(*shape))
     assert not found.weaknesses
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_a_case_without_elements_is_weak(dtype):
+    found = weaknesses(copying(tensor(0, 4, dtype=dtype)))
+    assert found == {("all zero", "output[0]"): "no elements: nothing is compared"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_right_values_are_altered_and_not_what_a_bug_has_left(dtype):
+    x = tensor(20, 30, dtype=dtype, dist="integers")
+    found = weaknesses(strength(torch.zeros_like, x, reference=lambda x: x, rtol=0, atol=100))
+    assert found["all zero", "output"].startswith("within the bound")
+    assert found["two indices exchanged", "output, dim 1"].startswith("within the bound")
 
 
 def test_nothing_is_tried_unasked():

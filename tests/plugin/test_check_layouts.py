@@ -60,7 +60,19 @@ def test_an_interpreted_kernel_that_takes_contiguous_rows_for_granted(interprete
 def test_it_may_refuse_them(interpreted):
     contiguous = 'if not x.is_contiguous():\n        raise ValueError("x must be contiguous")'
     interpreted.kernel(flat(contiguous), name="double")
-    interpreted.run("--check-layouts", gates="cutile_correct").assert_outcomes(passed=1, deselected=2)
+    result = interpreted.run("--check-layouts", "-v", "--junitxml=junit.xml", gates="cutile_correct")
+    result.assert_outcomes(passed=1, deselected=2)
+    said = "refused by double, f32: padded rows: ValueError: x must be contiguous"
+    assert f"\n{said}\n" in result.stdout.str()
+    assert "padded rows: ValueError: x must be contiguous" in (interpreted.path / "junit.xml").read_text()
+    assert "refused by" not in interpreted.run(gates="cutile_correct").stdout.str()
+
+
+def test_a_fault_of_the_launcher_is_no_refusal(interpreted):
+    interpreted.kernel(flat("x.stride(0) == x.shape[1] or None / 3"), name="double")
+    result = interpreted.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*TypeError: unsupported operand*"])
 
 
 def test_transposed_storage_is_asked_for(interpreted):

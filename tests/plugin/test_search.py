@@ -115,8 +115,43 @@ def test_a_right_kernel_passes_and_says_how_much_was_tried(search):
 
 def test_what_the_launcher_refuses_is_no_failure(search):
     kernel = KERNEL.replace("PLANT", 'if x.shape[0] % 8: raise ValueError("m must be a multiple of 8")')
-    result = search("", "--search", "0.5", "-rP", kernel=kernel)
+    result = search("", "--search", "0.5", kernel=kernel)
     result.assert_outcomes(passed=1, deselected=17)
+    assert re.search(
+        r"^  \d+ refused: ValueError: m must be a multiple of 8$", result.stdout.str(), flags=re.MULTILINE
+    )
+
+
+def test_five_reasons_are_told(search):
+    kernel = KERNEL.replace("PLANT", 'if x.shape[0] > 1: raise ValueError(f"m is {x.shape[0]}")')
+    result = search("", "--search", "1", kernel=kernel)
+    result.assert_outcomes(passed=1, deselected=17)
+    told = re.findall(r"^  \d+ refused: ValueError: m is \d+$", result.stdout.str(), flags=re.MULTILINE)
+    assert len(told) == 5
+    result.stdout.re_match_lines([r"  \.\.\. for \d+ other reasons$"])
+
+
+@pytest.mark.parametrize("plant", ["None / 3", "int('m')"])
+def test_a_fault_of_the_launcher_is_no_refusal(search, plant):
+    result = search(f"if x.shape[1] % 7 == 6: {plant}")
+    result.assert_outcomes(failed=1, deselected=17)
+    result.stdout.fnmatch_lines(["*the smallest that fails*", "*Case(name=*'m': 0, 'n': *"])
+
+
+def test_a_reference_that_fails_is_no_refusal(search):
+    kernel = KERNEL.replace("lambda x: x * 2", "lambda x: x * 2 if x.shape[0] else x.amax()")
+    result = search("pass", kernel=kernel)
+    result.assert_outcomes(failed=1, deselected=17)
+    result.stdout.fnmatch_lines(["*the reference*raised *", "*found by search*"])
+
+
+def test_a_domain_of_what_is_no_parameter_is_a_bad_declaration(search):
+    kernel = KERNEL.replace("    cases=[\n", "    search=lambda: {'nn': None},\n    cases=[\n")
+    result = search("pass", kernel=kernel)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*'double': search has ?'nn'?; the parameters of its cases and its inputs are dtype, m, n*"]
+    )
 
 
 def test_a_search_that_could_try_nothing_is_not_measured(search):

@@ -4,9 +4,13 @@ import base64
 import json
 import re
 import shlex
+import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
+
+import pytest_cutile
 
 WRONG = """
 import pytest_cutile
@@ -95,6 +99,60 @@ def test_the_command_works_in_the_folder_that_the_run_was_started_in(wrong, monk
     assert command.startswith("'../test_mine.py::")
     again = wrong.pytester.runpytest_inprocess(*shlex.split(command))
     assert messages(again.stdout.str()) == {command: message}
+
+
+SMALL = WRONG.replace(
+    'cases=[pytest_cutile.Case(name="n100", params={"n": 100})]',
+    """cases=[
+        pytest_cutile.Case(name="n100", params={"n": 100}, speed=False),
+        pytest_cutile.Case(name="n104", params={"n": 104}, speed=False),
+    ]""",
+)
+PLUGIN = """
+import pytest
+
+
+@pytest.fixture
+def factor():
+    return 3
+"""
+WITH_PLUGIN = """
+import pytest
+
+
+@pytest.mark.slow
+def test_mine(factor, make_tensor, check_kernel):
+    check_kernel(lambda x: x * factor, make_tensor((20, 100), "float16"), reference=lambda x: x * 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "test", "bug"),
+    [
+        (["--every-input"], "mykernels/scale.py::correct[n104-nan]", "y[y.isnan()] = 0"),
+        (["--check-layouts", "--check-strength"], "mykernels/scale.py::correct[n100]", "y *= x.stride(-1)"),
+        (["-o", "cutile_kernels=others.scale"], "others/scale.py::correct[n100]", "y[0] = 0"),
+        (["-p", "myplugin", "-o", "markers=slow", "-m", "slow"], "test_mine.py::test_mine", "pass"),
+    ],
+    ids=["every-input", "check-layouts", "ini", "plugin"],
+)
+def test_the_command_has_the_options_that_the_test_depends_on(project, monkeypatch, options, test, bug):
+    pytester = project.pytester
+    pytester.mkpydir("others")
+    for folder in ("mykernels", "others"):
+        planted = bug if test.startswith(folder) else "pass"
+        (pytester.path / folder / "scale.py").write_text(SMALL.replace("y[..., 96:] = 0", planted))
+    pytester.makepyfile(myplugin=PLUGIN, test_mine=WITH_PLUGIN)
+    pytester.makeini("[pytest]\ncutile_kernels = mykernels\naddopts = -m 'not slow'\n")
+    monkeypatch.setenv("PYTHONPATH", str(Path(pytest_cutile.__file__).parents[1]))
+
+    def commands(*arguments):
+        text = pytester.run(sys.executable, "-m", "pytest", *arguments).stdout.str()
+        return re.findall(rf"{TOLD}\d+:\n  pytest (.*?)\n", text)
+
+    [command] = commands(test, "-m", "", *options)
+    assert {*options} <= {*shlex.split(command)}
+    assert commands(*shlex.split(command)) == [command]
 
 
 def test_a_picture_in_the_page_of_pytest_html(wrong):
