@@ -112,41 +112,47 @@ class _Pool:
 
     @classmethod
     def of(cls, elements: torch.Tensor, exact: torch.Tensor | None = None) -> _Pool:
-        return cls._of_products(elements) if exact is None else cls._of_values(elements, exact)
+        """Return what they have in common; with `exact` by logarithms.
 
-    @classmethod
-    def _of_products(cls, elements: torch.Tensor) -> _Pool:
-        by_row = elements.mean(dim=1, keepdim=True)
-        level = elements / by_row
-        usable = level.isfinite()
-        level.masked_fill_(~usable, 0.0)
-        by_column = (level.sum(dim=0, keepdim=True) + _FEW).div_(usable.sum(dim=0, keepdim=True) + _FEW)
-        misfit = _variance(level.div_(by_column).log_())
-        return cls(exact=None, by_row=by_row, by_column=by_column, misfit=misfit)
+        A few values that cancel have far more noise in proportion to them than others, and it is their own.
+        """
+        import torch
 
-    @classmethod
-    def _of_values(cls, elements: torch.Tensor, exact: torch.Tensor) -> _Pool:
-        # by their logarithms: a few values that cancel have far more noise, and it is their own
-        level = exact.square().reciprocal_().mul_(elements).log_()
-        usable = level.isfinite()
-        level.masked_fill_(~usable, 0.0)
-        by_row = level.sum(dim=1, keepdim=True).div_(usable.sum(dim=1, keepdim=True).clamp_(min=1))
-        level.sub_(by_row).masked_fill_(~usable, 0.0)
-        by_column = level.sum(dim=0, keepdim=True).div_(usable.sum(dim=0, keepdim=True) + _FEW)
-        misfit = _variance(level.sub_(by_column).masked_fill_(~usable, math.nan))
-        by_row.add_(_OF_LOGARITHMS).exp_()
-        return cls(exact=exact, by_row=by_row, by_column=by_column.exp_(), misfit=misfit)
+        rows, columns = elements.shape
+        by_row = elements.new_zeros(rows, 1)
+        totals, counts = elements.new_zeros(2, 1, columns)
+        step = max(1, CHUNK // max(columns, 1))
+        parts = [slice(row, row + step) for row in range(0, rows, step)]
+        for part in parts:
+            level = _level(elements[part], exact if exact is None else exact[part])
+            usable = level.isfinite()
+            level.masked_fill_(~usable, 0.0)
+            by_row[part] = level.sum(dim=1, keepdim=True) / usable.sum(dim=1, keepdim=True).clamp_(min=1)
+            level = level / by_row[part] if exact is None else level - by_row[part]
+            usable &= level.isfinite()
+            totals += level.masked_fill_(~usable, 0.0).sum(dim=0, keepdim=True)
+            counts += usable.sum(dim=0, keepdim=True)
+        by_column = totals.add_(_FEW if exact is None else 0.0).div_(counts + _FEW)
+        moments = torch.zeros(3, dtype=torch.float64, device=elements.device)
+        for part in parts:
+            level = _level(elements[part], exact if exact is None else exact[part])
+            level = (
+                (level / (by_row[part] * by_column)).log_()
+                if exact is None
+                else level - by_row[part] - by_column
+            )
+            usable = level.isfinite()
+            level.masked_fill_(~usable, 0.0)
+            moments += torch.stack([usable.sum(), level.sum(), level.square().sum()])
+        count, total, square = moments.tolist()
+        misfit = square / count - (total / count) ** 2 if count > 1 else math.inf
+        if exact is not None:
+            by_row, by_column = by_row.add_(_OF_LOGARITHMS).exp_(), by_column.exp_()
+        return cls(exact=exact, by_row=by_row, by_column=by_column, misfit=misfit)
 
 
-def _variance(values: torch.Tensor) -> float:
-    """Return the variance of the finite ones, which are overwritten; infinite if there are none."""
-    finite = values.isfinite()
-    count = int(finite.sum())
-    if count <= 1:
-        return math.inf
-    values.masked_fill_(~finite, 0.0)
-    mean = float(values.sum()) / count
-    return float(values.square_().sum()) / count - mean * mean
+def _level(elements: torch.Tensor, exact: torch.Tensor | None) -> torch.Tensor:
+    return elements.clone() if exact is None else exact.square().reciprocal_().mul_(elements).log_()
 
 
 @dataclass(frozen=True, kw_only=True)
