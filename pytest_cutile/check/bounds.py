@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_cutile.check.compare import CHUNK, Bound, GivenTolerance, blocks, compare, differ
-from pytest_cutile.check.integers import as_rounded
+from pytest_cutile.check.integers import (
+    SIZES,
+    SIZES_OF_FLOATS,
+    Unexplained,
+    UnexplainedFloats,
+    as_rounded,
+    has_steps,
+)
 from pytest_cutile.check.noise import Reference, Spread, matrix_view
 from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, ErrorModel, FloatFormat, model_for
 from pytest_cutile.gpu.dtypes import format_of, name_of
@@ -83,30 +90,69 @@ class Bounds:
             call: the reference, or a part of it, that `truth` is of.
             pairs: those outputs, or parts of them, and the exact ones, by name.
         """
+        if not self._rounds(call):
+            return {}
+        left: dict[str, Unexplained] = {}
+        for name, (out, exact) in pairs.items():
+            at = differ(out, exact).reshape(-1).nonzero().flatten()
+            if at.numel():
+                left[name] = Unexplained(out, exact, at)
+        return self._explain(call, left, [pairs[name][0] for name in left], sizes=SIZES)
+
+    def rounded_floats(
+        self, call: ReferenceCall, triples: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound]]
+    ) -> dict[str, torch.Tensor]:
+        """Return what floats have to be that lie behind a step of the reference, where some are not.
+
+        Args:
+            call: the reference, or a part of it, that `truth` is of.
+            triples: those outputs, or parts of them, the exact ones, and their bounds, by name.
+        """
+        if not self._rounds(call):
+            return {}
+        left: dict[str, Unexplained] = {}
+        for name, (out, exact, bound) in triples.items():
+            at, within = bound.outside(out, exact)
+            if at.numel():
+                left[name] = UnexplainedFloats(out, exact, at, within, bound.target)
+        if not left or not call.run(has_steps):
+            return {}
+        return self._explain(call, left, [triples[name][0] for name in left], sizes=SIZES_OF_FLOATS)
+
+    def _rounds(self, call: ReferenceCall) -> bool:
+        """Return whether anything is rounded that a result may depend on."""
         floating = any(
             each.dtype.is_floating_point or each.is_complex()
             for _, each in named_tensors((call.args, call.kwargs), "input")
         )
-        if not floating or (self.truth.exact and not self.contract.is_noise):
+        return floating and not (self.truth.exact and not self.contract.is_noise)
+
+    def _explain(
+        self,
+        call: ReferenceCall,
+        left: Mapping[str, Unexplained],
+        outs: Sequence[torch.Tensor],
+        *,
+        sizes: Sequence[float],
+    ) -> dict[str, torch.Tensor]:
+        """Return what outputs have to be, by noise on what they are made of."""
+        if not left:
             return {}
-        pairs = {name: pair for name, pair in pairs.items() if bool(differ(*pair).any())}
-        if not pairs:
-            return {}
-        outs = [out for out, _ in pairs.values()]
         model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
         variance = model.accumulation_variance + model.operand_variance + model.value_variance
         reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
         if self.operands is FLOAT64:
             reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
-        found: dict[str, torch.Tensor] = call.run(
+        call.run(
             as_rounded,
-            pairs=pairs,
+            left=left,
+            sizes=sizes,
             operands=self.operands if self.truth.rounds_operands else None,
             contract=self.contract,
             reach=reach,
             sigmas=model.sigmas,
         )
-        return found
+        return {name: each.result() for name, each in left.items()}
 
     def _model(self, accumulation: FloatFormat, out: torch.Tensor, elements: int) -> ErrorModel:
         return model_for(

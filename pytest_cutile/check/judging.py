@@ -11,7 +11,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
-from pytest_cutile.check.compare import Comparing, Comparison, differ
+from pytest_cutile.check.compare import Bound, Comparing, Comparison, differ
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
 from pytest_cutile.check.ladder import rungs, what_would_pass, would_pass_with
@@ -156,7 +156,7 @@ class Judge:
         seen = _Seen()
 
         def exact_of(name: str) -> torch.Tensor:
-            return exact()[name]
+            return seen.as_stepped(name, exact()[name])
 
         comparing = {
             name: Comparing(out, partial(exact_of, name)) for name, out in named_tensors(outputs, OUTPUT)
@@ -185,16 +185,22 @@ class Judge:
         pairs = _pair(part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None)
         wholes = dict(named_tensors(outputs, OUTPUT))
         bounds_of = {name: bounds.of(name, out, wholes[name].numel()) for name, out, _ in pairs}
+        call = self._reference.of(part)
         rounded = bounds.rounded_integers(
-            self._reference.of(part),
-            {name: (out, exact) for name, out, exact in pairs if bounds_of[name][0] is None},
+            call, {name: (out, exact) for name, out, exact in pairs if bounds_of[name][0] is None}
         )
+        derived = {name: bound for name, (bound, _) in bounds_of.items() if isinstance(bound, Bound)}
+        stepped = bounds.rounded_floats(
+            call, {name: (out, exact, derived[name]) for name, out, exact in pairs if name in derived}
+        )
+        seen.stepped += [(part, name, exact) for name, exact in stepped.items()]
+        rounded |= stepped
         for name, out, unrounded in pairs:
             elements = wholes[name].numel()
             bound, basis = bounds_of[name]
             exact = rounded.get(name, unrounded)
-            if name in rounded:
-                basis += f", {int(differ(exact, unrounded).sum()):,} of them as rounding makes them"
+            if name in rounded and (count := _count_different(exact, unrounded)):
+                basis += f", {count:,} of them as rounding makes them"
             self._has_short_sums |= bounds.has_short_sums(out)
             seen.add_basis(name, basis)
             seen.ratios += bounds.looseness(name, out, exact, elements)
@@ -237,7 +243,8 @@ class Judge:
         name, *others = (name for name, result in seen.results.items() if result.failed)
         out, result = outs[name], seen.results[name]
         reduction = self._terms.reduction
-        found = explain(name, out, exact()[name], result, basis=seen.bases[name], reduction=reduction)
+        right = seen.as_stepped(name, exact()[name])
+        found = explain(name, out, right, result, basis=seen.bases[name], reduction=reduction)
         mismatch = KernelMismatch()
         mismatch.picture = found.picture
         if result.outside is not None and result.worst is not None:
@@ -301,6 +308,18 @@ class _Seen:
     checked: list[Checked] = field(default_factory=list)
     """Outputs with their bounds, unless they were compared in parts."""
 
+    stepped: list[tuple[Part, str, torch.Tensor]] = field(default_factory=list)
+    """Parts of floating outputs as they have to be where the reference takes a step."""
+
+    def as_stepped(self, name: str, exact: torch.Tensor) -> torch.Tensor:
+        """Return the exact values of an output, with those that are right behind a step."""
+        found = [(part, values) for part, each, values in self.stepped if each == name]
+        if found:
+            exact = exact.clone()
+        for part, values in found:
+            part.of(OUTPUT, exact).copy_(values)
+        return exact
+
     def add_basis(self, name: str, basis: str) -> None:
         """Add what a part of an output was held to."""
         others = self.bases.get(name, "").split(_OR)
@@ -312,6 +331,12 @@ class _Seen:
         import torch
 
         return float(torch.cat(self.ratios).median()) if sum(each.numel() for each in self.ratios) else None
+
+
+def _count_different(one: torch.Tensor, other: torch.Tensor) -> int:
+    if not one.dtype.is_floating_point:
+        return int(differ(one, other).sum())
+    return int(((one != other) & ~(one.isnan() & other.isnan())).sum())
 
 
 def _pair(
