@@ -14,7 +14,7 @@ from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
 from pytest_cutile.check.compare import Bound, Comparing, Comparison, differ
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
-from pytest_cutile.check.ladder import rungs, what_would_pass, would_pass_with
+from pytest_cutile.check.ladder import are_lost, rungs, what_would_pass, would_pass_with
 from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
 from pytest_cutile.check.parts import OUTPUT, Part
 from pytest_cutile.check.strength import Checked
@@ -253,11 +253,23 @@ class Judge:
         if len(self._parts) > 1:
             lines.append(f"  compared in {len(self._parts)} parts, which independent=... says may be")
         if self._terms.tolerance is None and not any(each.pattern for each in seen.results.values()):
-            lines += self._climb(outputs, exact)
+            lines += self._climb(outputs, seen, exact)
         mismatch.args = (f"{fit([self._title, *lines])}{also_wrong(others)}",)
         return mismatch
 
-    def _climb(self, outputs: Any, exact: ExactValues) -> list[str]:
+    def _is_any_lost(self, outs: Mapping[str, torch.Tensor], seen: _Seen, contract: Contract) -> bool:
+        """Return whether elements pass under a contract that does not explain them; not known of parts."""
+        if self._truth is None:
+            return False
+        truth = self._truth_of(Part(), contract)
+        exact = dict(named_tensors(truth.outputs, OUTPUT))
+        return any(
+            are_lost(outs[name], seen.as_stepped(name, exact[name]), result.outside, truth.contract[name])
+            for name, result in seen.results.items()
+            if result.outside is not None and name in truth.contract
+        )
+
+    def _climb(self, outputs: Any, seen: _Seen, exact: ExactValues) -> list[str]:
         """Return the line that says what would have passed, or why that is not known."""
         outs = dict(named_tensors(outputs, OUTPUT))
         formats = [found for out in outs.values() if (found := format_of(out.dtype)) is not None]
@@ -290,6 +302,8 @@ class Judge:
             exponentials=self._has_exponentials,
             short_sums=self._has_short_sums,
         )
+        if contracts and self._is_any_lost(outs, seen, contracts[-1]):
+            return ["  elements are off by more than half of their value, which no looser contract explains"]
         on_cuda_cores = self._has_products and self._terms.operands is FLOAT32
         if on_cuda_cores and passes_tensor_cores():
             return ["  " + would_pass_with('precision="tfloat32"')]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.check.findings import SCATTERED
 from pytest_cutile.check.judging import Judge, Judged, Terms
 from pytest_cutile.check.launching import GuardedLauncher, Run, parameters_of
 from pytest_cutile.check.noise import run_exactly
@@ -305,9 +306,24 @@ def _judge_first(launcher: GuardedLauncher, judge: Judge, outputs: Any) -> Judge
         said = launcher.unwritten(outputs)
         if names := launcher.read_beside(outputs):
             said = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
-        if said:
-            mismatch.args = (f"{mismatch}\n{said}",)
+        text = f"{mismatch}"
+        if SCATTERED in text:
+            text = text.replace(SCATTERED, _describe_scattered(launcher, outputs))
+        mismatch.args = (f"{text}\n{said}" if said else text,)
         raise
+
+
+def _describe_scattered(launcher: GuardedLauncher, outputs: Any) -> str:
+    """Say what few errors that are scattered may be; another launch may tell."""
+    try:
+        repeat = launcher.repeat(outputs)
+    except KernelMismatch:
+        repeat = None
+    if repeat is None:
+        return SCATTERED
+    if repeat.same:
+        return "few and scattered, and the same bits when run again: hardly a race"
+    return "few and scattered, and other bits when run again: perhaps a race"
 
 
 def _judge_mutated(mutated: Mapping[str, Any], call: ReferenceCall, terms: Terms, fn: str) -> tuple[str, ...]:

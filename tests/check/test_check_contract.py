@@ -235,3 +235,15 @@ def test_a_reference_that_rounds_on_its_way_is_named():
     assert "a reference that itself rounds to float16" in " ".join(text.split())
     exact = check_kernel(kernel, q, k, reference=lambda q, k: (q.float() @ k.T).softmax(-1), reduction=512)
     assert "rounds" not in exact.bound
+
+
+def test_no_contract_is_suggested_for_elements_that_are_lost():
+    def kernel(x):
+        y = x.exp()
+        y[(x - 5).abs() < 0.15] = 0
+        return y
+
+    x = 10 * tensor(4, 257, dtype="float32")
+    text = failure(kernel, x, reference=torch.exp)
+    assert "elements are off by more than half of their value, which no looser contract explains" in text
+    assert "would pass" not in text
