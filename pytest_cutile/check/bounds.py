@@ -18,6 +18,7 @@ from pytest_cutile.check.integers import (
 from pytest_cutile.check.noise import Reference, Spread, matrix_view
 from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, ErrorModel, FloatFormat, model_for
 from pytest_cutile.gpu.dtypes import format_of, name_of
+from pytest_cutile.gpu.rounding import spacing
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Bounds:
         atol = 0.0 if self.tolerance is None else math.floor(self.tolerance[1])
         if atol < 1 or out.dtype == torch.bool:
             return None, "equal (integers and bool)"
-        return GivenTolerance(rtol=0.0, atol=atol, target=None), f"integers within atol={atol}, as given"
+        basis = f"integers within atol={atol}, as given: {_any_of(atol)}"
+        return GivenTolerance(rtol=0.0, atol=atol, target=None), basis
 
     def rounded_integers(
         self, call: ReferenceCall, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -243,8 +245,27 @@ class Bounds:
             derived = torch.maximum(highest - y, y - lowest)
             ratio = y.abs().mul_(rtol).add_(atol).div_(derived).flatten()
             ratio = ratio[:: -(-ratio.numel() // SAMPLE)]
-            ratios.append(ratio[ratio.isfinite()].float())
+            ratios.append(ratio[ratio.isfinite()])
         return ratios
+
+    def lets_through(self, out: torch.Tensor, exact: torch.Tensor) -> str:
+        """Say what the given tolerance allows where right values are known exactly; empty elsewhere."""
+        target = format_of(out.dtype)
+        if self.tolerance is None or not exact.numel():
+            return ""
+        rtol, atol = self.tolerance
+        if target is None:
+            given, _ = self._of_integers(out)
+            return "" if given is None else _any_of(math.floor(atol))
+        if not self.truth.exact:
+            return ""
+        y = exact.reshape(-1)[:: -(-exact.numel() // SAMPLE)].double()
+        ulps = y.abs().mul_(rtol).add_(atol).div_(spacing(y, target))
+        return f"{float(ulps[y.isfinite()].median()):.3g} ulp from values that are exact"
+
+
+def _any_of(atol: float) -> str:
+    return f"any of {2 * atol + 1:,} integers"
 
 
 def pass_torch(pairs: Pairs) -> bool:

@@ -57,6 +57,7 @@ class Judged:
     energy: float
     slope: float
     looser: float | None
+    allowed: str
     bound: str
     checked: tuple[Checked, ...]
     """Each output with its bound; none of outputs that were compared in parts."""
@@ -115,6 +116,9 @@ class Judge:
         if looser is not None:
             for name in (name for name, out in outs.items() if out.dtype.is_floating_point):
                 seen.bases[name] += f"; it allows {looser:.3g} times as much (median over elements)"
+        allowed = next(iter(seen.allowed), "")
+        for name in (name for name, out in outs.items() if allowed and out.dtype.is_floating_point):
+            seen.bases[name] += f"; it allows {allowed} (median over elements)"
         results = seen.results.values()
         if any(each.failed for each in results):
             raise self._explain(outputs, seen, exact)
@@ -125,6 +129,7 @@ class Judge:
             energy=max((each.energy for each in results), default=0.0),
             slope=max((each.slope for each in results), default=0.0),
             looser=looser,
+            allowed=allowed,
             bound="; ".join(dict.fromkeys(seen.bases.values())),
             checked=tuple(seen.checked),
         )
@@ -204,6 +209,8 @@ class Judge:
             self._has_short_sums |= bounds.has_short_sums(out)
             seen.add_basis(name, basis)
             seen.ratios += bounds.looseness(name, out, exact, elements)
+            if allowed := bounds.lets_through(out, exact):
+                seen.allowed[allowed] = None
             comparing[name].add(out, exact, bound, part.place(wholes[name]))
             if part.is_whole:
                 seen.checked.append(Checked(name=name, out=out, exact=exact, bound=bound))
@@ -319,6 +326,8 @@ class _Seen:
     """What was allowed, in words."""
     ratios: list[torch.Tensor] = field(default_factory=list)
     """How many times the derived bound is what was given, of some elements."""
+    allowed: dict[str, None] = field(default_factory=dict)
+    """What a given tolerance allows where right values are known exactly."""
     checked: list[Checked] = field(default_factory=list)
     """Outputs with their bounds, unless they were compared in parts."""
 

@@ -54,7 +54,9 @@ class CheckReport:
     """T3: slope of the mismatch on the exact value, in units of what is allowed."""
     looser: float | None
     """How many times the derived bound the given rtol and atol allow, in the median over all elements; None
-    for a derived bound, and for a reference that returned less than float64."""
+    for a derived bound, for a reference that returned less than float64, and where `allowed` says it."""
+    allowed: str = ""
+    """What the given rtol and atol allow where right values are known exactly: "any of 21 integers"."""
     bound: str
     """What was allowed, in words: how the bound was derived, or the given rtol and atol."""
     tolerance: tuple[float, float] | None = None
@@ -284,6 +286,7 @@ def run_check(
         energy=judged.energy,
         slope=judged.slope,
         looser=judged.looser,
+        allowed=judged.allowed,
         bound=judged.bound,
         tolerance=terms.tolerance,
         seconds=time.perf_counter() - started,

@@ -288,7 +288,12 @@ def _unseen_lines(results: Sequence[GateResult], *, verbose: bool) -> list[Summa
     for (kernel, tolerance), found in sorted(given.items()):
         allowed = f"held to {tolerance}: {kernel}, {_counted([each.case for each in found])}"
         most = max((each.looser for each in found if each.looser is not None), default=None)
-        texts.append(allowed if most is None else f"{allowed}: up to {most:.3g} times the derived bound")
+        exactly = next((each.allowed for each in found if each.allowed), "")
+        said = [
+            *([] if most is None else [f"up to {most:.3g} times the derived bound"]),
+            *([exactly] if exactly else []),
+        ]
+        texts.append(": ".join([allowed, *([", or ".join(said)] if said else [])]))
     for (kernel, names), cases in sorted(uncompared.items()):
         texts.append(f"may change, and was compared with nothing: {kernel}, {_counted(cases)}: {names}")
     for (kernel, layout), cases in sorted(refused.items()):

@@ -104,6 +104,7 @@ def gate_correct(
         detail="; ".join(_remarks(report)),
         tolerance=_tolerance(report),
         looser=report.looser,
+        allowed=report.allowed,
         uncompared=report.uncompared,
         refused=report.refused,
         searched="" if searched is None else searched(),

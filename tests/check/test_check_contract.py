@@ -247,3 +247,26 @@ def test_no_contract_is_suggested_for_elements_that_are_lost():
     text = failure(kernel, x, reference=torch.exp)
     assert "elements are off by more than half of their value, which no looser contract explains" in text
     assert "would pass" not in text
+
+
+def test_what_a_tolerance_allows_of_integers_is_said():
+    x = torch.arange(100)
+    report = check_kernel(lambda x: x + 3, x, reference=lambda x: x, atol=10)
+    assert (report.looser, report.allowed) == (None, "any of 21 integers")
+    assert report.bound == "integers within atol=10, as given: any of 21 integers"
+    assert check_kernel(lambda x: x + 0, x, reference=lambda x: x, atol=0.5).allowed == ""
+
+
+def test_what_a_tolerance_allows_of_exact_products_is_said():
+    a, b = (tensor(48, 48, dtype="float32", dist="integers", seed=seed) for seed in (1, 2))
+    report = check_kernel(torch.matmul, a, b, reference=torch.matmul, atol=100_000)
+    assert report.looser is None
+    assert report.allowed.endswith("e+10 ulp from values that are exact")
+    assert report.allowed in report.bound
+
+
+def test_tiny_values_do_not_make_a_tolerance_infinitely_loose():
+    x = tensor(64, 64, dtype="float32", dist="tiny")
+    report = check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2, atol=100)
+    assert report.looser is not None
+    assert report.looser < torch.inf
