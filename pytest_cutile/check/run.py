@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
-from pytest_cutile.gpu.trees import describe, named_tensors
+from pytest_cutile.gpu.trees import describe, named_leaves, named_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 REFUSED = "refused: "
+WIDE = 8
+"""Bytes of a float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,11 +247,13 @@ def run_check(
     """
     started = time.perf_counter()
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
+    floating = _floating_dtypes(launcher.read)
     terms = Terms(
         reduction=_length("reduction", reduction),
-        operands=_operand_format(launcher.read, precision),
+        operands=_named_format("precision", precision) or _operand_format(floating),
         contract=Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc),
         tolerance=_tolerance(rtol, atol),
+        wide=bool(floating) and all(each.itemsize == WIDE for each in floating),
     )
     if independent is not None:
         check_axes(independent, _all_parameters(fn))
@@ -263,6 +267,8 @@ def run_check(
     )
     if launcher.written:
         call = call.writing(launcher.written)
+    if not terms.wide and any(isinstance(each, float) for _, each in named_leaves(outputs, "")):
+        call = call.measuring()
     parts = [Part()]
     if independent is not None and not strength and not launcher.is_small:
         parts = cut(independent, {**call.args, **kwargs}, outputs)
@@ -416,13 +422,17 @@ def _tolerance(rtol: float | None, atol: float | None) -> tuple[float, float] | 
     return None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
 
 
-def _operand_format(read: Mapping[str, Any], precision: torch.dtype | str | None) -> FloatFormat:
-    """Return what tensor cores round operands to: `precision`, else the coarsest floating input dtype."""
-    if (stated := _named_format("precision", precision)) is not None:
-        return stated
-    tensors = (tensor for _, tensor in named_tensors(dict(read), "input"))
-    dtypes = (tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype for tensor in tensors)
-    formats = [found for dtype in dtypes if (found := format_of(dtype)) is not None]
+def _floating_dtypes(read: Mapping[str, Any]) -> set[torch.dtype]:
+    """Return the real floating dtypes of inputs; those of single numbers only if there are no others."""
+    tensors = [tensor for _, tensor in named_tensors(dict(read), "input")]
+    tensors = [each for each in tensors if each.dtype.is_floating_point or each.is_complex()]
+    large = [each for each in tensors if each.numel() > 1]
+    return {each.dtype.to_real() if each.is_complex() else each.dtype for each in large or tensors}
+
+
+def _operand_format(floating: Iterable[torch.dtype]) -> FloatFormat:
+    """Return what tensor cores round operands to: the coarsest floating input dtype."""
+    formats = [found for dtype in floating if (found := format_of(dtype)) is not None]
     return min(formats, key=lambda each: each.precision, default=FLOAT32)
 
 

@@ -66,6 +66,8 @@ class GateResult:
     """Correct: how many times the derived bound they allow, in the median over all elements."""
     allowed: str = ""
     """Correct: what they allow where right values are known exactly."""
+    outputs: str = ""
+    """Correct: dtypes of what the kernel returned: "(float16, int32)"."""
     uncompared: tuple[str, ...] = ()
     """Correct: arguments that the launcher may change and that were compared with nothing."""
     refused: tuple[str, ...] = ()

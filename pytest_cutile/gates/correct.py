@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,6 +106,7 @@ def gate_correct(
         tolerance=_tolerance(report),
         looser=report.looser,
         allowed=report.allowed,
+        outputs=re.sub(r" \[[^]]*\]", "", report.outputs),
         uncompared=report.uncompared,
         refused=report.refused,
         searched="" if searched is None else searched(),
