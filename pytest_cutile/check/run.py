@@ -6,6 +6,7 @@ import operator
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
@@ -179,6 +180,7 @@ def check_kernel(
         UncheckableOutput: `fn` returned no tensor, one of an unsupported dtype, or an argument that is in
             neither `mutates` nor `writes`.
         ValueError: an option out of its range.
+        TypeError: one of another type.
     """
     return run_check(
         fn,
@@ -246,12 +248,16 @@ def run_check(
             where it should not be; by default it is called between bands, over poisoned memory.
     """
     started = time.perf_counter()
+    if not callable(reference):
+        raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    if not isinstance(fast_acc, bool):
+        raise TypeError(f"fast_acc has to be True or False, got {fast_acc!r}")
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
     floating = _floating_dtypes(launcher.read)
     terms = Terms(
         reduction=_length("reduction", reduction),
         operands=_named_format("precision", precision) or _operand_format(floating),
-        contract=Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc),
+        contract=Contract(mid=_mid(mid), exp_error=exp_error, fast_acc=fast_acc),
         tolerance=_tolerance(rtol, atol),
         wide=bool(floating) and all(each.itemsize == WIDE for each in floating),
     )
@@ -417,8 +423,8 @@ def _length(option: str, value: Any) -> int:
 
 def _tolerance(rtol: float | None, atol: float | None) -> tuple[float, float] | None:
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if value is not None and not 0 <= value < float("inf"):
-            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+        if value is not None and not (isinstance(value, Real) and 0 <= value < float("inf")):
+            raise ValueError(f"{name} must be a number, finite and not negative, got {value!r}")
     return None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
 
 
@@ -443,6 +449,14 @@ def _named_format(option: str, dtype: torch.dtype | str | None) -> FloatFormat |
     found = format_of(resolve_dtype(dtype))
     if found is None:
         raise ValueError(f"{option} must be a floating-point dtype or 'tfloat32', got {dtype!r}")
+    return found
+
+
+def _mid(dtype: torch.dtype | str | None) -> FloatFormat | None:
+    """Return the format that intermediate results are rounded to."""
+    found = _named_format("mid", dtype)
+    if found is FORMATS["float64"]:
+        raise ValueError("mid is what intermediate results are rounded to, and nothing is to float64")
     return found
 
 

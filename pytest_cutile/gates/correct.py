@@ -84,7 +84,8 @@ def gate_correct(
         if mismatch.picture:
             engine.pictures.append(mismatch.picture)
         if repeat:
-            said = f"to repeat it with the same inputs, which make_tensor draws with seed {seed}:"
+            same = f"the same inputs, which make_tensor, unless it is given another, draws with seed {seed}"
+            said = f"to repeat it with {same}:"
             mismatch.args = (f"{mismatch}\n{said}\n  {repeat}",)
         raise
     except Exception as error:

@@ -270,3 +270,23 @@ def test_tiny_values_do_not_make_a_tolerance_infinitely_loose():
     report = check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2, atol=100)
     assert report.looser is not None
     assert report.looser < torch.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"fast_acc": "yes"}, "fast_acc has to be True or False, got 'yes'"),
+        ({"mutates": "x"}, "mutates is a list of arguments, by name or position; write ['x']"),
+        ({"writes": 0}, "writes is a list of arguments, by name or position; write [0]"),
+        ({"rtol": "1e-3"}, "rtol must be a number, finite and not negative, got '1e-3'"),
+        ({"mid": "float64"}, "mid is what intermediate results are rounded to, and nothing is to float64"),
+        (
+            {"reference": torch.ones(4)},
+            "reference has to be a function of fn's arguments, got float32 [4]",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_are_one_line(options, said):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        check_kernel(lambda x: x * 2, torch.ones(4), **{"reference": lambda x: x * 2, **options})
+    assert str(caught.value) == said
