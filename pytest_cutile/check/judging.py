@@ -14,7 +14,7 @@ from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
 from pytest_cutile.check.compare import Bound, Comparing, Comparison, differ
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
-from pytest_cutile.check.ladder import are_lost, rungs, what_would_pass, would_pass_with
+from pytest_cutile.check.ladder import WOULD, are_lost, rungs, what_would_pass, would_pass_with
 from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
 from pytest_cutile.check.parts import OUTPUT, Part
 from pytest_cutile.check.reference import floats_as
@@ -312,12 +312,14 @@ class Judge:
             exponentials=self._has_exponentials,
             short_sums=self._has_short_sums,
         )
-        if contracts and self._is_any_lost(outs, seen, contracts[-1]):
-            return ["  elements are off by more than half of their value, which no looser contract explains"]
         on_cuda_cores = self._has_products and self._terms.operands is FLOAT32
         if on_cuda_cores and passes_tensor_cores():
-            return ["  " + would_pass_with('precision="tfloat32"')]
-        return [f"  {what_would_pass(contracts, passes, passes_torch)}"]
+            said = would_pass_with('precision="tfloat32"')
+        else:
+            said = what_would_pass(contracts, passes, passes_torch)
+        if contracts and said.startswith(WOULD) and self._is_any_lost(outs, seen, contracts[-1]):
+            said = "elements are off by more than half of their value, which no looser contract explains"
+        return [f"  {said}"]
 
 
 @dataclass

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_cutile.check.noise import Spread
     from pytest_cutile.core.tolerance import FloatFormat
 
+WOULD = "would pass with"
 EXP_ERROR = 2.0**-10
 """Relative error of exponentials on the ladder: that of one computed in float16 to an ulp."""
 
@@ -68,7 +69,7 @@ def are_lost(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, spre
 
 def would_pass_with(options: str) -> str:
     """Return the line that says so of some options of `check_kernel`."""
-    return f"would pass with {options}: say so if the kernel is meant to be no better"
+    return f"{WOULD} {options}: say so if the kernel is meant to be no better"
 
 
 def what_would_pass(

@@ -424,7 +424,7 @@ def _length(option: str, value: Any) -> int:
 def _tolerance(rtol: float | None, atol: float | None) -> tuple[float, float] | None:
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not (isinstance(value, Real) and 0 <= value < float("inf")):
-            raise ValueError(f"{name} must be a number, finite and not negative, got {value!r}")
+            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
     return None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
 
 
