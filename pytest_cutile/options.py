@@ -102,7 +102,6 @@ def add_options(parser: pytest.Parser) -> None:
         "--search-seed",
         metavar="N",
         type=int,
-        default=0,
         help="With --search: another number tries other examples, the same one the same (default 0).",
     )
     group.addoption(
@@ -362,14 +361,16 @@ def _kernel_summary(config: pytest.Config) -> Path | None:
 
 
 def _search(config: pytest.Config) -> SearchBudget | None:
-    seconds = config.getoption("--search")
+    seconds, seed = config.getoption("--search"), config.getoption("--search-seed")
     if seconds is None:
+        if seed is not None:
+            raise pytest.UsageError(f"--search-seed {seed} is of a search: it needs --search SECONDS")
         return None
     if not 0 < seconds < float("inf"):
         raise pytest.UsageError(f"--search {seconds:g}: expected a positive number of seconds")
     if importlib.util.find_spec("hypothesis") is None:
         raise pytest.UsageError("--search needs hypothesis: pip install 'pytest-cutile[search]'")
-    return SearchBudget(seconds=seconds, seed=config.getoption("--search-seed"))
+    return SearchBudget(seconds=seconds, seed=seed or 0)
 
 
 def _sanitize(config: pytest.Config) -> tuple[str, ...]:

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_cutile.check.compare import CHUNK, Bound, GivenTolerance, blocks, compare, differ
-from pytest_cutile.check.integers import as_rounded
+from pytest_cutile.check.integers import (
+    SIZES,
+    SIZES_OF_FLOATS,
+    Unexplained,
+    UnexplainedFloats,
+    as_rounded,
+    has_steps,
+)
 from pytest_cutile.check.noise import Reference, Spread, matrix_view
 from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, ErrorModel, FloatFormat, model_for
 from pytest_cutile.gpu.dtypes import format_of, name_of
+from pytest_cutile.gpu.rounding import spacing
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
@@ -72,7 +80,8 @@ class Bounds:
         atol = 0.0 if self.tolerance is None else math.floor(self.tolerance[1])
         if atol < 1 or out.dtype == torch.bool:
             return None, "equal (integers and bool)"
-        return GivenTolerance(rtol=0.0, atol=atol, target=None), f"integers within atol={atol}, as given"
+        basis = f"integers within atol={atol}, as given: {_any_of(atol)}"
+        return GivenTolerance(rtol=0.0, atol=atol, target=None), basis
 
     def rounded_integers(
         self, call: ReferenceCall, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -83,30 +92,69 @@ class Bounds:
             call: the reference, or a part of it, that `truth` is of.
             pairs: those outputs, or parts of them, and the exact ones, by name.
         """
+        if not self._rounds(call):
+            return {}
+        left: dict[str, Unexplained] = {}
+        for name, (out, exact) in pairs.items():
+            at = differ(out, exact).reshape(-1).nonzero().flatten()
+            if at.numel():
+                left[name] = Unexplained(out, exact, at)
+        return self._explain(call, left, [pairs[name][0] for name in left], sizes=SIZES)
+
+    def rounded_floats(
+        self, call: ReferenceCall, triples: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound]]
+    ) -> dict[str, torch.Tensor]:
+        """Return what floats have to be that lie behind a step of the reference, where some are not.
+
+        Args:
+            call: the reference, or a part of it, that `truth` is of.
+            triples: those outputs, or parts of them, the exact ones, and their bounds, by name.
+        """
+        if not self._rounds(call):
+            return {}
+        left: dict[str, Unexplained] = {}
+        for name, (out, exact, bound) in triples.items():
+            at, within = bound.outside(out, exact)
+            if at.numel():
+                left[name] = UnexplainedFloats(out, exact, at, within, bound.target)
+        if not left or not call.run(has_steps):
+            return {}
+        return self._explain(call, left, [triples[name][0] for name in left], sizes=SIZES_OF_FLOATS)
+
+    def _rounds(self, call: ReferenceCall) -> bool:
+        """Return whether anything is rounded that a result may depend on."""
         floating = any(
             each.dtype.is_floating_point or each.is_complex()
             for _, each in named_tensors((call.args, call.kwargs), "input")
         )
-        if not floating or (self.truth.exact and not self.contract.is_noise):
+        return floating and not (self.truth.exact and not self.contract.is_noise)
+
+    def _explain(
+        self,
+        call: ReferenceCall,
+        left: Mapping[str, Unexplained],
+        outs: Sequence[torch.Tensor],
+        *,
+        sizes: Sequence[float],
+    ) -> dict[str, torch.Tensor]:
+        """Return what outputs have to be, by noise on what they are made of."""
+        if not left:
             return {}
-        pairs = {name: pair for name, pair in pairs.items() if bool(differ(*pair).any())}
-        if not pairs:
-            return {}
-        outs = [out for out, _ in pairs.values()]
         model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
         variance = model.accumulation_variance + model.operand_variance + model.value_variance
         reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
         if self.operands is FLOAT64:
             reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
-        found: dict[str, torch.Tensor] = call.run(
+        call.run(
             as_rounded,
-            pairs=pairs,
+            left=left,
+            sizes=sizes,
             operands=self.operands if self.truth.rounds_operands else None,
             contract=self.contract,
             reach=reach,
             sigmas=model.sigmas,
         )
-        return found
+        return {name: each.result() for name, each in left.items()}
 
     def _model(self, accumulation: FloatFormat, out: torch.Tensor, elements: int) -> ErrorModel:
         return model_for(
@@ -197,8 +245,27 @@ class Bounds:
             derived = torch.maximum(highest - y, y - lowest)
             ratio = y.abs().mul_(rtol).add_(atol).div_(derived).flatten()
             ratio = ratio[:: -(-ratio.numel() // SAMPLE)]
-            ratios.append(ratio[ratio.isfinite()].float())
+            ratios.append(ratio[ratio.isfinite()])
         return ratios
+
+    def lets_through(self, out: torch.Tensor, exact: torch.Tensor) -> str:
+        """Say what the given tolerance allows where right values are known exactly; empty elsewhere."""
+        target = format_of(out.dtype)
+        if self.tolerance is None or not exact.numel():
+            return ""
+        rtol, atol = self.tolerance
+        if target is None:
+            given, _ = self._of_integers(out)
+            return "" if given is None else _any_of(math.floor(atol))
+        if not self.truth.exact:
+            return ""
+        y = exact.reshape(-1)[:: -(-exact.numel() // SAMPLE)].double()
+        ulps = y.abs().mul_(rtol).add_(atol).div_(spacing(y, target))
+        return f"{float(ulps[y.isfinite()].median()):.3g} ulp from values that are exact"
+
+
+def _any_of(atol: float) -> str:
+    return f"any of {2 * atol + 1:,} integers"
 
 
 def pass_torch(pairs: Pairs) -> bool:

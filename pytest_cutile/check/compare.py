@@ -76,6 +76,21 @@ class Bound:
         lowest = round_to(exact - b, self.target, saturate=saturate)
         return b, lowest, round_to(exact + b, self.target, saturate=saturate)
 
+    def outside(self, out: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which finite elements of the flat output are outside of their intervals, and their b."""
+        import torch
+
+        grid, truth = matrix_view(out.detach()), matrix_view(exact)
+        numbers = torch.arange(out.numel(), device=out.device).reshape(grid.shape)
+        found = [(numbers.new_empty(0), truth.new_empty(0))]
+        for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+            got, y = grid[rows, columns].double(), truth[rows, columns]
+            b, lowest, highest = self.interval(y, *self.noise(y, rows, columns))
+            outside = ((got < lowest) | (got > highest)) & got.isfinite() & y.isfinite()
+            found.append((numbers[rows, columns][outside], b[outside]))
+        at, within = (torch.cat(each) for each in zip(*found, strict=True))
+        return at, within
+
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTolerance:

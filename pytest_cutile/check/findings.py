@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 LINES = 32
+SCATTERED = "few and scattered: run again; if other elements are wrong then, it is a race"
+"""What is said of a single launch."""
 _MOST_FINDINGS = 5
 _MAX_PLACES = 4
 _MAX_NAMES = 4
@@ -158,7 +160,7 @@ def _find(
     if never < bad and zeros < out.numel():
         found += find_layout(out, exact, places)
     if is_scattered(outside, bad) and bool(out.isfinite().all() if out.dtype.itemsize > 1 else True):
-        found.append("few and scattered: run again; if other elements are wrong then, it is a race")
+        found.append(SCATTERED)
     found = found[:_MOST_FINDINGS]
     return [*found, *_describe_places(places, outside, bad)]
 

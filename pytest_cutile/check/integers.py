@@ -1,10 +1,14 @@
-"""Integers that a reference makes of floats: which of them depend on how those are rounded.
+"""Steps of a reference, as it makes integers of floats: which results depend on how those are rounded.
 
 A quantised value that lies at a tie, or the index of the largest of two that are almost equal, is another one
 for a kernel that computes in float32. What differs from the reference is right nevertheless if the reference
 itself returns it where its intermediate results are moved, by no more than T1 would let them be off. That is
 tried for the elements that differ, and only if there are any. Inputs stay what they are: what is computed
 from them exactly (the largest of them, a comparison with one) depends on no rounding.
+
+The same goes for floats behind a step, such as quantised values that are scaled again: an element that is
+outside of its bound is right if it is inside where the reference's value jumps to. It has to jump: for
+continuous references nothing is more lenient.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from pytest_cutile.check.compare import differ
 from pytest_cutile.check.injection import (
     AccumulationNoise,
     ContractNoise,
+    Injector,
     OperandNoise,
     base_name,
     is_float64,
@@ -23,6 +28,7 @@ from pytest_cutile.check.injection import (
 )
 from pytest_cutile.check.noise import run_with
 from pytest_cutile.gpu.dtypes import bits_of
+from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import named_tensors
 
 if TYPE_CHECKING:
@@ -30,13 +36,24 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_cutile.check.injection import Injector
     from pytest_cutile.core.tolerance import Contract, FloatFormat
 
 ROUNDS = 16
 """Of two almost equal values, noise exchanges the order in every second round."""
-_SIZES = (1.0, 0.5, 0.25, 0.125)
-"""Of the noise, round after round: a tie shows with any, and what may be off by several with many."""
+SIZES = (1.0, 0.5, 0.25, 0.125)
+"""Of the noise for integers: a tie shows with any, and what may be off by several with many."""
+SIZES_OF_FLOATS = (0.0625, 0.125, 0.25, 0.5)
+"""Of that for floats, which it moves without a step, too: of size 1 by about the bound."""
+_JUMP = 2.0
+"""In units of the bound: what moves by more, with noise of half the size at most, has come over a step."""
+_STEPS = frozenset(
+    {
+        *("round", "floor", "ceil", "trunc", "fix", "frac", "sign", "sgn", "heaviside", "fmod", "remainder"),
+        *("floor_divide", "gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "topk", "sort", "argsort"),
+        *("max", "min", "kthvalue", "median", "searchsorted", "bucketize", "signbit"),
+    }
+)
+_CONVERSIONS = frozenset({"_to_copy", "to", "copy"})
 _MANY = 64
 """So many elements at least are not left over by chance, if a round explains less than one of so many."""
 
@@ -78,33 +95,123 @@ class _IntermediateNoise(_EqualNoise):
         return super().call(func, args, kwargs)
 
 
+class Unexplained:
+    """Elements of an output that are not what the reference returned, and what it may return in their place.
+
+    Args:
+        out: the kernel's output, or a part of it.
+        exact: what the reference returned.
+        at: which elements differ, of the flat output.
+    """
+
+    def __init__(self, out: torch.Tensor, exact: torch.Tensor, at: torch.Tensor) -> None:
+        self.at = at
+        self.values = exact.clone().reshape(-1)
+        """What is right, so far as is known."""
+        self._out = out.reshape(-1)
+        self._shape = exact.shape
+
+    def explain(self, moved: torch.Tensor) -> None:
+        """Take the values of a run with noise where they explain the kernel's."""
+        if moved.shape != self._shape:
+            return
+        values = _pick(moved.reshape(-1), self.at)
+        right = self._is_right(_pick(self._out, self.at), values)
+        bits_of(self.values)[self.at[right]] = bits_of(values)[right]
+        self.at = self.at[~right]
+
+    def result(self) -> torch.Tensor:
+        """Return what the output has to be."""
+        return self.values.reshape(self._shape)
+
+    def _is_right(self, got: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return ~differ(got, values)
+
+
+class UnexplainedFloats(Unexplained):
+    """The same of floats.
+
+    Args:
+        out: see `Unexplained`.
+        exact: likewise.
+        at: likewise.
+        within: how far each of them may be off, before it is rounded to `target`.
+        target: format of the output.
+    """
+
+    def __init__(
+        self,
+        out: torch.Tensor,
+        exact: torch.Tensor,
+        at: torch.Tensor,
+        within: torch.Tensor,
+        target: FloatFormat,
+    ) -> None:
+        super().__init__(out, exact, at)
+        self._within = within
+        self._target = target
+
+    def _is_right(self, got: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        got, within = got.double(), self._within
+        saturate = self._target.eight_bit
+        jumps = (values - self.values[self.at]).abs() > _JUMP * within
+        lowest, highest = (
+            round_to(each, self._target, saturate=saturate) for each in (values - within, values + within)
+        )
+        right = jumps & (lowest <= got) & (got <= highest)
+        self._within = within[~right]
+        return right
+
+
+class _Steps(Injector):
+    """Notes whether a run takes a step: something that is not continuous in its operands."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        result = func(*args, **kwargs)
+        name = base_name(func)
+        if name in _STEPS:
+            self.found |= any(is_float64(each) for each in args)
+        elif name in _CONVERSIONS and any(is_float64(each) for each in args):
+            self.found |= any(not _is_wide(each) for _, each in named_tensors(result, ""))
+        return result
+
+
+def has_steps(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Say whether a reference rounds, compares, sorts or converts what it computes."""
+    steps = _Steps()
+    run_with(reference, args, kwargs, steps)
+    return steps.found
+
+
 def as_rounded(
     reference: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
+    left: Mapping[str, Unexplained],
+    sizes: Sequence[float],
     operands: FloatFormat | None,
     contract: Contract,
     reach: float,
     sigmas: float,
-) -> dict[str, torch.Tensor]:
-    """Return the exact integers, but those of a run with noise where that is what the kernel returned.
+) -> None:
+    """Explain elements by what the reference returns with noise.
 
     Args:
         reference: the reference.
         args: its arguments, before upcasting.
         kwargs: likewise.
-        pairs: the integer outputs of the kernel and the exact ones, by name.
+        left: what is to be explained, by the name of the output.
+        sizes: of the noise, in units of the largest, round after round.
         operands: what tensor cores round operands of products to; None where that changes none.
         contract: what the kernel may do besides.
         reach: how far intermediate results may be off, in units of float32's unit roundoff.
         sigmas: how far roundings that only `operands` or `contract` allow, in units of one.
     """
-    result = {name: exact.clone().reshape(-1) for name, (_, exact) in pairs.items()}
-    outs = {name: out.reshape(-1) for name, (out, _) in pairs.items()}
-    left = {name: differ(out, result[name]).nonzero().flatten() for name, out in outs.items()}
-
     makers: list[Callable[[int, float], Injector]] = [
         lambda run, size: _IntermediateNoise(run, scale=size * reach)
     ]
@@ -113,23 +220,22 @@ def as_rounded(
     if contract.is_noise:
         makers.append(lambda run, size: _ContractNoise(run, contract, scale=size * sigmas))
     for run in range(ROUNDS):
-        before = sum(each.numel() for each in left.values())
+        before = sum(each.at.numel() for each in left.values())
         for make in makers:
             # the same noise with both signs, so that a value at a tie falls to both sides
-            for size in (_SIZES[run % len(_SIZES)], -_SIZES[run % len(_SIZES)]):
+            for size in (sizes[run % len(sizes)], -sizes[run % len(sizes)]):
                 moved = dict(named_tensors(run_with(reference, args, kwargs, make(run, size)), "output"))
-                for name, at in left.items():
-                    if moved[name].shape == pairs[name][1].shape:
-                        values = _pick(moved[name].reshape(-1), at)
-                        wrong = differ(_pick(outs[name], at), values)
-                        bits_of(result[name])[at[~wrong]] = bits_of(values)[~wrong]
-                        left[name] = at[wrong]
-        unexplained = sum(each.numel() for each in left.values())
+                for name, each in left.items():
+                    each.explain(moved[name])
+        unexplained = sum(each.at.numel() for each in left.values())
         if not unexplained or (unexplained > _MANY and (before - unexplained) * _MANY < unexplained):
             break
-    return {name: values.reshape(pairs[name][1].shape) for name, values in result.items()}
 
 
 def _pick(values: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """Return elements of a tensor; of uint64, which cannot be indexed everywhere, too."""
     return bits_of(values)[at].view(values.dtype)
+
+
+def _is_wide(tensor: torch.Tensor) -> bool:
+    return tensor.is_complex() or (tensor.dtype.is_floating_point and tensor.itemsize > 1)

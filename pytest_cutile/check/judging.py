@@ -11,12 +11,13 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.bounds import Bounds, accumulation_of, pass_torch
-from pytest_cutile.check.compare import Comparing, Comparison, differ
+from pytest_cutile.check.compare import Bound, Comparing, Comparison, differ
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.check.findings import also_wrong, explain, fit
-from pytest_cutile.check.ladder import rungs, what_would_pass, would_pass_with
+from pytest_cutile.check.ladder import WOULD, are_lost, rungs, what_would_pass, would_pass_with
 from pytest_cutile.check.noise import Reference, allow, run_exactly, run_reference
 from pytest_cutile.check.parts import OUTPUT, Part
+from pytest_cutile.check.reference import floats_as
 from pytest_cutile.check.strength import Checked
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS, TFLOAT32, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, name_of
@@ -57,6 +58,7 @@ class Judged:
     energy: float
     slope: float
     looser: float | None
+    allowed: str
     bound: str
     checked: tuple[Checked, ...]
     """Each output with its bound; none of outputs that were compared in parts."""
@@ -74,6 +76,8 @@ class Terms:
     """What the kernel may do besides."""
     tolerance: tuple[float, float] | None
     """rtol and atol, given in place of the derived bound."""
+    wide: bool
+    """Whether floating inputs, but for single numbers, are all 64 bits wide."""
 
 
 class Judge:
@@ -107,6 +111,10 @@ class Judge:
             KernelMismatch: one is wrong, or has another structure or shape.
             ReferenceFailed: the reference raised, or returned what nothing can be compared with.
         """
+        import torch
+
+        if not self._terms.wide:
+            outputs = floats_as(torch.float32, outputs)
         outs = dict(named_tensors(outputs, OUTPUT))
         self._check_narrowing(outs)
         exact = functools.cache(lambda: self._exact(outs))
@@ -115,6 +123,9 @@ class Judge:
         if looser is not None:
             for name in (name for name, out in outs.items() if out.dtype.is_floating_point):
                 seen.bases[name] += f"; it allows {looser:.3g} times as much (median over elements)"
+        allowed = next(iter(seen.allowed), "")
+        for name in (name for name, out in outs.items() if allowed and out.dtype.is_floating_point):
+            seen.bases[name] += f"; it allows {allowed} (median over elements)"
         results = seen.results.values()
         if any(each.failed for each in results):
             raise self._explain(outputs, seen, exact)
@@ -125,19 +136,16 @@ class Judge:
             energy=max((each.energy for each in results), default=0.0),
             slope=max((each.slope for each in results), default=0.0),
             looser=looser,
+            allowed=allowed,
             bound="; ".join(dict.fromkeys(seen.bases.values())),
             checked=tuple(seen.checked),
         )
 
     def _check_narrowing(self, outs: Mapping[str, torch.Tensor]) -> None:
         """Raise KernelMismatch if float64 inputs became a narrower output, and nothing says that they may."""
-        import torch
-
         terms = self._terms
         stated = terms.operands is not FLOAT64 or terms.contract.mid not in (None, FLOAT64)
-        inputs = named_tensors((self._reference.args, self._reference.kwargs), "input")
-        floating = {each.dtype for _, each in inputs if each.dtype.is_floating_point or each.is_complex()}
-        if stated or terms.tolerance is not None or not floating <= {torch.float64, torch.complex128}:
+        if stated or terms.tolerance is not None or not terms.wide:
             return
         for name, dtype in ((name, name_of(out.dtype)) for name, out in outs.items()):
             if dtype in FORMATS and dtype != FLOAT64.name:
@@ -156,7 +164,7 @@ class Judge:
         seen = _Seen()
 
         def exact_of(name: str) -> torch.Tensor:
-            return exact()[name]
+            return seen.as_stepped(name, exact()[name])
 
         comparing = {
             name: Comparing(out, partial(exact_of, name)) for name, out in named_tensors(outputs, OUTPUT)
@@ -185,19 +193,27 @@ class Judge:
         pairs = _pair(part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None)
         wholes = dict(named_tensors(outputs, OUTPUT))
         bounds_of = {name: bounds.of(name, out, wholes[name].numel()) for name, out, _ in pairs}
+        call = self._reference.of(part)
         rounded = bounds.rounded_integers(
-            self._reference.of(part),
-            {name: (out, exact) for name, out, exact in pairs if bounds_of[name][0] is None},
+            call, {name: (out, exact) for name, out, exact in pairs if bounds_of[name][0] is None}
         )
+        derived = {name: bound for name, (bound, _) in bounds_of.items() if isinstance(bound, Bound)}
+        stepped = bounds.rounded_floats(
+            call, {name: (out, exact, derived[name]) for name, out, exact in pairs if name in derived}
+        )
+        seen.stepped += [(part, name, exact) for name, exact in stepped.items()]
+        rounded |= stepped
         for name, out, unrounded in pairs:
             elements = wholes[name].numel()
             bound, basis = bounds_of[name]
             exact = rounded.get(name, unrounded)
-            if name in rounded:
-                basis += f", {int(differ(exact, unrounded).sum()):,} of them as rounding makes them"
+            if name in rounded and (count := _count_different(exact, unrounded)):
+                basis += f", {count:,} of them as rounding makes them"
             self._has_short_sums |= bounds.has_short_sums(out)
             seen.add_basis(name, basis)
             seen.ratios += bounds.looseness(name, out, exact, elements)
+            if allowed := bounds.lets_through(out, exact):
+                seen.allowed[allowed] = None
             comparing[name].add(out, exact, bound, part.place(wholes[name]))
             if part.is_whole:
                 seen.checked.append(Checked(name=name, out=out, exact=exact, bound=bound))
@@ -237,7 +253,8 @@ class Judge:
         name, *others = (name for name, result in seen.results.items() if result.failed)
         out, result = outs[name], seen.results[name]
         reduction = self._terms.reduction
-        found = explain(name, out, exact()[name], result, basis=seen.bases[name], reduction=reduction)
+        right = seen.as_stepped(name, exact()[name])
+        found = explain(name, out, right, result, basis=seen.bases[name], reduction=reduction)
         mismatch = KernelMismatch()
         mismatch.picture = found.picture
         if result.outside is not None and result.worst is not None:
@@ -246,11 +263,23 @@ class Judge:
         if len(self._parts) > 1:
             lines.append(f"  compared in {len(self._parts)} parts, which independent=... says may be")
         if self._terms.tolerance is None and not any(each.pattern for each in seen.results.values()):
-            lines += self._climb(outputs, exact)
+            lines += self._climb(outputs, seen, exact)
         mismatch.args = (f"{fit([self._title, *lines])}{also_wrong(others)}",)
         return mismatch
 
-    def _climb(self, outputs: Any, exact: ExactValues) -> list[str]:
+    def _is_any_lost(self, outs: Mapping[str, torch.Tensor], seen: _Seen, contract: Contract) -> bool:
+        """Return whether elements pass under a contract that does not explain them; not known of parts."""
+        if self._truth is None:
+            return False
+        truth = self._truth_of(Part(), contract)
+        exact = dict(named_tensors(truth.outputs, OUTPUT))
+        return any(
+            are_lost(outs[name], seen.as_stepped(name, exact[name]), result.outside, truth.contract[name])
+            for name, result in seen.results.items()
+            if result.outside is not None and name in truth.contract
+        )
+
+    def _climb(self, outputs: Any, seen: _Seen, exact: ExactValues) -> list[str]:
         """Return the line that says what would have passed, or why that is not known."""
         outs = dict(named_tensors(outputs, OUTPUT))
         formats = [found for out in outs.values() if (found := format_of(out.dtype)) is not None]
@@ -285,8 +314,12 @@ class Judge:
         )
         on_cuda_cores = self._has_products and self._terms.operands is FLOAT32
         if on_cuda_cores and passes_tensor_cores():
-            return ["  " + would_pass_with('precision="tfloat32"')]
-        return [f"  {what_would_pass(contracts, passes, passes_torch)}"]
+            said = would_pass_with('precision="tfloat32"')
+        else:
+            said = what_would_pass(contracts, passes, passes_torch)
+        if contracts and said.startswith(WOULD) and self._is_any_lost(outs, seen, contracts[-1]):
+            said = "elements are off by more than half of their value, which no looser contract explains"
+        return [f"  {said}"]
 
 
 @dataclass
@@ -298,8 +331,22 @@ class _Seen:
     """What was allowed, in words."""
     ratios: list[torch.Tensor] = field(default_factory=list)
     """How many times the derived bound is what was given, of some elements."""
+    allowed: dict[str, None] = field(default_factory=dict)
+    """What a given tolerance allows where right values are known exactly."""
     checked: list[Checked] = field(default_factory=list)
     """Outputs with their bounds, unless they were compared in parts."""
+
+    stepped: list[tuple[Part, str, torch.Tensor]] = field(default_factory=list)
+    """Parts of floating outputs as they have to be where the reference takes a step."""
+
+    def as_stepped(self, name: str, exact: torch.Tensor) -> torch.Tensor:
+        """Return the exact values of an output, with those that are right behind a step."""
+        found = [(part, values) for part, each, values in self.stepped if each == name]
+        if found:
+            exact = exact.clone()
+        for part, values in found:
+            part.of(OUTPUT, exact).copy_(values)
+        return exact
 
     def add_basis(self, name: str, basis: str) -> None:
         """Add what a part of an output was held to."""
@@ -312,6 +359,12 @@ class _Seen:
         import torch
 
         return float(torch.cat(self.ratios).median()) if sum(each.numel() for each in self.ratios) else None
+
+
+def _count_different(one: torch.Tensor, other: torch.Tensor) -> int:
+    if not one.dtype.is_floating_point:
+        return int(differ(one, other).sum())
+    return int(((one != other) & ~(one.isnan() & other.isnan())).sum())
 
 
 def _pair(

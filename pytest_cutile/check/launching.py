@@ -55,6 +55,7 @@ class GuardedLauncher:
 
     Raises:
         ValueError: `mutates` or `writes` names no argument.
+        TypeError: one of them is no list.
     """
 
     def __init__(
@@ -321,6 +322,8 @@ class GuardedLauncher:
     def _resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
         """Return the labels of arguments that are given by name or position."""
         labels = self.labels
+        if isinstance(wanted, str | int):
+            raise TypeError(f"{option} is a list of arguments, by name or position; write [{wanted!r}]")
         found = {labels[each] if isinstance(each, int) and each < len(labels) else each for each in wanted}
         if unknown := found - set(labels):
             raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {labels}")

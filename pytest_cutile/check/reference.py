@@ -10,7 +10,7 @@ from pytest_cutile.check.errors import ReferenceFailed
 from pytest_cutile.check.launching import choose, parameters_of
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import OUTPUT, Axes, Part, neighbours
-from pytest_cutile.gpu.trees import named_tensors
+from pytest_cutile.gpu.trees import map_leaves, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -72,6 +72,18 @@ class ReferenceCall:
 
         return replace(self, reference=write)
 
+    def measuring(self) -> ReferenceCall:
+        """Return the call that returns tensors for floats."""
+        import torch
+
+        reference = self.reference
+
+        @functools.wraps(reference)
+        def measure(*args: Any, **kwargs: Any) -> Any:
+            return floats_as(torch.float64, reference(*args, **kwargs))
+
+        return replace(self, reference=measure)
+
     def run(self, function: Callable[..., Any], **options: Any) -> Any:
         """Return `function(reference, args, kwargs, **options)`.
 
@@ -89,6 +101,15 @@ class ReferenceCall:
         except Exception as error:
             where = "" if self.part.is_whole else ", for a part of its arguments, as independent=... says,"
             raise ReferenceFailed(f"{self.name}{where} raised {type(error).__name__}: {error}") from error
+
+
+def floats_as(dtype: torch.dtype, result: Any) -> Any:
+    """Return a result with tensors of no dimension in the place of floats."""
+    import torch
+
+    return map_leaves(
+        lambda each: torch.tensor(each, dtype=dtype) if isinstance(each, float) else each, result
+    )
 
 
 def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.check.findings import SCATTERED
 from pytest_cutile.check.judging import Judge, Judged, Terms
 from pytest_cutile.check.launching import GuardedLauncher, Run, parameters_of
 from pytest_cutile.check.noise import run_exactly
@@ -18,7 +20,7 @@ from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.strength import strength_of
 from pytest_cutile.core.tolerance import FLOAT32, FORMATS, Contract, FloatFormat
 from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
-from pytest_cutile.gpu.trees import describe, named_tensors
+from pytest_cutile.gpu.trees import describe, named_leaves, named_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +37,8 @@ __all__ = [
 ]
 
 REFUSED = "refused: "
+WIDE = 8
+"""Bytes of a float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,9 @@ class CheckReport:
     """T3: slope of the mismatch on the exact value, in units of what is allowed."""
     looser: float | None
     """How many times the derived bound the given rtol and atol allow, in the median over all elements; None
-    for a derived bound, and for a reference that returned less than float64."""
+    for a derived bound, for a reference that returned less than float64, and where `allowed` says it."""
+    allowed: str = ""
+    """What the given rtol and atol allow where right values are known exactly: "any of 21 integers"."""
     bound: str
     """What was allowed, in words: how the bound was derived, or the given rtol and atol."""
     tolerance: tuple[float, float] | None = None
@@ -174,6 +180,7 @@ def check_kernel(
         UncheckableOutput: `fn` returned no tensor, one of an unsupported dtype, or an argument that is in
             neither `mutates` nor `writes`.
         ValueError: an option out of its range.
+        TypeError: one of another type.
     """
     return run_check(
         fn,
@@ -241,12 +248,18 @@ def run_check(
             where it should not be; by default it is called between bands, over poisoned memory.
     """
     started = time.perf_counter()
+    if not callable(reference):
+        raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    if not isinstance(fast_acc, bool):
+        raise TypeError(f"fast_acc has to be True or False, got {fast_acc!r}")
     launcher = GuardedLauncher(fn, args, kwargs, mutates=mutates, writes=writes, guard=guard, run=run)
+    floating = _floating_dtypes(launcher.read)
     terms = Terms(
         reduction=_length("reduction", reduction),
-        operands=_operand_format(launcher.read, precision),
-        contract=Contract(mid=_named_format("mid", mid), exp_error=exp_error, fast_acc=fast_acc),
+        operands=_named_format("precision", precision) or _operand_format(floating),
+        contract=Contract(mid=_mid(mid), exp_error=exp_error, fast_acc=fast_acc),
         tolerance=_tolerance(rtol, atol),
+        wide=bool(floating) and all(each.itemsize == WIDE for each in floating),
     )
     if independent is not None:
         check_axes(independent, _all_parameters(fn))
@@ -260,6 +273,8 @@ def run_check(
     )
     if launcher.written:
         call = call.writing(launcher.written)
+    if not terms.wide and any(isinstance(each, float) for _, each in named_leaves(outputs, "")):
+        call = call.measuring()
     parts = [Part()]
     if independent is not None and not strength and not launcher.is_small:
         parts = cut(independent, {**call.args, **kwargs}, outputs)
@@ -283,6 +298,7 @@ def run_check(
         energy=judged.energy,
         slope=judged.slope,
         looser=judged.looser,
+        allowed=judged.allowed,
         bound=judged.bound,
         tolerance=terms.tolerance,
         seconds=time.perf_counter() - started,
@@ -305,9 +321,24 @@ def _judge_first(launcher: GuardedLauncher, judge: Judge, outputs: Any) -> Judge
         said = launcher.unwritten(outputs)
         if names := launcher.read_beside(outputs):
             said = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
-        if said:
-            mismatch.args = (f"{mismatch}\n{said}",)
+        text = f"{mismatch}"
+        if SCATTERED in text:
+            text = text.replace(SCATTERED, _describe_scattered(launcher, outputs))
+        mismatch.args = (f"{text}\n{said}" if said else text,)
         raise
+
+
+def _describe_scattered(launcher: GuardedLauncher, outputs: Any) -> str:
+    """Say what few errors that are scattered may be; another launch may tell."""
+    try:
+        repeat = launcher.repeat(outputs)
+    except KernelMismatch:
+        repeat = None
+    if repeat is None:
+        return SCATTERED
+    if repeat.same:
+        return "few and scattered, and the same bits when run again: hardly a race"
+    return "few and scattered, and other bits when run again: perhaps a race"
 
 
 def _judge_mutated(mutated: Mapping[str, Any], call: ReferenceCall, terms: Terms, fn: str) -> tuple[str, ...]:
@@ -392,18 +423,22 @@ def _length(option: str, value: Any) -> int:
 
 def _tolerance(rtol: float | None, atol: float | None) -> tuple[float, float] | None:
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if value is not None and not 0 <= value < float("inf"):
+        if value is not None and not (isinstance(value, Real) and 0 <= value < float("inf")):
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
     return None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
 
 
-def _operand_format(read: Mapping[str, Any], precision: torch.dtype | str | None) -> FloatFormat:
-    """Return what tensor cores round operands to: `precision`, else the coarsest floating input dtype."""
-    if (stated := _named_format("precision", precision)) is not None:
-        return stated
-    tensors = (tensor for _, tensor in named_tensors(dict(read), "input"))
-    dtypes = (tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype for tensor in tensors)
-    formats = [found for dtype in dtypes if (found := format_of(dtype)) is not None]
+def _floating_dtypes(read: Mapping[str, Any]) -> set[torch.dtype]:
+    """Return the real floating dtypes of inputs; those of single numbers only if there are no others."""
+    tensors = [tensor for _, tensor in named_tensors(dict(read), "input")]
+    tensors = [each for each in tensors if each.dtype.is_floating_point or each.is_complex()]
+    large = [each for each in tensors if each.numel() > 1]
+    return {each.dtype.to_real() if each.is_complex() else each.dtype for each in large or tensors}
+
+
+def _operand_format(floating: Iterable[torch.dtype]) -> FloatFormat:
+    """Return what tensor cores round operands to: the coarsest floating input dtype."""
+    formats = [found for dtype in floating if (found := format_of(dtype)) is not None]
     return min(formats, key=lambda each: each.precision, default=FLOAT32)
 
 
@@ -414,6 +449,14 @@ def _named_format(option: str, dtype: torch.dtype | str | None) -> FloatFormat |
     found = format_of(resolve_dtype(dtype))
     if found is None:
         raise ValueError(f"{option} must be a floating-point dtype or 'tfloat32', got {dtype!r}")
+    return found
+
+
+def _mid(dtype: torch.dtype | str | None) -> FloatFormat | None:
+    """Return the format that intermediate results are rounded to."""
+    found = _named_format("mid", dtype)
+    if found is FORMATS["float64"]:
+        raise ValueError("mid is what intermediate results are rounded to, and nothing is to float64")
     return found
 
 

@@ -277,14 +277,17 @@ def _nondeterministic_lines(results: Sequence[GateResult], *, verbose: bool) -> 
 def _unseen_lines(results: Sequence[GateResult], *, verbose: bool) -> list[SummaryLine]:
     """Say where a result passed that was held to less than the derived bound, or not compared at all.
 
-    With `verbose` also which layouts a launcher refused.
+    With `verbose` also of which dtypes results are, and which layouts a launcher refused.
     """
     given: dict[tuple[str, str], list[GateResult]] = defaultdict(list)
     uncompared: dict[tuple[str, str], list[str]] = defaultdict(list)
     refused: dict[tuple[str, str], list[str]] = defaultdict(list)
+    returned: dict[tuple[str, str], list[str]] = defaultdict(list)
     for result in results:
         if result.gate != Gate.CORRECT or result.verdict != "pass":
             continue
+        if verbose and result.outputs:
+            returned[result.kernel, result.outputs].append(result.case)
         for layout in result.refused if verbose else ():
             refused[result.kernel, layout].append(result.case)
         if result.tolerance:
@@ -295,9 +298,16 @@ def _unseen_lines(results: Sequence[GateResult], *, verbose: bool) -> list[Summa
     for (kernel, tolerance), found in sorted(given.items()):
         allowed = f"held to {tolerance}: {kernel}, {_counted([each.case for each in found])}"
         most = max((each.looser for each in found if each.looser is not None), default=None)
-        texts.append(allowed if most is None else f"{allowed}: up to {most:.3g} times the derived bound")
+        exactly = next((each.allowed for each in found if each.allowed), "")
+        said = [
+            *([] if most is None else [f"up to {most:.3g} times the derived bound"]),
+            *([exactly] if exactly else []),
+        ]
+        texts.append(": ".join([allowed, *([", or ".join(said)] if said else [])]))
     for (kernel, names), cases in sorted(uncompared.items()):
         texts.append(f"may change, and was compared with nothing: {kernel}, {_counted(cases)}: {names}")
+    for (kernel, dtypes), cases in sorted(returned.items()):
+        texts.append(f"returned by {kernel}, {_counted(cases)}: {dtypes}")
     for (kernel, layout), cases in sorted(refused.items()):
         texts.append(f"refused by {kernel}, {_counted(cases)}: {layout}")
     return [SummaryLine(_clipped(text, verbose), None) for text in texts]

@@ -64,6 +64,10 @@ class GateResult:
     """Correct: rtol and atol, where they were given in place of the derived bound: "rtol=0, atol=0.01"."""
     looser: float | None = None
     """Correct: how many times the derived bound they allow, in the median over all elements."""
+    allowed: str = ""
+    """Correct: what they allow where right values are known exactly."""
+    outputs: str = ""
+    """Correct: dtypes of what the kernel returned: "(float16, int32)"."""
     uncompared: tuple[str, ...] = ()
     """Correct: arguments that the launcher may change and that were compared with nothing."""
     refused: tuple[str, ...] = ()

@@ -19,6 +19,11 @@ DTYPES = (
 SHARES = 3
 """Cases of a kernel that share the named inputs: each with all of them took three times as long as normal
 ones alone, each with a third less than twice (735, 298 and 80 checks of four kernels, interpreted)."""
+CHECK_OPTIONS = (
+    *("precision", "mid", "exp_error", "fast_acc", "mutates", "writes"),
+    *("guard", "vary_layout", "strength", "rtol", "atol"),
+)
+"""Options of `check_kernel` that a spec has no fields for."""
 _CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
 
 
@@ -156,6 +161,8 @@ class KernelSpec:
                 )
             seen.add(case.name)
         self._check_input_names(seen)
+        if not callable(self.check):
+            self._known(self.check)
 
     def _check_input_names(self, cases: set[str]) -> None:
         for name in self.special_inputs:
@@ -227,9 +234,12 @@ class KernelSpec:
         """Return the further options of `check_kernel` for `case`.
 
         Raises:
-            SpecError: they are no mapping, or the spec has fields for some of them.
+            SpecError: they are no mapping, the spec has fields for some of them, or some are unknown.
         """
-        options = self.check(**case.params) if callable(self.check) else self.check
+        return self._known(self.check(**case.params) if callable(self.check) else self.check)
+
+    def _known(self, options: Any) -> Mapping[str, Any]:
+        """Return options of a check, all of which there are."""
         if not isinstance(options, Mapping):
             raise SpecError(
                 f"KernelSpec {self.name!r}: check must be, or return, a mapping of options; got {options!r}"
@@ -238,6 +248,9 @@ class KernelSpec:
             raise SpecError(
                 f"KernelSpec {self.name!r}: check has {sorted(own)}, which are fields of the spec itself"
             )
+        if unknown := {*map(str, options)} - {*CHECK_OPTIONS}:
+            known = ", ".join(CHECK_OPTIONS)
+            raise SpecError(f"KernelSpec {self.name!r}: check has {sorted(unknown)}; options are {known}")
         return options
 
     def work_of(self, case: Case) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -83,7 +84,8 @@ def gate_correct(
         if mismatch.picture:
             engine.pictures.append(mismatch.picture)
         if repeat:
-            said = f"to repeat it with the same inputs, which make_tensor draws with seed {seed}:"
+            same = f"the same inputs, which make_tensor, unless it is given another, draws with seed {seed}"
+            said = f"to repeat it with {same}:"
             mismatch.args = (f"{mismatch}\n{said}\n  {repeat}",)
         raise
     except Exception as error:
@@ -104,6 +106,8 @@ def gate_correct(
         detail="; ".join(_remarks(report)),
         tolerance=_tolerance(report),
         looser=report.looser,
+        allowed=report.allowed,
+        outputs=re.sub(r" \[[^]]*\]", "", report.outputs),
         uncompared=report.uncompared,
         refused=report.refused,
         searched="" if searched is None else searched(),

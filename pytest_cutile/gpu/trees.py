@@ -15,17 +15,20 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
     """Return `value` with `function` applied to every tensor in it; everything else is kept."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return function(value)
+    return map_leaves(lambda each: function(each) if isinstance(each, torch.Tensor) else each, value)
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return `value` with `function` applied to everything in tuples, lists and dicts."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(function, each) for each in value))
+        return type(value)(*(map_leaves(function, each) for each in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(function, each) for each in value)
+        return type(value)(map_leaves(function, each) for each in value)
     if isinstance(value, dict):
         mapped = copy.copy(value)  # a defaultdict stays one
-        mapped.update((key, map_tensors(function, each)) for key, each in value.items())
+        mapped.update((key, map_leaves(function, each)) for key, each in value.items())
         return mapped
-    return value
+    return function(value)
 
 
 def named_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -235,3 +235,60 @@ def test_a_reference_that_rounds_on_its_way_is_named():
     assert "a reference that itself rounds to float16" in " ".join(text.split())
     exact = check_kernel(kernel, q, k, reference=lambda q, k: (q.float() @ k.T).softmax(-1), reduction=512)
     assert "rounds" not in exact.bound
+
+
+def test_no_contract_is_suggested_for_elements_that_are_lost():
+    x = tensor(4, 257, dtype="float32")
+    least = x.cumsum(1).abs().flatten().kthvalue(3).values
+
+    def kernel(x):
+        y = x.cumsum(1)
+        return y.where(y.abs() > least, 0)
+
+    text = failure(kernel, x, reference=lambda x: x.cumsum(1), reduction=257)
+    assert "3 of 1,028 elements" in text
+    assert "elements are off by more than half of their value, which no looser contract explains" in text
+    assert "would pass" not in text
+
+
+def test_what_a_tolerance_allows_of_integers_is_said():
+    x = torch.arange(100)
+    report = check_kernel(lambda x: x + 3, x, reference=lambda x: x, atol=10)
+    assert (report.looser, report.allowed) == (None, "any of 21 integers")
+    assert report.bound == "integers within atol=10, as given: any of 21 integers"
+    assert check_kernel(lambda x: x + 0, x, reference=lambda x: x, atol=0.5).allowed == ""
+
+
+def test_what_a_tolerance_allows_of_exact_products_is_said():
+    a, b = (tensor(48, 48, dtype="float32", dist="integers", seed=seed) for seed in (1, 2))
+    report = check_kernel(torch.matmul, a, b, reference=torch.matmul, atol=100_000)
+    assert report.looser is None
+    assert report.allowed.endswith("e+10 ulp from values that are exact")
+    assert report.allowed in report.bound
+
+
+def test_tiny_values_do_not_make_a_tolerance_infinitely_loose():
+    x = tensor(64, 64, dtype="float32", dist="tiny")
+    report = check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2, atol=100)
+    assert report.looser is not None
+    assert report.looser < torch.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"fast_acc": "yes"}, "fast_acc has to be True or False, got 'yes'"),
+        ({"mutates": "x"}, "mutates is a list of arguments, by name or position; write ['x']"),
+        ({"writes": 0}, "writes is a list of arguments, by name or position; write [0]"),
+        ({"rtol": "1e-3"}, "rtol must be finite and not negative, got '1e-3'"),
+        ({"mid": "float64"}, "mid is what intermediate results are rounded to, and nothing is to float64"),
+        (
+            {"reference": torch.ones(4)},
+            "reference has to be a function of fn's arguments, got float32 [4]",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_are_one_line(options, said):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        check_kernel(lambda x: x * 2, torch.ones(4), **{"reference": lambda x: x * 2, **options})
+    assert str(caught.value) == said

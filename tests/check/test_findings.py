@@ -83,7 +83,7 @@ TAIL = slice(96, None)
             times(2, EVERY, EVERY, EVERY, slice(16, 32)),
             "dim 3: only 16 to 31 of 64 (one tile, if tiles have 16)",
         ),
-        (racing, "few and scattered: run again; if other elements are wrong then, it is a race"),
+        (racing, "few and scattered, and the same bits when run again: hardly a race"),
         (at(torch.inf, 0, 0, 0, 0), "failed: T0 pattern"),
         (at(3.0, 0, 0, 0, 0), "failed: T1 interval"),
     ],
@@ -188,3 +188,16 @@ def test_any_shape_and_dtype_can_be_told(shape, dtype):
     error = mismatch(torch.zeros_like, x, reference=lambda x: x)
     assert "are outside the bound" in str(error)
     assert error.picture.startswith("<svg")
+
+
+def test_a_race_is_told_by_another_launch():
+    launches = iter(range(100))
+
+    def kernel(x):
+        y = x.clone()
+        generator = torch.Generator().manual_seed(next(launches))
+        y.view(-1)[torch.randperm(y.numel(), generator=generator)[:7]] += 3
+        return y
+
+    x = tensor(2, 4, 41, 64)
+    assert "few and scattered, and other bits when run again: perhaps a race" in told(kernel, x)

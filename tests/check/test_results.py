@@ -46,12 +46,12 @@ def test_what_is_no_tensor_has_to_be_equal(got, expected):
         return lambda x: function(x.clone())
 
     check_kernel(returning(got), x, reference=got)
-    assert "differs from its reference" in failure(returning(got), x, reference=expected)
+    assert "differs from its" in failure(returning(got), x, reference=expected)
 
 
 def test_a_number_that_differs_is_named():
-    text = failure(lambda x: (x * 1, 3.0), tensor(4), reference=lambda x: (x, 4.0))
-    assert "output[1] is 3.0, expected 4.0" in text
+    text = failure(lambda x: (x * 1, 3), tensor(4), reference=lambda x: (x, 4))
+    assert "output[1] is 3, expected 4" in text
     text = failure(lambda x: {"y": x * 1, "n": 1}, tensor(4), reference=lambda x: {"y": x})
     assert "output['n'] is 1, expected nothing" in text
 
@@ -120,3 +120,37 @@ def test_integers_are_compared_by_value_whatever_their_width_and_sign(got, expec
     else:
         text = failure(lambda _: got.clone(), x, reference=lambda _: expected)
         assert f"got {got[0].item()}, expected {expected[0].item()}" in text
+
+
+def test_floats_are_held_to_what_a_float32_tensor_is():
+    x = tensor(64, 1000, dtype="float32")
+    check_kernel(
+        lambda x: (x * 2, x.sum().item()), x, reference=lambda x: (x * 2, x.sum().item()), reduction=64_000
+    )
+    text = failure(
+        lambda x: (x * 2, x.sum().item() * 1.001),
+        x,
+        reference=lambda x: (x * 2, float(x.sum())),
+        reduction=64_000,
+    )
+    assert "output[1] (float32 []): 1 of 1 elements" in text
+
+
+def test_floats_of_float64_have_to_be_equal():
+    x = tensor(64, dtype="float64")
+    text = failure(lambda x: (x * 2, 1.0), x, reference=lambda x: (x * 2, 1.0 + 2**-52))
+    assert "output[1] is 1.0, expected 1.0000000000000002" in text
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(2.0), torch.tensor([2.0]).half()])
+def test_a_single_number_does_not_make_float64_narrow(scale):
+    x = tensor(64, 10, dtype="float64")
+    text = failure(lambda x, s: (x * s).float(), x, scale, reference=lambda x, s: x * s)
+    assert "output is float32, all floating inputs are 64 bits wide" in text
+    check_kernel(lambda x, s: x * s, x, scale, reference=lambda x, s: x * s)
+
+
+def test_nor_does_the_output_that_is_written():
+    x = tensor(64, 10, dtype="float64")
+    text = failure(lambda x, out: out.copy_(x), x, x.float(), reference=lambda x, _: x, writes=["out"])
+    assert "output is float32" in text

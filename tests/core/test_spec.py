@@ -1,7 +1,11 @@
+import inspect
+
 import pytest
 
 from pytest_cutile import Case, KernelSpec, SpecError, Work
+from pytest_cutile.check.run import check_kernel
 from pytest_cutile.core.inputs import REVEALING
+from pytest_cutile.core.spec import CHECK_OPTIONS
 
 
 def spec(**changes):
@@ -144,13 +148,18 @@ def test_an_unknown_layout_is_an_error():
     ],
 )
 def test_options_of_the_check_are_a_mapping_without_the_specs_own_fields(check, why):
-    spec = KernelSpec(
-        name="k",
-        launch=print,
-        reference=print,
-        inputs=print,
-        cases=[Case(name="a", params={"n": 1})],
-        check=check,
-    )
-    with pytest.raises(SpecError, match=f"KernelSpec 'k': check .*{why}"):
-        spec.check_of(spec.cases[0])
+    with pytest.raises(SpecError, match=f"KernelSpec 'copy': check .*{why}"):
+        spec(check=check).check_of(Case(name="n8", params={"n": 8}))
+
+
+@pytest.mark.parametrize("check", [{"rtoll": 1e-3}, lambda n: {"rtoll": n}])
+def test_an_unknown_option_of_the_check_names_the_known_ones(check):
+    said = r"'copy': check has \['rtoll'\]; options are precision, mid, .*rtol, atol"
+    with pytest.raises(SpecError, match=said):
+        spec(check=check).check_of(Case(name="n8", params={"n": 8}))
+
+
+def test_all_options_of_the_check_are_known():
+    parameters = inspect.signature(check_kernel).parameters.values()
+    options = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    assert {*CHECK_OPTIONS} == options - {"reference", "reduction", "independent"}

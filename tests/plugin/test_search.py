@@ -197,6 +197,12 @@ def test_a_budget_is_a_positive_number(project, seconds):
     result.stderr.fnmatch_lines(["*--search *: expected a positive number of seconds*"])
 
 
+def test_a_seed_without_a_search_is_a_usage_error(project):
+    result = project.run("--search-seed=3")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--search-seed 3 is of a search: it needs --search SECONDS*"])
+
+
 def test_without_hypothesis_it_is_a_usage_error(project, monkeypatch):
     import importlib.util
 

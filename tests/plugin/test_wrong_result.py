@@ -50,7 +50,7 @@ def test_for_each(arch, make_tensor, check_kernel):
     check_kernel(wrong, make_tensor((20, 100), "float16"), reference=right)
 """
 
-TOLD = "to repeat it with the same inputs, which make_tensor draws with seed "
+TOLD = "to repeat it with the same inputs, which make_tensor, unless it is given another, draws with seed "
 
 
 def messages(text):
