@@ -233,11 +233,23 @@ class AccumulationNoise(Injector):
         """
         import torch
 
+        least = math.ldexp(1.0, FLOAT32.min_exponent)
+
+        def flush(values: torch.Tensor, arguments: torch.Tensor | None) -> torch.Tensor:
+            limit = least if arguments is None else arguments.abs().add_(1.0).mul_(least)
+            return torch.where(values.abs() < limit, self._by(values, 1.0), values)
+
         if not is_float64(result):
             return result
-        least = math.ldexp(1.0, FLOAT32.min_exponent)
-        small = result.abs() < (given.abs().add_(1.0).mul_(least) if is_float64(given) else least)
-        return torch.where(small, self._by(result, 1.0), result)
+        if not is_float64(given) or given.shape != result.shape:
+            given = None
+        if given is None or result.numel() <= CHUNK or not result.is_contiguous():
+            return flush(result, given)
+        for values, arguments in zip(
+            *(torch.split(each.reshape(-1), CHUNK) for each in (result, given)), strict=True
+        ):
+            values.copy_(flush(values, arguments))
+        return result
 
     def _next_unit(self) -> float:
         """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.
