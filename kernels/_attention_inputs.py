@@ -49,7 +49,7 @@ def rope_scores(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _point(q: Any, k: Any, *, causal: bool) -> None:
-    """Make each query a multiple of a key that it sees.
+    """Make each query a multiple of a key that it sees, if it sees any.
 
     Args:
         q: `[B, H, D]` or `[B, H, M, D]`, changed in place.
@@ -58,6 +58,8 @@ def _point(q: Any, k: Any, *, causal: bool) -> None:
     """
     import torch
 
+    if not (q.numel() and k.numel()):
+        return
     rows = q if q.ndim == 4 else q[:, :, None]  # noqa: PLR2004
     b, h, m, d = rows.shape
     h_kv, n = k.shape[1:3]

@@ -324,6 +324,8 @@ def reference(
     """Follow the formula in float64: scores are `[B, H_kv, G, N]`."""
     import torch
 
+    if not q.numel():
+        return torch.zeros_like(q)  # without heads, none has a group
     b, h, d = q.shape[0], q.shape[1], q.shape[-1]
     h_kv = k.shape[1]
     scale = 1.0 / math.sqrt(d) if scale is None else scale

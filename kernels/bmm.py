@@ -72,8 +72,9 @@ CONFIGS: dict[str, tuple[GemmConfig, ...]] = {
     ),
     # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved, fp16 unless named.
     "sm_90": (
-        # 2 x 4096^3 391 us, 703 TFLOPS, 8 x 4096^3 1657 us, against 404 and 1716 us of the next one. With
-        # sums of 2048 it is as fast as that, with sums of 1024 (8 x 1024^3) 3 to 6 % slower.
+        # 2 x 4096^3 391 us, 703 TFLOPS, 8 x 4096^3 1657 us, against 404 and 1716 us of the next one with a
+        # latency of 4. With sums of 2048 it is as fast as that, with sums of 1024 (8 x 1024^3) 3 to 6 %
+        # slower.
         GemmConfig(
             tile_m=256,
             tile_n=256,
@@ -86,28 +87,30 @@ CONFIGS: dict[str, tuple[GemmConfig, ...]] = {
             num_worker_warps=8,
             min_k=4096,
         ),
-        # 8 x 2048^3 196 us, 700 TFLOPS, against 207 us of 128x128 with two blocks a multiprocessor.
-        GemmConfig(
-            tile_m=128,
-            tile_n=256,
-            tile_k=64,
-            group_m=16,
-            latency=4,
-            blocks_per_sm=1,
-            occupancy=1,
-            num_worker_warps=8,
-            min_k=2048,
-        ),
-        # 2026-11-22, before with the one above: 8 x 1024^3 31.4 us (33.3), B transposed 31.2 us (33.6), A
-        # 31.7 us (33.0), both 31.6 us (33.6). Longer sums were not measured with it, shorter ones not again:
-        # bf16 128 x 1024x512x128, which is limited by memory, had 58.6 us, 3149 GB/s, with the one above,
-        # against 87 us with a block for each tile.
+        # 2026-11-22, in parentheses with a latency of 4: 8 x 1024^3 31.4 us (33.3), B transposed 31.2 us
+        # (33.6), A 31.7 us (33.0), both 31.6 us (33.6); 2 x 2048^3 51.8 us (53.2), whatever is transposed;
+        # 8 x 2048^3 197.1 us (199.9), B transposed 191.7 us (194.3), A 197.2 us (199.3), both 192.5 us
+        # (195.1), bf16 with A transposed 185.2 us (188.1). Sums between 128 and 1024 were not measured.
         GemmConfig(
             tile_m=128,
             tile_n=256,
             tile_k=64,
             group_m=16,
             latency=6,
+            blocks_per_sm=1,
+            occupancy=1,
+            num_worker_warps=8,
+            min_k=257,
+        ),
+        # Sums of at most four steps, fewer than a latency of 6 looks ahead. 2026-11-22: bf16 128 x
+        # 1024x512x128, which is limited by memory, 57.2 us, 3227 GB/s, against 59.2 us of the one before;
+        # with a block for each tile it had 87 us.
+        GemmConfig(
+            tile_m=128,
+            tile_n=256,
+            tile_k=64,
+            group_m=16,
+            latency=3,
             blocks_per_sm=1,
             occupancy=1,
             num_worker_warps=8,

@@ -38,6 +38,7 @@ from kernels._launch import (
     check_integer,
     check_number,
     check_tensors,
+    choose_by_width,
     device_arch,
     next_power_of_2,
     on_its_gpu,
@@ -87,16 +88,24 @@ class DropoutConfig:
 # 2048 elements each): 2^26 elements 74.2 us (78.2), 2^24 23.0 us (24.6), 2^22 10.1 us (10.8), 2^20 6.6 us
 # (7.1), all with ten rounds instead of today's seven. Only fp16 was measured. Blocks that loop over several
 # tiles were slower.
-_MEASURED = DropoutConfig()
+#
+# fp32, 2026-11-22, seven rounds, in parentheses as fp16: 2^26 elements 129.5 us (135.1), 2^25 68.1 us (70.3),
+# 2^24 37.0 us (37.7). No other was better than that with 2^22, 13.6 us, or 2^20, 7.2 us.
+_LARGE = DropoutConfig(tile_elements=1024, occupancy=4)
+# By itemsize: (most elements, configuration).
+_MEASURED = {
+    2: ((math.inf, DropoutConfig()),),
+    4: ((2**24 - 1, DropoutConfig()), (math.inf, _LARGE)),
+}
 # Not measured, except on sm_90.
 CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
-DEFAULT_CONFIG = _MEASURED
+DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
 
-def choose_config(arch: str) -> DropoutConfig:
-    """Return the configuration for `arch`."""
-    return CONFIGS.get(arch, DEFAULT_CONFIG)
+def choose_config(arch: str, *, elements: int, itemsize: int) -> DropoutConfig:
+    """Return the configuration for `arch` and as many `elements` of `itemsize` bytes."""
+    return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS)[itemsize], elements)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -223,7 +232,7 @@ def dropout(
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    config = config or choose_config(device_arch())
+    config = config or choose_config(device_arch(), elements=x.numel(), itemsize=x.element_size())
     n = x.numel()
     tile = min(config.tile_elements, max(next_power_of_2(n), WORDS))
     ct.launch(

@@ -495,6 +495,8 @@ def reference(
     """Follow the formula in float64, one sequence at a time: `[H, N]` scores."""
     import torch
 
+    if not q.numel():
+        return torch.zeros_like(q)  # no sequences cannot be stacked
     return torch.stack(
         [torch.softmax((q[i] @ kv[i].T + qpe[i] @ kpe[i].T) * scale, -1) @ kv[i] for i in range(q.shape[0])]
     )

@@ -45,8 +45,8 @@ SOFTMAX = (
         name="softmax-padded-with-zero",
         kernel="softmax",
         imitates="padding of 0 where it has to be -inf",
-        old="piece = load_tile(X, (i, j), (TILE_M, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF)",
-        new="piece = load_tile(X, (i, j), (TILE_M, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.ZERO)",
+        old="WIDTH=WIDTH, INSIDE=INSIDE, PADDING=-math.inf)",
+        new="WIDTH=WIDTH, INSIDE=INSIDE, PADDING=0.0)",
     ),
     Mutant(
         name="softmax-bf16-exponentials",
@@ -73,8 +73,8 @@ SOFTMAX = (
         name="softmax-rows-unchecked",
         kernel="softmax",
         imitates="no bounds check on the last rows",
-        old="if FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M):",
-        new="if FULL_M or ct.bid(0) >= 0:",
+        old="(FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M)):",
+        new="(FULL_M or ct.bid(0) >= 0):",
     ),
     Mutant(
         name="softmax-last-rows-missing",
@@ -199,8 +199,8 @@ RMS_NORM = (
         name="rms_norm-sum-in-one-piece",
         kernel="rms_norm",
         imitates="the second output is written to the first columns only",
-        old="ct.store(H, (i, j), h[j].astype(H.dtype)",
-        new="ct.store(H, (i, 0), h[j].astype(H.dtype)",
+        old="store_rows(H, (i, j), h[j].astype(H.dtype)",
+        new="store_rows(H, (i, 0), h[j].astype(H.dtype)",
     ),
     Mutant(
         name="rms_norm-last-rows-missing",

@@ -93,6 +93,13 @@ def test_long_sums_get_larger_tiles():
     assert (tile(2048), tile(4096)) == ((128, 256), (256, 256))
 
 
+def test_loads_look_no_further_ahead_than_short_sums_go():
+    def latency(k):
+        return bmm.choose_config("sm_90", batch=128, m=1024, n=512, k=k, sms=132).latency
+
+    assert [latency(k) for k in (128, 256, 257, 1024, 2048)] == [3, 3, 6, 6, 6]
+
+
 def test_work_equals_what_a_hand_computes():
     sizes: dict[str, Any] = {"batch": 3, "m": 5, "n": 7, "k": 11, "dtype": "float16"}
     # 2 * 3 * 5*7*11; 3 * (5*11 + 11*7 + 5*7) * 2, of B one matrix

@@ -245,5 +245,14 @@ def test_work_equals_what_a_hand_computes():
 
 
 def test_tiles_are_whole_counters():
-    for config in (*dropout.CONFIGS.values(), dropout.choose_config("sm_999")):
-        assert config.tile_elements % dropout.WORDS == 0
+    for arch in (*dropout.CONFIGS, "sm_999"):
+        for itemsize, elements in itertools.product((2, 4), (2**20, 2**30)):
+            config = dropout.choose_config(arch, elements=elements, itemsize=itemsize)
+            assert config.tile_elements % dropout.WORDS == 0
+
+
+def test_many_elements_of_32_bits_have_smaller_tiles():
+    def tile(exponent, itemsize):
+        return dropout.choose_config("sm_90", elements=2**exponent, itemsize=itemsize).tile_elements
+
+    assert (tile(22, 4), tile(24, 4), tile(26, 2)) == (4096, 1024, 4096)

@@ -420,6 +420,23 @@ def test_every_architecture_has_a_configuration(arch):
         assert wide.tile_m * wide.tile_n <= narrow.tile_m * narrow.tile_n
 
 
+def test_rows_that_were_measured_on_their_own_have_their_own_configuration():
+    def blocks(width, itemsize=2):
+        return softmax.choose_config("sm_90", width=width, itemsize=itemsize).occupancy
+
+    # Rows that a piece of 1024 does not fill: 768 are three pieces, and shorter ones are smaller.
+    assert [blocks(width) for width in (511, 513, 768, 1000, 1024)] == [2, 16, 2, 16, 2]
+    assert blocks(1000, itemsize=4) is None
+    # Two chunks instead of registers.
+    assert softmax.choose_config("sm_90", width=32768, itemsize=2).max_row == 16384
+    assert softmax.choose_config("sm_90", width=32767, itemsize=2).max_row == 32768
+    warps = [
+        rms_norm.choose_config("sm_90", width=width, itemsize=2).num_worker_warps
+        for width in (2048, 3071, 3072, 3073)
+    ]
+    assert warps == [4, 8, 4, 8]
+
+
 def test_fmha_takes_the_published_tiles():
     for arch, tiles in {"sm_121": (64, 64, 2), "sm_103": (256, 128, 1)}.items():
         config = fmha.choose_config(arch, head_dim=128, causal=True, itemsize=2, keys=4096)
