@@ -201,22 +201,6 @@ ALONE: dict[str, GroupGemmConfig] = {
     ),
 }
 """For a group of operands of 16 bits that does not gain from the company of others: see `fills_alone`."""
-EACH_ALONE: dict[str, GroupGemmConfig] = {
-    # H200, 2026-11-22: fp16, 16 groups of 2048^3 422.4 us (437.7 in company), B transposed 420.1 us (438.8).
-    # Other numbers of groups were not measured with it.
-    "sm_90": GroupGemmConfig(
-        tile_m=128,
-        tile_n=256,
-        tile_k=64,
-        group_m=16,
-        latency=4,
-        blocks_per_sm=1,
-        occupancy=1,
-        num_worker_warps=8,
-        min_k=2048,
-    ),
-}
-"""For `GROUPS_PER_LAUNCH` groups of operands of 16 bits that fill a round each: see `fill_a_round`."""
 FAST_FP8_ALONE: dict[str, GroupGemmConfig] = {
     # H200, 2026-11-22: e4m3, 4 groups of 4096^3 374.7 us (404.8 in company), B transposed.
     "sm_90": GroupGemmConfig(
@@ -245,14 +229,6 @@ def fills_alone(config: GroupGemmConfig, size: tuple[int, int, int], *, sms: int
     tiles = count_tiles(m, n, config)
     rounds = tiles / count_blocks(tiles, config, sms=sms)
     return k >= config.min_k and rounds > ROUNDS - 1 and rounds / ceil(rounds) > FULL
-
-
-def fill_a_round(config: GroupGemmConfig, sizes: Sequence[tuple[int, int, int]], *, sms: int) -> bool:
-    """Return whether each group of `sizes` (m, n, k) has a tile for nearly each of `sms` multiprocessors.
-
-    Launched one by one, such groups leave few idle, and blocks that run together share their operands.
-    """
-    return all(k >= config.min_k and FULL * sms < count_tiles(m, n, config) <= sms for m, n, k in sizes)
 
 
 def choose_alone(
@@ -290,9 +266,6 @@ def choose_config(
         alone = choose_alone(arch, sizes[0], itemsize=itemsize, use_fast_acc=use_fast_acc, sms=sms)
         if alone is not None:
             return alone
-    each = EACH_ALONE.get(arch) if itemsize == 2 and len(sizes) == GROUPS_PER_LAUNCH else None  # noqa: PLR2004
-    if each is not None and fill_a_round(each, sizes, sms=sms):
-        return replace(each, min_k=0)
     table = CONFIGS if itemsize == 2 else FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS  # noqa: PLR2004
     candidates = table.get(arch)
     if candidates is None:

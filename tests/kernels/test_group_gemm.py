@@ -240,22 +240,6 @@ def test_a_group_that_fills_the_gpu_for_rounds_is_launched_alone(size, alone):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "alone"),
-    [
-        ([(2048, 2048, 2048)] * 16, True),  # 128 tiles each, for 132 multiprocessors
-        ([(2048, 2048, 2048)] * 15, False),  # not measured
-        ([(2048, 2048, 1024)] * 16, False),  # nor shorter sums
-        ([(2048, 2048, 2048)] * 15 + [(1024, 2048, 2048)], False),
-        ([(4096, 2048, 2048)] * 16, False),  # two rounds
-    ],
-)
-def test_a_launch_full_of_groups_that_fill_a_round_is_one_for_each(sizes, alone):
-    assert group_gemm.choose_config("sm_90", sizes=sizes, itemsize=2, sms=132).alone == alone
-    assert not group_gemm.choose_config("sm_90", sizes=sizes, itemsize=1, sms=132).alone
-    assert not group_gemm.choose_config("sm_100", sizes=sizes, itemsize=2, sms=148).alone
-
-
-@pytest.mark.parametrize(
     ("transpose_b", "options", "launches"),
     [
         (True, {"use_fast_acc": True}, ["group_gemm_kernel"] * 2),
