@@ -80,14 +80,18 @@ class SoftmaxConfig:
 # thread as many registers as it wants. Neither loads nor stores by TMA won anywhere.
 #
 # 2026-11-22, in parentheses as above: bf16 2048x32768 89.5 us (90.4) in two chunks; bf16 8193x1000, rows that
-# a tile does not fill, 15.0 us (15.4) by eight with more blocks an SM. No other such width was measured.
+# a tile does not fill, 15.0 us (15.4) by eight with more blocks an SM. No other such width was measured: rows
+# of 520 that start anywhere spill so.
+_SHORT = SoftmaxConfig(occupancy=2, tile_elements=4096)
 _CHUNKS = SoftmaxConfig(occupancy=4, num_worker_warps=8)
 _TWO_CHUNKS = SoftmaxConfig(max_row=16384, chunk=16384, occupancy=2, num_worker_warps=8)
 _LONG = SoftmaxConfig(occupancy=1, num_worker_warps=8)
 # By itemsize: (longest row, configuration). Chunks were measured with rows of 32768 only.
 _MEASURED = {
     2: (
-        (1024, SoftmaxConfig(occupancy=2, tile_elements=4096)),
+        (999, _SHORT),
+        (1000, SoftmaxConfig(occupancy=16, tile_elements=8192)),
+        (1024, _SHORT),
         (8192, SoftmaxConfig(occupancy=2)),
         (32767, _LONG),
         (32768, _TWO_CHUNKS),
@@ -102,16 +106,12 @@ _MEASURED = {
 }
 # Not measured, except on sm_90.
 CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
-UNFILLED, UNFILLED_CONFIG = 1024, SoftmaxConfig(tile_elements=8192, occupancy=16)
-"""For rows of 16 bits that are one piece of so many elements, of which the last stick out."""
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""
 
 
 def choose_config(arch: str, *, width: int, itemsize: int) -> SoftmaxConfig:
     """Return the configuration for `arch`, rows of `width` elements and elements of `itemsize` bytes."""
-    if itemsize == 2 and width < UNFILLED and cut_row(width) == (UNFILLED, 1):  # noqa: PLR2004
-        return UNFILLED_CONFIG
     return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS)[itemsize], width)
 
 

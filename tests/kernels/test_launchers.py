@@ -424,8 +424,7 @@ def test_rows_that_were_measured_on_their_own_have_their_own_configuration():
     def blocks(width, itemsize=2):
         return softmax.choose_config("sm_90", width=width, itemsize=itemsize).occupancy
 
-    # Rows that a piece of 1024 does not fill: 768 are three pieces, and shorter ones are smaller.
-    assert [blocks(width) for width in (511, 513, 768, 1000, 1024)] == [2, 16, 2, 16, 2]
+    assert [blocks(width) for width in (520, 999, 1000, 1001, 1024)] == [2, 2, 16, 2, 2]
     assert blocks(1000, itemsize=4) is None
     # Two chunks instead of registers.
     assert softmax.choose_config("sm_90", width=32768, itemsize=2).max_row == 16384
