@@ -8,7 +8,8 @@ Configurations are those of `benchmarks/suite/NAME.py` (tiles, occupancies, spli
 have a name, for the small cases of a kernel and then for those that are timed. Each is launched and checked
 as the gate `correct` does. What does not compile or does not fit on the GPU is no alarm, and is counted. The
 order is: what the launcher chooses, with all inputs and seeds; then all other configurations, at random; then
-the same with the timed cases. So any budget sees some of everything, and a longer one sees more.
+the same with the timed cases. So any budget sees some of everything, and a longer one sees more; `--others`
+leaves out what launchers choose.
 
 "used" is the largest error in units of the bound. `--accumulators` measures what tensor cores lose instead:
 products with float32 results, by dtype and K, in units of what the bounds assume. Exit status 1: an alarm.
@@ -111,6 +112,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--first-seed", type=int, default=0, metavar="N", help="others than were used before (0)"
     )
+    parser.add_argument("--others", action="store_true", help="only configurations that no launcher chooses")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="begin nothing later")
     parser.add_argument("--processes", type=int, metavar="N", help="cores, or four to each GPU")
     parser.add_argument("--interpreted", action="store_true", help="on the CPU: small cases, as if on sm_90")
@@ -143,7 +145,7 @@ def _tasks(options: argparse.Namespace) -> Iterator[Task]:
                     others.append(Task(**common, config=config, inputs=more, seeds=seeds[:1]))
         shuffle.shuffle(chosen)
         shuffle.shuffle(others)
-        yield from chosen
+        yield from () if options.others else chosen
         yield from others
 
 

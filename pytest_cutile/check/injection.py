@@ -286,7 +286,7 @@ class AccumulationNoise(Injector):
         return _in_chunks(move, tensor, tensor.dtype, into=tensor if owned else None)
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor != tensor.float().double()
+        return tensor != tensor.float()
 
 
 class ContractNoise(AccumulationNoise):
