@@ -105,8 +105,8 @@ class KernelModule(pytest.Module):
         except SpecError as error:
             self.engine.bad_declarations += 1
             item = BadDeclaration.from_parent(self, name="declaration", message=f"{self.path}: {error}")
-            for gate in Gate:  # whatever gates are selected, this has to be seen
-                item.add_marker(getattr(pytest.mark, f"cutile_{gate}"))
+            for selected in (*Gate, "search"):  # whatever is selected, this has to be seen
+                item.add_marker(getattr(pytest.mark, f"cutile_{selected}"))
             yield item
             return
         self.obj = module

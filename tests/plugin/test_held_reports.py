@@ -61,7 +61,7 @@ def test_a_run_that_is_stopped_leaves_suspects_undecided(project):
     result = project.run("-x", "mykernels", "test_other.py", gates=gates)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["inconclusive: scale[[]n8[]] may be slower; the run ended before fresh processes could tell"]
+        ["inconclusive: scale[[]n8[]] may be slower; the run ended before fresh processes could tell*"]
     )
 
 
@@ -329,7 +329,7 @@ def test_a_suspect_that_got_perf_on_the_way_is_held_back_too(project, test, work
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     in_teardown = "yield" in test
     result.assert_outcomes(**({"passed": 2, "errors": 1} if in_teardown else {"passed": 1, "failed": 1}))
-    result.stdout.fnmatch_lines(["test_mine.py::test_mine on sm_90 (NVIDIA H200) is 6.0% slower *"])
+    result.stdout.fnmatch_lines(["test_mine.py::test_mine on sm_90 (NVIDIA H200*) is 6.0% slower *"])
     result.stdout.fnmatch_lines(["test_mine *+6.0 % *regression"])
     junit = (project.path / "x.xml").read_text()
     assert junit.count("<testcase") == 2
