@@ -54,7 +54,8 @@ def _given(config: pytest.Config) -> list[str]:
     for plugin in options.plugins or ():
         words += ["-p", plugin]
     for override in options.override_ini or ():
-        words += ["-o", override]
+        if not override.startswith("strict_"):  # what pytest makes of --strict-markers
+            words += ["-o", override]
     # The ini file's may leave the test out, and those given in their place did not.
     for option, value in (("-m", options.markexpr), ("-k", options.keyword)):
         if any(each.startswith(option) for each in added):

@@ -12,6 +12,8 @@ from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocat
 from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.verdicts import UNDECIDED, Verdict
 
+KEPT_FIRST, KEPT_LAST = slice(0, 3), slice(-2, None)
+"""Lines of a message that `shorten` leaves: what is wrong with how many elements, and how to repeat it."""
 PROPERTY = "cutile"
 """Name of the report property that carries a `GateResult`."""
 
@@ -36,6 +38,17 @@ def gate_message(text: str, path: Path) -> ReprExceptionInfo:
         reprcrash=ReprFileLocation(path=str(path), lineno=0, message=text.partition("\n")[0]),
         reprtraceback=ReprTraceback([lines], extraline=None, style="value"),
     )
+
+
+def shorten(report: pytest.TestReport, why: str) -> None:
+    """Leave of a gate's message its first lines and the command to repeat it; other messages stay whole."""
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
+    if len(entries) != 1 or not isinstance(entries[0], ReprEntryNative):
+        return
+    lines = entries[0].lines
+    kept = [*lines[KEPT_FIRST], f"  {why}\n", *lines[KEPT_LAST]]
+    if len(kept) < len(lines):
+        entries[0].lines = kept
 
 
 def attach_pictures(config: pytest.Config, report: pytest.TestReport, pictures: Sequence[str]) -> None:

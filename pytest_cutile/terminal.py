@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import time
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,15 @@ import pytest
 from pytest_cutile.core.results import INTERPRETER, Gate
 from pytest_cutile.core.settings import Settings
 from pytest_cutile.core.verdicts import Verdict
-from pytest_cutile.reports import Results, results_of
+from pytest_cutile.reports import Results, results_of, shorten
 
 if TYPE_CHECKING:
     from pytest_cutile.core.report import SummaryLine
+
+
+SHOWN_WHOLE = 3
+"""Wrong cases of a kernel that are printed whole: one bug fails dozens, and they say the same."""
+WRONG = (Gate.CORRECT, "fail")
 
 
 class Progress:
@@ -92,6 +98,25 @@ class TerminalSummary:
 
                 return "passed", ".", (f"PASSED {speed_word(result)}", {"green": True})
         return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Shorten what is printed of a kernel of which many cases are wrong, before pytest prints it.
+
+        Files (JUnit, HTML) have got each report whole, when its test ended.
+        """
+        reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or reporter.verbosity > 0:
+            return
+        wrong: Counter[str] = Counter()
+        for report in reporter.stats.get("failed", []):
+            results = results_of(report) if isinstance(report, pytest.TestReport) else []
+            for kernel in {each.kernel for each in results if (each.gate, each.verdict) == WRONG}:
+                wrong[kernel] += 1
+                if wrong[kernel] > SHOWN_WHOLE:
+                    shorten(
+                        report, f"(shortened: case {wrong[kernel]} of {kernel} that is wrong; -v shows all)"
+                    )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the summary table."""

@@ -155,6 +155,29 @@ def test_the_command_has_the_options_that_the_test_depends_on(project, monkeypat
     assert commands(*shlex.split(command)) == [command]
 
 
+@pytest.mark.parametrize("processes", [(), ("-n", "2")])
+def test_many_cases_of_one_kernel_are_printed_short_and_kept_whole(project, processes):
+    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(100, 105))
+    project.kernel(WRONG.replace('pytest_cutile.Case(name="n100", params={"n": 100})', cases))
+    arguments = ("--junitxml=junit.xml", "--correct-on=interpreter", "--arch", "sm_90", *processes)
+    result = project.run(*arguments, gates="cutile_correct")
+    result.assert_outcomes(failed=5)
+    text = result.stdout.str()
+    assert text.count("worst element") == 3
+    assert text.count("of scale that is wrong; -v shows all)") == 2
+    assert text.count(TOLD) == 5
+    assert (project.path / "junit.xml").read_text().count("worst element") == 5
+    again = project.run(*arguments, "-v", gates="cutile_correct")
+    assert again.stdout.str().count("worst element") == 5
+
+
+def test_pytests_own_strictness_is_not_in_the_command(wrong):
+    options = ("--strict-markers", "-o", "xfail_strict=true")
+    text = wrong.run("mykernels", *options, gates="cutile_correct").stdout.str()
+    assert "-o xfail_strict=true" in text
+    assert "strict_markers" not in text.partition(TOLD)[2]
+
+
 def test_a_picture_in_the_page_of_pytest_html(wrong):
     pytest.importorskip("pytest_html")
     wrong.run("--html=page.html", "--self-contained-html", "-n1", gates="cutile_correct")
