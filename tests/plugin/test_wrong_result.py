@@ -80,7 +80,7 @@ def test_each_part_is_printed_once(wrong, test, processes, monkeypatch):
 @pytest.mark.parametrize("arguments", [(), ("--arch", "sm_90,sm_121")])
 def test_the_commands_repeat_the_failures(wrong, arguments):
     first = messages(
-        wrong.run("test_mine.py", "mykernels", *arguments, gates="not cutile_compile").stdout.str()
+        wrong.run("test_mine.py", "mykernels", "-v", *arguments, gates="not cutile_compile").stdout.str()
     )
     assert len(first) == (6 if arguments else 5) - 1
     # from another folder, as a shell reads it
