@@ -378,11 +378,10 @@ def test_integers_may_differ_by_a_given_atol_and_by_nothing_else():
         check_kernel(lambda x: truncate(x) + 2, x, reference=reference, atol=1)
 
 
-@pytest.mark.parametrize("shape", [(256, 1024), (64, 256), (1024, 128)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_large_elements_do_not_widen_the_bound_of_small_ones(dtype, shape):
+def test_large_elements_do_not_widen_the_bound_of_small_ones(dtype):
     """Of exponentials over many orders of magnitude, each is as precise as the others."""
-    x = (10.0 * tensor(*shape, dtype="float32")).to(getattr(torch, dtype))
+    x = (10.0 * tensor(256, 1024, dtype="float32")).to(getattr(torch, dtype))
 
     def exponential(x):
         return x.float().exp().to(x.dtype)
@@ -416,7 +415,7 @@ def test_two_sources_of_noise_that_cancel_in_all_runs():
     Three runs may see no noise there, and rows with much more of it must not hide that.
     """
     worst = 0.0
-    for seed in range(60):
+    for seed in range(20):
         q = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.1
         v = tensor(2, 64, seed=seed)
         v[1] = torch.where(torch.arange(64) % 8 == 0, v[0], v[1])
