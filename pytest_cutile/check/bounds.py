@@ -13,7 +13,6 @@ from pytest_cutile.check.integers import (
     Unexplained,
     UnexplainedFloats,
     as_rounded,
-    has_steps,
 )
 from pytest_cutile.check.noise import Reference, Spread, matrix_view
 from pytest_cutile.core.tolerance import EXACT, FLOAT32, FLOAT64, Contract, ErrorModel, FloatFormat, model_for
@@ -117,17 +116,15 @@ class Bounds:
             at, within = bound.outside(out, exact)
             if at.numel():
                 left[name] = UnexplainedFloats(out, exact, at, within, bound.target)
-        if not left or not call.run(has_steps):
-            return {}
         return self._explain(call, left, [triples[name][0] for name in left], sizes=SIZES_OF_FLOATS)
 
     def _rounds(self, call: ReferenceCall) -> bool:
-        """Return whether anything is rounded that a result may depend on."""
+        """Return whether anything is rounded that a result may jump with."""
         floating = any(
             each.dtype.is_floating_point or each.is_complex()
             for _, each in named_tensors((call.args, call.kwargs), "input")
         )
-        return floating and not (self.truth.exact and not self.contract.is_noise)
+        return floating and self.truth.has_steps and not (self.truth.exact and not self.contract.is_noise)
 
     def _explain(
         self,

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.exactness import Exactness
-from pytest_cutile.core.tolerance import FLOAT32, FLOAT64, FORMATS
-from pytest_cutile.gpu.dtypes import name_of, resolve_dtype
+from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
+from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
@@ -58,6 +58,15 @@ _MOVES = frozenset(
 )
 
 
+# What is not continuous in its operands.
+_STEPS = frozenset(
+    {
+        *("round", "floor", "ceil", "trunc", "fix", "frac", "sign", "sgn", "heaviside", "fmod", "remainder"),
+        *("floor_divide", "gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "topk", "sort", "argsort"),
+        *("max", "min", "kthvalue", "median", "searchsorted", "bucketize", "signbit"),
+    }
+)
+_CONVERSIONS = frozenset({"_to_copy", "to", "copy"})
 _IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
 _SAMPLE = 1 << 14  # elements
 _SCALES = 16
@@ -84,12 +93,13 @@ class Injector:
 
 
 class Observer(Injector):
-    """Notes which products and exponentials there are, whether operands get rounded, and what is exact."""
+    """Notes what there is: products, exponentials and steps, what gets rounded, and what is exact."""
 
     def __init__(self, operands: FloatFormat) -> None:
         self.operands = operands
         self.has_products = False
         self.has_exponentials = False
+        self.has_steps = False
         self.has_inexact_operands = False
         self.common_rounding = 0.0
         self.rounds_to: dict[str, None] = {}
@@ -97,30 +107,35 @@ class Observer(Injector):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
-        self.has_exponentials |= base_name(func) in _EXPONENTIAL
-        if base_name(func) == "_to_copy" and is_float64(args[0]) and kwargs.get("dtype") in _narrow():
-            self.rounds_to[name_of(kwargs["dtype"])] = None
+        name = base_name(func)
+        given = [each for each in args if is_float64(each)]
+        self.has_exponentials |= name in _EXPONENTIAL
         if not _is_view(func):
-            self.exactness.see(base_name(func), func, args, kwargs)
-        if base_name(func) in _PRODUCTS:
+            self.exactness.see(name, func, args, kwargs)
+        if name in _PRODUCTS:
             self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
             if self.operands.precision < FLOAT32.precision:
-                self._see_operands([each for each in args if is_float64(each)])
-        return func(*args, **kwargs)
+                self._see_operands(given)
+        result = func(*args, **kwargs)
+        if given and name in _CONVERSIONS:
+            self._see_converted([each for _, each in named_tensors(result, "")])
+        self.has_steps |= bool(given) and name in _STEPS
+        return result
+
+    def _see_converted(self, tensors: Sequence[torch.Tensor]) -> None:
+        for each in tensors:
+            target = format_of(each.dtype)
+            if target is not None and target.precision < FLOAT32.precision:
+                self.rounds_to[target.name] = None
+            # to 16 bits it rounds, which is no jump; fewer, and integers, are quantised values
+            self.has_steps |= not each.is_complex() and (target is None or target.eight_bit)
 
     def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
         inexact = [each for each in tensors if bool(_inexact(each, self.operands).any())]
         self.has_inexact_operands |= bool(inexact)
         shared = sum(common_rounding(each, self.operands) for each in inexact)
         self.common_rounding = max(self.common_rounding, shared)
-
-
-def _narrow() -> frozenset[Any]:
-    """Return the dtypes that a reference rounds to when it converts; float32 is taken for float64."""
-    return frozenset(
-        resolve_dtype(name) for name in FORMATS if name not in ("float64", "float32", "tfloat32")
-    )
 
 
 def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:

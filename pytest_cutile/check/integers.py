@@ -46,14 +46,6 @@ SIZES_OF_FLOATS = (0.0625, 0.125, 0.25, 0.5)
 """Of that for floats, which it moves without a step, too: of size 1 by about the bound."""
 _JUMP = 2.0
 """In units of the bound: what moves by more, with noise of half the size at most, has come over a step."""
-_STEPS = frozenset(
-    {
-        *("round", "floor", "ceil", "trunc", "fix", "frac", "sign", "sgn", "heaviside", "fmod", "remainder"),
-        *("floor_divide", "gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "topk", "sort", "argsort"),
-        *("max", "min", "kthvalue", "median", "searchsorted", "bucketize", "signbit"),
-    }
-)
-_CONVERSIONS = frozenset({"_to_copy", "to", "copy"})
 _MANY = 64
 """So many elements at least are not left over by chance, if a round explains less than one of so many."""
 
@@ -163,30 +155,6 @@ class UnexplainedFloats(Unexplained):
         return right
 
 
-class _Steps(Injector):
-    """Notes whether a run takes a step: something that is not continuous in its operands."""
-
-    def __init__(self) -> None:
-        self.found = False
-
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
-        result = func(*args, **kwargs)
-        name = base_name(func)
-        if name in _STEPS:
-            self.found |= any(is_float64(each) for each in args)
-        elif name in _CONVERSIONS and any(is_float64(each) for each in args):
-            self.found |= any(not _is_wide(each) for _, each in named_tensors(result, ""))
-        return result
-
-
-def has_steps(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Say whether a reference rounds, compares, sorts or converts what it computes."""
-    steps = _Steps()
-    run_with(reference, args, kwargs, steps)
-    return steps.found
-
-
 def as_rounded(
     reference: Callable[..., Any],
     args: Sequence[Any],
@@ -235,7 +203,3 @@ def as_rounded(
 def _pick(values: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """Return elements of a tensor; of uint64, which cannot be indexed everywhere, too."""
     return bits_of(values)[at].view(values.dtype)
-
-
-def _is_wide(tensor: torch.Tensor) -> bool:
-    return tensor.is_complex() or (tensor.dtype.is_floating_point and tensor.itemsize > 1)

@@ -171,6 +171,8 @@ class Reference:
     """Whether the reference multiplies matrices, so that a kernel would use tensor cores."""
     has_exponentials: bool
     """Whether it takes exponentials, or functions made of them."""
+    has_steps: bool
+    """Whether it rounds, compares, sorts or converts what it computes."""
     rounds_operands: bool
     """Whether tensor cores have to round operands of a product."""
     common_rounding: float
@@ -237,6 +239,7 @@ def run_reference(
         contract=spreads.get("contract", {}),
         has_products=observer.has_products,
         has_exponentials=observer.has_exponentials,
+        has_steps=observer.has_steps,
         rounds_operands=observer.has_inexact_operands,
         common_rounding=observer.common_rounding,
         rounds_to=tuple(observer.rounds_to),
