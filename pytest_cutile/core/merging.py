@@ -16,7 +16,7 @@ from pytest_cutile.core.baselines import (
     is_clean,
     same_code,
 )
-from pytest_cutile.core.report import format_change, format_time
+from pytest_cutile.core.report import format_step, format_time
 from pytest_cutile.core.speed_rule import STORED_NOISE, Estimate, Rule, reference_of
 from pytest_cutile.core.statistics import median
 
@@ -121,7 +121,7 @@ def _worse(entry: Entry, others: Iterable[Entry]) -> str:
         allowed = Rule().margin / 4 if changes else Rule().margin
         allowed = allowed if other.published is None else other.published.margin
         if entry.median_us > other.median_us * (1 + allowed):
-            step = _step(other.median_us, entry.median_us)
+            step = format_step(other.median_us, entry.median_us)
             return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
     return ""
 
@@ -142,7 +142,7 @@ def _step_between(joined: Sequence[Entry]) -> str:
         if Estimate.of([run.level(0.0).value for run in added], reference).is_a_step(Rule()):
             now = median([run.median_us for run in added])
             commits = " -> ".join(each.provenance.get("commit") or "no commit" for each in (oldest, entry))
-            return f"it is slower: {_step(oldest.median_us, now)} ({commits})"
+            return f"it is slower: {format_step(oldest.median_us, now)} ({commits})"
     return ""
 
 
@@ -156,11 +156,6 @@ def _provenance(joined: Sequence[Entry], newest: Entry) -> dict[str, str]:
     commits = [each.provenance.get("commit", "") for each in joined]
     clean = next(filter(is_clean, commits), None)
     return {**newest.provenance, **({"commit": clean} if clean else {})}
-
-
-def _step(then_us: float, now_us: float) -> str:
-    change = format_change(now_us / then_us - 1)
-    return f"{format_time(then_us)} -> {format_time(now_us)} ({change})"
 
 
 def _united(entries: Iterable[Entry]) -> list[Run]:
@@ -194,7 +189,7 @@ def _said(before: Entry | None, entry: Entry, changes: Sequence[str]) -> str:
     else:
         added = (Counter(entry.runs) - Counter(before.runs)).total()
         what = f"+{_count(added)}, {now} now" if added else "its compiled code is known now"
-    return f"{_step(before.median_us, entry.median_us)}: {what}"
+    return f"{format_step(before.median_us, entry.median_us)}: {what}"
 
 
 def _count(runs: int) -> str:

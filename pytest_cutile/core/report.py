@@ -29,6 +29,11 @@ def format_change(change: float) -> str:
     return f"{change:+.1%}".replace("%", " %")
 
 
+def format_step(then_us: float, now_us: float) -> str:
+    """Return two times and the change between them: "38.81 us -> 41.22 us (+6.2 %)"."""
+    return f"{format_time(then_us)} -> {format_time(now_us)} ({format_change(now_us / then_us - 1)})"
+
+
 def format_share(share: float) -> str:
     """Return a share as whole percents: "72 %"."""
     return f"{share:.0%}".replace("%", " %")

@@ -17,7 +17,7 @@ from pytest_cutile.core.baselines import (
     same_code,
 )
 from pytest_cutile.core.comparisons import SLOPES
-from pytest_cutile.core.report import format_change, format_time
+from pytest_cutile.core.report import format_change, format_step, format_time
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.speed_rule import Estimate
 from pytest_cutile.core.statistics import median
@@ -162,7 +162,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     if entry is None:
         return fresh, f"{count} recorded"
     now = median([run.median_us for run in runs])
-    said = _step(entry.median_us, now)
+    said = format_step(entry.median_us, now)
     if entry.work != recording.work:
         if reason is None:
             raise Refused("the case does other work than the recorded one; give --reason TEXT to replace it")
@@ -197,11 +197,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     )
     added = len(renewed.runs) - len(entry.runs)
     count = f"{added} run{'s' if added > 1 else ''} of {format_time(now)} added, {len(renewed.runs)} now"
-    return renewed, f"{_step(entry.median_us, renewed.median_us)}: {count}"
-
-
-def _step(then_us: float, now_us: float) -> str:
-    return f"{format_time(then_us)} -> {format_time(now_us)} ({format_change(now_us / then_us - 1)})"
+    return renewed, f"{format_step(entry.median_us, renewed.median_us)}: {count}"
 
 
 def _worse(  # noqa: PLR0911 - as above

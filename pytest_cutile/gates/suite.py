@@ -454,23 +454,23 @@ class SpeedSuite:
             self._slower(each)
         return decision in (Decision.OPEN, Decision.UNDECIDED)
 
-    def _finish(self, each: OpenCase, reason: Reason, detail: str = "") -> None:
-        change = None
+    def _change(self, each: OpenCase) -> float | None:
+        """Return the change to show: that of the fresh processes, if there are any."""
         if not each.again:
-            change = each.judgement.change
-        elif each.decides is not None:
-            change = each.decides.change(each.again, self._today(each))
-        each.close(Judgement(reason=reason, change=change, detail=detail))
+            return each.judgement.change
+        return each.decides.change(each.again, self._today(each)) if each.decides is not None else None
+
+    def _finish(self, each: OpenCase, reason: Reason, detail: str = "") -> None:
+        each.close(Judgement(reason=reason, change=self._change(each), detail=detail))
 
     def _leave_open(
         self, each: OpenCase, reason: Reason, detail: str, *, change: float | None = None
     ) -> None:
         """Call a case inconclusive, and say what could have been seen."""
-        self._finish(each, reason)
-        judgement = each.judgement
-        if change is not None:
-            judgement = replace(judgement, change=change)
-        each.close(replace(judgement, detail=detail + self._visible(each)))
+        detail += self._visible(each)
+        each.close(
+            Judgement(reason=reason, change=self._change(each) if change is None else change, detail=detail)
+        )
 
     def _visible(self, each: OpenCase) -> str:
         """Say which slowdown the measurements of a case would have shown; with what separates it."""
