@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_cutile.core.timing import Measurement
     from pytest_cutile.gates.measuring import Unmeasured
-    from pytest_cutile.gates.suite import OpenCase
+    from pytest_cutile.gates.open_cases import OpenCase
 
 LINGER_SECONDS = 2.0
 """How long one that has measured everything may take to end."""

@@ -17,8 +17,9 @@ from _pytest.runner import CallInfo, runtestprotocol
 from pytest_cutile.reports import PROPERTY
 
 if TYPE_CHECKING:
+    from pytest_cutile.gates.open_cases import OpenCase
     from pytest_cutile.gates.screenings import Screenings
-    from pytest_cutile.gates.suite import MeasureAgain, OpenCase, SpeedSuite
+    from pytest_cutile.gates.suite import MeasureAgain, SpeedSuite
 
 
 @dataclass

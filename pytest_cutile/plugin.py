@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from pytest_cutile.gates.engine import Engine
     from pytest_cutile.gates.fixtures import CheckKernel, Perf
     from pytest_cutile.gates.interpreting import Interpreting
+    from pytest_cutile.gates.open_cases import OpenCase
     from pytest_cutile.gates.static import StaticGate
-    from pytest_cutile.gates.suite import Measured, OpenCase, SpeedSuite
+    from pytest_cutile.gates.suite import Measured, SpeedSuite
     from pytest_cutile.gates.tensors import MakeTensor
 
 _OWN_RUN: pytest.StashKey[bool] = pytest.StashKey()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 from pytest_cutile.core.baseline_files import BaselineError
-from pytest_cutile.core.baselines import Entry, environment_changes
 from pytest_cutile.core.comparisons import (
     Comparison,
     DuetComparison,
@@ -18,7 +16,6 @@ from pytest_cutile.core.comparisons import (
     StoredComparison,
 )
 from pytest_cutile.core.report import format_change, regression_message
-from pytest_cutile.core.results import GateResult
 from pytest_cutile.core.speed_rule import (
     UNKNOWN_WEATHER,
     Decision,
@@ -32,129 +29,24 @@ from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.compiling import Compilations
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.measuring import Unmeasured
+from pytest_cutile.gates.open_cases import (
+    OpenCase,
+    WeatherClass,
+    changes_since,
+    is_comparable,
+    lacks_the_revision,
+    missing,
+    record_again,
+)
 from pytest_cutile.gates.recording import Note, Recording, record
-from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, strict_failure, with_clock
+from pytest_cutile.gates.speed import SpeedCase, strict_failure, with_clock
 
 SPEAKERS = 2
 """Cases of a class that is slower as a whole, yet may be so by the weather, that are measured beside their
 kernels of then, to tell for all."""
 
 
-@dataclass(frozen=True)
-class WeatherClass:
-    """Cases that share their weather: one limit, and baselines of this board or of others."""
-
-    bound: str
-    """Their limit."""
-    other_board: bool
-    """Whether none of their stored runs is of the board at hand, which shifts them all by more than a day."""
-
-
 Measured: TypeAlias = Mapping[str, "Measurement | Unmeasured"]
-
-
-@dataclass(kw_only=True)
-class OpenCase:
-    """A case about which fresh processes have to tell."""
-
-    case: SpeedCase
-    """What is measured."""
-    comparison: Comparison | None
-    """What it is held against; None when it is only to be recorded."""
-    records: bool
-    """Whether it is to be recorded."""
-    first: Measurement
-    """Of the screening. Not among those that decide: it was chosen because it looked slow."""
-    judgement: Judgement
-    """What is known so far."""
-    again: list[Measurement] = field(default_factory=list)
-    """Of fresh processes."""
-    outcome: SpeedOutcome | None = None
-    """Set when it is decided."""
-    beside: DuetComparison | None = None
-    """Set while the kernel that the baseline was recorded from takes turns with it in fresh processes."""
-    test_failed: bool = False
-    """Whether its test failed for reasons of its own: then nothing of it is recorded."""
-
-    @property
-    def revision(self) -> str:
-        """That kernel's commit; empty if there is none."""
-        return self.beside.revision if self.beside is not None else ""
-
-    @property
-    def decides(self) -> Comparison | None:
-        """What its further measurements are held against."""
-        return self.beside or self.comparison
-
-    @property
-    def stored(self) -> Entry | None:
-        """The baseline whose stored runs it is held against; None if it is held against something else."""
-        return self.comparison.entry if isinstance(self.comparison, StoredComparison) else None
-
-    @property
-    def weather_class(self) -> WeatherClass:
-        """The cases that it shares its weather with."""
-        moved = isinstance(self.comparison, StoredComparison) and self.comparison.other_board
-        return WeatherClass(self.first.bound, moved)
-
-    @property
-    def stored_commit(self) -> str:
-        """The commit that its baseline was recorded at, with "+" where the checkout had changes; or empty."""
-        return self.stored.provenance.get("commit", "") if self.stored is not None else ""
-
-    @property
-    def measurements(self) -> list[Measurement]:
-        """All, the first one first."""
-        return [self.first, *self.again]
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What was seen on the GPU, each thing once. Two kernels that take turns have the same clock."""
-        seen = (each.problems if self.beside else each.doubts for each in self.measurements)
-        return tuple(dict.fromkeys(text for texts in seen for text in texts))
-
-    @property
-    def shown(self) -> Measurement:
-        """The measurement that the verdict shows: the one in the middle."""
-        measured, beside = self.again or [self.first], self.decides
-        if isinstance(beside, DuetComparison):  # in the middle by what is compared
-            ordered = sorted(measured, key=lambda each: beside.change([each]))
-        else:
-            ordered = sorted(measured, key=lambda each: each.median_us)
-        return ordered[(len(ordered) - 1) // 2]
-
-    @property
-    def decided(self) -> SpeedOutcome:
-        """The outcome; as far as it is known, if the run ended before."""
-        return self.outcome or SpeedOutcome(judgement=self.judgement, measurement=self.first)
-
-    @property
-    def result(self) -> GateResult:
-        """What the report of its test carries."""
-        return self.decided.result(self.case)
-
-    def close(self, judgement: Judgement, *, failure: str | None = None) -> None:
-        """Set the judgement, and the outcome that goes with it."""
-        self.judgement = judgement
-        self.outcome = SpeedOutcome(judgement=judgement, measurement=self.shown, failure=failure)
-
-
-def _lacks_the_revision(found: Measurement | Unmeasured | None) -> bool:
-    """Say whether a fresh process had no kernel of the revision to take turns with."""
-    if isinstance(found, Measurement):
-        return bool(found.control) or not found.best.partner_us
-    return found is not None and found.reason is Reason.NOT_IN_REVISION
-
-
-def _record_again(each: OpenCase) -> str:
-    """Return the advice to record a case once more, where its times may be others for a reason."""
-    return f"record it again: pytest {shlex.quote(each.case.nodeid)} --update-baselines --reason TEXT"
-
-
-def _comparable(each: OpenCase, found: Measurement) -> bool:
-    """Say whether the control, where it is followed, is the one that the screening had."""
-    follows = isinstance(each.decides, StoredComparison) and each.decides.slope > 0
-    return not follows or found.control == each.first.control
 
 
 MeasureAgain: TypeAlias = Callable[[Sequence[OpenCase], str], Measured]
@@ -344,11 +236,11 @@ class SpeedSuite:
             if heard or weather.removed <= self._engine.settings.rule.limit:
                 self._finish(each, Reason.WITHIN_MARGIN)
             else:
-                shift = format_change(math.expm1(weather.removed))
+                shift, lacks = format_change(math.expm1(weather.removed)), missing(self._engine, each)
                 detail = (
                     f"{each.case.key} is no slower than the other cases limited by {kind.bound}, all of "
                     f"which are {shift} in the median: the GPU of today, or something they share. The "
-                    f"kernels of then could tell, but git has none that would compare: {self._missing(each)}"
+                    f"kernels of then could tell, but git has none that would compare: {lacks}"
                 )
                 self._leave_open(each, Reason.ENVIRONMENT, detail)
         return True
@@ -392,42 +284,15 @@ class SpeedSuite:
         if commit and not commit.endswith("+") and self._engine.has_commit(commit):
             each.beside = DuetComparison(rule=self._engine.settings.rule, revision=commit)
 
-    def _changes(self, each: OpenCase) -> str:
-        """Say what of the environment is not what it was when the baseline was recorded; empty if nothing."""
-        if each.stored is None:
-            return ""
-        return "; ".join(environment_changes(each.stored.environment, self._engine.timer.environment()))
-
-    def _missing(self, each: OpenCase) -> str:
-        """Say what would have let fresh processes tell more, and how to get it; empty if all was there."""
-        commit, lacks = each.stored_commit, []
-        if each.stored is None or each.beside is not None:
-            return ""
-        if commit.endswith("+"):
-            lacks.append(
-                f"it was recorded from uncommitted changes of {commit[:-1]}, and git has no kernel of then "
-                "that could tell: commit, then record it again"
-            )
-        elif commit and not self._engine.has_commit(commit):
-            lacks.append(f"git lacks {commit}, whose kernel could tell: git fetch --unshallow")
-        if changes := self._changes(each):
-            lacks.append(f"since then {changes}: {_record_again(each)}")
-        if not lacks:  # then more stored runs would help
-            if not commit:
-                lacks.append("it was recorded outside of git, which has no kernel of then that could tell")
-            if (sessions := each.stored.sessions) < 4:  # noqa: PLR2004
-                lacks.append(f"its baseline has {sessions} session{'s' if sessions > 1 else ''}: record more")
-        return "; ".join(lacks)
-
     def _take(self, each: OpenCase, measured: Measured) -> bool:
         """Take a further measurement of a case along; return whether it is still open."""
         key = each.case.key
         found = measured.get(key)
-        if each.beside is not None and _lacks_the_revision(found):
+        if each.beside is not None and lacks_the_revision(found):
             each.beside = None  # its launcher of then does not know this case: the stored times have to do
             each.again.clear()  # what took turns with it then is no control
             return True
-        if isinstance(found, Measurement) and not _comparable(each, found):
+        if isinstance(found, Measurement) and not is_comparable(each, found):
             found = Unmeasured(
                 Reason.NOT_TIMED,
                 f"{key}: the fresh process measured it beside {found.control or 'no control'}, not beside "
@@ -492,9 +357,9 @@ class SpeedSuite:
         if change is None:
             self._finish(each, Reason.WITHIN_MARGIN)
             return
-        changes = self._changes(each)
+        changes = changes_since(self._engine, each)
         shared = (
-            f"({changes}); {_record_again(each)}" if changes else "(a file that git does not track, the GPU)"
+            f"({changes}); {record_again(each)}" if changes else "(a file that git does not track, the GPU)"
         )
         detail = (
             f"{each.case.key} is {format_change(change)} against its baseline, and so is the kernel of "
@@ -545,7 +410,8 @@ class SpeedSuite:
             self._finish(each, Reason.BELOW_PUBLISHED)
         elif not takes_turns and self._same_code(each):
             others = (
-                self._changes(each) or "driver, board, clocks, or what its launcher does beside the kernel"
+                changes_since(self._engine, each)
+                or "driver, board, clocks, or what its launcher does beside the kernel"
             )
             detail = (
                 f"{each.case.key}: its compiled code and launch are those of the baseline, so that something "
@@ -578,8 +444,8 @@ class SpeedSuite:
             f"{each.case.key}: {len(each.again)} fresh processes put it at "
             f"{format_change(comparison.change(each.again, today))}"
         )
-        if missing := self._missing(each):
-            detail += f"; {missing}"
+        if more := missing(self._engine, each):
+            detail += f"; {more}"
         seen = "; ".join(dict.fromkeys(text for found in each.again for text in found.doubts))
         if seen:
             detail += f"; on the GPU was seen: {seen}; run it again"
