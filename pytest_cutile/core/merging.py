@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -117,13 +118,22 @@ def _worse(entry: Entry, others: Iterable[Entry]) -> str:
         if other.work != entry.work:
             return "the case does other work than the recorded one"
         changes = _changes(other, entry) if other.runs else []
-        # As `--update-baselines` does: small steps, each under other conditions, could add up to anything.
-        allowed = Rule().margin / 4 if changes else Rule().margin
-        allowed = allowed if other.published is None else other.published.margin
+        allowed = _allowed(other, entry, changes)
         if entry.median_us > other.median_us * (1 + allowed):
             step = format_step(other.median_us, entry.median_us)
             return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
     return ""
+
+
+def _allowed(then: Entry, now: Entry, changes: Sequence[str]) -> float:
+    """Return by what fraction an entry may be slower than one that it replaces or joins, without a reason."""
+    rule = Rule()
+    if then.published is not None:
+        return then.published.margin
+    if changes:  # as `--update-baselines` does: small steps under other conditions could add up to anything
+        return rule.margin / 4
+    more_boards = {run.gpu_uuid for run in now.runs} - {run.gpu_uuid for run in then.runs}
+    return math.expm1(rule.limit_elsewhere) if more_boards and same_code(then, now) else rule.margin
 
 
 def _step_between(joined: Sequence[Entry]) -> str:

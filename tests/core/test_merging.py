@@ -232,6 +232,20 @@ def test_runs_that_are_joined_do_not_make_an_entry_slower_without_a_reason():
     assert (days(kept(merged)), kept(merged).provenance["reason"]) == ([1, 2, 3], "other boards")
 
 
+@pytest.mark.parametrize(
+    ("us", "board", "identity", "taken"),
+    [
+        (41.0, "GPU-2", "abc", True),  # 2.5 %: boards of one kind differ by as much, and the code is the same
+        (41.0, "GPU-1", "abc", False),
+        (41.0, "GPU-2", "def", False),
+        (41.4, "GPU-2", "abc", False),
+    ],
+)
+def test_other_boards_may_be_slower_by_half_as_much_again(us, board, identity, taken):
+    added = entry(*(run(day, us, board) for day in (2, 3, 4)), identity=identity)
+    assert merge(entry(run(1)), added).refused is not taken
+
+
 def test_a_much_faster_kernel_is_not_joined_either():
     merged = merge(slow(1, 2), entry(run(3)))
     assert merged.entry == entry(run(3))
