@@ -7,9 +7,9 @@
 Configurations are those of `benchmarks/suite/NAME.py` (tiles, occupancies, split factors), inputs all that
 have a name, for the small cases of a kernel and then for those that are timed. Each is launched and checked
 as the gate `correct` does. What does not compile or does not fit on the GPU is no alarm, and is counted. The
-order is: what the launcher chooses, with all inputs and seeds; then all other configurations, at random; then
-the same with the timed cases. So any budget sees some of everything, and a longer one sees more; `--others`
-leaves out what launchers choose.
+order is: what the launcher chooses, with all inputs and seeds; then every configuration there is, each with a
+case, all inputs and seeds; then with its other cases, at random; then the same with the timed cases. So any
+budget sees some of everything, and a longer one sees more; `--others` leaves out what launchers choose.
 
 "used" is the largest error in units of the bound. `--accumulators` measures what tensor cores lose instead:
 products with float32 results, by dtype and K, in units of what the bounds assume. Exit status 1: an alarm.
@@ -27,7 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,22 +130,36 @@ def _tasks(options: argparse.Namespace) -> Iterator[Task]:
     shuffle = random.Random(options.first_seed)  # noqa: S311 - the same order each time
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     for timed in (False,) if options.interpreted else (False, True):
-        chosen, others = [], []
+        chosen, once, others = [], [], []
         for kernel in options.names or suite_names():
             suite = load_suite(kernel)
+            names = input_names(suite.spec)
+            by_config: dict[Any, list[Task]] = defaultdict(list)
             for case in suite.spec.cases:
                 if case.speed != timed or not case.runs_on(arch):
                     continue
-                names = input_names(suite.spec)
-                common: dict[str, Any] = {"kernel": kernel, "case": case.name}
-                common["arch"] = arch if options.interpreted else None
-                chosen.append(Task(**common, config=None, inputs=names, seeds=seeds))
+                task = Task(
+                    kernel=kernel,
+                    case=case.name,
+                    config=None,
+                    inputs=names,
+                    seeds=seeds,
+                    arch=arch if options.interpreted else None,
+                )
+                chosen.append(task)
                 for config in dict.fromkeys(suite.configs(arch, **case.params)):
-                    more = (NORMAL, shuffle.choice(names))
-                    others.append(Task(**common, config=config, inputs=more, seeds=seeds[:1]))
-        shuffle.shuffle(chosen)
-        shuffle.shuffle(others)
+                    by_config[config].append(replace(task, config=config))
+            for tasks in by_config.values():
+                shuffle.shuffle(tasks)
+                once.append(tasks[0])
+                others += [
+                    replace(each, inputs=(NORMAL, shuffle.choice(names)), seeds=seeds[:1])
+                    for each in tasks[1:]
+                ]
+        for each in (chosen, once, others):
+            shuffle.shuffle(each)
         yield from () if options.others else chosen
+        yield from once
         yield from others
 
 
@@ -225,20 +239,25 @@ def summary(found: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for (kernel, dtype), checks in groups.items():
         passed = [each for each in checks if "used" in each]
-        configs = {json.dumps([each["case"], each["config"]]) for each in passed}
+        configs = {json.dumps([each["kernel"], each["config"]]) for each in passed if each["config"]}
+        with_cases = {json.dumps([each["kernel"], each["case"], each["config"]]) for each in passed}
         rows.append(
             (
                 kernel,
                 dtype,
                 str(len(checks)),
                 str(len(configs)),
+                str(len(with_cases)),
                 str(sum(each["elements"] for each in passed)),
                 f"{max((each['used'] for each in passed), default=0.0):.3f}",
                 str(sum("unusable" in each for each in checks)),
                 str(sum("alarm" in each for each in checks)),
             )
         )
-    head = ("kernel", "dtype", "checks", "case x config", "elements", "used", "unusable", "false alarms")
+    head = (
+        *("kernel", "dtype", "checks", "configs", "case x config", "elements", "used", "unusable"),
+        "false alarms",
+    )
     return aligned(head, rows)
 
 

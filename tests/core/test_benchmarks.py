@@ -106,10 +106,28 @@ def test_false_alarms_are_counted_by_kernel_and_dtype():
     found: list[dict[str, Any]] = [
         {**common, "case": "fp16-2x3", "elements": 6, "used": 0.25, "bound": ""},
         {**common, "case": "fp16-2x3", "elements": 6, "used": 0.5, "bound": ""},
+        *(
+            {**common, "case": f"fp16-{case}", "config": {"chunk": 8}, "elements": 4, "used": 0.1}
+            for case in ("1x4", "2x2")
+        ),
         {**common, "case": "bf16-2x3", "alarm": "output differs"},
         {**common, "case": "bf16-2x3", "unusable": "TileTypeError: no"},
     ]
     rows = [" ".join(line.split()) for line in false_alarms.summary(found).splitlines()]
-    assert "softmax fp16 2 1 12 0.500 0 0" in rows
-    assert "softmax bf16 2 0 0 0.000 1 1" in rows
-    assert "all 4 1 12 0.500 1 1" in rows
+    assert "softmax fp16 4 1 3 20 0.500 0 0" in rows
+    assert "softmax bf16 2 0 0 0 0.000 1 1" in rows
+    assert "all 6 1 3 20 0.500 1 1" in rows
+
+
+def test_every_configuration_is_tried_before_any_is_tried_again():
+    from benchmarks import false_alarms
+
+    options = false_alarms._parse(["dropout", "--interpreted", "--others", "--seeds", "1"])
+    tasks = [*false_alarms._tasks(options)]
+    configs = {task.config for task in tasks}
+    first, others = tasks[: len(configs)], tasks[len(configs) :]
+    assert {task.config for task in first} == configs
+    assert None not in configs
+    assert len({task.inputs for task in first}) == 1
+    assert others
+    assert all(len(task.inputs) == 2 for task in others)
