@@ -264,7 +264,10 @@ class SpeedSuite:
         return f"{shown}{where}; that was taken off each of them ({why})"
 
     def give_up(self) -> None:
-        """Leave undecided what is open: the run was stopped."""
+        """Leave undecided what is open, and record nothing: the run was stopped."""
+        if unrecorded := sum(each.records for each in self.open):
+            plural = "s" if unrecorded > 1 else ""
+            self.remarks.append(f"{unrecorded} case{plural} not recorded: the run was stopped")
         for each in self.open:
             if each.outcome is None:
                 if each.judgement.verdict is Verdict.INCONCLUSIVE:

@@ -215,13 +215,17 @@ def test_what_is_inconclusive_says_what_could_have_been_seen(again, options, rea
     assert 1 < float(visible) < 30
 
 
-def test_a_run_that_was_stopped_says_what_could_have_been_seen():
+@pytest.mark.parametrize(
+    ("records", "remarks"), [(False, []), (True, ["1 case not recorded: the run was stopped"])]
+)
+def test_a_run_that_was_stopped_says_what_could_have_been_seen(records, remarks):
     stored = StoredRuns({"k": stored_entry(DENSE)}, rule=RULE, platform=H200)
     suite = make_suite(stored, {})
     comparison = stored.compare(stored_entry(DENSE), HERE, MM)
-    suite.add(make_case("k", FIRST), comparison, UNCONFIRMED, FIRST, is_open=True, records=False)
+    suite.add(make_case("k", FIRST), comparison, UNCONFIRMED, FIRST, is_open=True, records=records)
     (opened,) = suite.open
     suite.give_up()
+    assert suite.remarks == remarks
     assert opened.result.reason == Reason.UNCONFIRMED
     assert VISIBLE.search(opened.result.detail)
 
