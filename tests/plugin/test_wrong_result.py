@@ -4,13 +4,9 @@ import base64
 import json
 import re
 import shlex
-import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
-
-import pytest_cutile
 
 WRONG = """
 import pytest_cutile
@@ -136,7 +132,7 @@ def test_mine(factor, make_tensor, check_kernel):
     ],
     ids=["every-input", "check-layouts", "ini", "plugin"],
 )
-def test_the_command_has_the_options_that_the_test_depends_on(project, monkeypatch, options, test, bug):
+def test_the_command_has_the_options_that_the_test_depends_on(project, options, test, bug):
     pytester = project.pytester
     pytester.mkpydir("others")
     for folder in ("mykernels", "others"):
@@ -144,10 +140,10 @@ def test_the_command_has_the_options_that_the_test_depends_on(project, monkeypat
         (pytester.path / folder / "scale.py").write_text(SMALL.replace("y[..., 96:] = 0", planted))
     pytester.makepyfile(myplugin=PLUGIN, test_mine=WITH_PLUGIN)
     pytester.makeini("[pytest]\ncutile_kernels = mykernels\naddopts = -m 'not slow'\n")
-    monkeypatch.setenv("PYTHONPATH", str(Path(pytest_cutile.__file__).parents[1]))
+    pytester.syspathinsert()
 
     def commands(*arguments):
-        text = pytester.run(sys.executable, "-m", "pytest", *arguments).stdout.str()
+        text = pytester.runpytest_inprocess(*arguments).stdout.str()
         return re.findall(rf"{TOLD}\d+:\n  pytest (.*?)\n", text)
 
     [command] = commands(test, "-m", "", *options)
