@@ -444,7 +444,7 @@ def test_two_runs_at_once_share_a_cache(static):
 
 
 def test_a_corrupt_cache_entry_is_made_again(static):
-    static.record()
+    static.run("--update-baselines").assert_outcomes(passed=1, deselected=3)
     cache = static.project.path / ".pytest_cache" / "d" / "cutile"
     entries = [path for path in cache.rglob("*.*") if path.is_file()]
     assert {path.suffix for path in entries} == {".cubin", ".json"}
