@@ -41,15 +41,15 @@ BOUNDS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"mla_decoding\[e(4m3|5m2)(-bf16)?-(64|128)x128x.*\]",
-        "Measured before it was tuned: in tiles of 32 heads, keys first (28e6989), 64 x 4096 keys take 378 us, "
-        "beside 453 us of torch.compile in the run of the table.",
+        "Measured before it was tuned: in tiles of 32 heads, keys first (28e6989), 64 x 4096 keys take 378 "
+        "us, beside 453 us of torch.compile in the run of the table.",
     ),
     (
         r"softmax\[bf16-2048x32768\]",
         "A row of 64 KiB fills a quarter of a multiprocessor's registers: two are there at a time, and each "
         "loads, then computes, then stores. Of 46 ways to write it (chunks that are read twice, or rows kept "
-        "in 16 bits, in pieces of 2048 to 32768, with 4 or 8 warps, 1 to 8 blocks a multiprocessor, by TMA or "
-        "not) none was reliably faster: 1.02 and 1.06 of it the best one in two runs, 0.86 at one block a "
+        "in 16 bits, in pieces of 2048 to 32768, with 4 or 8 warps, 1 to 8 blocks a multiprocessor, by TMA "
+        "or not) none was reliably faster: 1.02 and 1.06 of it the best one in two runs, 0.86 at one block a "
         "multiprocessor, and less than 0.6 at three, where registers spill.",
     ),
 )
