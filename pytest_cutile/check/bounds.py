@@ -144,6 +144,7 @@ class Bounds:
             reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
         call.run(
             as_rounded,
+            settled=self.truth.settled,
             left=left,
             sizes=sizes,
             operands=self.operands if self.truth.rounds_operands else None,

@@ -1,4 +1,4 @@
-"""Whether all that a reference computes is exact in a kernel's arithmetic, too: then no error is excused.
+"""What of a reference is exact in a kernel's arithmetic, too: there no error is excused.
 
 Products and sums of small integers are: each partial sum, in whatever order it is formed, is an integer that
 the accumulator holds. A kernel then has to return the correctly rounded result, bit by bit.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.check.operators import MOVES, SELECTIONS, STEPS, base_name, is_float64, is_view
 from pytest_cutile.core.tolerance import FLOAT32
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
@@ -24,6 +25,8 @@ EIGHT_BIT_SUM = 2.0**13
 (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.3.2, says about 14 bits)."""
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot"})
 _SUMS = frozenset({"sum", "add"})
+_ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "div", "square", "clamp", "clamp_min", "clamp_max"})
+_DECIDED = MOVES | SELECTIONS | STEPS
 _KEEPS_VALUES = frozenset(
     {
         *("clone", "_to_copy", "copy", "cat", "stack", "index", "index_select", "gather", "repeat", "flip"),
@@ -51,7 +54,9 @@ class Exactness:
         """Judge one aten operator that is no view, called `name`, with these arguments."""
         self._has_products |= name in _PRODUCTS
         if self.holds and name not in _KEEPS_VALUES:
-            self.holds = name in _PRODUCTS | _SUMS and self._is_exact(name in _PRODUCTS, func, args, kwargs)
+            self.holds = name in _PRODUCTS | _SUMS and self.adds_exactly(
+                name in _PRODUCTS, func, args, kwargs
+            )
 
     def covers(self, outputs: Any) -> bool:
         """Return whether these outputs are exact.
@@ -61,9 +66,19 @@ class Exactness:
         tensors = [each for _, each in named_tensors(outputs, "output") if each.dtype.is_floating_point]
         return self.holds and self._has_products and all(map(_is_whole, tensors))
 
-    def _is_exact(
-        self, product: bool, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    def adds_exactly(
+        self,
+        product: bool,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        terms: float = 1.0,
     ) -> bool:
+        """Say whether sums, or products of matrices, of these arguments are, in whatever order.
+
+        `func` returns sums, or means of so many `terms`.
+        """
         import torch
 
         tensors = [each for each in args if isinstance(each, torch.Tensor)]
@@ -75,8 +90,80 @@ class Exactness:
             return False
         # No partial sum, in whatever order, is larger than the sum of the magnitudes.
         bound = func(*map_tensors(torch.Tensor.abs, args), **kwargs)
-        return bound.numel() == 0 or bool(bound.max() <= self._largest)
+        return bound.numel() == 0 or bool(terms * bound.max() <= self._largest)
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
     return bool((tensor == tensor.round()).all())
+
+
+class ExactTensors:
+    """Follows which tensors of a run hold numbers that a kernel has, too, without any rounding.
+
+    Inputs do, and what is moved, selected, compared or converted of such tensors; sums of small whole
+    numbers; and elementwise results that float32 holds. What comes from elsewhere does if it is no float.
+
+    Args:
+        operands: what tensor cores round the operands of matrix products to.
+    """
+
+    def __init__(self, operands: FloatFormat) -> None:
+        self._sums = Exactness(operands)
+        self._known: dict[Any, bool] = {}
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Take a tensor for exact."""
+        self._known[_memory(tensor)] = True
+
+    def holds(self, values: Any) -> bool:
+        """Say whether all tensors among some values are exact."""
+        return all(self._holds(each) for _, each in named_tensors(values, ""))
+
+    def _holds(self, tensor: torch.Tensor) -> bool:
+        known = self._known.get(_memory(tensor))
+        if known is None and (tensor.dtype.is_floating_point or tensor.is_complex()):
+            return tensor.ndim == 0 and _is_held(tensor)  # a number that was written in the reference
+        return known is not False
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Take along what an aten operator made of its arguments."""
+        exact = self.holds((args, kwargs)) and self._is_exact(func, args, kwargs, result)
+        for _, each in named_tensors(result, ""):
+            self._known[_memory(each)] = exact
+
+    def _is_exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+        """Judge an operator whose arguments are exact."""
+        name = base_name(func)
+        floats = [each for _, each in named_tensors(result, "") if each.dtype.is_floating_point]
+        if not floats or is_view(func) or name in _DECIDED:
+            return True
+        if not all(map(_is_held, floats)):
+            return False
+        if not any(map(is_float64, args)):  # made of integers, or of nothing
+            return True
+        if name in _PRODUCTS | {"sum"}:
+            return self._sums.adds_exactly(name in _PRODUCTS, func, args, kwargs)
+        if name == "mean":
+            terms = args[0].numel() / result.numel()
+            return _is_power_of_two(terms) and self._sums.adds_exactly(False, func, args, kwargs, terms=terms)
+        return name in _ELEMENTWISE and (name != "div" or _is_power_of_two(args[1]))
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """Return what a tensor shares with its views, and with nothing that is made after it was freed."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _is_held(tensor: torch.Tensor) -> bool:
+    """Say whether float32 holds all elements."""
+    return not tensor.is_complex() and bool((tensor == tensor.float()).all())
+
+
+def _is_power_of_two(value: Any) -> bool:
+    """Say whether a number, or all of a tensor, is one, so that its reciprocal is exact."""
+    import torch
+
+    fraction, _ = torch.frexp(torch.as_tensor(value, dtype=torch.float64))
+    return bool((fraction.abs() == 0.5).all())  # noqa: PLR2004

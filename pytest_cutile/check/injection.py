@@ -5,79 +5,37 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.exactness import Exactness
+from pytest_cutile.check.operators import (
+    FUNCTIONS,
+    LOGARITHMIC,
+    MOVES,
+    PRODUCTS,
+    SENSITIVE,
+    base_name,
+    is_exponential,
+    is_float64,
+    is_view,
+    writes_in_place,
+)
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
-from pytest_cutile.gpu.dtypes import format_of, resolve_dtype
+from pytest_cutile.gpu.dtypes import resolve_dtype
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
 
     from pytest_cutile.core.tolerance import Contract, FloatFormat
 
-_PRODUCTS = frozenset(
-    {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"}
-)
-# Functions amplify a rounding of their argument, and round their result, which may cancel afterwards.
-_FUNCTIONS = {
-    *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "sinh", "cosh", "pow"),
-    *("tanh", "sigmoid", "log_sigmoid_forward", "silu", "gelu", "erf", "erfc", "softplus", "mish", "elu"),
-}
-# Of sums, the operands measure the partial sums.
-_SENSITIVE = (
-    _PRODUCTS
-    | _FUNCTIONS
-    | {
-        *("sum", "mean", "cumsum", "prod", "cumprod", "var", "var_mean", "std", "std_mean", "logsumexp"),
-        *("linalg_vector_norm", "norm", "_softmax", "_safe_softmax", "_log_softmax", "logcumsumexp"),
-        *("native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"),
-    }
-)
-_EXPONENTIAL = {
-    *("exp", "exp2", "expm1", "_softmax", "_safe_softmax", "sigmoid", "silu", "tanh", "sinh", "cosh"),
-    *("gelu", "erf", "erfc", "mish", "elu", "logsumexp", "_log_softmax", "log_sigmoid_forward", "softplus"),
-}
-# A relative error of what they take the logarithm of is an absolute one of theirs.
-_LOGARITHMIC = {"logsumexp", "_log_softmax", "log_sigmoid_forward", "softplus"}
 # Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
 # then shows about the same spread in every run, and a few runs cannot underestimate it. Nor are the sources
 # equally large, lest two of them cancel in all runs: `AccumulationNoise`.
 _UNIFORM = 1.0 / math.sqrt(3.0)  # standard deviation of a rounding error, in units of its maximum
 CHUNK = 1 << 21
 """Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
-# A value that was rounded once is not rounded again when it is moved.
-_MOVES = frozenset(
-    {
-        *("clone", "_to_copy", "copy", "cat", "stack", "index", "index_select", "gather", "where", "repeat"),
-        *("_unsafe_view", "masked_fill", "tril", "triu", "flip", "roll", "lift_fresh", "constant_pad_nd"),
-        *("maximum", "minimum", "max", "min", "amax", "amin", "relu", "neg", "abs", "sort", "topk"),
-    }
-)
-
-
-# What is not continuous in its operands.
-_STEPS = frozenset(
-    {
-        *("round", "floor", "ceil", "trunc", "fix", "frac", "sign", "sgn", "heaviside", "fmod", "remainder"),
-        *("floor_divide", "gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "topk", "sort", "argsort"),
-        *("max", "min", "kthvalue", "median", "searchsorted", "bucketize", "signbit"),
-    }
-)
-_CONVERSIONS = frozenset({"_to_copy", "to", "copy"})
 _IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
-_SAMPLE = 1 << 14  # elements
-_SCALES = 16
-_CHANCE = 4.0  # standard errors
-
-
-def is_float64(value: Any) -> bool:
-    """Say whether it is a float64 tensor."""
-    import torch
-
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
 
 
 class Injector:
@@ -92,73 +50,6 @@ class Injector:
         return func(*args, **kwargs)
 
 
-class Observer(Injector):
-    """Notes what there is: products, exponentials and steps, what gets rounded, and what is exact."""
-
-    def __init__(self, operands: FloatFormat) -> None:
-        self.operands = operands
-        self.has_products = False
-        self.has_exponentials = False
-        self.has_steps = False
-        self.has_inexact_operands = False
-        self.common_rounding = 0.0
-        self.rounds_to: dict[str, None] = {}
-        self.exactness = Exactness(operands)
-
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
-        name = base_name(func)
-        given = [each for each in args if is_float64(each)]
-        self.has_exponentials |= name in _EXPONENTIAL
-        if not _is_view(func):
-            self.exactness.see(name, func, args, kwargs)
-        if name in _PRODUCTS:
-            self.has_products = True
-            # noise of a float32 rounding is part of the accumulation noise
-            if self.operands.precision < FLOAT32.precision:
-                self._see_operands(given)
-        result = func(*args, **kwargs)
-        if given and name in _CONVERSIONS:
-            self._see_converted([each for _, each in named_tensors(result, "")])
-        self.has_steps |= bool(given) and name in _STEPS
-        return result
-
-    def _see_converted(self, tensors: Sequence[torch.Tensor]) -> None:
-        for each in tensors:
-            target = format_of(each.dtype)
-            if target is not None and target.precision < FLOAT32.precision:
-                self.rounds_to[target.name] = None
-            # to 16 bits it rounds, which is no jump; fewer, and integers, are quantised values
-            self.has_steps |= not each.is_complex() and (target is None or target.eight_bit)
-
-    def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
-        inexact = [each for each in tensors if bool(_inexact(each, self.operands).any())]
-        self.has_inexact_operands |= bool(inexact)
-        shared = sum(common_rounding(each, self.operands) for each in inexact)
-        self.common_rounding = max(self.common_rounding, shared)
-
-
-def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
-    """Return the relative error that all elements have in common when they are rounded to `target`.
-
-    Where values lie close together, such as the probabilities of almost equal scores, their roundings have
-    one sign. How large the error is depends on where between two numbers of the format they lie, and kernels
-    scale them differently: it is the largest over an octave of scales, in the mean over the elements weighted
-    by their squares, as far as that is more than chance.
-    """
-    import torch
-
-    flat = tensor.reshape(-1)
-    flat = flat[:: flat.numel() // _SAMPLE | 1]
-    scales = torch.exp2(torch.arange(_SCALES, dtype=flat.dtype, device=flat.device) / _SCALES)
-    values = flat.abs() * scales[:, None]
-    weight = values.square().sum(1)
-    errors = (round_to(values, target) - values) * values
-    chance = _CHANCE * errors.square().sum(1).sqrt()
-    excess = (errors.sum(1).abs() - chance).clamp_(min=0.0) / weight
-    return float(excess.nan_to_num_(nan=0.0, posinf=0.0).max())
-
-
 class OperandNoise(Injector):
     """Rounds operands of matrix products at random, equal values equally; by `scale` roundings."""
 
@@ -169,7 +60,7 @@ class OperandNoise(Injector):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
-        if base_name(func) in _PRODUCTS:
+        if base_name(func) in PRODUCTS:
             args = map_tensors(self._round, args)
         return func(*args, **kwargs)
 
@@ -183,7 +74,7 @@ class OperandNoise(Injector):
         # Below the smallest normal number the spacing stays what it is there.
         magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
         noise = noise_by_value(tensor, self.run).mul_(self.unit).mul_(magnitude).add_(tensor)
-        return torch.where(_inexact(tensor, operands), noise, tensor)
+        return torch.where(inexact_in(tensor, operands), noise, tensor)
 
 
 class AccumulationNoise(Injector):
@@ -215,21 +106,21 @@ class AccumulationNoise(Injector):
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
         name = base_name(func)
-        if name in _SENSITIVE:
+        if name in SENSITIVE:
             if writes_in_place(func):
                 args[0].copy_(self._noisy(args[0]))
                 args = (args[0], *map_tensors(self._noisy, args[1:]))
             else:
                 args = map_tensors(self._noisy, args)
             result = func(*args, **kwargs)
-            if name not in _FUNCTIONS:
+            if name not in FUNCTIONS:
                 return result
             if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
                 result = result + (self._noisy(args[0]) - args[0]) / 2
             result = _on_result(func, args, result, lambda each: self._perhaps_flushed(each, args[0]))
             return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=True))
         result = func(*args, **kwargs)
-        if name in _MOVES or _is_view(func):
+        if name in MOVES or is_view(func):
             return result
         owned = not _shares_memory(result, (args, kwargs))
         return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=owned))
@@ -330,12 +221,12 @@ class ContractNoise(AccumulationNoise):
         name = base_name(func)
         # operands of products have been rounded where they were computed; other functions are made of several
         # operations, each of which rounds
-        plain = name in _PRODUCTS and not self.exact
+        plain = name in PRODUCTS and not self.exact
         result = func(*args, **kwargs) if plain else super().call(func, args, kwargs)
-        if name in _SENSITIVE - _FUNCTIONS:
+        if name in SENSITIVE - FUNCTIONS:
             result = _on_result(func, args, result, self._noisy_where_rounded)
-        if self.contract.exp_error and name in _EXPONENTIAL:
-            approximate = self._shifted if name in _LOGARITHMIC else self._scaled
+        if self.contract.exp_error and is_exponential(func, args):
+            approximate = self._shifted if name in LOGARITHMIC else self._scaled
             result = _on_result(func, args, result, approximate)
         return result
 
@@ -348,10 +239,10 @@ class ContractNoise(AccumulationNoise):
         return tensor + self._scaled(torch.ones_like(tensor)) - 1.0 if is_float64(tensor) else tensor
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
-        return _inexact(tensor, self.rounding)
+        return inexact_in(tensor, self.rounding)
 
 
-def _inexact(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
+def inexact_in(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
     """Return which finite elements `target` does not hold; too large or too small ones count as held."""
     import torch
 
@@ -406,17 +297,6 @@ def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.where(bits < 0, -_UNIFORM, _UNIFORM).to(torch.float64)
 
 
-def base_name(func: Any) -> str:
-    """Return "exp" for aten::exp_.default."""
-    name: str = func._schema.name.partition("::")[2]  # noqa: SLF001 - the schema has no public name
-    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
-
-
-def writes_in_place(func: Any) -> bool:
-    """Say whether an aten operator overwrites its first argument, as aten::exp_ does."""
-    return bool(func._schema.name.endswith("_") and func._schema.is_mutable)  # noqa: SLF001
-
-
 def _on_result(
     func: Any, args: tuple[Any, ...], result: Any, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Any:
@@ -426,8 +306,3 @@ def _on_result(
     if is_float64(args[0]):
         args[0].copy_(change(args[0]))
     return result
-
-
-def _is_view(func: Any) -> bool:
-    infos = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
-    return any(info is not None and not info.is_write for info in infos)

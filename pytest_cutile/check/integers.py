@@ -21,12 +21,11 @@ from pytest_cutile.check.injection import (
     ContractNoise,
     Injector,
     OperandNoise,
-    base_name,
-    is_float64,
     noise_by_value,
-    writes_in_place,
 )
 from pytest_cutile.check.noise import run_with
+from pytest_cutile.check.operators import base_name, is_float64, writes_in_place
+from pytest_cutile.check.steps import Settled
 from pytest_cutile.gpu.dtypes import bits_of
 from pytest_cutile.gpu.rounding import round_to
 from pytest_cutile.gpu.trees import named_tensors
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from pytest_cutile.check.steps import Steps
     from pytest_cutile.core.tolerance import Contract, FloatFormat
 
 ROUNDS = 16
@@ -160,6 +160,7 @@ def as_rounded(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
+    settled: Steps,
     left: Mapping[str, Unexplained],
     sizes: Sequence[float],
     operands: FloatFormat | None,
@@ -173,6 +174,7 @@ def as_rounded(
         reference: the reference.
         args: its arguments, before upcasting.
         kwargs: likewise.
+        settled: steps that are the kernel's, too.
         left: what is to be explained, by the name of the output.
         sizes: of the noise, in units of the largest, round after round.
         operands: what tensor cores round operands of products to; None where that changes none.
@@ -192,7 +194,11 @@ def as_rounded(
         for make in makers:
             # the same noise with both signs, so that a value at a tie falls to both sides
             for size in (sizes[run % len(sizes)], -sizes[run % len(sizes)]):
-                moved = dict(named_tensors(run_with(reference, args, kwargs, make(run, size)), "output"))
+                moved = dict(
+                    named_tensors(
+                        run_with(reference, args, kwargs, Settled(make(run, size), settled)), "output"
+                    )
+                )
                 for name, each in left.items():
                     each.explain(moved[name])
         unexplained = sum(each.at.numel() for each in left.values())

@@ -100,7 +100,8 @@ class Judge:
         self._terms = terms
         self._started = started
         self._truth: Reference | None = None
-        self._has_products = self._has_exponentials = self._has_short_sums = False
+        self._has_products = self._has_exponentials = self._has_short_sums = self._is_fixed = False
+        self._longest_sum = 1
         self.runs = 0
         """How often the reference ran on each part, for one launch."""
 
@@ -224,7 +225,14 @@ class Judge:
         truth = self._truth
         if truth is None:
             truth = call.run(run_reference, operands=terms.operands, contract=terms.contract)
+            if truth.is_random:
+                raise ReferenceFailed(
+                    f"{call.name} draws random numbers, and returns something else when it is called again: "
+                    "let it make a torch.Generator with a seed of its own, or give it what was drawn"
+                )
             self.runs = max(self.runs, truth.runs)
+            self._longest_sum = max(self._longest_sum, truth.longest_sum)
+            self._is_fixed |= truth.is_fixed
             self._has_products |= truth.has_products
             self._has_exponentials |= truth.has_exponentials
             if part.is_whole:
@@ -262,7 +270,9 @@ class Judge:
         lines = found.lines
         if len(self._parts) > 1:
             lines.append(f"  compared in {len(self._parts)} parts, which independent=... says may be")
-        if self._terms.tolerance is None and not any(each.pattern for each in seen.results.values()):
+        if self._is_fixed:
+            lines.append("  the reference does not follow its arguments: it has to compute from them")
+        elif self._terms.tolerance is None and not any(each.pattern for each in seen.results.values()):
             lines += self._climb(outputs, seen, exact)
         mismatch.args = (f"{fit([self._title, *lines])}{also_wrong(others)}",)
         return mismatch
@@ -291,8 +301,8 @@ class Judge:
         def passes(contract: Contract) -> bool:
             return self.accepts(outputs, contract, exact)
 
-        def passes_tensor_cores() -> bool:
-            terms = replace(self._terms, operands=TFLOAT32)
+        def passes_with(**changes: Any) -> bool:
+            terms = replace(self._terms, **changes)
             judge = Judge(
                 title=self._title,
                 reference=self._reference,
@@ -313,7 +323,9 @@ class Judge:
             short_sums=self._has_short_sums,
         )
         on_cuda_cores = self._has_products and self._terms.operands is FLOAT32
-        if on_cuda_cores and passes_tensor_cores():
+        if self._longest_sum > self._terms.reduction and passes_with(reduction=self._longest_sum):
+            said = would_pass_with(f"reduction={self._longest_sum}")
+        elif on_cuda_cores and passes_with(operands=TFLOAT32):
             said = would_pass_with('precision="tfloat32"')
         else:
             said = what_would_pass(contracts, passes, passes_torch)

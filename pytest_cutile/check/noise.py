@@ -19,18 +19,14 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.injection import (
-    CHUNK,
-    AccumulationNoise,
-    ContractNoise,
-    Injector,
-    Observer,
-    OperandNoise,
-)
+from pytest_cutile.check.injection import CHUNK, AccumulationNoise, ContractNoise, Injector, OperandNoise
+from pytest_cutile.check.observing import Observer
+from pytest_cutile.check.steps import DecidingNoise, Settled, Settling
 from pytest_cutile.core.tolerance import FLOAT32, Contract
+from pytest_cutile.gpu.dtypes import bits_of
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
 if TYPE_CHECKING:
@@ -38,6 +34,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from pytest_cutile.check.steps import Steps
     from pytest_cutile.core.tolerance import FloatFormat
 
 _NOTHING_MORE = Contract()
@@ -48,6 +45,8 @@ SMALL_OUTPUT = 256
 """Outputs of fewer elements have little to pool over, and cost little: they get more runs."""
 
 
+_LARGEST = 1e150
+"""Of float64: larger values have squares that it does not hold."""
 _BETTER = 0.5
 """What the variance of a better explanation is at most of that of the other one."""
 _OF_LOGARITHMS = 0.37
@@ -173,6 +172,14 @@ class Reference:
     """Whether it takes exponentials, or functions made of them."""
     has_steps: bool
     """Whether it rounds, compares, sorts or converts what it computes."""
+    settled: Steps
+    """The steps that no noise changes, for their operands are exact."""
+    is_random: bool
+    """Whether it returns something else when it is called again."""
+    is_fixed: bool
+    """Whether it returns the same whatever its arguments are, as far as noise on them can tell."""
+    longest_sum: int
+    """How many terms the longest sum has that it shows."""
     rounds_operands: bool
     """Whether tensor cores have to round operands of a product."""
     common_rounding: float
@@ -213,6 +220,9 @@ def run_reference(
     observer = Observer(operands)
     outputs = run_with(reference, args, kwargs, observer)
     is_exact = observer.exactness.covers(outputs)
+    settling = Settling(operands)
+    if observer.has_steps:
+        run_with(reference, args, kwargs, settling)
     # of a reference that rounds there is nothing to estimate
     estimate = all(
         each.dtype == torch.float64
@@ -226,10 +236,17 @@ def run_reference(
         makers["operands"] = 1.0, lambda run: OperandNoise(run, operands)
     if estimate and contract.is_noise:
         makers["contract"] = 1.0, lambda run: ContractNoise(run, contract, exact=is_exact)
-    call = reference, args, kwargs
+    call = _Call(reference, args, kwargs, settling.settled, has_steps=observer.has_steps)
     # the terms of a product may cancel in its value, and the noise of its operands does not
     spreads = {
-        kind: _measure(call, outputs, make, unit, proportional=kind != "operands")
+        kind: _measure(
+            call,
+            outputs,
+            make,
+            unit,
+            proportional=kind != "operands",
+            deciding=DecidingNoise if kind == "accumulation" else lambda _: None,
+        )
         for kind, (unit, make) in makers.items()
     }
     return Reference(
@@ -240,6 +257,10 @@ def run_reference(
         has_products=observer.has_products,
         has_exponentials=observer.has_exponentials,
         has_steps=observer.has_steps,
+        settled=settling.settled,
+        is_fixed=_is_fixed(observer, spreads.get("accumulation", {}), args),
+        longest_sum=observer.longest_sum,
+        is_random=observer.draws_numbers and not _same(outputs, run_exactly(reference, args, kwargs)),
         rounds_operands=observer.has_inexact_operands,
         common_rounding=observer.common_rounding,
         rounds_to=tuple(observer.rounds_to),
@@ -262,7 +283,8 @@ def allow(
     def make(run: int) -> Injector:
         return ContractNoise(run, contract, exact=truth.exact)
 
-    spread = _measure((reference, args, kwargs), truth.outputs, make, 1.0)
+    call = _Call(reference, args, kwargs, truth.settled, has_steps=truth.has_steps)
+    spread = _measure(call, truth.outputs, make, 1.0)
     return replace(truth, contract=spread, runs=truth.runs + _count_runs(truth.outputs))
 
 
@@ -271,22 +293,74 @@ def _count_runs(outputs: Any) -> int:
     return RUNS_OF_SMALL_OUTPUTS if any(0 < size < SMALL_OUTPUT for size in sizes) else RUNS
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A reference with its arguments, and how its steps go."""
+
+    reference: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    settled: Steps
+    has_steps: bool = field(kw_only=True)
+
+    @property
+    def largest(self) -> float:
+        """The largest value that a kernel with these arguments holds, if its square is a float64."""
+        import torch
+
+        tensors = named_tensors((self.args, self.kwargs), "")
+        return _LARGEST if any(each.dtype == torch.float64 for _, each in tensors) else FLOAT32.max_finite
+
+    def run(self, noise: Injector, deciding: Injector | None) -> Any:
+        """Return what it returns with noise, and its steps as `deciding`, if there is one, makes them go."""
+        call = self.reference, self.args, self.kwargs
+        if not self.has_steps:
+            return run_with(*call, noise)
+        steps = self.settled
+        if deciding is not None:
+            decided = Settled(deciding, steps)
+            run_with(*call, decided)
+            steps = decided.taken
+        return run_with(*call, Settled(noise, steps))
+
+
+def _is_fixed(observer: Observer, spreads: Mapping[str, Spread], args: Sequence[Any]) -> bool:
+    """Say whether a reference computed nothing, and returned the same whatever noise its arguments had."""
+    if observer.computes or not spreads or any(bool(each.elements.any()) for each in spreads.values()):
+        return False
+    floats = [each for _, each in named_tensors(tuple(args), "") if each.dtype.is_floating_point]
+    return any(bool((each.double() != each.double().round()).any()) for each in floats)  # those are moved
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Say whether two results have the same bits."""
+    import torch
+
+    ones, others = dict(named_tensors(one, "")), dict(named_tensors(other, ""))
+    return ones.keys() == others.keys() and all(
+        each.shape == others[name].shape and torch.equal(bits_of(each), bits_of(others[name]))
+        for name, each in ones.items()
+    )
+
+
 def _measure(
-    call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]],
+    call: _Call,
     outputs: Any,
     make: Callable[[int], Injector],
     unit: float,
     *,
     proportional: bool = True,
+    deciding: Callable[[int], Injector | None] = lambda _: None,
 ) -> dict[str, Spread]:
     """Return the mean square change of each floating output, in units of `unit`, under some runs of noise.
 
     Args:
-        call: reference, args and kwargs.
+        call: the reference.
         outputs: exact ones.
         make: returns the noise of a run.
         unit: see above.
         proportional: whether it may be in proportion to an element's value.
+        deciding: returns the noise of a run that decides which way steps go, if that is another.
     """
     import torch
 
@@ -296,16 +370,16 @@ def _measure(
         if tensor.dtype.is_floating_point
     }
     totals = {name: tensor.new_zeros(tensor.shape) for name, tensor in exact.items()}
-    runs = _count_runs(outputs)
+    runs, largest = _count_runs(outputs), call.largest
     for run in range(runs):
-        moved = dict(named_tensors(run_with(*call, make(run)), "output"))
+        moved = dict(named_tensors(call.run(make(run), deciding(run)), "output"))
         for name, total in totals.items():
             flat = (torch.split(each.reshape(-1), CHUNK) for each in (moved.pop(name), exact[name], total))
             for values, y, mean_square in zip(*flat, strict=True):
                 # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
                 change = (values - y).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
-                # nor what no float32 holds: it would outweigh all others, or be too large when squared
-                change.masked_fill_(y.abs() > FLOAT32.max_finite, 0.0)
+                # nor what the kernel cannot hold: it would outweigh all others, or be too large when squared
+                change.masked_fill_(y.abs() > largest, 0.0)
                 mean_square.addcmul_(change, change, value=1.0 / runs)
     return {name: Spread(total, exact[name] if proportional else None) for name, total in totals.items()}
 

@@ -424,3 +424,13 @@ def test_two_sources_of_noise_that_cancel_in_all_runs():
         true = (((q * size) ** 2 * 2.0**-22 / 3) @ v.double().square()).sqrt()
         worst = max(worst, float((true / found.block(slice(None), slice(None)).sqrt()).max()))
     assert worst < 4, worst
+
+
+@pytest.mark.parametrize("scale", [1e19, 1e20, 1e60])
+def test_sums_of_any_size_that_float64_holds_have_their_noise(scale):
+    a, b = tensor(16, 128, dtype="float64") * scale, tensor(128, 16, dtype="float64", seed=2) * scale
+
+    def in_turn(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return sum(a[:, k : k + 1] * b[k] for k in range(128))  # type: ignore[return-value]
+
+    assert check_kernel(in_turn, a, b, reference=torch.matmul, reduction=128).worst_error > 0

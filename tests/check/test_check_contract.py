@@ -292,3 +292,29 @@ def test_options_that_make_no_sense_are_one_line(options, said):
     with pytest.raises((TypeError, ValueError)) as caught:
         check_kernel(lambda x: x * 2, torch.ones(4), **{"reference": lambda x: x * 2, **options})
     assert str(caught.value) == said
+
+
+def test_a_length_of_sums_that_was_not_given_is_named():
+    """And not a contract that lets more pass."""
+    x = tensor(64, 8192, dtype="float32")
+
+    def in_turn(x):
+        total = torch.zeros(len(x))
+        for column in x.T:
+            total += column
+        return total
+
+    text = failure(in_turn, x, reference=lambda x: x.sum(1))
+    assert "would pass with reduction=8192: say so if" in text
+    check_kernel(in_turn, x, reference=lambda x: x.sum(1), reduction=8192)
+
+
+@pytest.mark.parametrize("power", [lambda x: 2.0**x, lambda x: torch.pow(2.0, x)])
+def test_a_power_whose_exponent_varies_is_an_exponential(power):
+    x = tensor(64, 256, dtype="float32")
+
+    def approximate(x):
+        return 2.0**x * (1 + 2.0**-11)
+
+    check_kernel(approximate, x, reference=power, exp_error=2.0**-10)
+    failure(approximate, x, reference=power)

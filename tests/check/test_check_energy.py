@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_cutile.check import injection
 from pytest_cutile.check.compare import Bound, Comparison, compare
 from pytest_cutile.check.energy import expected_jumps
-from pytest_cutile.check.injection import _inexact, common_rounding
+from pytest_cutile.check.injection import inexact_in
 from pytest_cutile.check.noise import Spread, matrix_view
+from pytest_cutile.check.observing import common_rounding
 from pytest_cutile.check.run import CheckReport, KernelMismatch, check_kernel
 from pytest_cutile.core.tolerance import (
     BFLOAT16,
@@ -227,7 +227,7 @@ def test_roundings_that_all_elements_share_are_no_slope(monkeypatch):
         return p.bfloat16().float()
 
     assert _products_of_close_values(to_nearest).slope < 0.8
-    monkeypatch.setattr(injection, "common_rounding", lambda *_: 0.0)
+    monkeypatch.setattr("pytest_cutile.check.observing.common_rounding", lambda *_: 0.0)
     with pytest.raises(KernelMismatch, match=r"T3 slope in all of it: out - exact is \+0\.0005"):
         _products_of_close_values(to_nearest)
 
@@ -274,7 +274,7 @@ def test_inexact_is_what_rounding_changes(name):
     x = torch.ldexp(torch.randn(20_000, generator=generator).double(), scale)
     x = torch.cat([x, round_to(x, target), torch.tensor([0.0, -0.0, math.inf, math.nan, 5e-324]).double()])
     in_range = x.abs() <= target.max_finite
-    assert torch.equal(_inexact(x, target), in_range & (round_to(x, target) != x))
+    assert torch.equal(inexact_in(x, target), in_range & (round_to(x, target) != x))
 
 
 @pytest.mark.parametrize("size", [20.0, 85.0])

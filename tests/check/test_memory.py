@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_cutile.check import bands, bounds, compare, injection, launching, noise, parts
+from pytest_cutile.check import bands, bounds, compare, injection, launching, noise, observing, parts
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.run import run_check
 from pytest_cutile.core.spec import KernelSpec
@@ -23,7 +23,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (parts, "PART_ELEMENTS"),
         *((module, "CHUNK") for module in (bounds, compare, injection, noise)),
-        (injection, "_SAMPLE"),
+        (observing, "_SAMPLE"),
         (launching, "SMALL_BYTES"),
         (bands, "_LARGEST_BAND_BYTES"),
         (bands, "_SMALLEST_BAND_BYTES"),

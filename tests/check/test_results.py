@@ -154,3 +154,29 @@ def test_nor_does_the_output_that_is_written():
     x = tensor(64, 10, dtype="float64")
     text = failure(lambda x, out: out.copy_(x), x, x.float(), reference=lambda x, _: x, writes=["out"])
     assert "output is float32" in text
+
+
+def test_a_reference_that_draws_random_numbers_is_an_error():
+    """They would be its noise, and explain zeros."""
+    x = tensor(64, 256, dtype="bfloat16")
+
+    def dropout(x):
+        return torch.nn.functional.dropout(x, 0.5)
+
+    text = failure(torch.zeros_like, x, reference=dropout, error=ReferenceFailed)
+    assert "draws random numbers, and returns something else when it is called again" in text
+
+
+def test_a_reference_may_draw_the_same_numbers_each_time():
+    def dropout(x):
+        generator = torch.Generator(x.device).manual_seed(3)
+        return x * torch.bernoulli(torch.full(x.shape, 0.5), generator=generator).to(x.dtype)
+
+    check_kernel(dropout, tensor(64, 256), reference=dropout)
+
+
+def test_a_reference_that_does_not_follow_its_arguments_is_named():
+    a, b = tensor(64, 512, dtype="bfloat16"), tensor(512, 64, dtype="bfloat16", seed=2)
+    exact = a.double() @ b.double()
+    text = failure(lambda a, b: a.float() @ b.float(), a, b, reference=lambda *_: exact, reduction=512)
+    assert "the reference does not follow its arguments: it has to compute from them" in text

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pytest_cutile.check.run import check_kernel
+from pytest_cutile.gpu.tensors import make_tensor
 from tests.check.checking import failure, tensor
 
 
@@ -22,7 +23,7 @@ def quantising(x, step=torch.round):
     return (step(x.float() * (1 / scale)) * scale).to(x.dtype)
 
 
-@pytest.mark.parametrize(("dtype", "seed"), [("float16", 6), ("bfloat16", 3), ("bfloat16", 5)])
+@pytest.mark.parametrize(("dtype", "seed"), [("float16", 6), ("bfloat16", 4), ("bfloat16", 5)])
 def test_values_that_are_quantised_and_scaled_again_may_fall_to_either_side(dtype, seed):
     x = tensor(64, 1000, dtype=dtype, seed=seed)
     report = check_kernel(quantising, x, reference=quantise, vary_layout=False)
@@ -80,3 +81,115 @@ def test_nothing_is_more_lenient_where_values_do_not_jump(reference):
     x = tensor(64, 1000, dtype="float32").abs()
     at = torch.rand(64, 1000, generator=torch.Generator().manual_seed(1)) < 0.0005
     failure(lambda x: slightly_off(reference(x), at), x, reference=reference, vary_layout=False)
+
+
+# -- steps that no rounding changes -------------------------------------------------------------------
+
+EIGHT = torch.float8_e4m3fn
+
+
+def to_eight_bits(x, w):
+    return x.to(EIGHT).to(x.dtype) @ w
+
+
+def to_quarters(x, w):
+    return (x / 0.25).round() * 0.25 @ w
+
+
+def to_blocks(x, w):
+    """Quantise blocks of 32 with scales that are powers of two, as MXFP8 does."""
+    blocks = x.reshape(len(x), -1, 32)
+    scale = torch.exp2(torch.floor(torch.log2(blocks.abs().amax(2, keepdim=True))) - 8)
+    values = (blocks / scale).clamp(-448, 448).to(EIGHT).to(x.dtype)
+    return (values * scale).reshape(x.shape) @ w
+
+
+def in_float32(function):
+    return lambda *given: function(*(each.float() for each in given)).to(given[0].dtype)
+
+
+def without_the_last(function):
+    def run(x, w):
+        x = x.clone()
+        x[:, -1] = 0
+        return in_float32(function)(x, w)
+
+    return run
+
+
+@pytest.mark.parametrize("reference", [to_eight_bits, to_quarters, to_blocks])
+def test_inputs_are_quantised_one_way(reference):
+    """A sixteenth of all bfloat16 numbers are ties of e4m3: noise on them would explain anything."""
+    x, w = tensor(32, 1024, dtype="bfloat16", seed=1), tensor(1024, 64, dtype="bfloat16", seed=2)
+    options = {"reference": reference, "reduction": 1024, "vary_layout": False}
+    assert check_kernel(in_float32(reference), x, w, **options).worst_error < 0.5
+    failure(in_float32(torch.matmul), x, w, **options)
+    failure(without_the_last(reference), x, w, **options)
+    failure(lambda x, w: in_float32(reference)(x, w) * 1.01, x, w, **options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dist", "right", "wrong"),
+    [
+        ("bfloat16", "normal", lambda x: (x > 0.5).double().mean(1), lambda x: (x >= 0.5).double().mean(1)),
+        ("bfloat16", "integers", lambda x: x.sum(1) >= 0, lambda x: x.sum(1) > 0),
+        ("bfloat16", "integers", lambda x: (x @ x.T) == 0, lambda x: (x @ x.T) > 1e9),
+        (
+            "bfloat16",
+            "integers",
+            lambda x: (x @ x.T).argmax(1),
+            lambda x: 255 - (x @ x.T).flip(1).argmax(1),
+        ),
+        ("bfloat16", "integers", lambda x: (x > 0).double().sum(1) >= 8, lambda x: (x > 0).sum(1) > 8),
+        (
+            "bfloat16",
+            "integers",
+            lambda x: x.mean(1).round().int(),
+            lambda x: (x.mean(1).abs() + 0.5).floor().mul(x.mean(1).sign()).int(),
+        ),
+        (
+            "bfloat16",
+            "integers",
+            lambda x: x.where(x.sum(1, keepdim=True) > 0, -x),
+            lambda x: x.where(x.sum(1, keepdim=True) >= 0, -x),
+        ),
+        ("bfloat16", "integers", lambda x: x.sum(1).sign(), lambda x: x.sum(1).add(0.5).sign()),
+    ],
+    ids=["input", "sum", "product", "argmax", "count", "mean", "where", "sign"],
+)
+def test_steps_of_exact_numbers_go_one_way(dtype, dist, right, wrong):
+    x = make_tensor((256, 16), dtype, device="cpu", seed=1, dist=dist)
+    options = {"reference": right, "reduction": 256}
+
+    def kernel(function):
+        def launch(x):
+            out = function(x.float())
+            return out.float() if out.dtype == torch.float64 else out
+
+        return launch
+
+    check_kernel(kernel(right), x, **options)
+    failure(kernel(wrong), x, **options)
+
+
+def test_equal_keys_are_sorted_as_they_come():
+    keys = make_tensor((16, 1024), "float8_e4m3fn", device="cpu", seed=3)
+    values = tensor(16, 1024, dtype="bfloat16", seed=4)
+
+    def by_key(k, v):
+        return v.gather(1, k.float().argsort(dim=1, stable=True))
+
+    check_kernel(by_key, keys, values, reference=by_key)
+    failure(lambda k, v: by_key(k, v).flip(0), keys, values, reference=by_key)
+
+
+def test_steps_of_computed_numbers_may_go_either_way():
+    """Equal sums in float64 are not in float32, and a quantised quotient may lie at a tie."""
+    x = tensor(64, 1000, dtype="float32", seed=1)
+    total = x.double().sum(1)
+    x[:, 0] -= total.float()  # nearly 0 now
+
+    def sign(x):
+        return x.flip(1).cumsum(1)[:, -1].sign()
+
+    check_kernel(sign, x, reference=lambda x: x.sum(1).sign(), reduction=1000, vary_layout=False)

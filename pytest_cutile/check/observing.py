@@ -1,0 +1,116 @@
+"""What the exact run of a reference shows: what is in it, what gets rounded, and what is exact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.check.exactness import Exactness
+from pytest_cutile.check.injection import Injector, inexact_in
+from pytest_cutile.check.operators import (
+    CONVERSIONS,
+    PRODUCTS,
+    SELECTIONS,
+    STEPS,
+    SUMS,
+    base_name,
+    is_exponential,
+    is_float64,
+    is_view,
+)
+from pytest_cutile.check.steps import jumps
+from pytest_cutile.core.tolerance import FLOAT32
+from pytest_cutile.gpu.dtypes import format_of
+from pytest_cutile.gpu.rounding import round_to
+from pytest_cutile.gpu.trees import named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from pytest_cutile.core.tolerance import FloatFormat
+
+_SAMPLE = 1 << 14  # elements
+_SCALES = 16
+_CHANCE = 4.0  # standard errors
+
+
+class Observer(Injector):
+    """Notes what there is: products, exponentials and steps, what gets rounded, and what is exact."""
+
+    def __init__(self, operands: FloatFormat) -> None:
+        self.operands = operands
+        self.has_products = False
+        self.has_exponentials = False
+        self.has_steps = False
+        self.has_inexact_operands = False
+        self.common_rounding = 0.0
+        self.draws_numbers = False
+        self.computes = False
+        self.longest_sum = 1
+        self.rounds_to: dict[str, None] = {}
+        self.exactness = Exactness(operands)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        import torch
+
+        name = base_name(func)
+        given = [each for each in args if is_float64(each)]
+        self.has_exponentials |= is_exponential(func, args)
+        if not is_view(func):
+            self.exactness.see(name, func, args, kwargs)
+        if name in PRODUCTS:
+            self.has_products = True
+            # noise of a float32 rounding is part of the accumulation noise
+            if self.operands.precision < FLOAT32.precision:
+                self._see_operands(given)
+        self.draws_numbers |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **kwargs)
+        self.computes |= bool(given)
+        self.longest_sum = max(self.longest_sum, _count_terms(name, given, result))
+        if given and name in STEPS | SELECTIONS | CONVERSIONS:
+            self._see_step(name, [each for _, each in named_tensors(result, "")])
+        return result
+
+    def _see_step(self, name: str, results: Sequence[torch.Tensor]) -> None:
+        self.has_steps |= any(jumps(name, each) for each in results)
+        for target in (format_of(each.dtype) for each in results):
+            if target is not None and target.precision < FLOAT32.precision:
+                self.rounds_to[target.name] = None
+
+    def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
+        inexact = [each for each in tensors if bool(inexact_in(each, self.operands).any())]
+        self.has_inexact_operands |= bool(inexact)
+        shared = sum(common_rounding(each, self.operands) for each in inexact)
+        self.common_rounding = max(self.common_rounding, shared)
+
+
+def _count_terms(name: str, operands: Sequence[torch.Tensor], result: Any) -> int:
+    """Return how many terms each element of a sum or of a product of matrices has; 1 for anything else."""
+    if not operands or not is_float64(result) or not result.numel():
+        return 1
+    if name in PRODUCTS - {"convolution"}:
+        return operands[-2 if len(operands) > 1 else 0].shape[-1]
+    return operands[0].numel() // result.numel() if name in SUMS else 1
+
+
+def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
+    """Return the relative error that all elements have in common when they are rounded to `target`.
+
+    Where values lie close together, such as the probabilities of almost equal scores, their roundings have
+    one sign. How large the error is depends on where between two numbers of the format they lie, and kernels
+    scale them differently: it is the largest over an octave of scales, in the mean over the elements weighted
+    by their squares, as far as that is more than chance.
+    """
+    import torch
+
+    flat = tensor.reshape(-1)
+    flat = flat[:: flat.numel() // _SAMPLE | 1]
+    scales = torch.exp2(torch.arange(_SCALES, dtype=flat.dtype, device=flat.device) / _SCALES)
+    values = flat.abs() * scales[:, None]
+    weight = values.square().sum(1)
+    errors = (round_to(values, target) - values) * values
+    chance = _CHANCE * errors.square().sum(1).sqrt()
+    excess = (errors.sum(1).abs() - chance).clamp_(min=0.0) / weight
+    return float(excess.nan_to_num_(nan=0.0, posinf=0.0).max())
