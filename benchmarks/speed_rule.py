@@ -8,9 +8,9 @@ against the stored runs alone where git does not have that commit. (What the gat
 slower as a whole is left out: no class is.) On the same samples three other rules are tried: a fixed 5 % on
 the median of one run against one run, pytest-benchmark's `--benchmark-compare-fail=mean:5%`, and a fixed 2 %.
 Printed with 95 % intervals (Wilson): how often a suite without any slowdown fails, how often a true slowdown
-of one case is caught, and what a clean run costs. Then this rule alone, in a quarter of the
-suites: where boards differ by twice as much, with baselines of one session of three processes, and where most
-cases have become faster.
+of one case is caught, and what a clean run costs. Then this rule alone, in a quarter of the suites: where
+boards differ by twice as much, with baselines of one session of three processes, on one board or on each of
+three, and where most cases have become faster.
 
 The noise is that of H200s (docs/measuring.md). Per case: samples scatter by 0.5 to 1.5 %, the eight places
 of its buffers by 0.1 to 0.4 % (one kernel in ten: in two modes 3 to 8 % apart), processes by 0.1 to 0.5 %,
@@ -254,13 +254,16 @@ class Setting:
     """Whether suspects are measured beside the kernel that the baseline was recorded from."""
     sessions: int = 4
     """Stored sessions, of three processes each."""
+    boards: int = 1
+    """Boards that they were recorded on, in turns; it runs on the first of them, or on another."""
     board_scatter: float = 0.008
     """How far boards differ, case by case."""
     faster: float = 0.0
     """How much faster most of the cases have become, two of three; not the one that is slower."""
 
     def __str__(self) -> str:
-        where = "another board of the same kind" if self.other_board else "the board of the baselines"
+        theirs = "the board of the baselines" if self.boards == 1 else "one of the boards of the baselines"
+        where = "another board of the same kind" if self.other_board else theirs
         what = "beside the kernel they were recorded from" if self.beside else "stored runs alone"
         return f"{where}, {what}"
 
@@ -271,24 +274,29 @@ def trial(
     """Return whether each rule failed (a clean suite) or caught the slowed case, and what this one did."""
     suite, rule = Suite(rng, cases, noise, setting.board_scatter), Rule()
     none = np.zeros(cases)
-    board = suite.board()
+    boards = [suite.board() for _ in range(setting.boards)]
     runs: list[list[Run]] = [[] for _ in range(cases)]
     for s in range(setting.sessions):
-        session = suite.begin_session()
+        session, number = suite.begin_session(), s % setting.boards
         for _ in range(PROCESSES):
-            before, control = suite.process_samples(board, session, none)
+            before, control = suite.process_samples(boards[number], session, none)
             for case, (us, control_us) in enumerate(
                 recorded(np.median(before, axis=2), control, suite.bounds)
             ):
                 run = Run(
-                    at="", session=f"{s}", gpu_uuid=HERE.uuid, median_us=us, spread=0.0, control_us=control_us
+                    at="",
+                    session=f"{s}",
+                    gpu_uuid=HERE.uuid if number == 0 else f"GPU-{number}",
+                    median_us=us,
+                    spread=0.0,
+                    control_us=control_us,
                 )
                 runs[case].append(run)
     entries = {
         f"{case}": Entry(work=WORK[bound], runs=tuple(runs[case]), control=CONTROL)
         for case, bound in enumerate(suite.bounds)
     }
-    device = HERE
+    board, device = boards[0], HERE
     if setting.other_board:
         board, device = suite.board(), ELSEWHERE
     slower = none.copy()
@@ -340,6 +348,10 @@ SENSITIVITY = (
     ("1 session x 3 processes", Setting(other_board=False, beside=True, sessions=1)),
     ("1 session x 3 processes", Setting(other_board=False, beside=False, sessions=1)),
     ("1 session x 3 processes", Setting(other_board=True, beside=True, sessions=1)),
+    *(
+        ("3 boards x 1 session", Setting(other_board=other, beside=beside, sessions=3, boards=3))
+        for other, beside in ((False, True), (False, False), (True, True))
+    ),
     *(
         (MOST_FASTER, Setting(other_board=other, beside=beside, faster=0.06))
         for other, beside in product((False, True), (True, False))

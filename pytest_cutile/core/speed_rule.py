@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -124,16 +124,12 @@ def pooled_noise(histories: Iterable[Sequence[Level]], assumed: Noise = STORED_N
     """
     process, session = _Typical(assumed.process), _Typical(assumed.session)
     for history in histories:
-        sessions = _by_session(history)
+        by_board = _by_board(history)
+        sessions = [values for each in by_board.values() for values in each]
         within = sum(sum_of_squares(values) for values in sessions)
-        process.add(within, sum(len(values) - 1 for values in sessions))
-        if len({level.board for level in history}) == 1 and len(sessions) > 1:
-            means = [sum(values) / len(values) for values in sessions]
-            dof = sum(len(values) - 1 for values in sessions)
-            of_process = within / dof if dof else assumed.process**2
-            # Means of few processes differ by what processes scatter: that part is not the sessions'.
-            part = of_process * sum(1 / len(values) for values in sessions) / len(sessions)
-            session.add(sum_of_squares(means) - (len(means) - 1) * part, len(means) - 1)
+        dof = sum(len(values) - 1 for values in sessions)
+        process.add(within, dof)
+        session.add(*_of_sessions(by_board, within / dof if dof else assumed.process**2))
     return replace(assumed, process=process.deviation, session=session.deviation)
 
 
@@ -187,11 +183,35 @@ def slope_variance(controls: Sequence[float]) -> float:
     return SLOPE_SCATTER**2 / (SLOPE_WEIGHT + sum((control - mean) ** 2 for control in controls))
 
 
-def _by_session(history: Sequence[Level]) -> list[list[float]]:
+def _by_board(history: Sequence[Level]) -> dict[str, list[list[float]]]:
+    """Return the levels of each session, by board."""
     sessions: dict[tuple[str, str], list[float]] = defaultdict(list)
     for level in history:
-        sessions[level.session, level.board].append(level.value)
-    return [*sessions.values()]
+        sessions[level.board, level.session].append(level.value)
+    by_board: dict[str, list[list[float]]] = defaultdict(list)
+    for (board, _), values in sessions.items():
+        by_board[board].append(values)
+    return by_board
+
+
+def _means(sessions: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(values) / len(values) for values in sessions]
+
+
+def _of_sessions(by_board: Mapping[str, Sequence[Sequence[float]]], process: float) -> tuple[float, int]:
+    """Return the sum of squares by which the sessions of a board differ, over all boards, and its freedom.
+
+    Args:
+        by_board: the levels of each session, by board.
+        process: variance between processes. Means of few of them differ by what these scatter: that part is
+            not the sessions'.
+    """
+    squares, dof = 0.0, 0
+    for sessions in by_board.values():
+        of_process = sum(process / len(values) for values in sessions) / len(sessions)
+        squares += sum_of_squares(_means(sessions)) - (len(sessions) - 1) * of_process
+        dof += len(sessions) - 1
+    return squares, dof
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,25 +231,29 @@ class Reference:
 
 
 def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Reference:
-    """Return what a case with this history (at least one level) is compared with, on `board`."""
-    sessions = _by_session(history)
-    means = [sum(values) / len(values) for values in sessions]
-    boards = {level.board for level in history}
+    """Return what a case with this history (at least one level) is compared with, on `board`.
+
+    That is what ran on this board, if anything did: boards differ by far more than sessions.
+    """
+    by_board = _by_board(history)
+    sessions = [values for each in by_board.values() for values in each]
     # A case that scatters more than others from process to process is held to that,
     squares = CASE_DOF * noise.process**2 + sum(sum_of_squares(values) for values in sessions)
     process_dof = CASE_DOF + sum(len(values) - 1 for values in sessions)
     process = squares / process_dof
-    of_process = sum(process / len(values) for values in sessions) / len(sessions)
     # and one whose sessions differ more than others'.
-    own = sum_of_squares(means) - (len(means) - 1) * of_process if len(boards) == 1 else 0.0
-    dof = CASE_DOF + (len(means) - 1 if len(boards) == 1 else 0)
-    of_session = (CASE_DOF * noise.session**2 + max(own, 0.0)) / dof
-    variance = (of_session + of_process) / len(sessions)
-    variance += noise.board**2 / len(boards) if boards != {board} else 0.0
+    own, more = _of_sessions(by_board, process)
+    of_session = (CASE_DOF * noise.session**2 + max(own, 0.0)) / (CASE_DOF + more)
+    chosen = [by_board[board]] if board in by_board else [*by_board.values()]
+    variance = (
+        sum(sum(of_session + process / len(values) for values in each) / len(each) ** 2 for each in chosen)
+        / len(chosen) ** 2
+    )
+    elsewhere = 0.0 if board in by_board else noise.board**2
     return Reference(
-        value=sum(means) / len(means),
-        variance=variance,
-        between=of_session + (0.0 if board in boards else noise.board**2),
+        value=sum(sum(_means(each)) / len(each) for each in chosen) / len(chosen),
+        variance=variance + elsewhere / len(chosen),
+        between=of_session + elsewhere,
         squares=squares,
         dof=process_dof,
     )
@@ -279,9 +303,10 @@ def weather_of(
         other_board: Whether the references are of other boards than the one at hand.
     """
     n = len(screened)
-    usual = math.hypot(noise.shared, noise.shared_board if other_board else 0.0)
-    if n < LEAST_CENTRED:  # what they share stays in each of them, in the stored runs and today
-        return Weather(unseen=2 * usual**2)
+    # of the stored runs' sessions and boards, and of today's
+    usual = math.sqrt(2.0) * math.hypot(noise.shared, noise.shared_board if other_board else 0.0)
+    if n < LEAST_CENTRED:  # what they share stays in each of them
+        return Weather(unseen=usual**2)
     differences = [level - reference.value for level, reference in screened]
     shift = median(differences)
     # The scatter of the cases around their median, less what is known to be in it, is the session's. It is

@@ -114,6 +114,22 @@ def test_a_case_that_scatters_is_held_to_that():
     assert within.squares > 10 * steady.squares
 
 
+def test_a_board_is_held_against_its_own_runs():
+    """Boards differ by far more than sessions: against their mean it would be slow, or fast, for good."""
+    own, others = history([3.0, 3.0], [3.01, 3.01]), history(*[[3.1] * 3] * 3, board="GPU-2")
+    reference, alone = (reference_of(each, NOISE, "GPU-1") for each in (own + others, own))
+    assert reference.value == alone.value
+    assert reference.between < NOISE.board**2
+    assert reference_of(own + others, NOISE, "GPU-3").value == pytest.approx((3.005 + 3.1) / 2)
+
+
+def test_more_boards_tell_more_of_another_one():
+    boards = [history([3.0] * 3, board=f"GPU-{number}") for number in range(4)]
+    of_four = [level for each in boards for level in each]
+    one, four = (reference_of(each, NOISE, "GPU-9").variance for each in (boards[0], of_four))
+    assert four == pytest.approx(one / 4, rel=0.1)
+
+
 def test_another_board_is_known_less_well():
     stored = history([3.0, 3.0], [3.0, 3.0])
     same, other = (reference_of(stored, NOISE, board) for board in ("GPU-1", "GPU-2"))
