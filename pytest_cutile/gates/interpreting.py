@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.util
 import io
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,8 +263,6 @@ class Interpreting:
 
     def _tell(self, check: Check) -> str:
         """Return where a NaN or Inf in the worst element of a wrong result was born, and who wrote it."""
-        import torch
-
         told: list[str] = []
         with self._once_more() as interpreter:
             try:
@@ -271,11 +270,11 @@ class Interpreting:
             except KernelMismatch as mismatch:
                 if mismatch.output is None:
                     return ""
-                worst = mismatch.output[mismatch.index]
+                worst = mismatch.output[mismatch.index].item()
                 nonfinite = interpreter.nonfinite
-                if torch.isnan(worst) and (origin := nonfinite.first("NaN")):
+                if math.isnan(worst) and (origin := nonfinite.first("NaN")):
                     told += f"the first NaN that was stored: {origin}".splitlines()
-                if torch.isinf(worst) and (origin := nonfinite.first("Inf")):
+                if math.isinf(worst) and (origin := nonfinite.first("Inf")):
                     told += f"the first Inf that was stored: {origin}".splitlines()
                 with contextlib.suppress(LookupError):  # the host wrote it
                     trace = interpreter.trace_element(mismatch.output, mismatch.index)

@@ -476,6 +476,20 @@ def test_the_birth_of_a_nan_is_told(no_gpu):
     result.stdout.fnmatch_lines(["*the first Inf that was stored: add_kernel: divf *", "*add.py:13:*"])
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "uint64"])
+def test_a_wrong_result_of_any_dtype_is_told_whole(no_gpu, dtype):
+    """Torch lacks most functions of these."""
+    text = ADD.replace(STORE, "ct.store(C, (i,), ct.astype(a + b + 8, C.dtype))")
+    text = text.replace("empty_like(a)", f"empty_like(a, dtype=torch.{dtype})")
+    text = text.replace('"float16"', '"float16", dist="ones"')
+    to_integers = ".long()" if dtype == "uint64" else ""
+    text = text.replace("reference=lambda a, b: a + b", f"reference=lambda a, b: (a + b){to_integers}")
+    no_gpu.kernel(text, name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*1,000 of 1,000 elements*", "*add_kernel wrote C[[]0[]] last in block*"])
+
+
 def test_a_wrong_result_is_watched_and_prints_once_and_is_told_whole(no_gpu):
     text = ADD.replace(STORE, "c = a + b\n    ct.printf('BLOCK')\n    ct.store(C, (i,), c * 2 / (c - c))")
     text = text.replace("    c = torch", "    print('LAUNCHED')\n    c = torch")
