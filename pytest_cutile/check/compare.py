@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_cutile.check.energy import Excess, Mismatch
 from pytest_cutile.check.noise import Spread, matrix_view
 from pytest_cutile.check.parts import Place
-from pytest_cutile.gpu.poison import Pattern, poisoned
+from pytest_cutile.gpu.poison import Pattern, may_be_value, poisoned
 from pytest_cutile.gpu.rounding import round_to, spacing
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Comparing:
             if bound is None
             else _judge(got.double(), y.double(), bound, (rows, columns), self._mismatch, here)
         )
-        if got.dtype.is_floating_point:
+        if not may_be_value(got.dtype):
             # also where NaN is right: that of what nobody wrote is this check's
             unwritten = poisoned(got)
             judged.outside.logical_or_(unwritten)

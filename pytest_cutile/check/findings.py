@@ -129,7 +129,7 @@ def _find(
 
     found = []
     never = int((poisoned(out) & outside).sum())
-    if never and out.dtype in (torch.int8, torch.uint8):
+    if never and out.dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
         found.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
     elif never:
         found.append(f"{never:,} elements still hold the poison: never written")

@@ -13,7 +13,7 @@ from pytest_cutile.check.errors import KernelMismatch, UncheckableOutput
 from pytest_cutile.check.guards import Allocations, Inputs
 from pytest_cutile.check.layouts import Layout, Varied, in_layout
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
-from pytest_cutile.gpu.poison import Pattern, poisoned, poisoned_allocations
+from pytest_cutile.gpu.poison import Pattern, may_be_value, poisoned, poisoned_allocations
 from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class GuardedLauncher:
             outputs: What the first launch returned.
 
         Raises:
-            KernelMismatch: as `launch`, this time, or integers were never written, or outputs depend on what
+            KernelMismatch: as `launch`, this time, or elements were never written, or outputs depend on what
                 lies around the inputs.
         """
         if self._run is not None or not self.is_small:
@@ -182,11 +182,11 @@ class GuardedLauncher:
         return found
 
     def unwritten(self, outputs: Any) -> str:
-        """Return which integers were never written, as another launch tells; empty if that is not known."""
+        """Return which outputs were never written, as another launch tells; empty if that is not known."""
         if self._run is not None or not self.is_small:
             return ""
         first = self._kept(outputs)
-        if not any(map(_may_be_unwritten, _integers(first).values())):
+        if not any(map(_may_be_unwritten, _ambiguous(first).values())):
             return ""
         with contextlib.suppress(KernelMismatch):
             again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
@@ -357,8 +357,9 @@ def _are_same(one: Any, other: Any) -> bool:
     )
 
 
-def _integers(outputs: Any) -> dict[str, torch.Tensor]:
-    return {name: each for name, each in named_tensors(outputs, "output") if not each.dtype.is_floating_point}
+def _ambiguous(outputs: Any) -> dict[str, torch.Tensor]:
+    """Return the outputs of which a single launch does not tell what was never written."""
+    return {name: each for name, each in named_tensors(outputs, "output") if may_be_value(each.dtype)}
 
 
 def _may_be_unwritten(tensor: torch.Tensor) -> bool:
@@ -366,9 +367,9 @@ def _may_be_unwritten(tensor: torch.Tensor) -> bool:
 
 
 def _never_written(one: Any, other: Any) -> str:
-    """Say which integers hold what was there before, in two launches over different bytes."""
-    again = _integers(other)
-    for name, first in _integers(one).items():
+    """Say which outputs hold what was there before, in two launches over different bytes."""
+    again = _ambiguous(other)
+    for name, first in _ambiguous(one).items():
         second = again.get(name)
         if second is not None and (first.shape, first.dtype) == (second.shape, second.dtype):
             count = int((poisoned(first) & poisoned(second, Pattern.UNWRITTEN_AGAIN)).sum())

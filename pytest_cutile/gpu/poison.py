@@ -18,13 +18,13 @@ class Pattern(Enum):
     """What fills memory: a NaN of its own for floats, repeated bytes for integers and bool.
 
     The NaNs have payloads that no conversion or arithmetic makes, so that one which was computed is not taken
-    for one that was never overwritten. float8_e4m3fn has two NaNs only, and conversions make 0x7F.
+    for one that was never overwritten. float8_e4m3fn has two NaNs only, and computing makes either of them.
     """
 
     UNWRITTEN = (0xA5, 0x7E5A, 0x7FDA, 0x7FC5A5A5, 0x7FF8A5A5A5A5A5A5, 0xFF, 0x7D)
     """What was allocated and not written yet."""
-    UNWRITTEN_AGAIN = (0x5A, *UNWRITTEN[1:])
-    """The same in another launch: any byte may be a value, but not one byte now and another one then."""
+    UNWRITTEN_AGAIN = (0x5A, *UNWRITTEN[1:5], 0x7F, 0x7D)
+    """The same in another launch: either pattern may be a value, but not the one now and the other then."""
     BESIDE_INPUT = (0xB4, 0x7E4B, 0x7FCB, 0x7FC4B4B4, 0x7FF8B4B4B4B4B4B4, 0xFF, 0xFD)
     """What lies before, between and behind the elements of inputs."""
     BESIDE_OUTPUT = (0xC3, 0x7E3C, 0x7FEC, 0x7FC3C3C3, 0x7FF8C3C3C3C3C3C3, 0xC3, 0xC3)
@@ -64,6 +64,11 @@ def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.
 def poisoned(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:
     """Return a bool tensor: which elements still hold the pattern."""
     return bits_of(tensor) == pattern.of(tensor.dtype)
+
+
+def may_be_value(dtype: torch.dtype) -> bool:
+    """Return whether a kernel may write the pattern of a dtype, too: an integer, or float8_e4m3fn's NaN."""
+    return not dtype.is_floating_point or name_of(dtype) == "float8_e4m3fn"
 
 
 @contextmanager
