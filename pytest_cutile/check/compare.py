@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 """Elements analysed at a time: about thirty float64 temporaries of 8 MiB each."""
+_LOWER = 0xFFFFFFFF
+"""The lower 32 of 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ class GivenTolerance:
     atol: float
     """Allowed absolute error."""
     target: FloatFormat | None
-    """Format of the output, for counting ulps."""
+    """Format of the output; None: integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,9 +222,9 @@ class Comparing:
 
         here = place.block(rows, columns)
         judged = (
-            _judge_equal(got, y)
-            if bound is None
-            else _judge(got.double(), y.double(), bound, (rows, columns), self._mismatch, here)
+            _judge_integers(got, y, bound)
+            if bound is None or (target := bound.target) is None
+            else _judge(got.double(), y.double(), bound, target, (rows, columns), self._mismatch, here)
         )
         if not may_be_value(got.dtype):
             # also where NaN is right: that of what nobody wrote is this check's
@@ -301,6 +303,7 @@ def _judge(
     got: torch.Tensor,
     y: torch.Tensor,
     bound: Bound | GivenTolerance,
+    target: FloatFormat,
     block: tuple[slice, slice],
     mismatch: Mismatch | None,
     here: Index,
@@ -308,13 +311,12 @@ def _judge(
     """Compare a block, which is `block` of what the bound is for, and `here` in the whole output."""
     import torch
 
-    target = bound.target
     distance = (got - y).abs_()
-    rounded = y if target is None else round_to(y, target, saturate=target.eight_bit)
+    rounded = round_to(y, target, saturate=target.eight_bit)
     if isinstance(bound, Bound):
         sigma, bias = bound.noise(y, *block)
         b, lowest, highest = bound.interval(y, sigma, bias)
-        unit = spacing(y, bound.target)
+        unit = spacing(y, target)
         if mismatch is not None:
             mismatch.add(
                 got,
@@ -325,7 +327,7 @@ def _judge(
                 sigma=sigma,
                 bias=bias,
                 common=bound.common,
-                usable=got.isfinite() & (y.abs() + b <= bound.target.max_finite),
+                usable=got.isfinite() & (y.abs() + b <= target.max_finite),
             )
         beyond = (distance - 0.5 * unit).clamp_(min=0.0)
     else:
@@ -334,12 +336,12 @@ def _judge(
         lowest, highest = y - b, y + b
         beyond = distance
     inside = (lowest <= got) & (got <= highest) | (got.isnan() & y.isnan())
-    if target is not None and target.eight_bit:
+    if target.eight_bit:
         # a conversion that does not saturate gives NaN (e4m3) or Inf (e5m2) where the value may overflow
         overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
         special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
         inside |= overflow & special
-    ulps = torch.zeros_like(y) if target is None else (got - rounded).abs_().div_(spacing(rounded, target))
+    ulps = (got - rounded).abs_().div_(spacing(rounded, target))
     error = torch.where(beyond == 0, 0.0, beyond / b)
     # the interval decides; this number ranks, and agrees with it on which side of 1 it is
     error = torch.where(
@@ -361,20 +363,31 @@ def _judge(
 
 def differ(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return which integers or bools are not equal, by value whatever the dtypes."""
+    return _distance(_written(got), y) != 0
+
+
+def _distance(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return how far apart integers are, by value whatever the dtypes, rounded where that is above 2^53."""
+    high, low = (one - other for one, other in zip(_halves(got), _halves(y), strict=True))
+    return high.double().mul_(2.0**32).add_(low).abs_()
+
+
+def _halves(integers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the upper and the lower 32 bits, as int64: the differences of each are exact."""
     import torch
 
-    # any byte of a bool but 0 is true, also one that nobody wrote; uint64 has few operators, but bits
-    left, right = (
-        (each.view(torch.int64) if each.dtype == torch.uint64 else each).long() for each in (_written(got), y)
-    )
-    different = left != right
-    if torch.uint64 in (got.dtype, y.dtype) and got.dtype != y.dtype:
-        different |= left < 0  # with the same bits, one is beyond int64 and the other one negative
-    return different
+    # uint64 has few operators, but bits
+    unsigned = integers.dtype == torch.uint64
+    bits = integers.view(torch.int64) if unsigned else integers.long()
+    high = bits >> 32
+    return high & _LOWER if unsigned else high, bits & _LOWER
 
 
 def _written(got: torch.Tensor) -> torch.Tensor:
-    """Return what was got; of bools integers, of which those that nobody wrote are neither 0 nor 1."""
+    """Return what was got; of bools integers, of which those that nobody wrote are neither 0 nor 1.
+
+    Any byte but 0 is true, also one that nobody wrote.
+    """
     import torch
 
     if got.dtype != torch.bool:
@@ -382,20 +395,22 @@ def _written(got: torch.Tensor) -> torch.Tensor:
     return torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
 
 
-def _judge_equal(got: torch.Tensor, y: torch.Tensor) -> _Judged:
+def _judge_integers(got: torch.Tensor, y: torch.Tensor, bound: Bound | GivenTolerance | None) -> _Judged:
     import torch
 
-    different, got = differ(got, y), _written(got)
-    apart = (got.double() - y.double()).abs_()
+    atol = float(bound.atol) if isinstance(bound, GivenTolerance) else 0.0
+    got = _written(got)
+    distance = _distance(got, y)
+    outside = distance > atol
     return _Judged(
         got=got,
         exact=y,
         rounded=y,
         lowest=y,
         highest=y,
-        error=torch.where(different, apart + 1.0, 0.0),
-        ulps=torch.zeros_like(apart),
-        outside=different,
+        error=torch.where(outside, distance + 1.0, distance / max(atol, 1.0)),
+        ulps=torch.zeros_like(distance),
+        outside=outside,
     )
 
 

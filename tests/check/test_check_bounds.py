@@ -378,6 +378,25 @@ def test_integers_may_differ_by_a_given_atol_and_by_nothing_else():
         check_kernel(lambda x: truncate(x) + 2, x, reference=reference, atol=1)
 
 
+@pytest.mark.parametrize(
+    ("got", "exact"),
+    [
+        (torch.tensor([2**60 + 100]), torch.tensor([2**60])),
+        (torch.tensor([2**62 + 200], dtype=torch.uint64), torch.tensor([2**62], dtype=torch.uint64)),
+        (torch.tensor([2**64 - 3], dtype=torch.uint64), torch.tensor([2**64 - 1], dtype=torch.uint64)),
+        (torch.tensor([2**64 - 1], dtype=torch.uint64), torch.tensor([-1])),
+        (torch.tensor([2**63 - 1]), torch.tensor([-(2**63)])),
+        (torch.tensor([-128], dtype=torch.int8), torch.tensor([127])),
+    ],
+)
+def test_a_given_atol_is_held_by_integers_of_any_size_and_sign(got, exact):
+    distance = abs(got.item() - exact.item())
+    text = failure(lambda _: got, torch.ones(1), reference=lambda _: exact, atol=min(distance - 1, 2**50))
+    assert f"got {got.item()}, expected {exact.item()}" in text
+    report = check_kernel(lambda _: got, torch.ones(1), reference=lambda _: exact, atol=distance)
+    assert report.worst_error == 1
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_large_elements_do_not_widen_the_bound_of_small_ones(dtype):
     """Of exponentials over many orders of magnitude, each is as precise as the others."""
