@@ -96,7 +96,10 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTolerance:
-    """`|out - y| <= atol + rtol |y|`, given by the author in place of the derived bound."""
+    """`|out - y| <= atol + rtol |y|`, given by the author in place of the derived bound.
+
+    What is y, correctly rounded, is right whatever they are.
+    """
 
     rtol: float
     """Allowed relative error."""
@@ -333,7 +336,7 @@ def _judge(
     else:
         b = y.abs().mul_(bound.rtol).add_(bound.atol)
         b = torch.where(y.isfinite(), b, 0.0)
-        lowest, highest = y - b, y + b
+        lowest, highest = torch.minimum(y - b, rounded), torch.maximum(y + b, rounded)
         beyond = distance
     inside = (lowest <= got) & (got <= highest) | (got.isnan() & y.isnan())
     if target.eight_bit:

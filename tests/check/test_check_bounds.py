@@ -144,6 +144,37 @@ def test_a_given_tolerance_replaces_the_bound_and_the_report_says_so():
         check_kernel(lambda x: x * 1.005, x, reference=lambda x: x, atol=0.001)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("float16", [300.0, -300.0, 2.0, 1.0, 2.0**-13, 1.5 * 2.0**-10]),
+        ("float8_e4m3fn", [416.0, -30.0, 3.5, 2.0**-5, 2.0**-9]),
+        ("float8_e5m2", [-(2.0**15), 1.75, 2.0**-9]),
+    ],
+)
+@pytest.mark.parametrize(("rtol", "atol"), [(0, 0), (1e-2, 0), (1e-2, 1e-2), (0.1, 0)])
+def test_a_correctly_rounded_value_is_within_any_tolerance(dtype, values, rtol, atol):
+    """It overflows, saturates, is subnormal or lies in the middle of wide spacings."""
+    x = torch.tensor(values).to(getattr(torch, dtype))
+
+    def square(x, factor=1):
+        exact = x.double().square() * factor
+        largest = torch.finfo(x.dtype).max
+        return (exact if x.dtype == torch.float16 else exact.clamp(-largest, largest)).to(x.dtype)
+
+    report = check_kernel(square, x, reference=torch.square, rtol=rtol, atol=atol)
+    assert report.worst_error <= 1
+    assert report.worst_ulps == 0
+    failure(lambda x: square(x, 0.75), x, reference=torch.square, rtol=rtol, atol=atol)
+
+
+def test_what_a_tolerance_allows_reaches_to_the_correctly_rounded_value():
+    x = torch.tensor([300.0, 2.0]).half()
+    wrong = torch.tensor([65504.0, 4.0]).half()
+    text = failure(lambda _: wrong.clone(), x, reference=torch.square, rtol=1e-2)
+    assert "allowed  89100 to inf" in text
+
+
 def test_masks_that_a_reference_compares_stay_exact_under_noise():
     def reference(x, mask):
         ones = torch.ones_like(x).tril()
