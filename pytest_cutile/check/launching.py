@@ -88,12 +88,14 @@ class GuardedLauncher:
         """Launch with the arguments as they were given; return the outputs.
 
         Raises:
-            KernelMismatch: it changed an input, or wrote beside an input or output.
+            KernelMismatch: it changed an input, wrote beside an input or output, or never wrote an argument
+                that it overwrites.
             UncheckableOutput: it returned no tensor, one that cannot be compared, or an argument that it is
                 not said to change.
         """
         self._inputs = self._guarded(self._values)
         outputs = self._launch(self._inputs)
+        self._check_written(outputs)
         self._inputs.write_back()
         self._unreturned = self._inputs.changing - self._inputs.returned(outputs)
         tensors = [each for _, each in named_tensors((self._values, outputs), "")]
@@ -318,6 +320,31 @@ class GuardedLauncher:
                         f"{_advice(label, returned=label in returned)}"
                     )
                     return
+
+    def _check_written(self, outputs: Any) -> None:
+        """Raise KernelMismatch if an argument beside the outputs was to be overwritten and was not."""
+        if not (untouched := self._untouched(outputs, Pattern.UNWRITTEN)):
+            return
+        # a byte may be a value, but not one byte now and another one then
+        again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+        still = self._untouched(again, Pattern.UNWRITTEN_AGAIN)
+        for name, label in untouched.items():
+            if name in still:
+                raise KernelMismatch(
+                    f"{self.name} never wrote {name}, which writes=[{label!r}] says that it overwrites\n"
+                    f"if it only may change it, say so with mutates=[{label!r}]"
+                )
+
+    def _untouched(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:
+        """Return the names of tensors beside the outputs that a launch never wrote, and their labels."""
+        labels = self._writes - self._launched.returned(outputs)
+        return {
+            name: label
+            for label, value in zip(self.labels, self._launched.given, strict=True)
+            if label in labels
+            for name, tensor in named_tensors(value, label)
+            if tensor.numel() and bool(poisoned(tensor, unwritten).all())
+        }
 
     def _resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
         """Return the labels of arguments that are given by name or position."""

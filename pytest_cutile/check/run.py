@@ -154,7 +154,8 @@ def check_kernel(
             over. It changes nothing elsewhere.
         mutates: arguments that `fn` may change, by name or position. One that `reference` changes, too, is
             compared with that, if `fn` does not return it.
-        writes: arguments that `fn` overwrites without reading them (`out`), likewise: they are poisoned.
+        writes: arguments that `fn` overwrites without reading them (`out`), likewise: they are poisoned, and
+            one that it never touches is an error.
         guard: False gives `fn` the very tensors that were given, and plain allocations, poisoned: for one
             that finds its data by offsets into a storage instead of by its tensors.
         vary_layout: whether to run again with the inputs' values in other layouts, under the same bound:
@@ -174,7 +175,7 @@ def check_kernel(
 
     Raises:
         KernelMismatch: outputs outside the bound, of another shape or structure, changed inputs, writes
-            outside of them, or outputs that depend on what lies there.
+            outside of them, none into an argument in `writes`, or outputs that depend on what lies there.
         ReferenceFailed: the reference raised, or returned floats of less than float64, tensors of another
             kind of dtype or on another device.
         UncheckableOutput: `fn` returned no tensor, one of an unsupported dtype, or an argument that is in

@@ -56,14 +56,22 @@ def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor
     with torch.no_grad():
-        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        real = _parts_of(tensor)
         bits_of(real).fill_(pattern.of(real.dtype))
     return tensor
 
 
 def poisoned(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:
-    """Return a bool tensor: which elements still hold the pattern."""
-    return bits_of(tensor) == pattern.of(tensor.dtype)
+    """Return a bool tensor: which elements, or parts of complex numbers, still hold the pattern."""
+    real = _parts_of(tensor)
+    return bits_of(real) == pattern.of(real.dtype)
+
+
+def _parts_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as their parts, in another dimension; others as they are."""
+    import torch
+
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def may_be_value(dtype: torch.dtype) -> bool:

@@ -460,6 +460,35 @@ def test_an_argument_that_only_the_launcher_changes_is_compared_with_nothing():
     assert report.uncompared == ("r",)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "int8", "int64", "bool", "complex64"])
+@pytest.mark.parametrize("guard", [True, False])
+def test_an_argument_that_is_said_to_be_overwritten_and_never_is(dtype, guard):
+    def kernel(x, outs):
+        del outs
+        return x * 2
+
+    x, out = tensor(4), torch.zeros(4, 3, dtype=getattr(torch, dtype))
+    options: dict[str, Any] = {"reference": lambda x, _: x * 2, "guard": guard}
+    said = failure(kernel, x, {"first": out}, **options, writes=["outs"])
+    assert said == (
+        f"{kernel.__qualname__} never wrote outs['first'], which writes=['outs'] says that it overwrites\n"
+        "if it only may change it, say so with mutates=['outs']"
+    )
+    check_kernel(kernel, x, {"first": out[:0]}, **options, writes=["outs"])
+    assert check_kernel(kernel, x, {"first": out}, **options, mutates=["outs"]).uncompared == ("outs",)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "float8_e4m3fn"])
+def test_what_is_overwritten_with_the_very_poison_is_written(dtype):
+    def kernel(x, scratch):
+        bits_of(scratch).fill_(Pattern.UNWRITTEN.of(x.dtype))
+        return copy(x)
+
+    x = tensor(4, dtype=dtype)
+    report = check_kernel(kernel, x, torch.zeros_like(x), reference=lambda x, _: x, writes=["scratch"])
+    assert report.uncompared == ("scratch",)
+
+
 def test_an_argument_that_may_change_and_shares_its_memory():
     def kernel(x, out):
         out += x.sum()
