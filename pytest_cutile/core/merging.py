@@ -51,7 +51,7 @@ def merge_entries(
     speed, and the same reason if it was accepted as slower. Where they cannot, those beside the newest run
     stay. The commit is that of the oldest runs. What was measured takes the place of what was published. An
     entry that would become worse stays as it is without a reason: `reason`, or the one that its new runs were
-    recorded with.
+    recorded with, if all of them are newer than what they would replace.
 
     Raises:
         BaselineError: a run's time of recording cannot be read, or is yet to come.
@@ -92,7 +92,7 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
         entry = replace(before, identity=entry.identity)  # somebody else's copy of it is no news
     held_against = [each for each, _ in left_out] if before is None else [before]
-    worse = _worse(entry, [*held_against, joined[0]]) or step
+    worse = _worse(entry, [*held_against, joined[0]], times) or step
     if worse and reason is None:
         note = f"not merged: {worse}; give --reason TEXT to accept that"
         return Merged(entry=before, note=note, changed=False, refused=True)
@@ -109,12 +109,11 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     return Merged(entry=entry, note="; ".join(filter(None, notes)), changed=entry != before)
 
 
-def _worse(entry: Entry, others: Iterable[Entry]) -> str:
+def _worse(entry: Entry, others: Iterable[Entry], times: Mapping[Run, dt.datetime]) -> str:
     """Return in what way an entry is worse than one that it replaces or joins; empty if it is not."""
-    reason = entry.provenance.get("reason")
     for other in others:
-        if reason and reason != other.provenance.get("reason"):
-            continue  # accepted when it was recorded
+        if _was_accepted(entry, other, times):
+            continue
         if other.work != entry.work:
             return "the case does other work than the recorded one"
         changes = _changes(other, entry) if other.runs else []
@@ -123,6 +122,18 @@ def _worse(entry: Entry, others: Iterable[Entry]) -> str:
             step = format_step(other.median_us, entry.median_us)
             return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
     return ""
+
+
+def _was_accepted(entry: Entry, other: Entry, times: Mapping[Run, dt.datetime]) -> bool:
+    """Say whether the reason that an entry was recorded with excuses that it is worse than another one.
+
+    A reason was given for the first runs that it is stored beside. If the other entry has runs since, nobody
+    who gave it knew them.
+    """
+    reason = entry.provenance.get("reason")
+    added = Counter(entry.runs) - Counter(other.runs)
+    is_later = all(times[run] > times[known] for run in added for known in other.runs)
+    return bool(reason) and reason != other.provenance.get("reason") and is_later
 
 
 def _allowed(then: Entry, now: Entry, changes: Sequence[str]) -> float:

@@ -190,6 +190,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     # The commit stays that of the first runs: one that moved with every run would drift with them.
     first = entry.provenance.get("commit", "")
     commit = first if is_clean(first) else by["commit"]
+    by.pop("reason", None)  # nothing had to be accepted, and an earlier reason is that of the first runs
     renewed = entry.with_runs(
         runs,
         provenance={**entry.provenance, **by, "commit": commit},

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -258,6 +259,17 @@ def test_a_reason_that_was_given_when_it_was_recorded_is_enough():
     assert merge(entry(run(1)), new).entry == new
     old = entry(run(1), provenance=given)  # but not the one that had been given before
     assert_refused(merge(old, new), old)
+
+
+def test_a_reason_does_not_excuse_what_was_recorded_since():
+    """An old runner adds a session to what was accepted once; meanwhile the kernel has become faster."""
+    accepted = slow(2, us=44.0, provenance={"reason": "exact division"})
+    faster = entry(run(3))
+    runner = replace(accepted, runs=(*accepted.runs, run(4, 44.0)))
+    assert merge(entry(run(1)), accepted).entry == accepted
+    assert_refused(merge(faster, runner), faster, "it is slower: 40 us -> 44 us (+10.0 %)")
+    assert merge(faster, slow(4, us=44.0, provenance=accepted.provenance)).changed
+    assert merge(faster, runner, reason="exact division, again").changed
 
 
 def test_other_work_needs_a_reason():

@@ -80,6 +80,15 @@ def test_a_slower_one_with_a_reason_is_recorded_and_keeps_the_reason(project):
     assert entry(project)["provenance"]["reason"] == "exact division"
 
 
+def test_a_reason_stays_that_of_the_runs_it_was_given_for(project):
+    project.record(40.0)
+    project.times(44.0)
+    project.run("--update-baselines", "--reason", "exact division")
+    project.run("--update-baselines", "--reason", "another one")
+    assert len(entry(project)["runs"]) == 6
+    assert entry(project)["provenance"]["reason"] == "exact division"
+
+
 def test_a_busy_or_throttled_gpu_records_nothing(project):
     project.times(40.0, problems=["1 other process on the GPU"])
     result = project.run("--update-baselines")
