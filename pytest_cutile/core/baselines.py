@@ -21,7 +21,7 @@ from pytest_cutile.core.baseline_files import (
 )
 from pytest_cutile.core.platforms import gpu_slug
 from pytest_cutile.core.spec import Work
-from pytest_cutile.core.speed_rule import Level
+from pytest_cutile.core.speed_rule import STORED_NOISE, Level, reference_of
 from pytest_cutile.core.statistics import median
 
 SCHEMA = 2
@@ -95,6 +95,17 @@ class Entry:
         if self.published is not None:
             return self.published.median_us
         return median([run.median_us for run in self.runs])
+
+    @property
+    def reference_us(self) -> float:
+        """What the gate holds times against: the mean over sessions, or what was published, in microseconds.
+
+        As measured: the gate takes off what their controls explain. One slow session moves it, which the
+        median over the runs would hide.
+        """
+        if self.published is not None:
+            return self.published.median_us
+        return math.exp(reference_of([run.level(0.0) for run in self.runs], STORED_NOISE, "").value)
 
     @property
     def sessions(self) -> int:

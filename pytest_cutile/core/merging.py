@@ -19,10 +19,9 @@ from pytest_cutile.core.baselines import (
 )
 from pytest_cutile.core.report import format_step, format_time
 from pytest_cutile.core.speed_rule import STORED_NOISE, Estimate, Rule, reference_of
-from pytest_cutile.core.statistics import median
 
 FAR = 0.08
-"""Difference of two medians, as a fraction, from which runs that could be joined are not. Sessions on
+"""Difference of two entries, as a fraction, from which runs that could be joined are not. Sessions on
 two H200s differed by up to 4 % (matmul; the baselines of commit 22a498f): this is twice as much."""
 FUTURE = dt.timedelta(days=1)
 """How much later than now a run may say it was recorded: clocks differ."""
@@ -92,7 +91,7 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
         entry = replace(before, identity=entry.identity)  # somebody else's copy of it is no news
     held_against = [each for each, _ in left_out] if before is None else [before]
-    worse = _worse(entry, [*held_against, joined[0]], times) or step
+    worse = step or _worse(entry, [*held_against, joined[0]], times)
     if worse and reason is None:
         note = f"not merged: {worse}; give --reason TEXT to accept that"
         return Merged(entry=before, note=note, changed=False, refused=True)
@@ -118,8 +117,10 @@ def _worse(entry: Entry, others: Iterable[Entry], times: Mapping[Run, dt.datetim
             return "the case does other work than the recorded one"
         changes = _changes(other, entry) if other.runs else []
         allowed = _allowed(other, entry, changes)
-        if entry.median_us > other.median_us * (1 + allowed):
-            step = format_step(other.median_us, entry.median_us)
+        # By the runs that it alone has: among those of both they would hardly show.
+        added = replace(entry, runs=tuple(_added(entry, other)) or entry.runs)
+        if added.reference_us > other.reference_us * (1 + allowed):
+            step = format_step(other.reference_us, added.reference_us)
             return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
     return ""
 
@@ -131,8 +132,7 @@ def _was_accepted(entry: Entry, other: Entry, times: Mapping[Run, dt.datetime]) 
     who gave it knew them.
     """
     reason = entry.provenance.get("reason")
-    added = Counter(entry.runs) - Counter(other.runs)
-    is_later = all(times[run] > times[known] for run in added for known in other.runs)
+    is_later = all(times[run] > times[known] for run in _added(entry, other) for known in other.runs)
     return bool(reason) and reason != other.provenance.get("reason") and is_later
 
 
@@ -155,15 +155,15 @@ def _step_between(joined: Sequence[Entry]) -> str:
     """
     oldest = joined[0]
     for entry in joined[1:]:
-        added = [*(Counter(entry.runs) - Counter(oldest.runs)).elements()]
+        added = _added(entry, oldest)
         if not added or same_code(oldest, entry):
             continue
         board = added[0].gpu_uuid
         reference = reference_of([run.level(0.0) for run in oldest.runs], STORED_NOISE, board)
         if Estimate.of([run.level(0.0).value for run in added], reference).is_a_step(Rule()):
-            now = median([run.median_us for run in added])
+            now = replace(entry, runs=tuple(added)).reference_us
             commits = " -> ".join(each.provenance.get("commit") or "no commit" for each in (oldest, entry))
-            return f"it is slower: {format_step(oldest.median_us, now)} ({commits})"
+            return f"it is slower: {format_step(oldest.reference_us, now)} ({commits})"
     return ""
 
 
@@ -177,6 +177,11 @@ def _provenance(joined: Sequence[Entry], newest: Entry) -> dict[str, str]:
     commits = [each.provenance.get("commit", "") for each in joined]
     clean = next(filter(is_clean, commits), None)
     return {**newest.provenance, **({"commit": clean} if clean else {})}
+
+
+def _added(entry: Entry, other: Entry) -> list[Run]:
+    """Return the runs that an entry has and another one has not."""
+    return [*(Counter(entry.runs) - Counter(other.runs)).elements()]
 
 
 def _united(entries: Iterable[Entry]) -> list[Run]:
@@ -200,7 +205,7 @@ def _united(entries: Iterable[Entry]) -> list[Run]:
 def _said(before: Entry | None, entry: Entry, changes: Sequence[str]) -> str:
     now = len(entry.runs)
     if before is None:
-        return f"new: {format_time(entry.median_us)}, {_count(now)}"
+        return f"new: {format_time(entry.reference_us)}, {_count(now)}"
     if before == entry:
         return ""
     if not before.runs:
@@ -208,9 +213,9 @@ def _said(before: Entry | None, entry: Entry, changes: Sequence[str]) -> str:
     elif changes:
         what = f"{_count(now)} in place of {len(before.runs)} older ones ({', '.join(changes)})"
     else:
-        added = (Counter(entry.runs) - Counter(before.runs)).total()
+        added = len(_added(entry, before))
         what = f"+{_count(added)}, {now} now" if added else "its compiled code is known now"
-    return f"{format_step(before.median_us, entry.median_us)}: {what}"
+    return f"{format_step(before.reference_us, entry.reference_us)}: {what}"
 
 
 def _count(runs: int) -> str:
@@ -227,10 +232,13 @@ def _changes(then: Entry, now: Entry) -> list[str]:
         changes.append("other compiled code")
     if then.provenance.get("reason") != now.provenance.get("reason"):
         changes.append(f"accepted as slower: {now.provenance.get('reason') or 'no longer'}")
-    slower = max(then.median_us, now.median_us) / min(then.median_us, now.median_us) - 1
-    if not changes and slower > FAR:  # their median would be that of none of them
+    if changes:
+        return changes
+    fast, slow = sorted((then.reference_us, now.reference_us))
+    if slow / fast - 1 > FAR:  # their mean would be that of none of them
         changes.append("another speed")
-    return changes
+    clocks = [one.low_clock(run.clock_mhz) for one, other in ((then, now), (now, then)) for run in other.runs]
+    return changes + [*filter(None, clocks)][:1]
 
 
 def _time(key: str, run: Run) -> dt.datetime:

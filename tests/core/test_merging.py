@@ -71,7 +71,7 @@ def test_identical_runs_are_there_once():
 
 
 def test_two_runs_of_one_session_are_both_kept():
-    assert len(kept(merge(entry(run(1, 40.0)), entry(run(1, 41.0)))).runs) == 2
+    assert len(kept(merge(entry(run(1, 40.0)), entry(run(1, 40.4)))).runs) == 2
 
 
 def test_runs_of_one_session_that_read_the_same_are_several():
@@ -85,7 +85,7 @@ def test_runs_of_one_session_that_read_the_same_are_several():
         ("02", 40.0),
         ("02", 40.0),
     ]
-    assert merged.note == f"{SAME}: +2 runs, 5 now"
+    assert merged.note == "40.03 us -> 40.02 us (-0.0 %): +2 runs, 5 now"
     fewer = merge(entry(run(1)), entry(run(1), run(1)))
     assert (len(kept(fewer).runs), fewer.note, fewer.changed) == (2, f"{SAME}: +1 run, 2 now", True)
 
@@ -245,6 +245,29 @@ def test_runs_that_are_joined_do_not_make_an_entry_slower_without_a_reason():
 def test_other_boards_may_be_slower_by_half_as_much_again(us, board, identity, taken):
     added = entry(*(run(day, us, board) for day in (2, 3, 4)), identity=identity)
     assert merge(entry(run(1)), added).refused is not taken
+
+
+@pytest.mark.parametrize("clock_mhz", [1500.0, 1980.0])
+def test_a_slow_session_does_not_hide_among_more_runs(clock_mhz):
+    """It leaves the median over the runs as it is, and moves the mean over sessions, which the gate takes."""
+
+    def session(day: int, us: float, board: str, clock_mhz: float) -> list[Run]:
+        return [replace(run(day, us, board), clock_mhz=clock_mhz)] * 3
+
+    steady = [each for day in (1, 2) for each in session(day, 50.0, "GPU-0", 1980.0)]
+    slow = session(3, 53.9, "GPU-1", clock_mhz)
+    for incoming in (entry(*slow), entry(*steady, *slow)):  # alone, or added to a copy
+        assert_refused(merge(entry(*steady), incoming), entry(*steady), "50 us -> 53.9 us (+7.8 %)")
+
+
+@pytest.mark.parametrize("days", [(1, 2), (2, 1)], ids=["low, then high", "high, then low"])
+def test_runs_of_a_low_clock_are_not_joined(days):
+    low, high = (
+        replace(run(day), clock_mhz=clock) for day, clock in zip(days, (1500.0, 1980.0), strict=True)
+    )
+    merged = merge(entry(low), entry(high))
+    assert len(kept(merged).runs) == 1
+    assert "an SM clock of " in merged.note
 
 
 def test_a_much_faster_kernel_is_not_joined_either():
