@@ -254,7 +254,8 @@ def record_entries(
     """Put `renew(the entries as they are on disk now)` into the file at `path`, under a lock; others stay.
 
     Raises:
-        BaselineError: the existing file cannot be used, belongs to another GPU, or cannot be written.
+        BaselineError: the existing file cannot be used, belongs to another GPU, or cannot be written, or
+            an entry could not be read again.
     """
     with rewriting(path) as target:
         existing = read_baselines(target) or BaselineFile(arch=arch, gpu=gpu)
@@ -264,9 +265,27 @@ def record_entries(
                 "written. Give --perf-baseline a directory, and each platform gets its own file."
             )
         renewed = renew(existing.entries)
+        _refuse_unreadable(target, BaselineFile(arch=arch, gpu=gpu, entries=renewed))
         if renewed:
             entries = {**existing.entries, **renewed}
             write_document(target, render(BaselineFile(arch=arch, gpu=gpu, entries=entries)))
+
+
+def _refuse_unreadable(path: Path, file: BaselineFile) -> None:
+    """Refuse entries that nobody could read once they are written: a timer may return anything.
+
+    Raises:
+        BaselineError: there is one.
+    """
+    for name, entry in file.entries.items():
+        try:
+            alone = json.loads(render(replace(file, entries={name: entry})))
+            _parse_entry(alone["entries"][name])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BaselineError(
+                f"{path}: nothing was written, for the entry of {name} could not be read again: {error}. "
+                "Check the timer."
+            ) from error
 
 
 def render(file: BaselineFile) -> str:

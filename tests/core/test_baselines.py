@@ -269,6 +269,24 @@ def test_what_may_be_missing_is_still_checked(tmp_path, name, value):
         read_baselines(path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"runs": (run(clock_mhz=math.nan),)}, "clock_mhz is nan, not a number between"),
+        ({"runs": (run(math.inf),)}, "median_us is inf, not a number between"),
+        ({"environment": {"driver": 580}}, "environment / driver is 580, not a text"),
+        ({"environment": {"driver": object()}}, "object is not JSON serializable"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(tmp_path, changes, what):
+    path = tmp_path / "x.json"
+    write(path)
+    before = path.read_text()
+    with pytest.raises(BaselineError, match=rf"nothing was written.* k\[d\] .*{what}.*Check the timer"):
+        write(path, renew=lambda _: {"k[c]": entry(41.0), "k[d]": entry(**changes)})
+    assert path.read_text() == before
+
+
 def test_another_gpus_file_is_not_written(tmp_path):
     path = tmp_path / "x.json"
     write(path)

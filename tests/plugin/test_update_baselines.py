@@ -274,6 +274,24 @@ def test_small_steps_under_other_conditions_do_not_add_up(project):
     assert max(run["median_us"] for run in entry(project)["runs"]) <= 40.4
 
 
+@pytest.mark.parametrize(
+    ("timer", "what"),
+    [
+        ("sm_clock_mhz = lambda self: float('nan')", "clock_mhz is nan, not a number *"),
+        ("environment = lambda self: {'driver': 580}", "environment / driver is 580, not a text*"),
+    ],
+)
+def test_what_could_not_be_read_again_fails_and_is_not_recorded(project, timer, what):
+    conftest = project.path / "conftest.py"
+    conftest.write_text(f"{conftest.read_text()}\nFileTimer.{timer}\n")
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.stdout.fnmatch_lines(
+        [f"*nothing was written, for the entry of scale[[]n8[]] could not be *: {what}"]
+    )
+    assert not project.baseline.exists()
+
+
 def test_a_clock_far_below_the_recorded_one_needs_a_reason(project):
     conftest = project.path / "conftest.py"
     text = conftest.read_text()
