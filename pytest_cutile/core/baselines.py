@@ -29,6 +29,9 @@ SCHEMA = 2
 LOW_CLOCK = 0.9
 """Share of the clock of an entry's runs below which another clock is none of theirs. On an H200 clocks of one
 case differed by up to 9 % between the processes of one session (baselines/sm_90-nvidia-h200.json)."""
+FAR = 0.08
+"""Difference of two entries, as a fraction, from which boards explain it no longer. Sessions on two H200s
+differed by up to 4 % (matmul; the baselines of commit 22a498f): this is twice as much."""
 MAX_RUNS = 12
 """Runs kept per entry. The first ones stay: a reference that follows every run drifts with them."""
 
@@ -329,9 +332,25 @@ def same_code(then: Entry, now: Entry) -> bool:
     return is_clean(commit) and commit == now.provenance.get("commit", "")
 
 
+def is_far(then: Entry, now: Entry) -> bool:
+    """Say whether two entries differ by more than boards do: the mean of their runs would be that of none."""
+    fast, slow = sorted((then.reference_us, now.reference_us))
+    return slow / fast - 1 > FAR
+
+
 def is_clean(commit: str) -> bool:
     """Say whether this names the code of a commit: git was there, and nothing was changed."""
     return bool(commit) and not commit.endswith("+")
+
+
+def condition_changes(then: Entry, now: Entry) -> list[str]:
+    """Return what two entries were recorded under that differs: environment, control, compiled code."""
+    changes = [*environment_changes(then.environment, now.environment)]
+    if then.control != now.control:
+        changes.append(f"control: {then.control or 'none'} -> {now.control or 'none'}")
+    if then.identity and now.identity and then.identity != now.identity:
+        changes.append("other compiled code")
+    return changes
 
 
 def environment_changes(then: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:

@@ -13,16 +13,14 @@ from pytest_cutile.core.baselines import (
     MAX_RUNS,
     Entry,
     Run,
-    environment_changes,
+    condition_changes,
     is_clean,
+    is_far,
     same_code,
 )
 from pytest_cutile.core.report import format_step, format_time
 from pytest_cutile.core.speed_rule import STORED_NOISE, Estimate, Rule, reference_of
 
-FAR = 0.08
-"""Difference of two entries, as a fraction, from which runs that could be joined are not. Sessions on
-two H200s differed by up to 4 % (matmul; the baselines of commit 22a498f): this is twice as much."""
 FUTURE = dt.timedelta(days=1)
 """How much later than now a run may say it was recorded: clocks differ."""
 
@@ -225,17 +223,12 @@ def _count(runs: int) -> str:
 def _changes(then: Entry, now: Entry) -> list[str]:
     """Return why the runs of two entries cannot be compared; empty if they can."""
     changes = ["other work"] if then.work != now.work else []
-    changes += environment_changes(then.environment, now.environment)
-    if then.control != now.control:
-        changes.append(f"control: {then.control or 'none'} -> {now.control or 'none'}")
-    if then.identity and now.identity and then.identity != now.identity:
-        changes.append("other compiled code")
+    changes += condition_changes(then, now)
     if then.provenance.get("reason") != now.provenance.get("reason"):
         changes.append(f"accepted as slower: {now.provenance.get('reason') or 'no longer'}")
     if changes:
         return changes
-    fast, slow = sorted((then.reference_us, now.reference_us))
-    if slow / fast - 1 > FAR:  # their mean would be that of none of them
+    if is_far(then, now):
         changes.append("another speed")
     clocks = [one.low_clock(run.clock_mhz) for one, other in ((then, now), (now, then)) for run in other.runs]
     return changes + [*filter(None, clocks)][:1]

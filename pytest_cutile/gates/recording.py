@@ -11,8 +11,9 @@ from pytest_cutile.core.baselines import (
     MAX_RUNS,
     Entry,
     Run,
-    environment_changes,
+    condition_changes,
     is_clean,
+    is_far,
     record_entries,
     same_code,
 )
@@ -170,14 +171,12 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     if entry.published is not None and (judgement.reason is not Reason.BELOW_PUBLISHED or reason is not None):
         return fresh, f"{said}, in place of a published figure"
     _refuse_lost_control(engine, entry, recording)
+    changes = condition_changes(entry, fresh)
+    is_faster = judgement.verdict is Verdict.IMPROVEMENT
+    by_board = is_faster and not changes and _differs_by_board(entry, fresh)
     # A faster kernel may well draw more power, and so have a lower clock; a control alone makes none faster.
-    if judgement.verdict is Verdict.IMPROVEMENT and (now < entry.median_us or not _low_clock(recording)):
+    if is_faster and not by_board and (now < entry.median_us or not _low_clock(recording)):
         return fresh, said
-    changes = list(environment_changes(entry.environment, environment))
-    if entry.control != fresh.control:
-        changes.append(f"control: {entry.control or 'none'} -> {fresh.control or 'none'}")
-    if entry.identity and fresh.identity and entry.identity != fresh.identity:
-        changes.append("the compiled code")
     worse = _worse(engine, entry, fresh, recording, changes)
     if worse and reason is None:
         raise Refused(f"{worse}; give --reason TEXT to accept {said}")
@@ -185,8 +184,9 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         return fresh, said
     if changes:
         return fresh, f"{said}, other conditions ({'; '.join(changes)})"
+    why_faster = ", faster by their board alone: the code is the same" if by_board else ""
     if len(entry.runs) >= MAX_RUNS:
-        raise Refused(f"it has its {MAX_RUNS} runs, and these are no other")
+        raise Refused(f"it has its {MAX_RUNS} runs, and these are no other{why_faster}")
     # The commit stays that of the first runs: one that moved with every run would drift with them.
     first = entry.provenance.get("commit", "")
     commit = first if is_clean(first) else by["commit"]
@@ -198,7 +198,13 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     )
     added = len(renewed.runs) - len(entry.runs)
     count = f"{added} run{'s' if added > 1 else ''} of {format_time(now)} added, {len(renewed.runs)} now"
-    return renewed, f"{format_step(entry.median_us, renewed.median_us)}: {count}"
+    return renewed, f"{format_step(entry.median_us, renewed.median_us)}: {count}{why_faster}"
+
+
+def _differs_by_board(then: Entry, now: Entry) -> bool:
+    """Say whether boards, and not the code, make two entries of the same conditions differ."""
+    boards = {run.gpu_uuid for run in (*then.runs, *now.runs)}
+    return len(boards) > 1 and same_code(then, now) and not is_far(then, now)
 
 
 def _worse(  # noqa: PLR0911 - as above

@@ -59,6 +59,62 @@ def test_a_faster_one_replaces(project):
     assert [run["median_us"] for run in entry(project)["runs"]] == [36.0] * 3
 
 
+@pytest.fixture
+def boards(project, monkeypatch):
+    """A project of a clean commit, and a way to choose the board that is measured."""
+    conftest = project.path / "conftest.py"
+    board = 'uuid=__import__("os").environ["BOARD"]'
+    conftest.write_text(conftest.read_text().replace('uuid="GPU-0"', board))
+    commit_all(project)
+
+    def choose(uuid):
+        monkeypatch.setenv("BOARD", uuid)
+
+    choose("GPU-0")
+    return choose
+
+
+SAME = ", faster by their board alone: the code is the same"
+
+
+def test_a_faster_board_replaces_no_runs(project, boards):
+    for _ in range(3):
+        project.record(50.0)
+    boards("GPU-1")
+    project.times(47.0)
+    result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines([f"*: 50 us -> 50 us (+0.0 %): 3 runs of 47 us added, 12 now{SAME} in *"])
+    assert [run["median_us"] for run in entry(project)["runs"]] == [50.0] * 9 + [47.0] * 3
+
+
+def test_a_faster_board_leaves_a_full_entry(project, boards):
+    for _ in range(4):
+        project.record(50.0)
+    before = project.baseline.read_text()
+    boards("GPU-1")
+    project.times(47.0)
+    result = project.run("--update-baselines")
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines([f"*not recorded: it has its 12 runs, and these are no other{SAME}*"])
+    assert project.baseline.read_text() == before
+
+
+@pytest.mark.parametrize(("board", "us"), [("GPU-0", 47.0), ("GPU-1", 44.0)], ids=["same board", "too far"])
+def test_what_no_board_explains_replaces(project, boards, board, us):
+    project.record(50.0)
+    boards(board)
+    project.record(us)
+    assert [run["median_us"] for run in entry(project)["runs"]] == [us] * 3
+
+
+def test_a_faster_commit_replaces_on_any_board(project, boards):
+    project.record(50.0)
+    commit_all(project)
+    boards("GPU-1")
+    project.record(47.0)
+    assert [run["median_us"] for run in entry(project)["runs"]] == [47.0] * 3
+
+
 def test_a_slower_one_needs_a_reason(project):
     project.record(40.0)
     before = project.baseline.read_text()
