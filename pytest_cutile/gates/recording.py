@@ -21,7 +21,6 @@ from pytest_cutile.core.comparisons import SLOPES
 from pytest_cutile.core.report import format_change, format_step, format_time
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.speed_rule import Estimate
-from pytest_cutile.core.statistics import median
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.engine import Engine
@@ -162,8 +161,8 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     if entry is None:
         return fresh, f"{count} recorded"
-    now = median([run.median_us for run in runs])
-    said = format_step(entry.median_us, now)
+    now = fresh.reference_us
+    said = format_step(entry.reference_us, now)
     if entry.work != recording.work:
         if reason is None:
             raise Refused("the case does other work than the recorded one; give --reason TEXT to replace it")
@@ -175,7 +174,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     is_faster = judgement.verdict is Verdict.IMPROVEMENT
     by_board = is_faster and not changes and _differs_by_board(entry, fresh)
     # A faster kernel may well draw more power, and so have a lower clock; a control alone makes none faster.
-    if is_faster and not by_board and (now < entry.median_us or not _low_clock(recording)):
+    if is_faster and not by_board and (now < entry.reference_us or not _low_clock(recording)):
         return fresh, said
     worse = _worse(engine, entry, fresh, recording, changes)
     if worse and reason is None:
@@ -198,7 +197,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     )
     added = len(renewed.runs) - len(entry.runs)
     count = f"{added} run{'s' if added > 1 else ''} of {format_time(now)} added, {len(renewed.runs)} now"
-    return renewed, f"{format_step(entry.median_us, renewed.median_us)}: {count}{why_faster}"
+    return renewed, f"{format_step(entry.reference_us, renewed.reference_us)}: {count}{why_faster}"
 
 
 def _differs_by_board(then: Entry, now: Entry) -> bool:
@@ -211,12 +210,12 @@ def _worse(  # noqa: PLR0911 - as above
     engine: Engine, entry: Entry, fresh: Entry, recording: Recording, changes: Sequence[str]
 ) -> str:
     """Return in what way `fresh` is worse than what it would join or replace; empty if it is not."""
-    judgement, rule, now = recording.judgement, engine.settings.rule, fresh.median_us
+    judgement, rule, now = recording.judgement, engine.settings.rule, fresh.reference_us
     change = judgement.change or 0.0
     if judgement.verdict is Verdict.REGRESSION:
         return "it is slower"
-    if entry != recording.judged_against and now > entry.median_us * (1 + rule.margin):
-        return f"it is slower than what another run recorded meanwhile ({format_time(entry.median_us)})"
+    if entry != recording.judged_against and now > entry.reference_us * (1 + rule.margin):
+        return f"it is slower than what another run recorded meanwhile ({format_time(entry.reference_us)})"
     if low_clock := _low_clock(recording):
         return low_clock
     # Small steps, each with another driver or another code, could add up to anything.
