@@ -21,7 +21,7 @@ from pytest_cutile.core.baseline_files import (
 )
 from pytest_cutile.core.platforms import gpu_slug
 from pytest_cutile.core.spec import Work
-from pytest_cutile.core.speed_rule import STORED_NOISE, Level, reference_of
+from pytest_cutile.core.speed_rule import STORED_NOISE, Level, Rule, reference_of
 from pytest_cutile.core.statistics import median
 
 SCHEMA = 2
@@ -90,7 +90,7 @@ class Entry:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Driver, compiler, versions, power limit: the same for all runs of the entry."""
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """Who recorded it, from which commit, and the reason if it was slower than what it replaced."""
+    """Who recorded it, from which commit, the reason if it was slower than what it replaced, its drift."""
 
     @property
     def median_us(self) -> float:
@@ -114,6 +114,28 @@ class Entry:
     def sessions(self) -> int:
         """How many runs of pytest it was recorded in."""
         return len({run.session for run in self.runs})
+
+    @property
+    def drift(self) -> float:
+        """By what fraction it is slower than the last one that was first, faster or accepted with a reason.
+
+        What lies between are entries under other conditions, each in place of the one before.
+        """
+        return float(self.provenance.get("drift", 0))
+
+    def with_drift(self, drift: float) -> Entry:
+        """Return this entry with a drift."""
+        provenance = {key: value for key, value in self.provenance.items() if key != "drift"}
+        if round(drift, 5):
+            provenance["drift"] = f"{drift:.5f}"
+        return replace(self, provenance=provenance)
+
+    def small_step(self, rule: Rule) -> float:
+        """Return by what fraction what replaces it under other conditions may be slower without a reason.
+
+        Steps that are as small could add up to anything: all of them together may be no larger.
+        """
+        return rule.margin / 4 - max(self.drift, 0.0)
 
     def low_clock(self, clock_mhz: float | None) -> str:
         """Say so if a clock is below those of the runs by clearly more than they scatter; else nothing."""
@@ -207,6 +229,8 @@ def _parse_entry(raw: Mapping[str, Any]) -> Entry:
         environment=_texts("environment", raw["environment"]),
         provenance=_texts("provenance", raw["provenance"]),
     )
+    if not -1 < entry.drift < 1:
+        raise ValueError(f"provenance / drift is {entry.drift}, not a fraction")
     if not entry.runs and entry.published is None:
         raise ValueError("it has no runs")
     if entry.runs and entry.published is not None:

@@ -95,7 +95,10 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
         return Merged(entry=before, note=note, changed=False, refused=True)
     notes = [_said(before, entry, [text for each, why in left_out if each is before for text in why])]
     if worse:
-        entry = replace(entry, provenance={**entry.provenance, "reason": str(reason)})
+        entry = replace(entry, provenance={**entry.provenance, "reason": str(reason)}).with_drift(0.0)
+    elif before is not None and before.runs and not _was_accepted(entry, before, times):
+        change = 0.0 if before in joined else entry.reference_us / before.reference_us - 1
+        entry = entry.with_drift(max(entry.drift, (1 + before.drift) * (1 + change) - 1))
     if len(runs) > MAX_RUNS:
         notes.append(f"{len(runs) - MAX_RUNS} later than the first {MAX_RUNS} left out")
     lost = [(each, why) for each, why in left_out if each is not before]
@@ -139,8 +142,8 @@ def _allowed(then: Entry, now: Entry, changes: Sequence[str]) -> float:
     rule = Rule()
     if then.published is not None:
         return then.published.margin
-    if changes:  # as `--update-baselines` does: small steps under other conditions could add up to anything
-        return rule.margin / 4
+    if changes:  # as `--update-baselines` does
+        return then.small_step(rule)
     more_boards = {run.gpu_uuid for run in now.runs} - {run.gpu_uuid for run in then.runs}
     return math.expm1(rule.limit_elsewhere) if more_boards and same_code(then, now) else rule.margin
 

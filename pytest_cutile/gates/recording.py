@@ -182,7 +182,8 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     if worse:
         return fresh, said
     if changes:
-        return fresh, f"{said}, other conditions ({'; '.join(changes)})"
+        drift = (1 + entry.drift) * (1 + (judgement.change or 0.0)) - 1
+        return fresh.with_drift(drift), f"{said}, other conditions ({'; '.join(changes)})"
     why_faster = ", faster by their board alone: the code is the same" if by_board else ""
     if len(entry.runs) >= MAX_RUNS:
         raise Refused(f"it has its {MAX_RUNS} runs, and these are no other{why_faster}")
@@ -225,8 +226,9 @@ def _worse(  # noqa: PLR0911 - as above
         # While nothing else changed, what nobody can tell from noise is one more run.
         one_more = judgement.reason is Reason.NOISY and not changes and change <= rule.margin
         return "" if one_more else judgement.detail
-    if changes and change > rule.margin / 4:
-        return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)})"
+    if changes and change > entry.small_step(rule):
+        before = f", and {format_change(entry.drift)} before" if entry.drift > 0 else ""
+        return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)}){before}"
     return ""
 
 

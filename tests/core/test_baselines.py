@@ -217,6 +217,11 @@ ENTRY = r"bad entry at key 'entries / k\[c\]'"
         (GOOD.replace('"work"', '"control": ["mm"], "work"'), ENTRY + r": control is \['mm'\], not a text"),
         (GOOD.replace('"580.1"', "580.1"), ENTRY + ": environment / driver is 580.1, not a text"),
         (GOOD.replace('"abc"', "null"), ENTRY + ": provenance / commit is None, not a text"),
+        (GOOD.replace('"abc"', '"abc", "drift": "a bit"'), ENTRY + ": could not convert string to float"),
+        (
+            GOOD.replace('"abc"', '"abc", "drift": "nan"'),
+            ENTRY + ": provenance / drift is nan, not a fraction",
+        ),
         (
             GOOD.replace('"arch": "sm_90"', '"arch": null'),
             "bad entry at key 'arch': None, not a name such as",

@@ -226,6 +226,20 @@ def test_small_steps_under_other_conditions_need_a_reason():
     assert merged.note == "40 us -> 40.2 us (+0.5 %): +1 run, 2 now"
 
 
+def test_the_smallest_steps_under_other_conditions_do_not_add_up():
+    merged = entry(run(1))
+    for day in range(2, 5):
+        new = slow(day, us=40.0 * 1.0045 ** (day - 1), environment={"driver": f"580.{day}"})
+        result = merge(merged, new)
+        assert result.refused is (day > 2)
+        merged = kept(result)
+    assert merged.drift == pytest.approx(0.0045)
+    joined = kept(merge(merged, slow(5, us=40.2, environment={"driver": "580.2"})))
+    assert (len(joined.runs), joined.drift) == (2, merged.drift)
+    assert kept(merge(merged, entry(run(6, 36.0)))).drift == 0
+    assert kept(merge(merged, slow(6), reason="exact division")).drift == 0
+
+
 def test_runs_that_are_joined_do_not_make_an_entry_slower_without_a_reason():
     old = entry(run(1))
     assert_refused(merge(old, slow(2, 3, us=42.0)), old, "it is slower: 40 us -> 42 us (+5.0 %)")

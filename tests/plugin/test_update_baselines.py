@@ -348,6 +348,19 @@ def test_what_could_not_be_read_again_fails_and_is_not_recorded(project, timer, 
     assert not project.baseline.exists()
 
 
+def test_the_smallest_steps_under_other_conditions_do_not_add_up(project):
+    project.record(40.0)
+    for step in range(1, 4):
+        project.times(40.0 * 1.0045**step, environment={"driver": f"580.{step + 1}"})
+        result = project.run("--update-baselines")
+    result.stdout.fnmatch_lines(
+        ["*not recorded: it is +0.9 % slower under other conditions*, and +0.4 % before*"]
+    )
+    assert max(run["median_us"] for run in entry(project)["runs"]) <= 40.2
+    project.run("--update-baselines", "--reason", "the new driver")
+    assert "drift" not in entry(project)["provenance"]  # what was accepted is what further steps start from
+
+
 def test_a_clock_far_below_the_recorded_one_needs_a_reason(project):
     conftest = project.path / "conftest.py"
     text = conftest.read_text()
