@@ -101,10 +101,10 @@ class Entry:
 
     @property
     def reference_us(self) -> float:
-        """What the gate holds times against: the mean over sessions, or what was published, in microseconds.
+        """What the gate holds a new board against: the mean over sessions and boards, or what was published.
 
-        As measured: the gate takes off what their controls explain. One slow session moves it, which the
-        median over the runs would hide.
+        In microseconds, as measured: the gate takes off what their controls explain. One slow session moves
+        it, which the median over the runs would hide.
         """
         if self.published is not None:
             return self.published.median_us

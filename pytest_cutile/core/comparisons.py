@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from pytest_cutile.core.baselines import Entry
+from pytest_cutile.core.baselines import Entry, Run
 from pytest_cutile.core.platforms import Platform
 from pytest_cutile.core.speed_rule import (
     STORED_NOISE,
@@ -227,16 +227,16 @@ class StoredRuns:
         if bound not in self._noise:
             histories = []
             for entry in self._by_bound.get(bound, ()):
-                slope = self._slope(entry, bound)
+                slope = self._slope(entry.runs, bound)
                 histories.append([run.level(slope) for run in entry.runs])
             self._noise[bound] = pooled_noise(histories, STORED_NOISE)
         return self._noise[bound]
 
-    def _slope(self, entry: Entry, bound: str) -> float:
-        controls = [run.control_us for run in entry.runs if run.control_us]
-        if len(controls) < len(entry.runs):  # a process may have lacked the memory for its control
+    def _slope(self, runs: Sequence[Run], bound: str) -> float:
+        controls = [run.control_us for run in runs if run.control_us]
+        if len(controls) < len(runs):  # a process may have lacked the memory for its control
             return 0.0
-        times = [run.median_us for run in entry.runs]
+        times = [run.median_us for run in runs]
         pairs = [(math.log(control), math.log(us)) for control, us in zip(controls, times, strict=True)]
         return slope_of(pairs, SLOPES[bound])
 
@@ -246,11 +246,14 @@ class StoredRuns:
             limit = math.log1p(entry.published.margin)
             return PublishedComparison(rule=self._rule, entry=entry, limit=limit)
         bound = bound_of(entry.work, self._platform)
+        # A case follows its control otherwise from board to board than from process to process.
+        here = [run for run in entry.runs if run.gpu_uuid == device.uuid]
+        runs = here or entry.runs
         # Of two controls, or versions of one, nobody knows how they compare.
-        slope = self._slope(entry, bound) if control and control == entry.control else 0.0
+        slope = self._slope(runs, bound) if control and control == entry.control else 0.0
         noise = self.noise(bound)
-        controls = [math.log(run.control_us) for run in entry.runs if run.control_us] if slope else []
-        other_board = device.uuid not in {run.gpu_uuid for run in entry.runs}
+        controls = [math.log(run.control_us) for run in runs if run.control_us] if slope else []
+        other_board = not here
         return StoredComparison(
             rule=self._rule,
             entry=entry,

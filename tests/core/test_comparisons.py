@@ -114,10 +114,26 @@ def test_what_a_control_that_moved_explains_is_known_less_well():
     assert errors[3] > 0.02  # slopes differ by 0.3 from case to case
     runs = tuple(
         replace(run(40.0 * (control / 100) ** 0.8, control_us=control, session=f"s{n}"), gpu_uuid=board)
-        for n, (control, board) in enumerate([(100.0, "GPU-1"), (110.0, "GPU-2")] * 3)
+        for n, (control, board) in enumerate([(100.0, "GPU-a"), (110.0, "GPU-b")] * 3)
     )
-    learnt = stored(replace(stored_entry(DENSE), runs=runs))
-    assert learnt.estimate([measured((40.0, 110.0), work=DENSE)]).error < 0.75 * errors[3]
+    assumed = stored(stored_entry(DENSE), device=THERE)
+    learnt = stored(replace(stored_entry(DENSE), runs=runs), device=THERE)
+    assumed_error, error = (
+        each.estimate([measured((40.0, 110.0), work=DENSE)]).error for each in (assumed, learnt)
+    )
+    assert error < 0.75 * assumed_error
+
+
+def test_how_much_a_case_follows_on_a_board_is_not_told_by_other_boards():
+    """From board to board it may even move the other way."""
+    others = tuple(
+        replace(run(us, control_us=control, session=f"s{n}"), gpu_uuid=f"GPU-other-{n}")
+        for n, (us, control) in enumerate([(41.0, 90.0), (39.0, 110.0)] * 3)
+    )
+    entry = stored_entry(DENSE)
+    alone, among = stored(entry), stored(replace(entry, runs=(*entry.runs, *others)))
+    assert among.slope == alone.slope
+    assert stored(replace(entry, runs=(*entry.runs, *others)), device=THERE).slope < alone.slope
 
 
 @pytest.mark.parametrize(("device", "other"), [(HERE, False), (THERE, True)])
