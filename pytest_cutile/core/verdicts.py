@@ -36,7 +36,7 @@ class Reason(StrEnum):
     DISTURBED = "disturbed"
     """It looks slower than stored runs, or its control alone clears it, and the GPU was busy, hot or slow."""
     ENVIRONMENT = "environment"
-    """It is slower, but its compiled code and launch are those of the baseline: something else changed."""
+    """It is slower, and no change of its code explains that: something else has changed."""
     UNCONFIRMED = "unconfirmed"
     """It may be slower, and the run ended before fresh processes could tell."""
     NO_FILE = "no-file"

@@ -95,7 +95,7 @@ class Engine:
         """In a fresh process that measures for another one and judges nothing: takes the measurements."""
         self._static_baselines: dict[str, StaticFile | None] = {}
         self._revision: Revision | None = None
-        self._known_commits: dict[str, bool] = {}
+        self._known_commits: dict[str, str] = {}
         self.unseen: dict[str, None] = {}
         """What could disturb the GPU at hand and is not seen, each thing once."""
         self.gpu_failure: str | None = None
@@ -359,11 +359,20 @@ class Engine:
 
     def has_commit(self, name: str) -> bool:
         """Return whether git has this commit here, so that its kernels can be measured."""
+        return bool(self._commit_of(name))
+
+    def is_at(self, name: str) -> bool:
+        """Return whether the checkout under test is this commit, without changes."""
+        return self.has_commit(name) and self._commit_of(name) == self.commit
+
+    def _commit_of(self, name: str) -> str:
+        """Return the id of what git calls `name`, as short as `commit` is; "" if git has no such commit."""
         if name not in self._known_commits:
             try:
-                self._known_commits[name] = bool(self._repository and self._repository.commit(name))
+                found = self._repository.commit(name) if self._repository is not None else ""
             except RevisionError:
-                self._known_commits[name] = False
+                found = ""
+            self._known_commits[name] = found[:12]
         return self._known_commits[name]
 
     @cached_property

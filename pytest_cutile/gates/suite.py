@@ -411,23 +411,29 @@ class SpeedSuite:
             self._leave_open(each, Reason.DISTURBED, detail)
         elif isinstance(each.comparison, PublishedComparison):
             self._finish(each, Reason.BELOW_PUBLISHED)
-        elif not takes_turns and self._same_code(each):
-            others = (
-                changes_since(self._engine, each)
-                or "driver, board, clocks, or what its launcher does beside the kernel"
-            )
-            detail = (
-                f"{each.case.key}: its compiled code and launch are those of the baseline, so that something "
-                f"else made it slower: {others}"
-            )
+        elif self._same_code(each):
+            if takes_turns:
+                same = "it and the kernel that takes turns with it are of one commit, without changes"
+                others = "; ".join(each.problems) or "the GPU, or a file that git does not track"
+            else:
+                same = "its compiled code and launch are those of the baseline"
+                others = changes_since(self._engine, each)
+                others = others or "driver, board, clocks, or what its launcher does beside the kernel"
+            detail = f"{each.case.key}: {same}, so that something else made it slower: {others}"
             self._leave_open(each, Reason.ENVIRONMENT, detail)
         else:
             detail = f"{each.case.key}: {seen}; it disturbed both alike" if seen else ""
             self._finish(each, Reason.SUITE_SLOWER if self._today(each).slower else Reason.SLOWER, detail)
 
     def _same_code(self, each: OpenCase) -> bool:
-        """Say whether a case is compiled and launched as its baseline was."""
+        """Say whether no change of code can have made a case slower.
+
+        Beside stored runs its compiled code and launch have to be theirs. A launcher does more than that:
+        beside another kernel the checkout has to be that kernel's commit, and no other compiled code known.
+        """
         then = each.stored.identity if each.stored is not None else ""
+        if isinstance(each.decides, DuetComparison):
+            return self._engine.is_at(each.decides.revision) and then in ("", self._identity(each.case))
         return bool(then) and self._identity(each.case) == then
 
     def _identity(self, case: SpeedCase) -> str:

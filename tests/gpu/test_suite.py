@@ -22,8 +22,8 @@ FIRST = measured((44.0, 100.0), work=DENSE)
 UNCONFIRMED = Judgement(reason=Reason.UNCONFIRMED, change=0.1)
 
 
-def make_suite(stored, environment):
-    """A suite of an engine that knows one commit, abc."""
+def make_suite(stored, environment, checkout=""):
+    """A suite of an engine that knows one commit, abc; `checkout` is what is under test."""
     settings = SimpleNamespace(
         rule=RULE,
         update_baselines=False,
@@ -37,6 +37,7 @@ def make_suite(stored, environment):
         settings=settings,
         duet=None,
         has_commit=lambda name: name == "abc",
+        is_at=lambda name: name == checkout,
         progress=lambda _: None,
         gpu_lock=SimpleNamespace(alone=nullcontext),
         timer=SimpleNamespace(environment=lambda: environment),
@@ -67,6 +68,7 @@ def settle(
     device=HERE,
     revision="",
     commit="",
+    checkout="",
     identity="",
     environment=None,
     clock_mhz=None,
@@ -75,7 +77,7 @@ def settle(
     entry = replace(stored_entry(first.work), provenance={"commit": commit}, identity=identity)
     entry = replace(entry, runs=tuple(replace(run, clock_mhz=clock_mhz) for run in entry.runs))
     stored = StoredRuns({"k": entry}, rule=RULE, platform=H200)
-    suite = make_suite(stored, environment or {**entry.environment})
+    suite = make_suite(stored, environment or {**entry.environment}, checkout)
     case = make_case("k", first)
     suite.add(case, stored.compare(entry, device, MM), UNCONFIRMED, first, is_open=True, records=False)
     (opened,) = suite.open
@@ -266,9 +268,9 @@ def test_stored_runs_tell_nothing_on_a_disturbed_gpu():
     assert outcome.judgement.reason is Reason.DISTURBED
 
 
-def settle_beside(revision, again):
+def settle_beside(revision, again, checkout=""):
     """Settle a case of a duet with nothing stored; return its outcome."""
-    suite = make_suite(StoredRuns({}, rule=RULE, platform=H200), {})
+    suite = make_suite(StoredRuns({}, rule=RULE, platform=H200), {}, checkout)
     suite._engine.duet = revision
     first, left = again[0], list(again)
     comparison = DuetComparison(rule=RULE, revision=revision)
@@ -359,6 +361,32 @@ def test_the_same_code_that_is_slower_beside_the_kernel_of_then_is_a_regression(
     """What a launcher does beside its kernels is not in their code."""
     outcome, _ = settle(*[duet(44.0, 42.7)] * 12, commit="abc", revision="abc", identity="same")
     assert outcome.judgement.reason is Reason.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("checkout", "identity", "reason"),
+    [
+        ("abc", "same", Reason.ENVIRONMENT),
+        ("abc", "", Reason.ENVIRONMENT),  # plain torch: nothing is compiled
+        ("abc", "other", Reason.SLOWER),  # of a file that git does not track
+        ("abc+", "same", Reason.SLOWER),
+        ("abc+", "", Reason.SLOWER),
+    ],
+)
+def test_one_commit_is_not_slower_than_itself(checkout, identity, reason):
+    outcome, _ = settle(
+        *[duet(44.0, 42.7)] * 12, commit="abc", revision="abc", checkout=checkout, identity=identity
+    )
+    assert outcome.judgement.reason is reason
+    assert ("are of one commit, without changes" in outcome.judgement.detail) is (outcome.failure is None)
+
+
+@pytest.mark.parametrize(("checkout", "reason"), [("main", Reason.ENVIRONMENT), ("main+", Reason.SLOWER)])
+def test_nor_is_it_with_nothing_stored(checkout, reason):
+    found = [replace(duet(44.0, 42.7), problems=BUSY)] * 12
+    outcome = settle_beside("main", found, checkout)
+    assert outcome.judgement.reason is reason
+    assert BUSY[0] in outcome.judgement.detail
 
 
 @pytest.mark.parametrize("device", [HERE, THERE], ids=["here", "there"])

@@ -27,6 +27,7 @@ def edit(project, old, new):
 
 
 def test_a_slower_one_fails_and_nothing_is_stored(project):
+    edit(project, "return x * 2", "return x + x")
     project.times(42.4, partner=40.0)
     result = project.run("--perf-baseline=git:HEAD")
     result.assert_outcomes(passed=1, failed=1, deselected=2)
@@ -38,6 +39,16 @@ def test_a_slower_one_fails_and_nothing_is_stored(project):
         ]
     )
     assert not project.baseline.exists()
+
+
+def test_a_checkout_without_changes_is_not_slower_than_its_own_commit(project):
+    git(project, "branch", "same")
+    project.times(42.4, partner=40.0)
+    result = project.run("--perf-baseline=git:same")
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines(["inconclusive: scale[[]n8[]]: it and the kernel * are of one commit, *"])
+    git(project, "commit", "-qm", "another", "--allow-empty")
+    project.run("--perf-baseline=git:same").assert_outcomes(passed=1, failed=1, deselected=2)
 
 
 @pytest.mark.parametrize(("us", "verdict"), [(40.0, "pass"), (40.3, "pass"), (36.0, "improvement")])

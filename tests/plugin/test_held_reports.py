@@ -158,6 +158,7 @@ def moved(project):
     project.times(40.0)
     for _ in range(4):
         project.run("--update-baselines", gates="cutile_speed")
+    git(project, "commit", "-qm", "a change", "--allow-empty")
     (project.path / "again").unlink()
     (project.path / "moved").touch()
     return project
