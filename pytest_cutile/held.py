@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -134,7 +135,7 @@ class HeldReports:
                 self._screenings.publish([*suite.screened.values()] if suite is not None else [])
             if suite is not None:
                 if self._screenings is not None:
-                    suite.of_others = self._screenings.others
+                    suite.of_others = partial(self._screenings.others, suite.remarks.append)
                 for held in self._held:
                     for each in held.opened:
                         each.test_failed = held.failed

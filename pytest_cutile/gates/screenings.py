@@ -5,15 +5,18 @@ Only together do the cases of a class show what they share, and each worker of p
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from pytest_cutile.core.locking import locked
+
+PATIENCE_S = 1800.0
+"""How long to wait for the tests of other workers: one that was killed may have left a process behind that
+holds its lock for ever."""
 
 
 class Screenings:
@@ -27,26 +30,36 @@ class Screenings:
             worker: name of this one.
         """
         self._own = folder / worker
-        self._descriptor: int | None = os.open(self._own, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self._own.touch(0o600)
+        self._announced = ExitStack()
+        self._announced.enter_context(locked(self._own))
 
     def publish(self, screened: Sequence[dict[str, Any]]) -> None:
         """Tell what this worker has screened; it will screen nothing more."""
-        if self._descriptor is None:
-            return
         # On a full disk nothing is told, or a part that nobody can read: the others then know less.
-        with suppress(OSError), os.fdopen(self._descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(list(screened)))
-        self._descriptor = None  # closed, which lets go of the lock
+        with self._announced, suppress(OSError):
+            self._own.write_text(json.dumps(list(screened)), encoding="utf-8")
 
-    def others(self) -> list[dict[str, Any]]:
-        """Return what the other workers have screened, when each of them has run all its tests."""
+    def others(self, say: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Return what the other workers have screened, when each of them has run all its tests.
+
+        Args:
+            say: told of workers that have not, after `PATIENCE_S`.
+        """
         found: list[dict[str, Any]] = []
+        until = time.monotonic() + PATIENCE_S
         for path in sorted(self._own.parent.iterdir()):
             if path == self._own:
                 continue
-            with suppress(OSError, ValueError):  # one that died tells nothing, one with a full disk no JSON
-                with locked(path, shared=True):
+            try:
+                with locked(path, shared=True, until=until):
                     text = path.read_text(encoding="utf-8")
                 found += json.loads(text) if text else []
+            except TimeoutError:
+                say(
+                    f"weather: {self._own.name} has waited {PATIENCE_S / 60:.0f} minutes for the tests of "
+                    f"{path.name}, and judged without what that screened"
+                )
+            except (OSError, ValueError):  # one that died tells nothing, one with a full disk no JSON
+                continue
         return found

@@ -15,6 +15,7 @@ from pytest_cutile.gpu.lock import GpuLock
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import contextlib
+import os
 import pathlib
 import sys
 
@@ -32,6 +33,12 @@ with contextlib.ExitStack() as stack:
         word = line.strip()
         if word == "leave":
             held.pop().close()
+        elif word == "fork":
+            end, alive = os.pipe()
+            if os.fork() == 0:
+                os.close(alive)
+                os.read(end, 1)  # lives until this process is killed
+                os._exit(0)
         else:
             held.append(contextlib.ExitStack())
             stack.enter_context(held[-1])
@@ -53,7 +60,7 @@ class Process:
         )
 
     def ask(self, word):
-        """Enter `alone` or `shared`, or `leave` what was entered last; do not wait for it."""
+        """Enter `alone` or `shared`, `leave` what was entered last, or `fork`; do not wait for it."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n".encode())
         self._process.stdin.flush()
@@ -156,6 +163,14 @@ def test_who_was_killed_while_it_waited_keeps_nobody_out(start):
     assert killed.hears("alone") == "waiting"
     killed.kill()
     assert late.hears("shared") == "done"
+
+
+@pytest.mark.parametrize("how", ["alone", "shared"])
+def test_what_was_forked_meanwhile_does_not_keep_the_gpu(start, how):
+    one, two = start(), start()
+    for word in (how, "fork", "leave"):
+        assert one.hears(word) == "done"
+    assert two.hears("alone") == "done"
 
 
 def test_two_who_share_and_want_to_time_do_not_wait_for_each_other_for_ever(start):

@@ -1,10 +1,15 @@
 """What workers tell each other of what they screened, also where one of them cannot."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pytest_cutile.gates import screenings
 from pytest_cutile.gates.screenings import Screenings
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -16,8 +21,8 @@ def test_each_hears_the_others(workers):
     here, there = workers
     here.publish([{"key": "a"}])
     there.publish([{"key": "b"}])
-    assert here.others() == [{"key": "b"}]
-    assert there.others() == [{"key": "a"}]
+    assert here.others(pytest.fail) == [{"key": "b"}]
+    assert there.others(pytest.fail) == [{"key": "a"}]
 
 
 def test_one_with_a_full_disk_tells_nothing(tmp_path):
@@ -26,8 +31,8 @@ def test_one_with_a_full_disk_tells_nothing(tmp_path):
     here.publish([{"key": "a"}])
     (tmp_path / "gw0").unlink()  # endless where it is read, as no file of a worker is
     there.publish([{"key": "b"}])
-    assert here.others() == [{"key": "b"}]
-    assert there.others() == []
+    assert here.others(pytest.fail) == [{"key": "b"}]
+    assert there.others(pytest.fail) == []
 
 
 @pytest.mark.parametrize("written", [b'[{"key": "a"}, {"ke', b"\xff"])
@@ -36,4 +41,43 @@ def test_what_cannot_be_read_is_as_good_as_nothing(workers, tmp_path, written):
     here.publish([{"key": "a"}])
     there.publish([])
     Path(tmp_path, "gw0").write_bytes(written)
-    assert there.others() == []
+    assert there.others(pytest.fail) == []
+
+
+FORKS = """
+import os
+import pathlib
+import sys
+
+from pytest_cutile.gates.screenings import Screenings
+
+worker = Screenings(pathlib.Path(sys.argv[1]), "gw0")
+if os.fork() == 0:  # lives as long as whoever started this holds the other end of its stdin
+    sys.stdin.read()
+    os._exit(0)
+worker.publish([{"key": "a"}])
+print("done", flush=True)
+"""
+
+
+def test_what_a_test_left_running_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(screenings, "PATIENCE_S", 0.0)
+    command = [sys.executable, "-c", FORKS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        assert Screenings(tmp_path, "gw1").others(pytest.fail) == [{"key": "a"}]
+
+
+def test_one_that_does_not_end_is_not_waited_for_for_ever(workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(screenings, "PATIENCE_S", 0.1)
+    here, there = workers
+    Screenings(tmp_path, "gw2").publish([{"key": "c"}])
+    there.publish([])
+    said: list[str] = []
+    assert there.others(said.append) == [{"key": "c"}]
+    assert said == [
+        "weather: gw1 has waited 0 minutes for the tests of gw0, and judged without what that screened"
+    ]
+    here.publish([{"key": "a"}])
+    assert there.others(pytest.fail) == [{"key": "a"}, {"key": "c"}]
