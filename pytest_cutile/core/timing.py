@@ -15,6 +15,10 @@ from pytest_cutile.core.statistics import median, relative_spread
 
 Launch: TypeAlias = Callable[[], object]
 
+NOISE_LIMIT = 0.10
+"""Samples that spread by more than this, as a fraction of their median, become no baseline, and no case
+passes by them: a median does not see that a kernel takes thrice as long in four launches of ten."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device:

@@ -32,7 +32,7 @@ class Reason(StrEnum):
     FASTER = "faster"
     """Faster by more than the margin."""
     NOISY = "noisy"
-    """As many processes as the rule allows could not tell whether it is slower."""
+    """As many processes as the rule allows could not tell whether it is slower, or its samples spread."""
     DISTURBED = "disturbed"
     """It looks slower than stored runs, or its control alone clears it, and the GPU was busy, hot or slow."""
     ENVIRONMENT = "environment"

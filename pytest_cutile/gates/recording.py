@@ -21,12 +21,9 @@ from pytest_cutile.core.comparisons import SLOPES
 from pytest_cutile.core.report import format_change, format_step, format_time
 from pytest_cutile.core.spec import Work
 from pytest_cutile.core.speed_rule import Estimate
-from pytest_cutile.core.timing import Measurement
+from pytest_cutile.core.timing import NOISE_LIMIT, Measurement
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.engine import Engine
-
-NOISE_LIMIT = 0.10
-"""Samples that spread by more than this, as a fraction of their median, become no baseline."""
 
 
 class Refused(Exception):  # noqa: N818 - nothing is broken

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from pytest_cutile.core.comparisons import Comparison, DuetComparison, StoredCom
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.results import Gate, GateResult
 from pytest_cutile.core.spec import Work
-from pytest_cutile.core.timing import Measurement, bound_of
+from pytest_cutile.core.timing import NOISE_LIMIT, Measurement, bound_of
 from pytest_cutile.core.verdicts import ERRORS, UNDECIDED, Judgement, Reason, Verdict
 from pytest_cutile.gates.compiling import CompileCase
 from pytest_cutile.gates.duet import BaseFailed
@@ -210,6 +210,7 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
                 detail=f"{case.key} may be slower; the run ended before fresh processes could tell",
             )
             is_open = True
+        judgement = unless_noisy(judgement, case.key, [measurement])
     engine.suite.add(case, comparison, judgement, measurement, is_open=is_open, records=records)
     outcome = SpeedOutcome(judgement=judgement, measurement=measurement, is_open=is_open)
     if engine.settings.update_baselines and not records:
@@ -251,6 +252,19 @@ def _beaten(key: str, comparison: Comparison) -> str:
     if age < STALE_AFTER:
         return ""
     return f"stale: {key} has beaten its baseline of {last[:10]}; record it: pytest --update-baselines"
+
+
+def unless_noisy(judgement: Judgement, key: str, measurements: Sequence[Measurement]) -> Judgement:
+    """Return a judgement by medians of samples: not that a case passes if these spread too much."""
+    spread = max(each.relative_spread for each in measurements)
+    if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT) or spread <= NOISE_LIMIT:
+        return judgement
+    seen = "; ".join(dict.fromkeys(text for each in measurements for text in each.doubts))
+    seen = f"; on the GPU was seen: {seen}" if seen else ""
+    detail = (
+        f"{key}: the samples spread by {spread:.0%}, so that their median does not tell how fast it is{seen}"
+    )
+    return replace(judgement, reason=Reason.NOISY, detail=detail)
 
 
 def strict_failure(engine: Engine, key: str, judgement: Judgement) -> str | None:

@@ -39,7 +39,7 @@ from pytest_cutile.gates.open_cases import (
     record_again,
 )
 from pytest_cutile.gates.recording import Note, Recording, record
-from pytest_cutile.gates.speed import SpeedCase, strict_failure, with_clock
+from pytest_cutile.gates.speed import SpeedCase, strict_failure, unless_noisy, with_clock
 
 SPEAKERS = 2
 """Cases of a class that is slower as a whole, yet may be so by the weather, that are measured beside their
@@ -329,7 +329,8 @@ class SpeedSuite:
         return each.decides.change(each.again, self._today(each)) if each.decides is not None else None
 
     def _finish(self, each: OpenCase, reason: Reason, detail: str = "") -> None:
-        each.close(Judgement(reason=reason, change=self._change(each), detail=detail))
+        judgement = Judgement(reason=reason, change=self._change(each), detail=detail)
+        each.close(unless_noisy(judgement, each.case.key, each.again or [each.first]))
 
     def _leave_open(
         self, each: OpenCase, reason: Reason, detail: str, *, change: float | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cutile import Block
 from pytest_cutile.core.comparisons import DuetComparison, StoredRuns
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.verdicts import Judgement, Reason
@@ -106,6 +107,27 @@ def test_a_suspect_that_they_confirm_fails():
     assert outcome.judgement.change == pytest.approx(0.1)
     assert outcome.failure is not None
     assert processes == RULE.looks[0]
+
+
+def samples(*own_us):
+    """One place with several samples beside the control."""
+    block = Block(samples_us=own_us, partner_us=(100.0,))
+    return replace(FIRST, blocks=(block,))
+
+
+@pytest.mark.parametrize(
+    ("again", "reason"),
+    [
+        ((40.0, 40.0, 40.0, 120.0), Reason.NOISY),
+        ((40.0, 40.0, 40.0, 40.0, 40.0, 120.0), Reason.WITHIN_MARGIN),  # a hiccup of the host
+        ((44.0, 44.0, 44.0, 120.0), Reason.SLOWER),
+    ],
+)
+def test_what_fresh_processes_clear_by_noisy_samples_is_no_pass(again, reason):
+    outcome, _ = settle(*[samples(*again)] * 12, first=samples(44.0, 44.0, 120.0))
+    assert outcome.judgement.reason is reason
+    if reason is Reason.NOISY:
+        assert "k: the samples spread by 25%, " in outcome.judgement.detail
 
 
 @pytest.mark.parametrize("control", ["", MM.replace("2.11", "2.12")])

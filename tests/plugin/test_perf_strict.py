@@ -8,6 +8,8 @@ import pytest
     [
         (False, [40.0], (), "no-baseline (no-file)"),
         (True, [41.0, *[41.4, 39.6] * 6], (), "inconclusive (noisy)"),
+        (True, [[40.0] * 11 + [120.0] * 9], (), "inconclusive (noisy): *the samples spread by 100%, "),
+        (True, [[36.0] * 11 + [108.0] * 9], (), "inconclusive (noisy): *the samples spread by 100%, "),
         (True, [40.0], ("--perf-baseline", "none"), "no-baseline (baselines-off)"),
     ],
 )
