@@ -554,6 +554,11 @@ def longest_sum(*, sizes: Sequence[tuple[int, int, int]], **_: object) -> int:
     return max(k for _, _, k in sizes)
 
 
+def independent(*, transpose_b: bool = False, **_: object) -> dict[str, tuple[str | None, ...]]:
+    """Return what the dimensions are called that all groups can be cut along, where their sizes allow it."""
+    return {"a": ("m", None), "b": ("n", None) if transpose_b else (None, "n"), "output": ("m", "n")}
+
+
 def precision(*, use_fast_acc: bool = False, **_: object) -> dict[str, Any]:
     """Return what the check has to know: where a launch sums with fewer bits than float32."""
     return {"fast_acc": use_fast_acc}
@@ -592,6 +597,7 @@ SPEC = KernelSpec(
     work=work,
     reduction=longest_sum,
     check=precision,
+    independent=independent,
     cases=[
         # Equal groups, as TileGym's benchmark has them.
         _case("float16", "4x2048", _equal(4, 2048), speed=True),

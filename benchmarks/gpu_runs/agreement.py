@@ -74,7 +74,7 @@ def check_launch(
         kwargs,
         reference=spec.reference,
         reduction=spec.reduction_of(case),
-        independent=spec.independent,
+        independent=spec.independent_of(case),
         **spec.check_of(case),
     )
 

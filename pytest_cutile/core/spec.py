@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_cutile.core.architectures import ArchitectureError, generation, normalize_architecture
 from pytest_cutile.core.inputs import DISTRIBUTIONS, LAYOUTS, REVEALING
@@ -29,6 +29,10 @@ _CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
 
 class SpecError(ValueError):
     """A declaration that cannot be gated; the message names the spec, what is wrong and what to do."""
+
+
+Axes: TypeAlias = Mapping[str, Sequence[str | None]]
+"""Names of dimensions, by argument; those of the outputs under "output"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +127,11 @@ class KernelSpec:
     check: Callable[..., Mapping[str, Any]] | Mapping[str, Any] = field(default_factory=dict)
     """Further options of the fixture `check_kernel`, or `check(**case.params)`: `precision`, `mid`,
     `exp_error`, `fast_acc`, `mutates`, `writes`, `guard`, `vary_layout`, or plain `rtol` and `atol`."""
-    independent: Mapping[str, Sequence[str | None]] | None = None
-    """Names of dimensions of the arguments, and of the outputs under "output", along which the reference of a
-    part is that part of the reference: large cases are checked in such parts. See `check_kernel`, which
-    also says how a reference learns where its part lies (`origin`)."""
+    independent: Callable[..., Axes] | Axes | None = None
+    """Names of dimensions of the arguments, and of the outputs under "output", or
+    `independent(**case.params)`, along which the reference of a part is that part of the reference: large
+    cases are checked in such parts. See `check_kernel`, which also says how a reference learns where its
+    part lies (`origin`)."""
     special_inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Inputs that reveal what independent random tensors cannot, by name: `special_inputs[name](inputs)` gets
     what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""
@@ -229,6 +234,10 @@ class KernelSpec:
     def reduction_of(self, case: Case) -> int:
         """Return the length of the longest sum behind one output element of `case`: 1 even of nothing."""
         return (self.reduction(**case.params) or 1) if callable(self.reduction) else self.reduction
+
+    def independent_of(self, case: Case) -> Axes | None:
+        """Return along which dimensions `case` may be checked in parts."""
+        return self.independent(**case.params) if callable(self.independent) else self.independent
 
     def check_of(self, case: Case) -> Mapping[str, Any]:
         """Return the further options of `check_kernel` for `case`.

@@ -223,7 +223,7 @@ def check_inputs(
         call.kwargs,
         reference=spec.reference,
         reduction=spec.reduction_of(case),
-        independent=spec.independent,
+        independent=spec.independent_of(case),
         run=run,
         **options,
     )

@@ -45,9 +45,10 @@ def size_of(*trees: Any) -> int:
 
 def check(spec: KernelSpec, *args: Any, cut: bool = True, **kwargs: Any) -> float:
     """Check what the kernel's reference computes, rounded, and return the peak by the tensors' own size."""
-    dtype = args[0].dtype
+    first = next(each for _, each in named_tensors(args, ""))
+    independent = spec.independent(**kwargs) if callable(spec.independent) else spec.independent
     exact = run_exactly(spec.reference, args, kwargs)
-    computed = map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each, exact)
+    computed = map_tensors(lambda each: each.to(first.dtype) if each.is_floating_point() else each, exact)
 
     @functools.wraps(spec.launch)
     def launch(*_: Any, **__: Any) -> Any:
@@ -59,8 +60,8 @@ def check(spec: KernelSpec, *args: Any, cut: bool = True, **kwargs: Any) -> floa
             args,
             kwargs,
             reference=spec.reference,
-            reduction=args[0].shape[-1],
-            independent=spec.independent if cut else None,
+            reduction=first.shape[-1],
+            independent=independent if cut else None,
         )
     return float(meter.peak_bytes / size_of(args, kwargs, computed))
 
@@ -85,6 +86,13 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "moe_routing": ((normal(16384, 64, dtype=torch.float32), 6), {}),
     "matmul": ((normal(1024, 512), normal(512, 1024)), {}),
     "bmm": ((normal(4, 256, 512), normal(4, 512, 256)), {}),
+    "group_gemm": (
+        (
+            [normal(m, 256) for m in (250, 19, 112, 0, 8, 137, 1, 350)],
+            [normal(512, 256) for _ in range(8)],
+        ),
+        {"transpose_b": True},
+    ),
     "fmha": (tuple(normal(2, 8, 512, 64) for _ in "qkv"), {"causal": True}),
     "attention_decode": ((normal(8, 32, 64), normal(8, 8, 256, 64), normal(8, 8, 256, 64)), {}),
 }

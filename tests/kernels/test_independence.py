@@ -22,9 +22,8 @@ from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.gpu.trees import named_tensors
 
-WHOLE = {"group_gemm", "moe"}
-"""Kernels that declare nothing: group_gemm has matrices of many sizes, and of moe
-almost all is weights that each part would need."""
+WHOLE = {"moe"}
+"""Kernels that declare nothing: of moe almost all is weights that each part would need."""
 
 
 def find_specs() -> list[KernelSpec]:
@@ -54,8 +53,8 @@ def test_parts_of_a_reference_are_the_references_of_parts(monkeypatch, spec, cas
     monkeypatch.setattr(parts, "MOST_PARTS", 16)
     call = call_of(spec, case)
     together = call.run(run_exactly)
-    check_independence(call, spec.independent, together)
-    for part in cut(spec.independent, {**call.args, **call.kwargs}, together):
+    check_independence(call, spec.independent_of(case), together)
+    for part in cut(spec.independent_of(case), {**call.args, **call.kwargs}, together):
         expected, found = part.of(OUTPUT, together), call.of(part).run(run_exactly)
         pairs = zip(named_tensors(expected, OUTPUT), named_tensors(found, OUTPUT), strict=True)
         for (_, one), (_, other) in pairs:
@@ -68,7 +67,7 @@ def test_most_cases_can_be_cut(monkeypatch):
     counts: dict[str, Any] = {}
     for spec, case in CASES:
         call = call_of(spec, case)
-        found = cut(spec.independent or {}, {**call.args, **call.kwargs}, call.run(run_exactly))
+        found = cut(spec.independent_of(case) or {}, {**call.args, **call.kwargs}, call.run(run_exactly))
         counts[spec.name] = max(len(found), counts.get(spec.name, 0))
     assert all(count > 1 for count in counts.values()), counts
 
