@@ -235,24 +235,24 @@ def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Referenc
 
     That is what ran on this board, if anything did: boards differ by far more than sessions.
     """
-    by_board = _by_board(history)
+    own = [level for level in history if level.board == board]
+    by_board = _by_board(own or history)
     sessions = [values for each in by_board.values() for values in each]
     # A case that scatters more than others from process to process is held to that,
     squares = CASE_DOF * noise.process**2 + sum(sum_of_squares(values) for values in sessions)
     process_dof = CASE_DOF + sum(len(values) - 1 for values in sessions)
     process = squares / process_dof
     # and one whose sessions differ more than others'.
-    own, more = _of_sessions(by_board, process)
-    of_session = (CASE_DOF * noise.session**2 + max(own, 0.0)) / (CASE_DOF + more)
-    chosen = [by_board[board]] if board in by_board else [*by_board.values()]
-    variance = (
-        sum(sum(of_session + process / len(values) for values in each) / len(each) ** 2 for each in chosen)
-        / len(chosen) ** 2
-    )
-    elsewhere = 0.0 if board in by_board else noise.board**2
+    scatter, more = _of_sessions(by_board, process)
+    of_session = (CASE_DOF * noise.session**2 + max(scatter, 0.0)) / (CASE_DOF + more)
+    elsewhere = 0.0 if own else noise.board**2
+    boards = [*by_board.values()]
+    variance = sum(
+        sum(of_session + process / len(values) for values in each) / len(each) ** 2 for each in boards
+    ) / len(boards)
     return Reference(
-        value=sum(sum(_means(each)) / len(each) for each in chosen) / len(chosen),
-        variance=variance + elsewhere / len(chosen),
+        value=sum(sum(_means(each)) / len(each) for each in boards) / len(boards),
+        variance=(variance + elsewhere) / len(boards),
         between=of_session + elsewhere,
         squares=squares,
         dof=process_dof,
