@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from pytest_cutile.check.guards import Allocations, Inputs
 from pytest_cutile.check.layouts import Layout, Varied, in_layout
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.gpu.poison import Pattern, may_be_value, poisoned, poisoned_allocations
-from pytest_cutile.gpu.trees import describe, map_tensors, named_tensors
+from pytest_cutile.gpu.trees import describe, have_same_bits, map_tensors, named_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -155,13 +154,13 @@ class GuardedLauncher:
         again = self._kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if said := _never_written(first, again):
             raise KernelMismatch(f"{self.name}: {said}")
-        if _are_same(first, again):
+        if have_same_bits(first, again):
             return Repeat(outputs=again, same=True)
         if self._bands and self._depends_on_bands(first, again):
             names = [
                 name
                 for name in self._launched.names
-                if not _are_same(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
+                if not have_same_bits(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
             ]
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
@@ -235,7 +234,7 @@ class GuardedLauncher:
     def _depends_on_bands(self, first: Any, again: Any) -> bool:
         """Return whether outputs follow what lies around the inputs, in some more launches."""
         patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
-        return all(_are_same(self._relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
+        return all(have_same_bits(self._relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
 
     def _kept(self, outputs: Any) -> Any:
         """Return outputs as they are now, whatever another launch does to the arguments."""
@@ -370,17 +369,6 @@ def _advice(label: str, *, returned: bool) -> str:
     return (
         f"if that is where its result goes, say so with writes=[{label!r}], which poisons it before, "
         f"or with mutates=[{label!r}] if it reads what is there"
-    )
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    """Return whether two results have the same structure, shapes, dtypes and bits."""
-    return all(
-        a is not None
-        and b is not None
-        and (a[0], a[1].shape, a[1].dtype) == (b[0], b[1].shape, b[1].dtype)
-        and same_bits(a[1], b[1])
-        for a, b in itertools.zip_longest(named_tensors(one, ""), named_tensors(other, ""))
     )
 
 

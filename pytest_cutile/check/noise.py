@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.injection import CHUNK, AccumulationNoise, ContractNoise, Injector, OperandNoise
 from pytest_cutile.check.observing import Observer
-from pytest_cutile.check.steps import DecidingNoise, Settled, Settling
+from pytest_cutile.check.steps import DecidingNoise, Settled, Settling, Taken
 from pytest_cutile.core.tolerance import FLOAT32, Contract
-from pytest_cutile.gpu.dtypes import bits_of
-from pytest_cutile.gpu.trees import map_tensors, named_tensors
+from pytest_cutile.gpu.trees import have_same_bits, map_tensors, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -220,6 +219,7 @@ def run_reference(
     observer = Observer(operands)
     outputs = run_with(reference, args, kwargs, observer)
     is_exact = observer.exactness.covers(outputs)
+    is_random = observer.draws_numbers and not have_same_bits(outputs, run_exactly(reference, args, kwargs))
     settling = Settling(operands)
     if observer.has_steps:
         run_with(reference, args, kwargs, settling)
@@ -260,7 +260,7 @@ def run_reference(
         settled=settling.settled,
         is_fixed=_is_fixed(observer, spreads.get("accumulation", {}), args),
         longest_sum=observer.longest_sum,
-        is_random=observer.draws_numbers and not _same(outputs, run_exactly(reference, args, kwargs)),
+        is_random=is_random,
         rounds_operands=observer.has_inexact_operands,
         common_rounding=observer.common_rounding,
         rounds_to=tuple(observer.rounds_to),
@@ -318,7 +318,7 @@ class _Call:
             return run_with(*call, noise)
         steps = self.settled
         if deciding is not None:
-            decided = Settled(deciding, steps)
+            decided = Taken(deciding, steps)
             run_with(*call, decided)
             steps = decided.taken
         return run_with(*call, Settled(noise, steps))
@@ -330,17 +330,6 @@ def _is_fixed(observer: Observer, spreads: Mapping[str, Spread], args: Sequence[
         return False
     floats = [each for _, each in named_tensors(tuple(args), "") if each.dtype.is_floating_point]
     return any(bool((each.double() != each.double().round()).any()) for each in floats)  # those are moved
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Say whether two results have the same bits."""
-    import torch
-
-    ones, others = dict(named_tensors(one, "")), dict(named_tensors(other, ""))
-    return ones.keys() == others.keys() and all(
-        each.shape == others[name].shape and torch.equal(bits_of(each), bits_of(others[name]))
-        for name, each in ones.items()
-    )
 
 
 def _measure(

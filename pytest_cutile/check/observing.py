@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.check.exactness import Exactness
 from pytest_cutile.check.injection import Injector, inexact_in
 from pytest_cutile.check.operators import (
-    CONVERSIONS,
     PRODUCTS,
-    SELECTIONS,
-    STEPS,
     SUMS,
     base_name,
     is_exponential,
     is_float64,
     is_view,
+    may_step,
 )
 from pytest_cutile.check.steps import jumps
 from pytest_cutile.core.tolerance import FLOAT32
@@ -69,7 +67,7 @@ class Observer(Injector):
         result = func(*args, **kwargs)
         self.computes |= bool(given)
         self.longest_sum = max(self.longest_sum, _count_terms(name, given, result))
-        if given and name in STEPS | SELECTIONS | CONVERSIONS:
+        if may_step(func, args):
             self._see_step(name, [each for _, each in named_tensors(result, "")])
         return result
 

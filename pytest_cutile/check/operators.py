@@ -55,6 +55,7 @@ STEPS = frozenset(
 SELECTIONS = frozenset({"max", "min", "topk", "sort", "kthvalue", "median"})
 """Their values are continuous, and only their indices jump."""
 CONVERSIONS = frozenset({"_to_copy", "to", "copy"})
+_MAY_STEP = STEPS | SELECTIONS | CONVERSIONS
 
 
 def is_float64(value: Any) -> bool:
@@ -79,6 +80,11 @@ def is_view(func: Any) -> bool:
     """Say whether an aten operator returns memory of its arguments."""
     infos = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
     return any(info is not None and not info.is_write for info in infos)
+
+
+def may_step(func: Any, args: tuple[Any, ...]) -> bool:
+    """Say whether a result of an aten operator may jump when its floating operands move."""
+    return base_name(func) in _MAY_STEP and any(map(is_float64, args))
 
 
 def is_exponential(func: Any, args: tuple[Any, ...]) -> bool:

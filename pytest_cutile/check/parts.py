@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.core.spec import Axes
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     Index = tuple[slice | torch.Tensor, slice]
     """Rows and columns of a matrix."""
 
-Axes = Mapping[str, Sequence[str | None]]
-"""Names of dimensions, by argument; those of each tensor in the result under `OUTPUT`."""
 OUTPUT = "output"
 PART_ELEMENTS = 1 << 21
 """Elements of inputs and outputs from which a case is cut: of 16 MiB each as float64 there may be a dozen."""

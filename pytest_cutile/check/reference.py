@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.check.errors import ReferenceFailed
 from pytest_cutile.check.launching import choose, parameters_of
 from pytest_cutile.check.noise import run_exactly
-from pytest_cutile.check.parts import OUTPUT, Axes, Part, neighbours
+from pytest_cutile.check.parts import OUTPUT, Part, neighbours
 from pytest_cutile.gpu.trees import map_leaves, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
+
+    from pytest_cutile.core.spec import Axes
 
 ORIGIN = "origin"
 """Parameter of a reference to which it matters where in the whole a part lies."""

@@ -14,7 +14,7 @@ from pytest_cutile.check.findings import SCATTERED
 from pytest_cutile.check.judging import Judge, Judged, Terms
 from pytest_cutile.check.launching import GuardedLauncher, Run, parameters_of
 from pytest_cutile.check.noise import run_exactly
-from pytest_cutile.check.parts import Axes, Part, check_axes, cut
+from pytest_cutile.check.parts import Part, check_axes, cut
 from pytest_cutile.check.reference import ReferenceCall, check_independence
 from pytest_cutile.check.refusals import is_refusal
 from pytest_cutile.check.strength import strength_of
@@ -25,6 +25,7 @@ from pytest_cutile.gpu.trees import describe, named_leaves, named_tensors
 if TYPE_CHECKING:
     import torch
 
+    from pytest_cutile.core.spec import Axes
     from pytest_cutile.core.strength import Strength
 
 __all__ = [

@@ -19,6 +19,7 @@ from pytest_cutile.check.operators import (
     STEPS,
     base_name,
     is_float64,
+    may_step,
     writes_in_place,
 )
 from pytest_cutile.gpu.dtypes import format_of
@@ -79,11 +80,10 @@ class _AtSteps(Injector):
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
-        name = base_name(func)
-        may_jump = name in STEPS | SELECTIONS | CONVERSIONS and any(map(is_float64, args))
         result = self.injector.call(func, args, kwargs)
-        if may_jump:
+        if may_step(func, args):
             self.number += 1
+            name = base_name(func)
             found = {place: each for place, each in named_tensors(result, "") if jumps(name, each)}
             self.at_step(args, found)
         self.after(func, args, kwargs, result)
@@ -124,7 +124,7 @@ class Settling(_AtSteps):
 
 
 class Settled(_AtSteps):
-    """Runs as `injector` does, but takes steps as they are known, and keeps all of them.
+    """Runs as `injector` does, but takes steps as they are known.
 
     Args:
         injector: the noise.
@@ -134,7 +134,6 @@ class Settled(_AtSteps):
     def __init__(self, injector: Injector, known: Steps) -> None:
         super().__init__(injector)
         self._known = known
-        self.taken: dict[int, dict[str, torch.Tensor]] = {}
 
     def at_step(self, args: tuple[Any, ...], found: Mapping[str, torch.Tensor]) -> None:
         """Put what is known in the place of what noise makes of it."""
@@ -143,4 +142,16 @@ class Settled(_AtSteps):
         for place, each in found.items():
             if place in known and known[place].shape == each.shape and known[place].dtype == each.dtype:
                 each.copy_(known[place])
+
+
+class Taken(Settled):
+    """The same, and keeps all steps as they were taken."""
+
+    def __init__(self, injector: Injector, known: Steps) -> None:
+        super().__init__(injector, known)
+        self.taken: dict[int, dict[str, torch.Tensor]] = {}
+
+    def at_step(self, args: tuple[Any, ...], found: Mapping[str, torch.Tensor]) -> None:
+        """Keep what it is, known or not."""
+        super().at_step(args, found)
         self.taken[self.number] = {place: each.clone() for place, each in found.items()}

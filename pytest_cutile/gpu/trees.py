@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.gpu.dtypes import same_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +51,17 @@ def named_tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     import torch
 
     return ((place, each) for place, each in named_leaves(value, name) if isinstance(each, torch.Tensor))
+
+
+def have_same_bits(one: Any, other: Any) -> bool:
+    """Return whether two results have the same structure, shapes, dtypes and bits."""
+    return all(
+        a is not None
+        and b is not None
+        and (a[0], a[1].shape, a[1].dtype) == (b[0], b[1].shape, b[1].dtype)
+        and same_bits(a[1], b[1])
+        for a, b in itertools.zip_longest(named_tensors(one, ""), named_tensors(other, ""))
+    )
 
 
 def describe(value: Any) -> str:

@@ -10,7 +10,7 @@ import torch
 from pytest_cutile.check import bands, bounds, compare, injection, launching, noise, observing, parts
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.run import run_check
-from pytest_cutile.core.spec import KernelSpec
+from pytest_cutile.core.spec import Case, KernelSpec
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 from tests.check.meter import Meter
 
@@ -46,7 +46,7 @@ def size_of(*trees: Any) -> int:
 def check(spec: KernelSpec, *args: Any, cut: bool = True, **kwargs: Any) -> float:
     """Check what the kernel's reference computes, rounded, and return the peak by the tensors' own size."""
     first = next(each for _, each in named_tensors(args, ""))
-    independent = spec.independent(**kwargs) if callable(spec.independent) else spec.independent
+    independent = spec.independent_of(Case(name="case", params=kwargs))
     exact = run_exactly(spec.reference, args, kwargs)
     computed = map_tensors(lambda each: each.to(first.dtype) if each.is_floating_point() else each, exact)
 

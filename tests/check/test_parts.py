@@ -10,8 +10,9 @@ import torch
 from pytest_cutile.check import launching, parts
 from pytest_cutile.check.errors import KernelMismatch, ReferenceFailed
 from pytest_cutile.check.noise import matrix_view
-from pytest_cutile.check.parts import OUTPUT, Axes, Part, cut
+from pytest_cutile.check.parts import OUTPUT, Part, cut
 from pytest_cutile.check.run import CheckReport, check_kernel
+from pytest_cutile.core.spec import Axes
 
 ROWS: Axes = {"x": ("rows",), OUTPUT: ("rows",)}
 PRODUCT: Axes = {"a": ("m", None), "b": (None, "n"), OUTPUT: ("m", "n")}
