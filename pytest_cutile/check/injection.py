@@ -86,6 +86,7 @@ class AccumulationNoise(Injector):
     """
 
     rounding = FLOAT32
+    moves_inputs = True
 
     def __init__(self, run: int, *, scale: float = 1.0) -> None:
         self.run = run
@@ -96,6 +97,9 @@ class AccumulationNoise(Injector):
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return an input, a float64 copy of what was given, as the reference is to see it."""
         import torch
+
+        if not self.moves_inputs:
+            return tensor
 
         def move(values: torch.Tensor) -> torch.Tensor:
             # whole numbers may be masks, counts or positions that the reference compares with
@@ -206,15 +210,13 @@ class ContractNoise(AccumulationNoise):
         scale: see `AccumulationNoise`.
     """
 
+    moves_inputs = False  # they are no intermediate results
+
     def __init__(self, run: int, contract: Contract, *, exact: bool = False, scale: float = 1.0) -> None:
         super().__init__(run, scale=scale)
         self.contract = contract
         self.exact = exact
         self.rounding = contract.mid or FLOAT64
-
-    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an input as it is: it is no intermediate result."""
-        return tensor
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""

@@ -68,9 +68,7 @@ class _ContractNoise(_EqualNoise, ContractNoise):
 class _IntermediateNoise(_EqualNoise):
     """Moves rounded results, operands of sums and functions, and quotients, but no input."""
 
-    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an input as it is."""
-        return tensor
+    moves_inputs = False
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""

@@ -53,9 +53,7 @@ class DecidingNoise(AccumulationNoise):
     So are powers of two, and their logarithms: 2^floor(log2(x)) is how scales of blocks are made.
     """
 
-    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an input as it is."""
-        return tensor
+    moves_inputs = False
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one aten operator."""
