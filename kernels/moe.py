@@ -494,8 +494,8 @@ def longest_sum(*, hidden: int, inner: int, top_k: int, **_: object) -> int:
 
 
 def precision(*, dtype: str, **_: object) -> dict[str, Any]:
-    """Return what the check has to know: Y is rounded before it is summed."""
-    return {"mid": dtype}
+    """Return what the check has to know: Y is rounded before it is summed, and experts come one by one."""
+    return {"mid": dtype, "sliced": ("w1", "w2")}
 
 
 def _case(

@@ -54,7 +54,7 @@ class GuardedLauncher:
 
     Raises:
         ValueError: `mutates` or `writes` names no argument.
-        TypeError: one of them is no list.
+        TypeError: one of them is no list, or an argument is a tensor without strided memory.
     """
 
     def __init__(
@@ -74,8 +74,15 @@ class GuardedLauncher:
         self._positional, self._names = len(args), tuple(kwargs)
         self.labels = [*_parameter_names(fn, len(args)), *kwargs]
         """Names of the arguments, positional ones first."""
-        self._mutates = self._resolve("mutates", mutates)
-        self._writes = self._resolve("writes", writes)
+        for label, value in zip(self.labels, self._values, strict=True):
+            for name, tensor in named_tensors(value, label):
+                if (kind := _without_memory(tensor)) is not None:
+                    raise TypeError(
+                        f"argument {name} is a {kind} tensor, which cannot be checked: let {self.name} take "
+                        "the tensors that it is made of, such as indices and values"
+                    )
+        self._mutates = self.resolve("mutates", mutates)
+        self._writes = self.resolve("writes", writes)
         self._bands = guard and run is None
         self._run = run
         self._inputs: Inputs | None = None
@@ -295,6 +302,10 @@ class GuardedLauncher:
                 "or name the arguments that it writes, as in writes=['out'], to have them compared"
             )
         for tensor in found:
+            if (kind := _without_memory(tensor)) is not None:
+                raise UncheckableOutput(
+                    f"{self.name} returned a {kind} tensor; return the tensors that it is made of"
+                )
             if name_of(tensor.dtype) not in DTYPE_NAMES:
                 raise UncheckableOutput(
                     f"{self.name} returned a tensor of {name_of(tensor.dtype)}; "
@@ -345,7 +356,7 @@ class GuardedLauncher:
             if tensor.numel() and bool(poisoned(tensor, unwritten).all())
         }
 
-    def _resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
+    def resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
         """Return the labels of arguments that are given by name or position."""
         labels = self.labels
         if isinstance(wanted, str | int):
@@ -360,6 +371,17 @@ def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
     """Return the values of these names: one as it is, several in a tuple, of none None."""
     chosen = tuple(values[name] for name in names)
     return chosen if len(chosen) > 1 else next(iter(chosen), None)
+
+
+def _without_memory(tensor: torch.Tensor) -> str | None:
+    """Return what kind of tensor it is that has no strided memory; None: it has."""
+    import torch
+
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout != torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    return "meta" if tensor.is_meta else None
 
 
 def _advice(label: str, *, returned: bool) -> str:

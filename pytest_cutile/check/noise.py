@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.injection import CHUNK, AccumulationNoise, ContractNoise, Injector, OperandNoise
 from pytest_cutile.check.observing import Observer
+from pytest_cutile.check.slices import Slices
 from pytest_cutile.check.steps import DecidingNoise, Settled, Settling, Taken
 from pytest_cutile.core.tolerance import FLOAT32, Contract
-from pytest_cutile.gpu.trees import have_same_bits, map_tensors, named_tensors
+from pytest_cutile.gpu.trees import have_same_bits, map_leaves, named_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -209,20 +210,22 @@ def run_reference(
 
     Args:
         reference: the reference.
-        args: its arguments, before upcasting.
+        args: its arguments, before upcasting; `Slices` for those of which it takes one slice at a time.
         kwargs: likewise.
         operands: what tensor cores round the operands of matrix products to.
         contract: what the kernel may do besides.
     """
     import torch
 
+    call = _Call(reference, args, kwargs)
     observer = Observer(operands)
-    outputs = run_with(reference, args, kwargs, observer)
+    outputs = call.under(observer)
     is_exact = observer.exactness.covers(outputs)
-    is_random = observer.draws_numbers and not have_same_bits(outputs, run_exactly(reference, args, kwargs))
-    settling = Settling(operands)
+    is_random = observer.draws_numbers and not have_same_bits(outputs, call.under(Injector()))
     if observer.has_steps:
-        run_with(reference, args, kwargs, settling)
+        settling = Settling(operands)
+        call.under(settling)
+        call.has_steps, call.settled = True, settling.settled
     # of a reference that rounds there is nothing to estimate
     estimate = all(
         each.dtype == torch.float64
@@ -236,7 +239,6 @@ def run_reference(
         makers["operands"] = 1.0, lambda run: OperandNoise(run, operands)
     if estimate and contract.is_noise:
         makers["contract"] = 1.0, lambda run: ContractNoise(run, contract, exact=is_exact)
-    call = _Call(reference, args, kwargs, settling.settled, has_steps=observer.has_steps)
     # the terms of a product may cancel in its value, and the noise of its operands does not
     spreads = {
         kind: _measure(
@@ -257,7 +259,7 @@ def run_reference(
         has_products=observer.has_products,
         has_exponentials=observer.has_exponentials,
         has_steps=observer.has_steps,
-        settled=settling.settled,
+        settled=call.settled,
         is_fixed=_is_fixed(observer, spreads.get("accumulation", {}), args),
         longest_sum=observer.longest_sum,
         is_random=is_random,
@@ -265,7 +267,7 @@ def run_reference(
         common_rounding=observer.common_rounding,
         rounds_to=tuple(observer.rounds_to),
         exact=is_exact,
-        runs=1 + _count_runs(outputs) * len(makers),
+        runs=call.runs,
     )
 
 
@@ -283,9 +285,9 @@ def allow(
     def make(run: int) -> Injector:
         return ContractNoise(run, contract, exact=truth.exact)
 
-    call = _Call(reference, args, kwargs, truth.settled, has_steps=truth.has_steps)
+    call = _Call(reference, args, kwargs, has_steps=truth.has_steps, settled=truth.settled)
     spread = _measure(call, truth.outputs, make, 1.0)
-    return replace(truth, contract=spread, runs=truth.runs + _count_runs(truth.outputs))
+    return replace(truth, contract=spread, runs=truth.runs + call.runs)
 
 
 def _count_runs(outputs: Any) -> int:
@@ -293,15 +295,16 @@ def _count_runs(outputs: Any) -> int:
     return RUNS_OF_SMALL_OUTPUTS if any(0 < size < SMALL_OUTPUT for size in sizes) else RUNS
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Call:
-    """A reference with its arguments, and how its steps go."""
+    """A reference with its arguments, how its steps go, and how often it ran."""
 
     reference: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    settled: Steps
-    has_steps: bool = field(kw_only=True)
+    has_steps: bool = False
+    settled: Steps = field(default_factory=dict)
+    runs: int = 0
 
     @property
     def largest(self) -> float:
@@ -313,15 +316,19 @@ class _Call:
 
     def run(self, noise: Injector, deciding: Injector | None) -> Any:
         """Return what it returns with noise, and its steps as `deciding`, if there is one, makes them go."""
-        call = self.reference, self.args, self.kwargs
         if not self.has_steps:
-            return run_with(*call, noise)
+            return self.under(noise)
         steps = self.settled
         if deciding is not None:
             decided = Taken(deciding, steps)
-            run_with(*call, decided)
+            self.under(decided)
             steps = decided.taken
-        return run_with(*call, Settled(noise, steps))
+        return self.under(Settled(noise, steps))
+
+    def under(self, injector: Injector) -> Any:
+        """Return what it returns with what `injector` does."""
+        self.runs += 1
+        return run_with(self.reference, self.args, self.kwargs, injector)
 
 
 def _is_fixed(observer: Observer, spreads: Mapping[str, Spread], args: Sequence[Any]) -> bool:
@@ -386,6 +393,8 @@ def run_with(
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    preparing = False
+
     def prepare(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         if tensor.is_complex():
@@ -403,9 +412,24 @@ def run_with(
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             del types
+            if preparing:
+                return func(*args, **(kwargs or {}))
             return injector.call(func, args, _widened(kwargs or {}))
 
-    given, named = map_tensors(prepare, tuple(args)), map_tensors(prepare, dict(kwargs))
+    def prepare_slice(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal preparing
+        preparing = True
+        try:
+            return prepare(tensor)
+        finally:
+            preparing = False
+
+    def give(value: Any) -> Any:
+        if isinstance(value, Slices):
+            return value.made_by(prepare_slice)
+        return prepare(value) if isinstance(value, torch.Tensor) else value
+
+    given, named = map_leaves(give, tuple(args)), map_leaves(give, dict(kwargs))
     # the composed attention, whose operators the mode sees, rather than one opaque kernel
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Mode():  # type: ignore[no-untyped-call]
         return reference(*given, **named)

@@ -10,6 +10,7 @@ from pytest_cutile.check.errors import ReferenceFailed
 from pytest_cutile.check.launching import choose, parameters_of
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.parts import OUTPUT, Part, neighbours
+from pytest_cutile.check.slices import Slices
 from pytest_cutile.gpu.trees import map_leaves, named_tensors
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class ReferenceCall:
     """Its positional arguments before upcasting, by the names that the launcher has for them."""
     kwargs: Mapping[str, Any]
     """Its keyword arguments."""
+    sliced: Collection[str] = ()
+    """Names of those of which it takes one slice at a time."""
     part: Part = field(default_factory=Part)
     """Of the arguments, what it runs on."""
 
@@ -93,7 +96,7 @@ class ReferenceCall:
             ReferenceFailed: it raised.
         """
         args, kwargs = (
-            {name: self.part.of(name, value) for name, value in values.items()}
+            {name: self._given(name, value) for name, value in values.items()}
             for values in (self.args, self.kwargs)
         )
         if not self.part.is_whole and any(each.name == ORIGIN for each in parameters_of(self.reference)):
@@ -103,6 +106,15 @@ class ReferenceCall:
         except Exception as error:
             where = "" if self.part.is_whole else ", for a part of its arguments, as independent=... says,"
             raise ReferenceFailed(f"{self.name}{where} raised {type(error).__name__}: {error}") from error
+
+    def _given(self, name: str, value: Any) -> Any:
+        """Return of an argument what the reference gets."""
+        import torch
+
+        part = self.part.of(name, value)
+        if name not in self.sliced:
+            return part
+        return map_leaves(lambda each: Slices(each) if isinstance(each, torch.Tensor) else each, part)
 
 
 def floats_as(dtype: torch.dtype, result: Any) -> Any:

@@ -112,6 +112,7 @@ def check_kernel(
     guard: bool = True,
     vary_layout: bool | None = None,
     independent: Axes | None = None,
+    sliced: Collection[str | int] = (),
     strength: bool = False,
     **kwargs: Any,
 ) -> CheckReport:
@@ -170,6 +171,10 @@ def check_kernel(
             the reference of a few neighbours is the reference of each; the noise of an element is then that
             of its part. A reference to which it matters where a part lies takes `origin=None`: of each tensor
             argument, by name, the index of the part's first element. Not with `strength`.
+        sliced: arguments of which `reference` takes one slice of the first dimension at a time, by name or
+            position, such as the weights of experts: it gets `x[i]`, `len(x)`, `x.shape`, `x.device` and
+            `for each in x`. Each slice is upcast when it is taken, so that no float64 copy of all is made,
+            and has noise of its own each time.
         strength: whether to try what else the check would have caught: right outputs are altered as bugs do
             and compared again, some forty times, and the reference runs up to 32 times on shortened inputs.
         **kwargs: keyword arguments of `fn` and of `reference`.
@@ -201,6 +206,7 @@ def check_kernel(
         guard=guard,
         vary_layout=vary_layout,
         independent=independent,
+        sliced=sliced,
         strength=strength,
     )
 
@@ -223,6 +229,7 @@ def run_check(
     guard: bool = True,
     vary_layout: bool | None = None,
     independent: Axes | None = None,
+    sliced: Collection[str | int] = (),
     strength: bool = False,
     run: Run | None = None,
 ) -> CheckReport:
@@ -245,6 +252,7 @@ def run_check(
         guard: see there.
         vary_layout: see there.
         independent: see there.
+        sliced: see there.
         strength: see there.
         run: calls `fn` with its arguments and returns its outputs, and sees itself what is read and written
             where it should not be; by default it is called between bands, over poisoned memory.
@@ -272,7 +280,10 @@ def run_check(
         name=f"the reference {_name(reference)} of {_name(fn)}",
         args=dict(zip(launcher.labels, args, strict=False)),
         kwargs=kwargs,
+        sliced=launcher.resolve("sliced", sliced),
     )
+    if both := {*call.sliced} & {*launcher.resolve("mutates", [*mutates, *writes])}:
+        raise ValueError(f"sliced names {sorted(both)}, of which the reference would change copies of slices")
     if launcher.written:
         call = call.writing(launcher.written)
     if not terms.wide and any(isinstance(each, float) for _, each in named_leaves(outputs, "")):

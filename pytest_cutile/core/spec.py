@@ -21,7 +21,7 @@ SHARES = 3
 ones alone, each with a third less than twice (735, 298 and 80 checks of four kernels, interpreted)."""
 CHECK_OPTIONS = (
     *("precision", "mid", "exp_error", "fast_acc", "mutates", "writes"),
-    *("guard", "vary_layout", "strength", "rtol", "atol"),
+    *("guard", "vary_layout", "sliced", "strength", "rtol", "atol"),
 )
 """Options of `check_kernel` that a spec has no fields for."""
 _CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
@@ -126,7 +126,8 @@ class KernelSpec:
     """Length of the longest sum behind one output element, or `reduction(**case.params)`."""
     check: Callable[..., Mapping[str, Any]] | Mapping[str, Any] = field(default_factory=dict)
     """Further options of the fixture `check_kernel`, or `check(**case.params)`: `precision`, `mid`,
-    `exp_error`, `fast_acc`, `mutates`, `writes`, `guard`, `vary_layout`, or plain `rtol` and `atol`."""
+    `exp_error`, `fast_acc`, `mutates`, `writes`, `guard`, `vary_layout`, `sliced`, or plain `rtol` and
+    `atol`."""
     independent: Callable[..., Axes] | Axes | None = None
     """Names of dimensions of the arguments, and of the outputs under "output", or
     `independent(**case.params)`, along which the reference of a part is that part of the reference: large

@@ -23,7 +23,7 @@ from pytest_cutile.gpu.tensors import seed_from
 
 _OPTIONS = (
     *("reduction", "rtol", "atol", "precision", "mid", "exp_error", "fast_acc"),
-    *("mutates", "writes", "guard", "vary_layout", "independent", "strength"),
+    *("mutates", "writes", "guard", "vary_layout", "independent", "sliced", "strength"),
 )
 """Of `pytest_cutile.check.run.check_kernel`."""
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_cutile.check.run import KernelMismatch, ReferenceFailed, check_kernel, run_check
+from pytest_cutile.check.run import (
+    KernelMismatch,
+    ReferenceFailed,
+    UncheckableOutput,
+    check_kernel,
+    run_check,
+)
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES
 from pytest_cutile.gpu.poison import poisoned, poisoned_allocations
 from tests.check.checking import copy, failure, identity, tensor
@@ -360,3 +366,12 @@ def test_complex_inputs_are_compared_by_their_bits(dtype):
     check_kernel(double, x, reference=double)
     check_kernel(double, x.conj(), reference=double)
     assert f"changed its input x ({str(dtype)[6:]} [8, 8]): 1 of 64" in failure(changing, x, reference=double)
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, lambda x: x.to("meta")])
+def test_tensors_without_memory_are_refused(make):
+    kind = "sparse_coo" if make is torch.Tensor.to_sparse else "meta"
+    text = failure(copy, make(tensor(4, 4)), reference=identity, error=TypeError)
+    assert text.startswith(f"argument x is a {kind} tensor, which cannot be checked: let copy take")
+    text = failure(make, tensor(4, 4), reference=identity, error=UncheckableOutput)
+    assert f"returned a {kind} tensor" in text

@@ -11,6 +11,7 @@ from pytest_cutile.check import bands, bounds, compare, injection, launching, no
 from pytest_cutile.check.noise import run_exactly
 from pytest_cutile.check.run import run_check
 from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.gpu.dtypes import name_of
 from pytest_cutile.gpu.trees import map_tensors, named_tensors
 from tests.check.meter import Meter
 
@@ -46,7 +47,8 @@ def size_of(*trees: Any) -> int:
 def check(spec: KernelSpec, *args: Any, cut: bool = True, **kwargs: Any) -> float:
     """Check what the kernel's reference computes, rounded, and return the peak by the tensors' own size."""
     first = next(each for _, each in named_tensors(args, ""))
-    independent = spec.independent_of(Case(name="case", params=kwargs))
+    case = Case(name="case", params={"dtype": name_of(first.dtype), **kwargs})
+    independent = spec.independent_of(case)
     exact = run_exactly(spec.reference, args, kwargs)
     computed = map_tensors(lambda each: each.to(first.dtype) if each.is_floating_point() else each, exact)
 
@@ -62,6 +64,7 @@ def check(spec: KernelSpec, *args: Any, cut: bool = True, **kwargs: Any) -> floa
             reference=spec.reference,
             reduction=first.shape[-1],
             independent=independent if cut else None,
+            sliced=spec.check_of(case).get("sliced", ()),
         )
     return float(meter.peak_bytes / size_of(args, kwargs, computed))
 
@@ -92,6 +95,16 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
             [normal(512, 256) for _ in range(8)],
         ),
         {"transpose_b": True},
+    ),
+    "moe": (
+        (
+            normal(96, 128),
+            normal(24, 256, 128),
+            normal(24, 128, 128),
+            normal(96, 2),
+            torch.arange(192).reshape(96, 2) % 24,
+        ),
+        {},
     ),
     "fmha": (tuple(normal(2, 8, 512, 64) for _ in "qkv"), {"causal": True}),
     "attention_decode": ((normal(8, 32, 64), normal(8, 8, 256, 64), normal(8, 8, 256, 64)), {}),

@@ -193,3 +193,14 @@ def test_steps_of_computed_numbers_may_go_either_way():
         return x.flip(1).cumsum(1)[:, -1].sign()
 
     check_kernel(sign, x, reference=lambda x: x.sum(1).sign(), reduction=1000, vary_layout=False)
+
+
+def test_every_run_of_the_reference_is_counted():
+    runs = []
+
+    def reference(x):
+        runs.append(x)
+        return quantise(x)
+
+    report = check_kernel(quantising, tensor(64, 1000), reference=reference, vary_layout=False)
+    assert report.reference_runs == len(runs) == 8  # exact, settling, three times deciding and moved
