@@ -101,14 +101,23 @@ class Entry:
 
     @property
     def reference_us(self) -> float:
-        """What the gate holds a new board against: the mean over sessions and boards, or what was published.
+        """What the gate compares with: the mean over sessions and boards, or what was published.
 
         In microseconds, as measured: the gate takes off what their controls explain. One slow session moves
         it, which the median over the runs would hide.
         """
         if self.published is not None:
             return self.published.median_us
-        return math.exp(reference_of([run.level(0.0) for run in self.runs], STORED_NOISE, "").value)
+        levels = [run.level(0.0) for run in self.runs]
+        return math.exp(reference_of(levels, STORED_NOISE, other_board=True).value)
+
+    def on_board(self, uuid: str) -> Entry:
+        """Return it with the runs that a board is held against: its own alone, if there are any.
+
+        Boards differ by far more than sessions.
+        """
+        own = tuple(run for run in self.runs if run.gpu_uuid == uuid)
+        return replace(self, runs=own) if own else self
 
     @property
     def sessions(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from pytest_cutile.core.baselines import Entry, Run
+from pytest_cutile.core.baselines import Entry, Published, Run
 from pytest_cutile.core.platforms import Platform
 from pytest_cutile.core.speed_rule import (
     STORED_NOISE,
@@ -79,6 +79,9 @@ class StoredComparison(Comparison):
 
     rule: Rule
     entry: Entry
+    """What is recorded of the case, on all boards."""
+    held_against: Entry
+    """It with the runs alone that the case is held against: those of the board at hand, if it has any."""
     reference: Reference
     slope: float
     """How much of its control's movement the case follows; 0 where the controls cannot be compared."""
@@ -95,8 +98,8 @@ class StoredComparison(Comparison):
 
     @property
     def baseline_us(self) -> float:  # type: ignore[override]
-        """The median of the stored runs."""
-        return self.entry.median_us
+        """The mean of the runs that it is held against."""
+        return self.held_against.reference_us
 
     def as_timed(self) -> StoredComparison:
         """Return the comparison of times as they were measured."""
@@ -168,21 +171,24 @@ class PublishedComparison(Comparison):
     """With one figure that somebody published, of which nobody knows how far it scatters."""
 
     rule: Rule
-    entry: Entry
-    limit: float
-    """Slowdown that it can be trusted to show, as a logarithm."""
+    published: Published
+
+    @property
+    def limit(self) -> float:
+        """Slowdown that it can be trusted to show, as a logarithm."""
+        return math.log1p(self.published.margin)
 
     @property
     def baseline_us(self) -> float:  # type: ignore[override]
         """The published time."""
-        return self.entry.median_us
+        return self.published.median_us
 
     def estimate(self, measurements: Sequence[Measurement], weather: Weather = UNKNOWN_WEATHER) -> Estimate:
         """Return the difference from the published figure; its error is what the margin stands for."""
         del weather
         levels = [math.log(each.median_us) for each in measurements]
         return Estimate(
-            difference=sum(levels) / len(levels) - math.log(self.entry.median_us),
+            difference=sum(levels) / len(levels) - math.log(self.published.median_us),
             error=self.limit / self.rule.screen_z,
             dof=math.inf,
             processes=len(levels),
@@ -243,24 +249,24 @@ class StoredRuns:
     def compare(self, entry: Entry, device: Device, control: str) -> Comparison:
         """Return what a case with this entry is held against on `device`, beside this control."""
         if entry.published is not None:
-            limit = math.log1p(entry.published.margin)
-            return PublishedComparison(rule=self._rule, entry=entry, limit=limit)
+            return PublishedComparison(rule=self._rule, published=entry.published)
         bound = bound_of(entry.work, self._platform)
-        # A case follows its control otherwise from board to board than from process to process.
-        here = [run for run in entry.runs if run.gpu_uuid == device.uuid]
-        runs = here or entry.runs
+        # A case follows its control otherwise from board to board than from process to process, too.
+        held_against = entry.on_board(device.uuid)
+        runs = held_against.runs
+        other_board = device.uuid not in {run.gpu_uuid for run in runs}
         # Of two controls, or versions of one, nobody knows how they compare.
         slope = self._slope(runs, bound) if control and control == entry.control else 0.0
         noise = self.noise(bound)
         controls = [math.log(run.control_us) for run in runs if run.control_us] if slope else []
-        other_board = not here
         return StoredComparison(
             rule=self._rule,
             entry=entry,
-            reference=reference_of([run.level(slope) for run in entry.runs], noise, device.uuid),
+            held_against=held_against,
+            reference=reference_of([run.level(slope) for run in runs], noise, other_board=other_board),
             slope=slope,
             other_board=other_board,
-            plain=reference_of([run.level(0.0) for run in entry.runs], noise, device.uuid),
+            plain=reference_of([run.level(0.0) for run in runs], noise, other_board=other_board),
             forecast=weather_of((), noise, self._rule, other_board=other_board),
             control_level=sum(controls) / len(controls) if controls else 0.0,
             slope_variance=slope_variance(controls) if controls else 0.0,

@@ -160,7 +160,9 @@ def _step_between(joined: Sequence[Entry]) -> str:
         if not added or same_code(oldest, entry):
             continue
         board = added[0].gpu_uuid
-        reference = reference_of([run.level(0.0) for run in oldest.runs], STORED_NOISE, board)
+        runs = oldest.on_board(board).runs
+        other_board = board not in {run.gpu_uuid for run in runs}
+        reference = reference_of([run.level(0.0) for run in runs], STORED_NOISE, other_board=other_board)
         if Estimate.of([run.level(0.0).value for run in added], reference).is_a_step(Rule()):
             now = replace(entry, runs=tuple(added)).reference_us
             commits = " -> ".join(each.provenance.get("commit") or "no commit" for each in (oldest, entry))

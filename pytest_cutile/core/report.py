@@ -9,6 +9,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_cutile.core.baselines import Entry, environment_changes
+from pytest_cutile.core.comparisons import (
+    Comparison,
+    DuetComparison,
+    PublishedComparison,
+    StoredComparison,
+)
 from pytest_cutile.core.results import INTERPRETER, NONDETERMINISTIC, Gate, GateResult
 from pytest_cutile.core.speed_rule import Weather
 from pytest_cutile.core.static_rules import Effect
@@ -46,8 +52,7 @@ def regression_message(
     shown: Measurement,
     measurements: Sequence[Measurement],
     judgement: Judgement,
-    entry: Entry | None,
-    revision: str,
+    comparison: Comparison,
     environment: Mapping[str, str],
     baseline_file: str,
     weather: Weather,
@@ -63,10 +68,9 @@ def regression_message(
         shown: the measurement in the middle.
         measurements: all, the screening first.
         judgement: what is said about it.
-        entry: the baseline; None in a duet.
-        revision: what a duet compares with.
+        comparison: what decided.
         environment: now.
-        baseline_file: where the entry is.
+        baseline_file: where the baseline is; empty where a duet needs none.
         weather: what the cases of this class share today.
         seen: what was seen on the GPU meanwhile.
         baseline_option: how baselines were chosen on the command line.
@@ -75,23 +79,22 @@ def regression_message(
     device = shown.device
     change = judgement.change or 0.0
     where = f"{device.name}, {device.board}" if names_board else device.name
-    if entry is not None:
-        now, before = shown.median_us, entry.median_us
+    revision = comparison.revision if isinstance(comparison, DuetComparison) else ""
+    if comparison.baseline_us is not None:
+        now, before = shown.median_us, comparison.baseline_us
     else:
         # Where the one is fastest the other need not be: both times are of one place, whose ratio agrees.
         place = min(shown.blocks, key=lambda block: abs(block.log_ratio - math.log1p(change)))
         now, before = place.median_us, place.partner_median_us or math.nan
     # Of stored runs the table says how the times compare, without what the control explains of them.
-    tabled = now / before - 1 if entry is not None else change
-    against = revision if entry is None else "its baseline"
-    if entry is None and baseline_file:
-        against = "its baseline"
-    if entry is not None and entry.published is not None:
-        against = f"the published figure (margin {entry.published.margin:.0%})"
+    tabled = change if revision else now / before - 1
+    against = "its baseline" if baseline_file else revision
+    if isinstance(comparison, PublishedComparison):
+        against = f"the published figure (margin {comparison.published.margin:.0%})"
     lines = [
         f"{key} on {device.arch} ({where}) is {abs(change):.1%} slower than {against}.",
         "",
-        *_comparison(shown, now, before, tabled, revision if entry is None else "baseline"),
+        *_comparison(shown, now, before, tabled, revision or "baseline"),
         "",
     ]
     screened, *again = measurements
@@ -99,21 +102,23 @@ def regression_message(
     lines.append(f"  measured    {screened.median_us:.4g} us, then in fresh processes {times} us")
     places = f"{len(shown.blocks)} places of its buffers, the slowest +{shown.placement_spread:.1%}"
     lines.append(f"              each the fastest of {places}")
-    if entry is None:
+    if revision:
         lines.append(
             "              the table: the place whose ratio is nearest to the change of all processes"
         )
-    if entry is not None:
-        lines += _baseline_lines(entry, shown, environment, baseline_file)
+    if isinstance(comparison, PublishedComparison):
+        lines += [f"  baseline    {baseline_file}", f"              {comparison.published.source}"]
+    if isinstance(comparison, StoredComparison):
+        lines += _baseline_lines(comparison, shown, environment, baseline_file)
     if judgement.reason == Reason.SUITE_SLOWER:
         lines.append(
             f"  and not it alone: the {weather.cases} cases limited by {shown.bound} are "
             f"{math.expm1(weather.shift):.1%} slower in the median: something that they share"
         )
     lines.append("")
-    if entry is None:
+    if revision:
         lines[-1:] = [f"  baseline    {revision}, which took turns with it on the same buffers", ""]
-    if entry is None and baseline_file:
+    if revision and baseline_file:
         lines[-1:] = [f"              and which {baseline_file} was recorded from", ""]
     if seen:
         lines[-1:] = [f"  the GPU     {'; '.join(seen)}: it disturbed both alike", ""]
@@ -140,20 +145,16 @@ def _comparison(shown: Measurement, now: float, before: float, change: float, ba
 
 
 def _baseline_lines(
-    entry: Entry, shown: Measurement, environment: Mapping[str, str], baseline_file: str
+    comparison: StoredComparison, shown: Measurement, environment: Mapping[str, str], baseline_file: str
 ) -> list[str]:
-    if entry.published is not None:
-        return [f"  baseline    {baseline_file}", f"              {entry.published.source}"]
-    runs = entry.runs
-    sessions = entry.sessions
-    recorded = (
-        f"{len(runs)} run{'s' if len(runs) > 1 else ''} in {sessions} session{'s' if sessions > 1 else ''}, "
-        f"last {runs[-1].at[:10]}"
-    )
+    entry, held_against = comparison.entry, comparison.held_against
+    runs = held_against.runs
     changes = list(environment_changes(entry.environment, environment))
-    if shown.device.uuid not in {run.gpu_uuid for run in runs}:
+    if comparison.other_board:
         changes.append("another board of the same kind")
-    lines = [f"  baseline    {baseline_file} ({recorded})"]
+    lines = [f"  baseline    {baseline_file} ({_recorded(entry)})"]
+    if runs != entry.runs:
+        lines.append(f"              held against this board's {_recorded(held_against)}")
     control, then = shown.best.partner_median_us, [run.control_us for run in runs if run.control_us]
     if shown.control and control and then:
         before = median(then)
@@ -166,6 +167,14 @@ def _baseline_lines(
         lines.append(f"  SM clock    {shown.clock_mhz:.0f} MHz, {median(clocks):.0f} MHz then")
     lines.append("  environment " + ("\n              ".join(changes) if changes else "unchanged"))
     return lines
+
+
+def _recorded(entry: Entry) -> str:
+    runs, sessions = len(entry.runs), entry.sessions
+    return (
+        f"{runs} run{'s' if runs > 1 else ''} in {sessions} session{'s' if sessions > 1 else ''}, "
+        f"last {entry.runs[-1].at[:10]}"
+    )
 
 
 def above_limit_message(key: str, measurement: Measurement) -> str:

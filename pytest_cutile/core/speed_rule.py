@@ -230,13 +230,15 @@ class Reference:
     """Its degrees of freedom."""
 
 
-def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Reference:
-    """Return what a case with this history (at least one level) is compared with, on `board`.
+def reference_of(history: Sequence[Level], noise: Noise, *, other_board: bool) -> Reference:
+    """Return what a case with this history (at least one level) is compared with.
 
-    That is what ran on this board, if anything did: boards differ by far more than sessions.
+    Args:
+        history: the levels that it is held against: of the board at hand alone, or of other boards.
+        noise: of the stored runs.
+        other_board: whether they are of other boards.
     """
-    own = [level for level in history if level.board == board]
-    by_board = _by_board(own or history)
+    by_board = _by_board(history)
     sessions = [values for each in by_board.values() for values in each]
     # A case that scatters more than others from process to process is held to that,
     squares = CASE_DOF * noise.process**2 + sum(sum_of_squares(values) for values in sessions)
@@ -245,7 +247,7 @@ def reference_of(history: Sequence[Level], noise: Noise, board: str) -> Referenc
     # and one whose sessions differ more than others'.
     scatter, more = _of_sessions(by_board, process)
     of_session = (CASE_DOF * noise.session**2 + max(scatter, 0.0)) / (CASE_DOF + more)
-    elsewhere = 0.0 if own else noise.board**2
+    elsewhere = noise.board**2 if other_board else 0.0
     boards = [*by_board.values()]
     variance = sum(
         sum(of_session + process / len(values) for values in each) / len(each) ** 2 for each in boards

@@ -532,23 +532,22 @@ class SpeedSuite:
         recorded = each.records and outcome.note is not None
         if outcome.failure is not None or recorded:
             return
-        if outcome.judgement.verdict is Verdict.REGRESSION and each.comparison is not None:
-            outcome.failure = self._regression(each)
+        if outcome.judgement.verdict is Verdict.REGRESSION and each.decides is not None:
+            outcome.failure = self._regression(each, each.decides)
         else:
             outcome.failure = strict_failure(self._engine, each.case.key, outcome.judgement)
         if outcome.failure is not None and outcome.note:
             outcome.failure += f"\n\n{outcome.note}"
 
-    def _regression(self, each: OpenCase) -> str:
-        engine, comparison = self._engine, each.decides
+    def _regression(self, each: OpenCase, comparison: Comparison) -> str:
+        engine = self._engine
         return regression_message(
             key=each.case.key,
             nodeid=each.case.nodeid,
             shown=each.shown,
             measurements=each.measurements,
             judgement=each.judgement,
-            entry=getattr(comparison, "entry", None),  # a duet has none
-            revision=comparison.revision if isinstance(comparison, DuetComparison) else "",
+            comparison=comparison,
             environment=self._engine.timer.environment(),
             baseline_file="" if engine.duet is not None else engine.shown_baseline_file,
             weather=self._today(each),

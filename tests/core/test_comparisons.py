@@ -56,7 +56,7 @@ def stored(entry_, *, device=HERE, control=MM):
 def test_stored_runs_are_compared_with_the_fastest_place():
     comparison = stored(stored_entry())
     assert comparison.change([measured((42.0, 100.0), (41.0, 100.0))]) == pytest.approx(0.025)
-    assert comparison.baseline_us == 40.0
+    assert comparison.baseline_us == pytest.approx(40.0)
 
 
 def test_a_compute_bound_case_follows_its_control():
@@ -134,6 +134,25 @@ def test_how_much_a_case_follows_on_a_board_is_not_told_by_other_boards():
     alone, among = stored(entry), stored(replace(entry, runs=(*entry.runs, *others)))
     assert among.slope == alone.slope
     assert stored(replace(entry, runs=(*entry.runs, *others)), device=THERE).slope < alone.slope
+
+
+def test_a_board_is_held_against_its_own_runs():
+    """Boards differ by far more than sessions: against their mean it would be slow, or fast, for good."""
+    alone = stored_entry(control="")
+    others = tuple(run(44.0, session="there", gpu_uuid="GPU-other") for _ in range(9))
+    among = replace(alone, runs=(*others, *alone.runs))
+    runs = StoredRuns({"k": among}, rule=RULE, platform=H200)
+    here, there = (runs.compare(among, device, "") for device in (HERE, THERE))
+    own = runs.compare(alone, HERE, "")
+    assert isinstance(here, StoredComparison)
+    assert isinstance(own, StoredComparison)
+    assert here.reference == here.plain == own.reference
+    assert (here.entry, here.held_against) == (among, alone)
+    assert here.baseline_us == pytest.approx(40.0)
+    assert here.change([FIRST]) == pytest.approx(0.0)
+    assert not here.other_board
+    assert there.baseline_us == pytest.approx((40.0 * 44.0) ** 0.5)
+    assert there.change([FIRST]) == pytest.approx((40.0 / 44.0) ** 0.5 - 1)
 
 
 @pytest.mark.parametrize(("device", "other"), [(HERE, False), (THERE, True)])

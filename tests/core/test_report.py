@@ -1,13 +1,16 @@
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from pytest_cutile import Block, Device, Measurement, Work
+from pytest_cutile.core.baselines import Entry
+from pytest_cutile.core.comparisons import Comparison, DuetComparison, StoredRuns
 from pytest_cutile.core.platforms import find_platform
 from pytest_cutile.core.report import WIDTH, above_limit_message, format_time, regression_message, summary
 from pytest_cutile.core.results import GateResult
-from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Weather
+from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Rule, Weather
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from tests.core.test_baselines import ENVIRONMENT, PUBLISHED, entry, run
 
@@ -21,6 +24,15 @@ def measurement(us: float, work: Work, device: Device = H200, **changes) -> Meas
     return Measurement(**{"device": device, "blocks": blocks, "work": work, "platform": platform, **changes})
 
 
+def held_against(baseline: Entry, device: Device = H200) -> Comparison:
+    stored = StoredRuns({}, rule=Rule(), platform=find_platform(device.name))
+    return stored.compare(baseline, device, baseline.control)
+
+
+def beside(revision: str) -> Comparison:
+    return DuetComparison(rule=Rule(), revision=revision)
+
+
 def message(shown: Measurement | None = None, **changes) -> str:
     work = Work(bytes=1.34e8)
     shown = shown or measurement(42.4, work)
@@ -30,8 +42,7 @@ def message(shown: Measurement | None = None, **changes) -> str:
         "shown": shown,
         "measurements": [measurement(42.9, work), measurement(42.3, work), shown, measurement(42.5, work)],
         "judgement": Judgement(reason=Reason.SLOWER, change=0.06),
-        "entry": entry(40.0),
-        "revision": "",
+        "comparison": held_against(entry(40.0), shown.device),
         "environment": ENVIRONMENT,
         "baseline_file": "baselines/sm_90-nvidia-h200.json",
         "weather": UNKNOWN_WEATHER,
@@ -68,10 +79,48 @@ def test_a_regression_shows_the_control_and_the_clock_then_and_now():
     runs = (run(control_us=100.0, clock_mhz=1980.0), run(control_us=102.0, session="b"))
     block = Block(samples_us=(42.4,) * 5, partner_us=(102.01,) * 5)
     shown = measurement(42.4, Work(flops=1e9), blocks=(block,), control=MM, clock_mhz=1755.0)
-    text = message(shown, entry=entry(runs=runs, control=MM))
+    text = message(shown, comparison=held_against(entry(runs=runs, control=MM)))
     assert f"  control     102 us, 101 us then (+1.0 %): {MM}" in text
     assert "  SM clock    1755 MHz, 1980 MHz then" in text
     assert "2 runs in 2 sessions" in text
+
+
+TWO_BOARDS = tuple(
+    run(us, control_us=control_us, clock_mhz=clock_mhz, gpu_uuid=board, session=board, at=at)
+    for us, control_us, clock_mhz, board, at in (
+        (40.0, 100.0, 1900.0, "GPU-1", "2026-11-20T10:00:00+00:00"),
+        (41.6, 104.0, 1800.0, "GPU-2", "2026-11-21T10:00:00+00:00"),
+    )
+    for _ in range(3)
+)
+
+
+@pytest.mark.parametrize(
+    ("board", "before", "change", "control", "clock", "said"),
+    [
+        ("GPU-1", "40 us", "+6.0 %", "100", 1900, "this board's 3 runs in 1 session, last 2026-11-20"),
+        ("GPU-2", "41.6 us", "+1.9 %", "104", 1800, "this board's 3 runs in 1 session, last 2026-11-21"),
+        ("GPU-3", "40.79 us", "+3.9 %", "102", 1850, None),
+    ],
+)
+def test_a_regression_shows_the_runs_that_decided(board, before, change, control, clock, said):
+    """A board that has runs of its own is held against these alone."""
+    device = replace(H200, uuid=board)
+    block = Block(samples_us=(42.4,) * 5, partner_us=(102.0,) * 5)
+    shown = measurement(42.4, Work(bytes=1.34e8), device, blocks=(block,), control=MM, clock_mhz=1755.0)
+    text = message(shown, comparison=held_against(entry(runs=TWO_BOARDS, control=MM), device))
+    assert re.search(rf"time per launch +42\.4 us +{re.escape(before)} +{re.escape(change)}", text)
+    assert f"102 us, {control} us then" in text
+    assert f"1755 MHz, {clock} MHz then" in text
+    assert "(6 runs in 2 sessions, last 2026-11-21)\n" in text
+    assert "held against" in text if said else "held against" not in text
+    assert said is None or f"              held against {said}\n" in text
+
+
+def test_a_regression_shows_the_mean_of_its_sessions_as_it_was_compared_with():
+    runs = (run(40.0), run(40.0), run(40.0), run(41.0, session="slow"))
+    text = message(comparison=held_against(entry(runs=runs)))
+    assert re.search(r"time per launch +42\.4 us +40\.5 us +\+4\.7 %", text)
 
 
 def test_a_slower_suite_is_said_to_be_one():
@@ -83,7 +132,7 @@ def test_a_slower_suite_is_said_to_be_one():
 
 
 def test_a_published_figure_is_named_with_its_margin_and_source():
-    text = message(entry=entry(runs=(), published=PUBLISHED))
+    text = message(comparison=held_against(entry(runs=(), published=PUBLISHED)))
     assert "slower than the published figure (margin 10%)" in text
     assert PUBLISHED.source in text
     assert "123.5 us" in text
@@ -92,7 +141,7 @@ def test_a_published_figure_is_named_with_its_margin_and_source():
 def test_a_duet_names_the_revision_and_asks_for_no_baseline():
     block = Block(samples_us=(42.4,) * 5, partner_us=(40.0,) * 5)
     text = message(
-        measurement(42.4, Work(), blocks=(block,)), entry=None, revision="git:main", baseline_file=""
+        measurement(42.4, Work(), blocks=(block,)), comparison=beside("git:main"), baseline_file=""
     )
     assert "is 6.0% slower than git:main." in text
     assert "40 us" in text
@@ -106,8 +155,7 @@ def test_a_duet_shows_the_judged_change_and_two_times_of_one_place_that_agree_wi
     text = message(
         measurement(41.0, Work(bytes=1.34e8), blocks=(lucky, usual, usual)),
         judgement=Judgement(reason=Reason.SLOWER, change=0.062),
-        entry=None,
-        revision="HEAD",
+        comparison=beside("HEAD"),
         baseline_file="",
     )
     assert "is 6.2% slower than HEAD" in text
@@ -121,10 +169,11 @@ def test_a_duet_shows_the_judged_change_and_two_times_of_one_place_that_agree_wi
     "changes",
     [
         {},
-        {"key": "softmax[bf16]", "entry": entry(runs=(), published=PUBLISHED)},
-        {"entry": None, "revision": "git:origin/main~10"},
+        {"comparison": held_against(entry(runs=TWO_BOARDS))},
+        {"key": "softmax[bf16]", "comparison": held_against(entry(runs=(), published=PUBLISHED))},
+        {"comparison": beside("git:origin/main~10")},
     ],
-    ids=["runs", "published", "duet"],
+    ids=["runs", "two boards", "published", "duet"],
 )
 def test_messages_fit_into_a_hundred_columns(changes):
     assert max(len(line) for line in message(**changes).splitlines()) <= WIDTH
