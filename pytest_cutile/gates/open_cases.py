@@ -144,7 +144,7 @@ def changes_since(engine: Engine, each: OpenCase) -> str:
 def missing(engine: Engine, each: OpenCase) -> str:
     """Say what would have let fresh processes tell more, and how to get it; empty if all was there."""
     commit, lacks = each.stored_commit, []
-    if each.stored is None or each.beside is not None:
+    if not isinstance(each.comparison, StoredComparison) or each.beside is not None:
         return ""
     if commit.endswith("+"):
         lacks.append(
@@ -158,6 +158,6 @@ def missing(engine: Engine, each: OpenCase) -> str:
     if not lacks:  # then more stored runs would help
         if not commit:
             lacks.append("it was recorded outside of git, which has no kernel of then that could tell")
-        if (sessions := each.stored.sessions) < 4:  # noqa: PLR2004
-            lacks.append(f"its baseline has {sessions} session{'s' if sessions > 1 else ''}: record more")
+        if (sessions := each.comparison.held_against.sessions) < 4:  # noqa: PLR2004
+            lacks.append(f"it is held against {sessions} session{'s' if sessions > 1 else ''}: record more")
     return "; ".join(lacks)

@@ -227,9 +227,9 @@ def with_clock(engine: Engine, comparison: Comparison | None, measurement: Measu
     """
     if not isinstance(comparison, StoredComparison):
         return measurement
-    entry = comparison.entry
-    low = entry.low_clock(measurement.clock_mhz)
-    if low and environment_changes(entry.environment, engine.timer.environment()):
+    held_against = comparison.held_against
+    low = held_against.low_clock(measurement.clock_mhz)
+    if low and environment_changes(held_against.environment, engine.timer.environment()):
         low = ""  # another driver, another power limit: that is what the verdict names
     return replace(measurement, low_clock=low)
 
@@ -244,7 +244,7 @@ def _beaten(key: str, comparison: Comparison) -> str:
     """Say so when a baseline that is beaten has not been recorded for months."""
     if not isinstance(comparison, StoredComparison):
         return ""
-    last = max(run.at for run in comparison.entry.runs)
+    last = max(run.at for run in comparison.held_against.runs)
     try:
         age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(last)
     except (ValueError, TypeError):  # written by hand, perhaps without a time zone

@@ -1,5 +1,6 @@
 """What the speed gate makes of fresh processes, without any."""
 
+import datetime as dt
 import json
 import re
 from contextlib import nullcontext
@@ -14,7 +15,7 @@ from pytest_cutile.core.comparisons import DuetComparison, StoredRuns
 from pytest_cutile.core.speed_rule import Rule
 from pytest_cutile.core.verdicts import Judgement, Reason
 from pytest_cutile.gates.measuring import Unmeasured
-from pytest_cutile.gates.speed import SpeedCase
+from pytest_cutile.gates.speed import SpeedCase, _beaten
 from pytest_cutile.gates.suite import SpeedSuite
 from tests.core.test_comparisons import DENSE, H200, HERE, MM, THERE, measured, stored_entry
 
@@ -73,10 +74,12 @@ def settle(
     identity="",
     environment=None,
     clock_mhz=None,
+    elsewhere=(),
 ):
     """Settle one case screened as `first`; return its outcome and how often it was measured again."""
     entry = replace(stored_entry(first.work), provenance={"commit": commit}, identity=identity)
-    entry = replace(entry, runs=tuple(replace(run, clock_mhz=clock_mhz) for run in entry.runs))
+    own = tuple(replace(run, clock_mhz=clock_mhz) for run in entry.runs)
+    entry = replace(entry, runs=(*elsewhere, *own))
     stored = StoredRuns({"k": entry}, rule=RULE, platform=H200)
     suite = make_suite(stored, environment or {**entry.environment}, checkout)
     case = make_case("k", first)
@@ -193,6 +196,13 @@ def test_slower_at_a_low_clock_is_disturbed(now, environment, reason, when):
     assert outcome.judgement.reason is reason
     if reason is Reason.DISTURBED:
         assert "an SM clock of 1200 MHz, 1980" in outcome.judgement.detail
+
+
+def test_clocks_of_other_boards_make_none_of_this_one_usual():
+    there = [replace(run, gpu_uuid="GPU-7", clock_mhz=1980.0) for run in stored_entry().runs]
+    outcome, _ = settle(*[at(1300, FIRST)] * 12, first=at(1500, FIRST), clock_mhz=1500.0, elsewhere=there)
+    assert outcome.judgement.reason is Reason.DISTURBED
+    assert "1300 MHz, 1500 MHz when its baseline was recorded" in outcome.judgement.detail
 
 
 def test_a_control_as_slow_explains_nothing_at_a_low_clock():
@@ -364,6 +374,25 @@ def test_what_keeps_fresh_processes_from_telling_is_named(commit, environment, s
     assert outcome.judgement.reason is Reason.NOISY
     assert said in outcome.judgement.detail
     assert unsaid not in outcome.judgement.detail
+
+
+def test_sessions_on_other_boards_are_not_enough():
+    there = [
+        replace(run, gpu_uuid="GPU-7", session=f"there {n}") for n, run in enumerate(stored_entry().runs * 2)
+    ]
+    outcome, _ = settle(*ROUGH, elsewhere=there)
+    assert "it is held against 3 sessions: record more" in outcome.judgement.detail
+
+
+@pytest.mark.parametrize(("board", "last"), [(HERE.uuid, "2020-01-02"), ("GPU-9", "")])
+def test_a_baseline_is_beaten_for_as_long_as_its_runs_are_old(board, last):
+    """What another board has recorded since says nothing of this one's runs."""
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    own = [replace(run, at="2020-01-02T10:00:00+00:00") for run in stored_entry().runs]
+    entry = replace(stored_entry(), runs=(*own, replace(own[0], gpu_uuid="GPU-7", at=now)))
+    stored = StoredRuns({"k": entry}, rule=RULE, platform=H200)
+    said = _beaten("k", stored.compare(entry, replace(HERE, uuid=board), MM))
+    assert (f"has beaten its baseline of {last}" in said) if last else said == ""
 
 
 def test_the_same_code_that_is_slower_under_another_driver_names_it():
