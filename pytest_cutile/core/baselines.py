@@ -120,6 +120,11 @@ class Entry:
         return replace(self, runs=own) if own else self
 
     @property
+    def boards(self) -> frozenset[str]:
+        """The boards that were measured."""
+        return frozenset(run.gpu_uuid for run in self.runs)
+
+    @property
     def sessions(self) -> int:
         """How many runs of pytest it was recorded in."""
         return len({run.session for run in self.runs})

@@ -254,7 +254,7 @@ class StoredRuns:
         # A case follows its control otherwise from board to board than from process to process, too.
         held_against = entry.on_board(device.uuid)
         runs = held_against.runs
-        other_board = device.uuid not in {run.gpu_uuid for run in runs}
+        other_board = device.uuid not in held_against.boards
         # Of two controls, or versions of one, nobody knows how they compare.
         slope = self._slope(runs, bound) if control and control == entry.control else 0.0
         noise = self.noise(bound)

@@ -144,7 +144,7 @@ def _allowed(then: Entry, now: Entry, changes: Sequence[str]) -> float:
         return then.published.margin
     if changes:  # as `--update-baselines` does
         return then.small_step(rule)
-    more_boards = {run.gpu_uuid for run in now.runs} - {run.gpu_uuid for run in then.runs}
+    more_boards = now.boards - then.boards
     return math.expm1(rule.limit_elsewhere) if more_boards and same_code(then, now) else rule.margin
 
 
@@ -161,7 +161,7 @@ def _step_between(joined: Sequence[Entry]) -> str:
             continue
         board = added[0].gpu_uuid
         runs = oldest.on_board(board).runs
-        other_board = board not in {run.gpu_uuid for run in runs}
+        other_board = board not in oldest.boards
         reference = reference_of([run.level(0.0) for run in runs], STORED_NOISE, other_board=other_board)
         if Estimate.of([run.level(0.0).value for run in added], reference).is_a_step(Rule()):
             now = replace(entry, runs=tuple(added)).reference_us

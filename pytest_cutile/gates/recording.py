@@ -158,8 +158,9 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     if entry is None:
         return fresh, f"{count} recorded"
-    now = fresh.reference_us
-    said = format_step(entry.reference_us, now)
+    board, now = runs[0].gpu_uuid, fresh.reference_us
+    before = entry.on_board(board).reference_us
+    said = format_step(before, now)
     if entry.work != recording.work:
         if reason is None:
             raise Refused("the case does other work than the recorded one; give --reason TEXT to replace it")
@@ -171,7 +172,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     is_faster = judgement.verdict is Verdict.IMPROVEMENT
     by_board = is_faster and not changes and _differs_by_board(entry, fresh)
     # A faster kernel may well draw more power, and so have a lower clock; a control alone makes none faster.
-    if is_faster and not by_board and (now < entry.reference_us or not _low_clock(recording)):
+    if is_faster and not by_board and (now < before or not _low_clock(recording)):
         return fresh, said
     worse = _worse(engine, entry, fresh, recording, changes)
     if worse and reason is None:
@@ -195,13 +196,12 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     )
     added = len(renewed.runs) - len(entry.runs)
     count = f"{added} run{'s' if added > 1 else ''} of {format_time(now)} added, {len(renewed.runs)} now"
-    return renewed, f"{format_step(entry.reference_us, renewed.reference_us)}: {count}{why_faster}"
+    return renewed, f"{format_step(before, renewed.on_board(board).reference_us)}: {count}{why_faster}"
 
 
 def _differs_by_board(then: Entry, now: Entry) -> bool:
     """Say whether boards, and not the code, make two entries of the same conditions differ."""
-    boards = {run.gpu_uuid for run in (*then.runs, *now.runs)}
-    return len(boards) > 1 and same_code(then, now) and not is_far(then, now)
+    return len(then.boards | now.boards) > 1 and same_code(then, now) and not is_far(then, now)
 
 
 def _worse(  # noqa: PLR0911 - as above
@@ -209,11 +209,12 @@ def _worse(  # noqa: PLR0911 - as above
 ) -> str:
     """Return in what way `fresh` is worse than what it would join or replace; empty if it is not."""
     judgement, rule, now = recording.judgement, engine.settings.rule, fresh.reference_us
+    before = entry.on_board(fresh.runs[0].gpu_uuid).reference_us
     change = judgement.change or 0.0
     if judgement.verdict is Verdict.REGRESSION:
         return "it is slower"
-    if entry != recording.judged_against and now > entry.reference_us * (1 + rule.margin):
-        return f"it is slower than what another run recorded meanwhile ({format_time(entry.reference_us)})"
+    if entry != recording.judged_against and now > before * (1 + rule.margin):
+        return f"it is slower than what another run recorded meanwhile ({format_time(before)})"
     if low_clock := _low_clock(recording):
         return low_clock
     # Small steps, each with another driver or another code, could add up to anything.
@@ -224,8 +225,8 @@ def _worse(  # noqa: PLR0911 - as above
         one_more = judgement.reason is Reason.NOISY and not changes and change <= rule.margin
         return "" if one_more else judgement.detail
     if changes and change > entry.small_step(rule):
-        before = f", and {format_change(entry.drift)} before" if entry.drift > 0 else ""
-        return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)}){before}"
+        drift = f", and {format_change(entry.drift)} before" if entry.drift > 0 else ""
+        return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)}){drift}"
     return ""
 
 
