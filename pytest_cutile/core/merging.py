@@ -97,7 +97,8 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     if worse:
         entry = replace(entry, provenance={**entry.provenance, "reason": str(reason)}).with_drift(0.0)
     elif before is not None and before.runs and not _was_accepted(entry, before, times):
-        change = 0.0 if before in joined else entry.reference_us / before.reference_us - 1
+        steps = (now.reference_us / then.reference_us - 1 for then, now in _pairs(before, entry))
+        change = 0.0 if before in joined else max(steps)
         entry = entry.with_drift(max(entry.drift, (1 + before.drift) * (1 + change) - 1))
     if len(runs) > MAX_RUNS:
         notes.append(f"{len(runs) - MAX_RUNS} later than the first {MAX_RUNS} left out")
@@ -117,13 +118,24 @@ def _worse(entry: Entry, others: Iterable[Entry], times: Mapping[Run, dt.datetim
         if other.work != entry.work:
             return "the case does other work than the recorded one"
         changes = _changes(other, entry) if other.runs else []
-        allowed = _allowed(other, entry, changes)
         # By the runs that it alone has: among those of both they would hardly show.
         added = replace(entry, runs=tuple(_added(entry, other)) or entry.runs)
-        if added.reference_us > other.reference_us * (1 + allowed):
-            step = format_step(other.reference_us, added.reference_us)
-            return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
+        for then, now in _pairs(other, added):
+            if now.reference_us > then.reference_us * (1 + _allowed(then, now, changes)):
+                step = format_step(then.reference_us, now.reference_us)
+                return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
     return ""
+
+
+def _pairs(then: Entry, now: Entry) -> list[tuple[Entry, Entry]]:
+    """Pair the runs of `now` with those that the gate holds them against.
+
+    A board's with those of the same board, if `then` has any, and those of all new boards with all.
+    """
+    by_board: dict[str, list[Run]] = {}
+    for run in now.runs:
+        by_board.setdefault(run.gpu_uuid if run.gpu_uuid in then.boards else "", []).append(run)
+    return [(then.on_board(board), replace(now, runs=tuple(runs))) for board, runs in by_board.items()]
 
 
 def _was_accepted(entry: Entry, other: Entry, times: Mapping[Run, dt.datetime]) -> bool:
@@ -159,14 +171,13 @@ def _step_between(joined: Sequence[Entry]) -> str:
         added = _added(entry, oldest)
         if not added or same_code(oldest, entry):
             continue
-        board = added[0].gpu_uuid
-        runs = oldest.on_board(board).runs
-        other_board = board not in oldest.boards
-        reference = reference_of([run.level(0.0) for run in runs], STORED_NOISE, other_board=other_board)
-        if Estimate.of([run.level(0.0).value for run in added], reference).is_a_step(Rule()):
-            now = replace(entry, runs=tuple(added)).reference_us
-            commits = " -> ".join(each.provenance.get("commit") or "no commit" for each in (oldest, entry))
-            return f"it is slower: {format_step(oldest.reference_us, now)} ({commits})"
+        for then, now in _pairs(oldest, replace(entry, runs=tuple(added))):
+            levels, known = ([run.level(0.0) for run in each.runs] for each in (now, then))
+            reference = reference_of(known, STORED_NOISE, other_board=not now.boards <= then.boards)
+            if Estimate.of([level.value for level in levels], reference).is_a_step(Rule()):
+                step = format_step(then.reference_us, now.reference_us)
+                commits = " -> ".join(each.provenance.get("commit") or "no commit" for each in (then, now))
+                return f"it is slower: {step} ({commits})"
     return ""
 
 
@@ -235,7 +246,11 @@ def _changes(then: Entry, now: Entry) -> list[str]:
         return changes
     if is_far(then, now):
         changes.append("another speed")
-    clocks = [one.low_clock(run.clock_mhz) for one, other in ((then, now), (now, then)) for run in other.runs]
+    clocks = [
+        one.on_board(run.gpu_uuid).low_clock(run.clock_mhz)
+        for one, other in ((then, now), (now, then))
+        for run in other.runs
+    ]
     return changes + [*filter(None, clocks)][:1]
 
 

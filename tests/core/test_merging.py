@@ -261,6 +261,52 @@ def test_other_boards_may_be_slower_by_half_as_much_again(us, board, identity, t
     assert merge(entry(run(1)), added).refused is not taken
 
 
+TWO_BOARDS = entry(*[run(1, 40.0)] * 3, *[run(1, 41.6, "GPU-2")] * 3)
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ([run(2, 41.3)] * 3, "it is slower: 40 us -> 41.3 us (+3.2 %)"),  # 1.2 % above the mean of both
+        ([run(2, 41.3)] * 3 + [run(2, 40.0, "GPU-2")] * 3, "it is slower: 40 us -> 41.3 us (+3.2 %)"),
+        ([run(2, 41.9, "GPU-2")] * 3, ""),  # 0.7 %, and 2.7 % above that mean
+        ([run(2, 41.9, "GPU-3")] * 3, ""),  # a new board may be
+        ([run(2, 42.2, "GPU-3")] * 3, "it is slower: 40.79 us -> 42.2 us (+3.5 %)"),
+    ],
+)
+def test_runs_of_a_board_are_held_against_its_own(added, said):
+    merged = merge(TWO_BOARDS, entry(*added))
+    assert merged.refused is bool(said)
+    assert said in merged.note
+
+
+@pytest.mark.parametrize(
+    ("added", "refused"),
+    [
+        ([run(2, 40.0)] * 3 + [run(2, 41.6, "GPU-2")] * 3, False),  # as they were, on each board
+        ([run(2, 40.8)] * 3, True),
+        ([run(2, 40.0)] * 3 + [run(2, 42.4, "GPU-2")] * 3, True),
+    ],
+)
+def test_a_step_of_other_code_is_one_of_a_board(added, refused):
+    first = replace(TWO_BOARDS, identity="", provenance={"commit": "c1"})
+    later = entry(*added, identity="", provenance={"commit": "c2"})
+    assert merge(first, later).refused is refused
+
+
+@pytest.mark.parametrize(("us", "board", "drift"), [(40.1, "GPU-1", 0.0025), (41.7, "GPU-2", 0.0024)])
+def test_drift_is_that_of_a_board(us, board, drift):
+    merged = merge(TWO_BOARDS, entry(*[run(2, us, board)] * 3, environment={"driver": "590"}))
+    assert kept(merged).drift == pytest.approx(drift, abs=1e-4)
+
+
+def test_clocks_of_other_boards_make_none_of_a_board_usual():
+    fast, slow = (replace(run(1, board=f"GPU-{clock}"), clock_mhz=clock) for clock in (1980, 1500))
+    held_down = replace(slow, at=run(2).at, clock_mhz=1300)
+    merged = merge(entry(fast, slow), entry(held_down))
+    assert "an SM clock of 1300 MHz, 1500 MHz when its baseline was recorded" in merged.note
+
+
 @pytest.mark.parametrize("clock_mhz", [1500.0, 1980.0])
 def test_a_slow_session_does_not_hide_among_more_runs(clock_mhz):
     """It leaves the median over the runs as it is, and moves the mean over sessions, which the gate takes."""
