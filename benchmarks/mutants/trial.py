@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import json
@@ -257,6 +258,7 @@ def _judge_case(
     if trial.timed:  # it takes as long as the gate
         return
 
+    @functools.wraps(spec.launch)
     def computed(*_: Any, **__: Any) -> Any:
         return map_tensors(lambda tensor: tensor.clone(), outputs)
 

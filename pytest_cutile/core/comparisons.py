@@ -35,6 +35,11 @@ From one H200 to another the product moved by 2 to 4 %, and matrix products of c
 much; between hosts the copy moved by 3 %, and eight memory-bound kernels by 0.3 to 1 times as much
 (docs/measuring.md). Stored runs of several boards tell the slope of each case (`slope_of`).
 """
+SLOPES_IN_TIME: Mapping[str, float] = MappingProxyType({"TFLOPS": 0.7, "GB/s": 0.1})
+"""How much of it a case is assumed to follow on one board, from process to process and session to session.
+
+In the processes of benchmarks/data that was 0.1 to 1.3 and -0.3 to 0.5 times as much (docs/measuring.md).
+"""
 
 
 class Comparison(ABC):
@@ -233,18 +238,21 @@ class StoredRuns:
         if bound not in self._noise:
             histories = []
             for entry in self._by_bound.get(bound, ()):
-                slope = self._slope(entry.runs, bound)
-                histories.append([run.level(slope) for run in entry.runs])
+                for board in entry.boards:
+                    runs = entry.on_board(board).runs
+                    slope = self._slope(runs, SLOPES_IN_TIME[bound])
+                    histories.append([run.level(slope) for run in runs])
             self._noise[bound] = pooled_noise(histories, STORED_NOISE)
         return self._noise[bound]
 
-    def _slope(self, runs: Sequence[Run], bound: str) -> float:
+    @staticmethod
+    def _slope(runs: Sequence[Run], assumed: float) -> float:
         controls = [run.control_us for run in runs if run.control_us]
         if len(controls) < len(runs):  # a process may have lacked the memory for its control
             return 0.0
         times = [run.median_us for run in runs]
         pairs = [(math.log(control), math.log(us)) for control, us in zip(controls, times, strict=True)]
-        return slope_of(pairs, SLOPES[bound])
+        return slope_of(pairs, assumed)
 
     def compare(self, entry: Entry, device: Device, control: str) -> Comparison:
         """Return what a case with this entry is held against on `device`, beside this control."""
@@ -256,7 +264,8 @@ class StoredRuns:
         runs = held_against.runs
         other_board = device.uuid not in held_against.boards
         # Of two controls, or versions of one, nobody knows how they compare.
-        slope = self._slope(runs, bound) if control and control == entry.control else 0.0
+        assumed = (SLOPES if other_board else SLOPES_IN_TIME)[bound]
+        slope = self._slope(runs, assumed) if control and control == entry.control else 0.0
         noise = self.noise(bound)
         controls = [math.log(run.control_us) for run in runs if run.control_us] if slope else []
         return StoredComparison(

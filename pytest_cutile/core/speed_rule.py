@@ -112,6 +112,8 @@ STEEPEST = 1.2
 """Largest slope that is believed."""
 CASE_DOF = 4.0
 """How many degrees of freedom the noise of all cases counts in the noise of one."""
+STEADY_SESSIONS = 4
+"""Sessions behind a baseline from which a class that is slower by `Rule.least` is not taken for weather."""
 LEAST_CENTRED = 10
 """Cases of a class from which they say what the whole class shares, and how far it scatters."""
 
@@ -220,8 +222,10 @@ class Reference:
 
     value: float
     """Level to expect."""
-    variance: float
-    """Of `value`."""
+    of_sessions: float
+    """Variance of `value` that its sessions and boards add."""
+    per_process: float
+    """Variance that its processes add, in units of that of one: a third for three of them."""
     between: float
     """Variance of what the session at hand, and its board, add to this case: what is assumed of it."""
     squares: float
@@ -249,12 +253,12 @@ def reference_of(history: Sequence[Level], noise: Noise, *, other_board: bool) -
     of_session = (CASE_DOF * noise.session**2 + max(scatter, 0.0)) / (CASE_DOF + more)
     elsewhere = noise.board**2 if other_board else 0.0
     boards = [*by_board.values()]
-    variance = sum(
-        sum(of_session + process / len(values) for values in each) / len(each) ** 2 for each in boards
-    ) / len(boards)
+    shares = [1 / (len(boards) * len(each)) ** 2 for each in boards for _ in each]
+    per_process = sum(share / len(values) for share, values in zip(shares, sessions, strict=True))
     return Reference(
         value=sum(sum(_means(each)) / len(each) for each in boards) / len(boards),
-        variance=(variance + elsewhere) / len(boards),
+        of_sessions=of_session * sum(shares) + elsewhere / len(boards),
+        per_process=per_process,
         between=of_session + elsewhere,
         squares=squares,
         dof=process_dof,
@@ -314,11 +318,14 @@ def weather_of(
     # The scatter of the cases around their median, less what is known to be in it, is the session's. It is
     # taken from the median of the absolute values: a quarter of the cases may really have changed.
     scatter = (1.4826 * median([abs(value - shift) for value in differences])) ** 2
-    known = sum(ref.variance + ref.squares / ref.dof for _, ref in screened) / n
+    known = sum(ref.of_sessions + (1 + ref.per_process) * ref.squares / ref.dof for _, ref in screened) / n
     assumed = sum(reference.between for _, reference in screened) / n
     seen = 0.37 * n  # the efficiency of the median absolute deviation (Hampel, 1974)
     found = max(scatter - known, 0.0) / assumed if assumed else 1.0
-    most = max(rule.least, 3 * usual)  # that weather explains
+    # Fewer sessions than four leave more of their own weather in the references.
+    sessions = [ref.between / ref.of_sessions if ref.of_sessions else math.inf for _, ref in screened]
+    doubt = math.sqrt((1 + 1 / median(sessions)) / (1 + 1 / STEADY_SESSIONS))
+    most = max(rule.least * max(doubt, 1.0), 3 * usual)  # that weather explains
     return Weather(
         shift=shift,
         slower=shift > most,
@@ -381,8 +388,9 @@ class Estimate:
         n = len(levels)
         # What this case scatters now counts, too: a kernel that is noisier than others is no regression.
         process_dof = reference.dof + n - 1
-        of_process = (reference.squares + sum_of_squares(levels)) / process_dof / n
-        of_session = reference.variance + reference.between * weather.between + weather.unseen
+        process = (reference.squares + sum_of_squares(levels)) / process_dof
+        of_process = process * (1 / n + reference.per_process)
+        of_session = reference.of_sessions + reference.between * weather.between + weather.unseen
         # What is assumed between sessions and boards has the usual movements of their controls in it.
         of_session += max(of_control - reference.between, 0.0)
         variance = of_process + of_session
@@ -482,7 +490,8 @@ def duet_estimate(processes: Sequence[Sequence[float]]) -> Estimate:
     of_places = _mean([sum_of_squares(each) / max(len(each) - 1, 1) / len(each) for each in processes])
     reference = Reference(
         value=0.0,
-        variance=0.0,
+        of_sessions=0.0,
+        per_process=0.0,
         between=0.0,
         squares=CASE_DOF * (DUET_PROCESS**2 + DUET_PLACES**2 * of_places),
         dof=CASE_DOF,

@@ -8,6 +8,7 @@ from pytest_cutile import Block, Device, Measurement, Work
 from pytest_cutile.core.baselines import Published
 from pytest_cutile.core.comparisons import (
     SLOPES,
+    SLOPES_IN_TIME,
     DuetComparison,
     PublishedComparison,
     StoredComparison,
@@ -62,14 +63,26 @@ def test_stored_runs_are_compared_with_the_fastest_place():
 def test_a_compute_bound_case_follows_its_control():
     comparison = stored(stored_entry(DENSE))
     slow_day = measured((44.0, 110.0), (45.0, 110.0), work=DENSE)
-    assert comparison.slope == pytest.approx(SLOPES["TFLOPS"])
-    assert comparison.change([slow_day]) == pytest.approx(1.1**0.2 - 1)
+    assert comparison.slope == pytest.approx(SLOPES_IN_TIME["TFLOPS"])
+    assert comparison.change([slow_day]) == pytest.approx(1.1**0.3 - 1)
 
 
 def test_a_memory_bound_case_follows_less():
     comparison = stored(stored_entry(THIN))
-    assert comparison.slope == pytest.approx(SLOPES["GB/s"])
-    assert comparison.change([measured((44.0, 110.0))]) == pytest.approx(1.1**0.4 - 1)
+    assert comparison.slope == pytest.approx(SLOPES_IN_TIME["GB/s"])
+    assert comparison.change([measured((44.0, 110.0))]) == pytest.approx(1.1**0.9 - 1)
+
+
+@pytest.mark.parametrize(("work", "bound"), [(DENSE, "TFLOPS"), (THIN, "GB/s")])
+def test_another_board_moves_a_case_otherwise_than_another_day(work, bound):
+    comparison = stored(
+        replace(
+            stored_entry(work),
+            runs=tuple(replace(run(40.0, control_us=100.0), gpu_uuid="GPU-b") for _ in "abc"),
+        )
+    )
+    assert comparison.other_board
+    assert comparison.slope == pytest.approx(SLOPES[bound])
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.4, 1.0])

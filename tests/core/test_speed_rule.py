@@ -24,7 +24,9 @@ from pytest_cutile.core.speed_rule import (
 
 RULE = Rule()
 NOISE = Noise(process=0.0025, session=0.002, board=0.004, shared=0.0025, shared_board=0.006)
-REFERENCE = Reference(value=3.0, variance=2e-6, between=4e-6, squares=8 * 0.0025**2, dof=8.0)
+REFERENCE = Reference(
+    value=3.0, of_sessions=2e-6, per_process=0.0, between=4e-6, squares=8 * 0.0025**2, dof=8.0
+)
 
 
 def history(*sessions, board="GPU-1"):
@@ -91,6 +93,11 @@ def test_boards_do_not_count_as_sessions():
 # -- reference ----------------------------------------------------------------------------------------
 
 
+def variance_of(reference):
+    """Return the variance of its value."""
+    return reference.of_sessions + reference.per_process * reference.squares / reference.dof
+
+
 def test_a_reference_is_the_mean_over_sessions():
     reference = reference_of(history([3.0, 3.0, 3.0, 3.0], [3.1]), NOISE, other_board=False)
     assert reference.value == pytest.approx(3.05)  # not over processes
@@ -99,12 +106,31 @@ def test_a_reference_is_the_mean_over_sessions():
 
 def test_more_sessions_make_a_better_reference():
     one, two, four = (
-        reference_of(history(*[[3.0, 3.0, 3.0]] * count), NOISE, other_board=False).variance
+        variance_of(reference_of(history(*[[3.0, 3.0, 3.0]] * count), NOISE, other_board=False))
         for count in (1, 2, 4)
     )
     assert one > two > four > 0
-    many_processes = reference_of(history([3.0] * 12), NOISE, other_board=False).variance
+    many_processes = variance_of(reference_of(history([3.0] * 12), NOISE, other_board=False))
     assert many_processes > four  # a slow day stays one however often it is measured
+
+
+def test_what_few_processes_tell_needs_more_evidence():
+    levels = [3.01, 3.014, 3.012]
+    noise = replace(NOISE, session=1e-6)
+    few, many = (
+        Estimate.of(levels, reference_of(history(*[[3.0, 3.003, 2.997]] * count), noise, other_board=False))
+        for count in (1, 8)
+    )
+    assert few.error > many.error
+    assert few.dof < many.dof / 2
+    assert few.smallest_visible(RULE, 200) > 1.3 * many.smallest_visible(RULE, 200)
+
+
+def test_the_processes_of_today_tell_how_well_those_of_then_are_known():
+    reference = reference_of(history([3.0, 3.001, 2.999]), NOISE, other_board=False)
+    steady = Estimate.of([3.0] * 12, reference)
+    unsteady = Estimate.of([3.0, 3.02] * 6, reference)
+    assert unsteady.error**2 > 3 * steady.error**2 + 0.01**2 / 12
 
 
 def test_a_case_that_scatters_is_held_to_that():
@@ -123,14 +149,14 @@ def test_a_reference_of_several_boards_is_their_mean():
 def test_more_boards_tell_more_of_another_one():
     boards = [history([3.0] * 3, board=f"GPU-{number}") for number in range(4)]
     of_four = [level for each in boards for level in each]
-    one, four = (reference_of(each, NOISE, other_board=True).variance for each in (boards[0], of_four))
+    one, four = (variance_of(reference_of(each, NOISE, other_board=True)) for each in (boards[0], of_four))
     assert four == pytest.approx(one / 4, rel=0.1)
 
 
 def test_another_board_is_known_less_well():
     stored = history([3.0, 3.0], [3.0, 3.0])
     same, other = (reference_of(stored, NOISE, other_board=other) for other in (False, True))
-    assert other.variance == pytest.approx(same.variance + NOISE.board**2)
+    assert variance_of(other) == pytest.approx(variance_of(same) + NOISE.board**2)
     assert other.between == pytest.approx(same.between + NOISE.board**2)
 
 
@@ -166,6 +192,14 @@ def test_a_slowdown_of_all_cases_is_no_weather():
     assert weather.slower
     assert weather.removed == 0.0
     assert Estimate.of([3.03] * 6, REFERENCE, weather).decide(RULE, 40) is Decision.SLOWER
+
+
+@pytest.mark.parametrize(("sessions", "slower"), [(1, False), (2, True), (4, True), (12, True)])
+def test_the_weather_of_a_single_session_may_be_in_the_baselines(sessions, slower):
+    reference = replace(REFERENCE, of_sessions=REFERENCE.between / sessions)
+    cases = [(level, reference) for level, _ in screened(random.Random(2), shift=0.0122)]
+    noise = replace(NOISE, shared=0.001)
+    assert weather_of(cases, noise, RULE, other_board=False).slower is slower
 
 
 @pytest.mark.parametrize("level", [3.0, 3.0075])
@@ -214,7 +248,7 @@ def test_a_quarter_of_slower_cases_does_not_hide_itself(by):
 
 @pytest.mark.parametrize("times", [0.0, 1.0, 5.0, 50.0])
 def test_a_rough_session_makes_every_case_less_certain(times):
-    known = REFERENCE.variance + REFERENCE.squares / REFERENCE.dof
+    known = REFERENCE.of_sessions + REFERENCE.squares / REFERENCE.dof
     cases = screened(random.Random(6), 1000, sigma=math.sqrt(known + times * REFERENCE.between))
     weather = weather_of(cases, NOISE, RULE, other_board=False)
     assert weather.between == pytest.approx(times, rel=0.25, abs=0.25)
@@ -232,7 +266,7 @@ def test_an_estimate_is_the_mean_less_reference_and_weather():
 def test_more_processes_know_better_up_to_what_the_session_adds():
     errors = [Estimate.of([3.0] * count, REFERENCE).error for count in (1, 3, 12, 10_000)]
     assert errors == sorted(errors, reverse=True)
-    assert errors[-1] == pytest.approx(math.sqrt(REFERENCE.variance + REFERENCE.between), rel=1e-3)
+    assert errors[-1] == pytest.approx(math.sqrt(REFERENCE.of_sessions + REFERENCE.between), rel=1e-3)
 
 
 def test_processes_that_disagree_make_it_less_certain():
@@ -348,13 +382,18 @@ def test_the_smallest_visible_slowdown_is_caught_19_times_in_20(scale, family):
     n, last = 1500, RULE.looks[-1]
     process = 0.0025 * scale
     reference = Reference(
-        value=3.0, variance=2e-6 * scale**2, between=4e-6 * scale**2, squares=1e6 * process**2, dof=1e6
+        value=3.0,
+        of_sessions=2e-6 * scale**2,
+        per_process=0.0,
+        between=4e-6 * scale**2,
+        squares=1e6 * process**2,
+        dof=1e6,
     )
     known = Weather(dof=1e6)
     visible = Estimate.of([3.0] * last, reference, known).smallest_visible(RULE, family)
     caught = 0
     for _ in range(n):
-        mean = rng.gauss(3.0 + math.log1p(visible), math.sqrt(reference.variance + reference.between))
+        mean = rng.gauss(3.0 + math.log1p(visible), math.sqrt(reference.of_sessions + reference.between))
         levels = [rng.gauss(mean, process) for _ in range(last)]
         caught += Estimate.of(levels, reference, known).decide(RULE, family) is Decision.SLOWER
     assert caught / n == pytest.approx(0.95, abs=0.02)
