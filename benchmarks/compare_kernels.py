@@ -1,12 +1,15 @@
 """Time the kernels in `kernels/` beside TileGym and what a PyTorch user would call, in one run.
 
     python -m benchmarks.compare_kernels [matmul ...] [--case fp16] [--device 0,1] [--json F] [--markdown F]
+    python -m benchmarks.compare_kernels --processes 4 --budget 1500 --json F     # GPU time is scarce
     python -m benchmarks.compare_kernels --from F [F ...] --markdown docs/comparison.md
 
 Each case of `benchmarks/suite/NAME.py`: our kernel with its committed configuration, checked against its
 float64 reference, and every peer that is installed, all taking turns under the speed gate's timer (cold L2).
 A peer that computes something else is marked, one that raises is listed with its reason, and a figure above
-what the chip can do is called impossible. `--from` renders what other runs wrote, and needs no GPU.
+what the chip can do is called impossible. With `--processes` several cases are prepared at a time, and timed
+one after the other (`benchmarks/comparison/turns.py`). `--from` renders what other runs wrote, and needs no
+GPU.
 """
 
 from __future__ import annotations
@@ -47,11 +50,18 @@ def main(
         start = partial(
             start_comparing,
             devices=options.device,
+            processes=options.processes,
             make_timer=make_timer,
             make_stream_timer=make_stream_timer,
             without=without,
         )
-        document, complete = run_jobs(options, start, _show_case, case_seconds=CASE_SECONDS)
+        document, complete = run_jobs(
+            options,
+            start,
+            _show_case,
+            case_seconds=CASE_SECONDS * options.processes,  # they wait for each other
+            processes=options.processes,
+        )
         documents = [document]
     print("\n" + summary_text(merged(documents)))
     if options.markdown:
@@ -67,12 +77,25 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "names", nargs="*", metavar="NAME", help="file of benchmarks/suite, or file[case; default: all"
     )
     add_options(parser)
+    parser.add_argument(
+        "--processes",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="that prepare cases for each GPU, of which one times at a time (1)",
+    )
     parser.add_argument("--without", default="", metavar="PEER,...", help="peers to leave out")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     parser.add_argument(
         "--from", dest="source", type=Path, nargs="+", metavar="FILE", help="measure nothing: read these"
     )
     return parser.parse_args(argv)
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def _show_case(job: Job, found: Mapping[str, Any]) -> None:

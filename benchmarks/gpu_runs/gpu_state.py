@@ -21,6 +21,13 @@ def release_memory() -> None:
 
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+    free_memory()
+
+
+def free_memory() -> None:
+    """Give back what no tensor uses, to the other processes of the GPU."""
+    import torch
+
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

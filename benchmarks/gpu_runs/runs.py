@@ -52,6 +52,7 @@ def run_jobs(
     show: Callable[[Job, Mapping[str, Any]], None],
     *,
     case_seconds: float,
+    processes: int = 1,
 ) -> tuple[dict[str, Any], bool]:
     """Measure the cases that the command line names; return the document, and whether all is in it.
 
@@ -61,6 +62,7 @@ def run_jobs(
             environment under "environment".
         show: prints a case.
         case_seconds: after so long a case is given up.
+        processes: for each GPU; process N is of the N-th GPU, counted round and round.
     """
     begun = time.monotonic()
     jobs = [Job(suite=suite, case=case) for suite, case in select(options.names, options.case)]
@@ -73,7 +75,8 @@ def run_jobs(
         "errors": {},
     }
     done = 0
-    with Pool(min(len(options.device), len(jobs)), start, task_seconds=case_seconds, nested=True) as pool:
+    count = min(len(options.device) * processes, len(jobs))
+    with Pool(count, start, task_seconds=case_seconds, nested=True) as pool:
         for number, outcome in pool.run(jobs, until=begun + options.budget):
             done += 1
             if outcome.error is not None:
