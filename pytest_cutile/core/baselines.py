@@ -6,7 +6,8 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ FAR = 0.08
 """Difference of two entries, as a fraction, from which boards explain it no longer. Sessions on two H200s
 differed by up to 4 % (matmul; the baselines of commit 22a498f): this is twice as much."""
 MAX_RUNS = 12
-"""Runs kept per entry. The first ones stay: a reference that follows every run drifts with them."""
+"""Runs kept of each board in an entry. The first ones stay: a reference that follows every run drifts with
+them. Other boards' take none of a board's room: it is held against its own alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +164,19 @@ class Entry:
         return f"an SM clock of {clock_mhz:.0f} MHz, {usual:.0f} MHz when its baseline was recorded"
 
     def with_runs(self, runs: Sequence[Run], **changes: Any) -> Entry:
-        """Return this entry with further runs, as far as there is room, and `changes`."""
-        return replace(self, runs=(*self.runs, *runs)[:MAX_RUNS], **changes)
+        """Return this entry with further runs, as far as their boards have room, and `changes`."""
+        return replace(self, runs=first_of_each_board((*self.runs, *runs)), **changes)
+
+
+def first_of_each_board(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return the first `MAX_RUNS` of each board, in the order that they have."""
+    kept: list[Run] = []
+    taken: Counter[str] = Counter()
+    for run in runs:
+        taken[run.gpu_uuid] += 1
+        if taken[run.gpu_uuid] <= MAX_RUNS:
+            kept.append(run)
+    return tuple(kept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from pytest_cutile.core.baselines import (
     Entry,
     Run,
     condition_changes,
+    first_of_each_board,
     is_clean,
     is_far,
     same_code,
@@ -84,7 +85,7 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
         joined = [each for each in joined if each is by_age[0] or same_code(each, newest)]
     left_out = [(each, _changes(each, newest) or ["slower code"]) for each in measured if each not in joined]
     runs = sorted(_united(joined), key=lambda run: times[run])
-    entry = replace(newest, runs=tuple(runs[:MAX_RUNS]), provenance=_provenance(joined, newest))
+    entry = replace(newest, runs=first_of_each_board(runs), provenance=_provenance(joined, newest))
 
     if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
         entry = replace(before, identity=entry.identity)  # somebody else's copy of it is no news
@@ -100,8 +101,8 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
         steps = (now.reference_us / then.reference_us - 1 for then, now in _pairs(before, entry))
         change = 0.0 if before in joined else max(steps)
         entry = entry.with_drift(max(entry.drift, (1 + before.drift) * (1 + change) - 1))
-    if len(runs) > MAX_RUNS:
-        notes.append(f"{len(runs) - MAX_RUNS} later than the first {MAX_RUNS} left out")
+    if later := len(runs) - len(entry.runs):
+        notes.append(f"{later} later than the first {MAX_RUNS} of their board left out")
     lost = [(each, why) for each, why in left_out if each is not before]
     if lost:
         count = _count(len(_united(each for each, _ in lost)))

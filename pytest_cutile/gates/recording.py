@@ -182,9 +182,8 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     if changes:
         drift = (1 + entry.drift) * (1 + (judgement.change or 0.0)) - 1
         return fresh.with_drift(drift), f"{said}, other conditions ({'; '.join(changes)})"
-    why_faster = ", faster by their board alone: the code is the same" if by_board else ""
-    if len(entry.runs) >= MAX_RUNS:
-        raise Refused(f"it has its {MAX_RUNS} runs, and these are no other{why_faster}")
+    if board in entry.boards and len(entry.on_board(board).runs) >= MAX_RUNS:
+        raise Refused(f"it has its {MAX_RUNS} runs of this board, and these are no other")
     # The commit stays that of the first runs: one that moved with every run would drift with them.
     first = entry.provenance.get("commit", "")
     commit = first if is_clean(first) else by["commit"]
@@ -196,6 +195,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     )
     added = len(renewed.runs) - len(entry.runs)
     count = f"{added} run{'s' if added > 1 else ''} of {format_time(now)} added, {len(renewed.runs)} now"
+    why_faster = ", faster by their board alone: the code is the same" if by_board else ""
     return renewed, f"{format_step(before, renewed.on_board(board).reference_us)}: {count}{why_faster}"
 
 

@@ -138,6 +138,14 @@ def test_runs_are_added_up_to_a_limit():
     assert more.provenance == {"commit": "def"}
 
 
+def test_each_board_has_room_for_its_own_runs():
+    one = entry(*range(1, MAX_RUNS + 1))
+    own = [run(float(us), gpu_uuid="GPU-2") for us in range(1, MAX_RUNS + 2)]
+    both = one.with_runs([run(99.0), *own])
+    assert both.runs == (*one.runs, *own[:MAX_RUNS])
+    assert both.with_runs([run(99.0), own[-1]]).runs == both.runs
+
+
 def test_sessions_are_counted_not_processes():
     runs = (run(), run(41.0), run(session="later"))
     assert entry(runs=runs).sessions == 2

@@ -107,7 +107,16 @@ def test_the_earliest_runs_are_kept():
     merged = merge(entry(*(run(day) for day in range(10, 20))), entry(*(run(day) for day in range(1, 6))))
     assert days(kept(merged)) == [*range(1, 6), *range(10, 17)]
     assert len(kept(merged).runs) == MAX_RUNS
-    assert merged.note == f"{SAME}: +5 runs, 12 now; 3 later than the first 12 left out"
+    assert merged.note == f"{SAME}: +5 runs, 12 now; 3 later than the first 12 of their board left out"
+
+
+def test_each_board_keeps_its_earliest_runs():
+    first = [run(day) for day in range(1, 13)]
+    second = [run(day, board="GPU-2") for day in range(13, 29)]
+    late = run(29)
+    merged = merge(entry(*second[8:], late), entry(*first, *second[:8]))
+    assert kept(merged).runs == (*first, *second[:MAX_RUNS])
+    assert merged.note == f"{SAME}: +20 runs, 24 now; 5 later than the first 12 of their board left out"
 
 
 def test_merging_what_is_there_changes_nothing():
