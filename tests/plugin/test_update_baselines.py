@@ -114,6 +114,32 @@ def test_each_board_has_room_for_its_runs(project, boards):
     assert project.baseline.read_text() == before
 
 
+def test_a_board_that_is_faster_than_its_own_runs_replaces_these(project, boards):
+    """No other board explains it; but the code is the same, so without their runs other boards would fail."""
+    project.record(50.0)
+    boards("GPU-1")
+    project.record(50.0)
+    project.times(47.0)
+    stored = project.baseline.read_text()
+    project.baseline.write_text(stored.replace('"provenance": {', '"provenance": {"drift": "0.00400", '))
+    result = project.run("--update-baselines")
+    said = "scale[[]n8[]]: 50 us -> 47 us (-6.0 %), the runs of other boards stay in *"
+    result.stdout.fnmatch_lines([said])
+    assert entry(project)["provenance"]["drift"] == "0.00400"  # theirs
+    assert [run["median_us"] for run in entry(project)["runs"]] == [50.0] * 3 + [47.0] * 3
+    project.record(44.0)  # further than boards differ: of other boards it would say nothing
+    assert [run["median_us"] for run in entry(project)["runs"]] == [44.0] * 3
+
+
+def test_a_faster_commit_replaces_the_runs_of_all_boards(project, boards):
+    project.record(50.0)
+    boards("GPU-1")
+    project.record(50.0)
+    commit_all(project)
+    project.record(47.0)
+    assert [run["median_us"] for run in entry(project)["runs"]] == [47.0] * 3
+
+
 @pytest.mark.parametrize(("board", "us"), [("GPU-0", 47.0), ("GPU-1", 44.0)], ids=["same board", "too far"])
 def test_what_no_board_explains_replaces(project, boards, board, us):
     project.record(50.0)
