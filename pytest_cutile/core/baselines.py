@@ -384,9 +384,15 @@ def same_code(then: Entry, now: Entry) -> bool:
 
 
 def is_far(then: Entry, now: Entry) -> bool:
-    """Say whether two entries differ by more than boards do: the mean of their runs would be that of none."""
-    fast, slow = sorted((then.reference_us, now.reference_us))
-    return slow / fast - 1 > FAR
+    """Say whether two entries differ by more than boards do: the mean of their runs would be that of none.
+
+    By each board that has runs in both; all runs of both where there is none.
+    """
+    for board in (then.boards & now.boards) or {""}:
+        fast, slow = sorted((then.on_board(board).reference_us, now.on_board(board).reference_us))
+        if slow / fast - 1 > FAR:
+            return True
+    return False
 
 
 def is_clean(commit: str) -> bool:

@@ -345,6 +345,22 @@ def test_a_much_faster_kernel_is_not_joined_either():
     assert merged.note == "80 us -> 40 us (-50.0 %): 1 run in place of 2 older ones (another speed)"
 
 
+@pytest.mark.parametrize(
+    ("us", "board", "joined"),
+    [
+        (38.3, "GPU-1", True),  # 4 % faster than its own runs, and 8.3 % than the mean of both boards
+        (39.7, "GPU-2", False),  # 8.3 % and 4 %
+        (39.7, "GPU-3", True),
+        (38.3, "GPU-3", False),
+    ],
+)
+def test_a_board_is_as_far_as_from_its_own_runs(us, board, joined):
+    before = entry(run(1, 40.0), run(1, 43.0, "GPU-2"))
+    merged = merge(before, entry(run(2, us, board)))
+    assert len(kept(merged).runs) == (3 if joined else 1)
+    assert ("another speed" in merged.note) is not joined
+
+
 def test_a_reason_that_was_given_when_it_was_recorded_is_enough():
     given = {"reason": "exact division"}
     new = slow(2, provenance=given)
