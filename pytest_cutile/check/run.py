@@ -132,7 +132,7 @@ def check_kernel(
 
     Memory: while `fn` runs, a copy of the inputs, with the gaps that their strides leave, and at most 2 MiB
     for each tensor. After that four float64 copies of the outputs, one of the inputs and what the reference
-    takes; where `independent` lets a large case be cut, of one of its parts at a time, some 64th of it.
+    takes; where `independent` lets a large case be cut, of one of its parts at a time, some 16th of it.
 
     Args:
         fn: the launcher; it returns a tensor, or a tuple, list or dict of them. Of one that returns None, the
