@@ -75,9 +75,9 @@ def test_there_are_not_too_many_parts():
 def test_a_product_is_cut_along_both():
     a, b, c = (torch.empty(4096, 4096, device="meta") for _ in "abc")
     found = cut(PRODUCT, {"a": a, "b": b}, c)
-    assert sizes(found, OUTPUT, c) == {(512, 512)}
-    assert sizes(found, "a", a) == {(512, 4096)}
-    assert sizes(found, "b", b) == {(4096, 512)}
+    assert sizes(found, OUTPUT, c) == {(1024, 1024)}
+    assert sizes(found, "a", a) == {(1024, 4096)}
+    assert sizes(found, "b", b) == {(4096, 1024)}
 
 
 def test_heads_that_share_keys_stay_together():
@@ -90,7 +90,7 @@ def test_heads_that_share_keys_stay_together():
 def test_what_is_broadcast_stays_whole():
     q, k = torch.empty(4, 32, 1024, 128, device="meta"), torch.empty(4, 1, 1024, 128, device="meta")
     found = cut(HEADS, {"q": q, "k": k, "v": k}, q)
-    assert sizes(found, "q", q) == {(1, 4, 1024, 128)}
+    assert sizes(found, "q", q) == {(1, 8, 1024, 128)}
     assert sizes(found, "k", k) == {(1, 1, 1024, 128)}
 
 
@@ -263,7 +263,7 @@ def test_the_place_of_a_part_counts_from_the_whole():
         return softmax(x)
 
     check_kernel(launched, normal(96, 128), reference=reference, reduction=128, independent=ROWS)
-    assert {place for place, rows in seen if rows == 3} == {(row, 0) for row in range(0, 96, 3)}
+    assert {place for place, rows in seen if rows == 6} == {(row, 0) for row in range(0, 96, 6)}
 
 
 # -- what is declared wrongly -----------------------------------------------------------------------
