@@ -14,7 +14,9 @@ from pytest_cutile.check.operators import (
     base_name,
     is_exponential,
     is_float64,
+    is_opaque,
     is_view,
+    is_wide,
     writes_in_place,
 )
 from pytest_cutile.core.tolerance import FLOAT32, FLOAT64
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 # then shows about the same spread in every run, and a few runs cannot underestimate it. Nor are the sources
 # equally large, lest two of them cancel in all runs: `AccumulationNoise`.
 _UNIFORM = 1.0 / math.sqrt(3.0)  # standard deviation of a rounding error, in units of its maximum
+_OPAQUE = 2.0
+"""How many times as much as PyTorch's float32 another implementation of an operator may round inside."""
 CHUNK = 1 << 21
 """Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
 _IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
@@ -117,23 +121,82 @@ class AccumulationNoise(Injector):
             else:
                 args = map_tensors(self._noisy, args)
             result = func(*args, **kwargs)
+            if name in LOGARITHMIC:
+                # of the sum inside, whose relative error is an absolute one of its logarithm
+                sums = args[1] if name == "_log_softmax" else None
+                result = _on_result(func, args, result, lambda each: self._shifted(each, dim=sums))
             if name not in FUNCTIONS:
                 return result
             if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
                 result = result + (self._noisy(args[0]) - args[0]) / 2
             result = _on_result(func, args, result, lambda each: self._perhaps_flushed(each, args[0]))
             return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=True))
+        if is_opaque(func, args):
+            return self._through(func, map_tensors(self._noisy, args), kwargs)
         result = func(*args, **kwargs)
         if name in MOVES or is_view(func):
             return result
         owned = not _shares_memory(result, (args, kwargs))
         return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=owned))
 
-    def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator of which only its operands and results are seen.
+
+        What it rounds inside is taken to be what PyTorch's own float32 rounds, of the same operands.
+        """
+        import torch
+
+        result = func(*args, **kwargs)
+        short = map_tensors(lambda each: each.float() if is_float64(each) else each, args)
+        try:
+            rounded = func(*short, **kwargs)
+        except (RuntimeError, NotImplementedError, TypeError):  # it takes no float32
+            return map_tensors(self._noisy_where_rounded, result)
+        same = map_tensors(lambda each: each.double() if each.dtype == torch.float32 else each, short)
+        exact = func(*same, **kwargs)
+        errors = iter(
+            [
+                (one.double() - other).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+                for (_, one), (_, other) in zip(
+                    named_tensors(rounded, ""), named_tensors(exact, ""), strict=True
+                )
+                if is_float64(other)
+            ]
+        )
+        return map_tensors(
+            lambda each: each + _OPAQUE * self.scale * next(errors) if is_float64(each) else each, result
+        )
+
+    def _shifted(self, tensor: torch.Tensor, *, dim: int | None = None) -> torch.Tensor:
+        """Return logarithms with an absolute error, along `dim` of one sum the same."""
+        import torch
 
         if not is_float64(tensor):
             return tensor
-        return self._by(tensor, self._next_unit())
+        shape = [
+            1 if dim is not None and at == dim % tensor.ndim else size for at, size in enumerate(tensor.shape)
+        ]
+        return (
+            tensor
+            + self._by(torch.ones(shape, dtype=tensor.dtype, device=tensor.device), self._next_unit())
+            - 1.0
+        )
+
+    def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
+
+        return self._moved(tensor, self._next_unit()) if is_wide(tensor) else tensor
+
+    def _moved(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        """Return `tensor` with errors of `unit`; of complex numbers in units of their magnitude.
+
+        One part of a product may cancel, and its error does not.
+        """
+        import torch
+
+        if not tensor.is_complex():
+            return self._by(tensor, unit)
+        size = tensor.abs()
+        return tensor + torch.complex(self._by(size, unit) - size, self._by(size, unit) - size)
 
     def _perhaps_flushed(self, result: torch.Tensor, given: Any) -> torch.Tensor:
         """Return the result of a function, where it is no normal float32 at random 0 or twice as large.
@@ -189,14 +252,16 @@ class AccumulationNoise(Injector):
         unit = self._next_unit()
 
         def move(values: torch.Tensor) -> torch.Tensor:
-            return torch.where(self._is_rounded(values), self._by(values, unit), values)
+            return torch.where(self._is_rounded(values), self._moved(values, unit), values)
 
-        if not is_float64(tensor):
+        if not is_wide(tensor):
             return tensor
         return _in_chunks(move, tensor, tensor.dtype, into=tensor if owned else None)
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor != tensor.float()
+        import torch
+
+        return tensor != tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
 
 
 class ContractNoise(AccumulationNoise):
@@ -228,19 +293,21 @@ class ContractNoise(AccumulationNoise):
         if name in SENSITIVE - FUNCTIONS:
             result = _on_result(func, args, result, self._noisy_where_rounded)
         if self.contract.exp_error and is_exponential(func, args):
-            approximate = self._shifted if name in LOGARITHMIC else self._scaled
+            approximate = self._approximate if name in LOGARITHMIC else self._scaled
             result = _on_result(func, args, result, approximate)
         return result
 
     def _scaled(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._by(tensor, self.scale * self.contract.exp_error) if is_float64(tensor) else tensor
 
-    def _shifted(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _approximate(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
 
         return tensor + self._scaled(torch.ones_like(tensor)) - 1.0 if is_float64(tensor) else tensor
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_complex():
+            return inexact_in(tensor.real, self.rounding) | inexact_in(tensor.imag, self.rounding)
         return inexact_in(tensor, self.rounding)
 
 

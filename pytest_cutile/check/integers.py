@@ -75,9 +75,13 @@ class _IntermediateNoise(_EqualNoise):
         import torch
 
         if base_name(func) == "div" and is_float64(args[0]):
-            # a kernel may multiply by the reciprocal, which is rounded even where the quotient is not
-            fraction, _ = torch.frexp(torch.as_tensor(args[1], dtype=torch.float64, device=args[0].device))
-            moved = torch.where(fraction.abs() == 0.5, args[0], self._noisy(args[0]))  # noqa: PLR2004 - powers of two
+            # a kernel may multiply by the reciprocal, which is rounded even where the quotient is not; not of
+            # whole numbers, positions for the most part: there that is the bug that is looked for
+            divisor = torch.as_tensor(args[1], dtype=torch.float64, device=args[0].device)
+            fraction, _ = torch.frexp(divisor)
+            quotient, whole = args[0] / divisor, (args[0] == args[0].round()) & (divisor == divisor.round())
+            exact = (fraction.abs() == 0.5) | (whole & (quotient == quotient.float()))  # noqa: PLR2004 - powers of two
+            moved = torch.where(exact, args[0], self._noisy(args[0]))
             if writes_in_place(func):
                 args[0].copy_(moved)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -78,6 +79,8 @@ class Terms:
     """rtol and atol, given in place of the derived bound."""
     wide: bool
     """Whether floating inputs, but for single numbers, are all 64 bits wide."""
+    may_narrow: bool
+    """Whether none is, or it is said what operands are rounded to."""
 
 
 class Judge:
@@ -145,13 +148,12 @@ class Judge:
     def _check_narrowing(self, outs: Mapping[str, torch.Tensor]) -> None:
         """Raise KernelMismatch if float64 inputs became a narrower output, and nothing says that they may."""
         terms = self._terms
-        stated = terms.operands is not FLOAT64 or terms.contract.mid not in (None, FLOAT64)
-        if stated or terms.tolerance is not None or not terms.wide:
+        if terms.may_narrow or terms.contract.mid not in (None, FLOAT64) or terms.tolerance is not None:
             return
         for name, dtype in ((name, name_of(out.dtype)) for name, out in outs.items()):
             if dtype in FORMATS and dtype != FLOAT64.name:
                 raise KernelMismatch(
-                    f"{self._title} in dtype: {name} is {dtype}, all floating inputs are 64 bits wide\n"
+                    f"{self._title} in dtype: {name} is {dtype}, floating inputs are 64 bits wide\n"
                     f'a kernel that is meant to narrow them says so, with precision="{dtype}", or with mid '
                     "where it rounds intermediate results"
                 )
@@ -172,6 +174,8 @@ class Judge:
         }
         for part in self._parts:
             self._compare_part(part, outputs, contract, comparing, seen)
+        for name, count in (+seen.rounded).items():
+            seen.bases[name] += f", {count:,} of them as rounding makes them"
         seen.results = {name: each.result() for name, each in comparing.items()}
         return seen
 
@@ -208,8 +212,8 @@ class Judge:
             elements = wholes[name].numel()
             bound, basis = bounds_of[name]
             exact = rounded.get(name, unrounded)
-            if name in rounded and (count := _count_different(exact, unrounded)):
-                basis += f", {count:,} of them as rounding makes them"
+            if name in rounded:
+                seen.rounded[name] += _count_different(exact, unrounded)
             self._has_short_sums |= bounds.has_short_sums(out)
             seen.add_basis(name, basis)
             seen.ratios += bounds.looseness(name, out, exact, elements)
@@ -343,6 +347,8 @@ class _Seen:
     """What was allowed, in words."""
     ratios: list[torch.Tensor] = field(default_factory=list)
     """How many times the derived bound is what was given, of some elements."""
+    rounded: Counter[str] = field(default_factory=Counter)
+    """How many elements are right behind a step that they do not take in the exact run."""
     allowed: dict[str, None] = field(default_factory=dict)
     """What a given tolerance allows where right values are known exactly."""
     checked: list[Checked] = field(default_factory=list)

@@ -56,6 +56,12 @@ SELECTIONS = frozenset({"max", "min", "topk", "sort", "kthvalue", "median"})
 """Their values are continuous, and only their indices jump."""
 CONVERSIONS = frozenset({"_to_copy", "to", "copy"})
 _MAY_STEP = STEPS | SELECTIONS | CONVERSIONS
+_NEW = frozenset(
+    {
+        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_empty"),
+        *("new_empty_strided", "new_zeros", "new_ones", "new_full"),
+    }
+)
 
 
 def is_float64(value: Any) -> bool:
@@ -85,6 +91,25 @@ def is_view(func: Any) -> bool:
 def may_step(func: Any, args: tuple[Any, ...]) -> bool:
     """Say whether a result of an aten operator may jump when its floating operands move."""
     return base_name(func) in _MAY_STEP and any(map(is_float64, args))
+
+
+def is_wide(value: Any) -> bool:
+    """Say whether it is a tensor of float64, or of complex numbers of two."""
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float64, torch.complex128)
+
+
+def is_opaque(func: Any, args: tuple[Any, ...]) -> bool:
+    """Say whether an aten operator rounds inside in ways that are not known here: interpolation, det."""
+    import torch
+
+    name = base_name(func)
+    known = name in SENSITIVE | MOVES | _MAY_STEP | _NEW or is_view(func)
+    random = torch.Tag.nondeterministic_seeded in func.tags
+    return not (known or random or torch.Tag.pointwise in func.tags or func._schema.is_mutable) and any(  # noqa: SLF001
+        map(is_float64, args)
+    )
 
 
 def is_exponential(func: Any, args: tuple[Any, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from pytest_cutile.check.errors import UncheckableOutput
 if TYPE_CHECKING:
     from types import TracebackType
 
+_ODD_OFFSET = re.compile(r"storage_offset\S* (must be )?divisible by")
 _NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda", "pytest_cutile"}
 """Packages that know nothing of what a kernel is meant to take."""
 
@@ -18,8 +20,11 @@ _NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda"
 def is_refusal(error: BaseException) -> bool:
     """Say whether an error was raised to refuse arguments: by a `raise` in the kernel's own code.
 
-    What the interpreter, torch or cuda.tile raise (`None / 3`) is the launcher's fault.
+    What the interpreter, torch or cuda.tile raise (`None / 3`) is the launcher's fault; but not that memory
+    at an odd offset cannot be seen as a wider dtype (`view_as_complex`), which is torch's to say.
     """
+    if isinstance(error, RuntimeError) and _ODD_OFFSET.search(str(error)):
+        return True
     if not isinstance(error, (TypeError, ValueError, NotImplementedError)):
         return False
     step = _innermost(error.__traceback__)

@@ -270,6 +270,7 @@ def run_check(
         contract=Contract(mid=_mid(mid), exp_error=exp_error, fast_acc=fast_acc),
         tolerance=_tolerance(rtol, atol),
         wide=bool(floating) and all(each.itemsize == WIDE for each in floating),
+        may_narrow=precision is not None or all(each.itemsize < WIDE for each in floating),
     )
     if independent is not None:
         check_axes(independent, _all_parameters(fn))

@@ -204,3 +204,32 @@ def test_every_run_of_the_reference_is_counted():
 
     report = check_kernel(quantising, tensor(64, 1000), reference=reference, vary_layout=False)
     assert report.reference_runs == len(runs) == 8  # exact, settling, three times deciding and moved
+
+
+@pytest.mark.parametrize(
+    ("reference", "wrong"),
+    [
+        (
+            lambda x: torch.where(torch.arange(100, dtype=x.dtype) / 100 < 0.75, x, 0),
+            lambda x: torch.where(torch.arange(100) <= 75, x, 0),
+        ),
+        (
+            lambda x: x * (torch.arange(100, dtype=x.dtype) / 10).floor(),
+            lambda x: x * ((torch.arange(100) - (torch.arange(100) == 30).long()) // 10),
+        ),
+    ],
+)
+def test_positions_that_are_divided_are_where_they_are(reference, wrong):
+    x = tensor(6, 100, dtype="float32")
+    check_kernel(reference, x, reference=reference)
+    assert "6 of 600 elements" in failure(wrong, x, reference=reference)
+
+
+def test_elements_behind_a_step_are_counted_over_all_parts(monkeypatch):
+    monkeypatch.setattr("pytest_cutile.check.launching.SMALL_BYTES", 0)
+    monkeypatch.setattr("pytest_cutile.check.parts.PART_ELEMENTS", 1 << 10)
+    x = tensor(512, 100, dtype="bfloat16", seed=4)
+    axes = {"x": ("rows", None), "output": ("rows", None)}
+    report = check_kernel(quantising, x, reference=quantise, independent=axes)
+    assert report.parts > 1
+    assert report.bound.count("of them as rounding makes them") == 1
