@@ -28,15 +28,15 @@ BOUNDS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"swiglu\[(fp16|bf16|fp32)-[148]x128x(1024|2048|4096)\]",
-        "0.1 to 0.3 us of 6 to 9 us, most of which do not depend on the work. Of 31 configurations the best "
-        "were 1.02 to 1.05 times as fast as ours in one run, with intervals from 0.97 to 1.11, and other ones "
-        "in each of five cases: there is nothing to choose by.",
+        "0.1 to 0.3 us of 6 to 9 us, most of which do not depend on the work. Of 31 configurations the "
+        "best were 1.02 to 1.05 times as fast as ours in one run, with intervals from 0.97 to 1.11, and "
+        "other ones in each of five cases: there is nothing to choose by.",
     ),
     (
         r"matmul\[e4m3-(\d+)x\1x\1-transposed_b\]",
-        "Sums that float32 takes over every 128 terms. In tensor cores all along (`fast_acc`, the same tiles) "
-        "the product of 4096 takes 99.5 us in place of 123.9, beside cuBLAS' 98.0 and 104.9: the adding is in the "
-        "code that tileiras makes of an `mma`, which the kernel does not write.",
+        "Sums that float32 takes over every 128 terms. In tensor cores all along (`fast_acc`, the same "
+        "tiles) the product of 4096 takes 99.5 us in place of 123.9, beside cuBLAS' 98.0 and 104.9: the "
+        "adding is in the code that tileiras makes of an `mma`, which the kernel does not write.",
     ),
     (
         r"group_gemm\[bf16-unequal.*\]",
