@@ -56,6 +56,10 @@ class Run:
     """Median time of the control beside them."""
     clock_mhz: float | None = None
     """Clock of the SMs."""
+    commit: str | None = None
+    """Commit of its kernel, where its board alone was accepted as slower; else that of the entry."""
+    reason: str | None = None
+    """Why it was accepted as slower, where its board alone was; else that of the entry."""
 
     def level(self, slope: float) -> Level:
         """Return what the rule of the speed gate compares: the time, less what the control explains of it."""
@@ -114,12 +118,17 @@ class Entry:
         return math.exp(reference_of(levels, STORED_NOISE, other_board=True).value)
 
     def on_board(self, uuid: str) -> Entry:
-        """Return it with the runs that a board is held against: its own alone, if there are any.
+        """Return it with the runs that a board is held against, and their commit and reason.
 
-        Boards differ by far more than sessions.
+        Its own alone, if there are any: boards differ by far more than sessions. Else those of the boards
+        that were not accepted as slower one by one.
         """
         own = tuple(run for run in self.runs if run.gpu_uuid == uuid)
-        return replace(self, runs=own) if own else self
+        own = own or tuple(run for run in self.runs if run.reason is None) or self.runs
+        provenance = self.provenance
+        if own and own[0].reason is not None:
+            provenance = {**provenance, "commit": own[0].commit or "", "reason": own[0].reason}
+        return replace(self, runs=own, provenance=provenance)
 
     @property
     def boards(self) -> frozenset[str]:
@@ -274,6 +283,8 @@ def _parse_run(raw: Mapping[str, Any]) -> Run:
     _check_numbers(run, ("spread", "control_us", "clock_mhz"), may_lack=True)
     for name in ("at", "session", "gpu_uuid"):
         _text(name, getattr(run, name))
+    for name in ("commit", "reason"):
+        _text(name, getattr(run, name) or "")
     try:
         dt.datetime.fromisoformat(run.at)
     except ValueError:

@@ -77,7 +77,9 @@ class OpenCase:
     @property
     def stored_commit(self) -> str:
         """The commit that its baseline was recorded at, with "+" where the checkout had changes; or empty."""
-        return self.stored.provenance.get("commit", "") if self.stored is not None else ""
+        if not isinstance(self.comparison, StoredComparison):
+            return ""
+        return self.comparison.held_against.provenance.get("commit", "")
 
     @property
     def measurements(self) -> list[Measurement]:

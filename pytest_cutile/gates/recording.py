@@ -161,38 +161,43 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     board, now = runs[0].gpu_uuid, fresh.reference_us
     before = entry.on_board(board).reference_us
     said = format_step(before, now)
+    others = tuple(run for run in entry.runs if run.gpu_uuid != board)
     if entry.work != recording.work:
         if reason is None:
             raise Refused("the case does other work than the recorded one; give --reason TEXT to replace it")
-        return fresh, f"{said}, for other work"
+        return fresh, f"{said}, for other work{_dropped(others, 'the case does other work')}"
     if entry.published is not None and (judgement.reason is not Reason.BELOW_PUBLISHED or reason is not None):
         return fresh, f"{said}, in place of a published figure"
     _refuse_lost_control(engine, entry, recording)
     changes = condition_changes(entry, fresh)
     is_faster = judgement.verdict is Verdict.IMPROVEMENT
-    others = tuple(run for run in entry.runs if run.gpu_uuid != board)
     by_board = is_faster and not changes and _differs_by_board(replace(entry, runs=others), fresh)
     is_new_board = len(others) == len(entry.runs)
     # A faster kernel may well draw more power, and so have a lower clock; a control alone makes none faster.
     if is_faster and not (by_board and is_new_board) and (now < before or not _low_clock(recording)):
         if not by_board:
-            return fresh, said
+            return fresh, said + _dropped(others, "; ".join(changes) or "it is faster than boards explain")
         # Other boards are held against their own runs: without them, what is usual there would be slower.
         beside = replace(fresh, runs=(*others, *runs)).with_drift(entry.drift)
         return beside, f"{said}, the runs of other boards stay"
     worse = _worse(engine, entry, fresh, recording, changes)
     if worse and reason is None:
         raise Refused(f"{worse}; give --reason TEXT to accept {said}")
+    if worse and (changes or not others):
+        return fresh, said + _dropped(others, "; ".join(changes))
     if worse:
-        return fresh, said
+        return _accepted(entry, fresh, others), f"{said}, the runs of other boards stay"
     if changes:
         drift = (1 + entry.drift) * (1 + (judgement.change or 0.0)) - 1
-        return fresh.with_drift(drift), f"{said}, other conditions ({'; '.join(changes)})"
+        said += f", other conditions ({'; '.join(changes)})"
+        return fresh.with_drift(drift), said + _dropped(others)
     if len(entry.runs) - len(others) >= MAX_RUNS:
         raise Refused(f"it has its {MAX_RUNS} runs of this board, and these are no other")
     # The commit stays that of the first runs: one that moved with every run would drift with them.
-    first = entry.provenance.get("commit", "")
-    commit = first if is_clean(first) else by["commit"]
+    first, own = entry.provenance.get("commit", ""), entry.on_board(board).runs[0]
+    commit = first if is_clean(first) or own.reason else by["commit"]
+    if own.gpu_uuid == board and own.reason:  # they are more runs of what was accepted on this board
+        runs = [replace(run, commit=own.commit, reason=own.reason) for run in runs]
     by.pop("reason", None)  # nothing had to be accepted, and an earlier reason is that of the first runs
     renewed = entry.with_runs(
         runs,
@@ -205,6 +210,27 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     return renewed, f"{format_step(before, renewed.on_board(board).reference_us)}: {count}{why_faster}"
 
 
+def _accepted(entry: Entry, fresh: Entry, others: tuple[Run, ...]) -> Entry:
+    """Return an entry in which `fresh`, accepted as slower, takes the place of its own board's runs alone.
+
+    Nobody said of other boards that they may be slower: they keep their runs, and the commit whose kernel
+    takes turns with their suspects. So the runs that were accepted name theirs, and the reason.
+    """
+    if all(run.reason is not None for run in others):  # the entry's commit and reason are nobody's any more
+        return replace(fresh, runs=(*others, *fresh.runs), identity=entry.identity)
+    commit, reason = fresh.provenance["commit"], fresh.provenance["reason"]
+    runs = (replace(run, commit=commit, reason=reason) for run in fresh.runs)
+    return replace(entry, runs=(*others, *runs))
+
+
+def _dropped(others: Sequence[Run], why: str = "") -> str:
+    """Say that runs of other boards are not kept, and why; empty if there are none."""
+    if not others:
+        return ""
+    count = f"the {len(others)} runs of other boards are" if len(others) > 1 else "the run of another board is"
+    return f"; {count} dropped" + (f": {why}" if why else "")
+
+
 def _differs_by_board(then: Entry, now: Entry) -> bool:
     """Say whether boards, and not the code, explain how an entry differs from runs of others, if any."""
     return bool(then.runs) and same_code(then, now) and not is_far(then, now)
@@ -215,7 +241,8 @@ def _worse(  # noqa: PLR0911 - as above
 ) -> str:
     """Return in what way `fresh` is worse than what it would join or replace; empty if it is not."""
     judgement, rule, now = recording.judgement, engine.settings.rule, fresh.reference_us
-    before = entry.on_board(fresh.runs[0].gpu_uuid).reference_us
+    own = entry.on_board(fresh.runs[0].gpu_uuid)
+    before = own.reference_us
     change = judgement.change or 0.0
     if judgement.verdict is Verdict.REGRESSION:
         return "it is slower"
@@ -224,8 +251,8 @@ def _worse(  # noqa: PLR0911 - as above
     if low_clock := _low_clock(recording):
         return low_clock
     # Small steps, each with another driver or another code, could add up to anything.
-    if not changes and not same_code(entry, fresh) and _is_a_step(engine, recording):
-        return f"it is slower, and may be of other code than {_code(entry)}"
+    if not changes and not same_code(own, fresh) and _is_a_step(engine, recording):
+        return f"it is slower, and may be of other code than {_code(own)}"
     if judgement.verdict is Verdict.INCONCLUSIVE:
         # While nothing else changed, what nobody can tell from noise is one more run.
         one_more = judgement.reason is Reason.NOISY and not changes and change <= rule.margin

@@ -156,6 +156,44 @@ def test_a_faster_commit_replaces_on_any_board(project, boards):
     assert [run["median_us"] for run in entry(project)["runs"]] == [47.0] * 3
 
 
+def test_a_reason_is_that_of_the_board_it_was_given_on(project, boards):
+    """Nobody said of the others that they may be slower: a suspect on one is held against what it had."""
+    project.record(50.0)
+    first = entry(project)["provenance"]["commit"]
+    commit_all(project)
+    boards("GPU-1")
+    project.times(53.0)
+    result = project.run("--update-baselines", "--reason", "exact division")
+    result.stdout.fnmatch_lines(["*: 50 us -> 53 us (+6.0 %), the runs of other boards stay in *"])
+    then = entry(project)
+    assert then["provenance"]["commit"] == first
+    assert "reason" not in then["provenance"]
+    assert [run["median_us"] for run in then["runs"]] == [50.0] * 3 + [53.0] * 3
+    accepted = then["runs"][-1]
+    assert accepted["reason"] == "exact division"
+    assert accepted["commit"] not in ("", first)
+    project.record(53.1)  # more of what was accepted
+    assert [run.get("reason") for run in entry(project)["runs"]] == [None] * 3 + ["exact division"] * 6
+    project.run().assert_outcomes(passed=2, deselected=2)
+    boards("GPU-0")
+    project.run().assert_outcomes(passed=1, failed=1, deselected=2)
+    project.run("--update-baselines", "--reason", "here, too")  # now nobody is left whose commit is the first
+    assert entry(project)["provenance"]["commit"] == accepted["commit"]
+    assert entry(project)["provenance"]["reason"] == "here, too"
+    assert len(entry(project)["runs"]) == 9
+
+
+@pytest.mark.parametrize("us", [40.0, 44.0], ids=["as fast", "slower"])
+def test_runs_of_other_boards_that_are_of_something_else_are_not_dropped_in_silence(project, boards, us):
+    project.record(40.0)
+    boards("GPU-1")
+    project.times(us, environment=NEW)
+    result = project.run("--update-baselines", "--reason", "driver 590")
+    result.stdout.fnmatch_lines(["*; the 3 runs of other boards are dropped* in baselines/*"])
+    result.stdout.fnmatch_lines(["*driver: 580.1 -> 590.2*"])
+    assert [run["median_us"] for run in entry(project)["runs"]] == [us] * 3
+
+
 def test_a_slower_one_needs_a_reason(project):
     project.record(40.0)
     before = project.baseline.read_text()
