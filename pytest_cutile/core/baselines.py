@@ -397,9 +397,11 @@ def same_code(then: Entry, now: Entry) -> bool:
 def is_far(then: Entry, now: Entry) -> bool:
     """Say whether two entries differ by more than boards do: the mean of their runs would be that of none.
 
-    By each board that has runs in both; all runs of both where there is none.
+    By each board that has runs in both; all runs of both where there is none. What was accepted as slower on
+    its board alone is compared with that board's alone.
     """
-    for board in (then.boards & now.boards) or {""}:
+    apart = any(all(run.reason is not None for run in each.runs) for each in (then, now))
+    for board in (then.boards & now.boards) or (set() if apart else {""}):
         fast, slow = sorted((then.on_board(board).reference_us, now.on_board(board).reference_us))
         if slow / fast - 1 > FAR:
             return True

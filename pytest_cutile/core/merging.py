@@ -47,9 +47,10 @@ def merge_entries(
 
     Runs are joined where they can be compared: same work, environment, control and compiled code, no other
     speed, and the same reason if it was accepted as slower. Where they cannot, those beside the newest run
-    stay. The commit is that of the oldest runs. What was measured takes the place of what was published. An
-    entry that would become worse stays as it is without a reason: `reason`, or the one that its new runs were
-    recorded with, if all of them are newer than what they would replace.
+    stay; a reason replaces runs of the boards alone that it was given on. The commit is that of the oldest
+    runs. What was measured takes the place of what was published. An entry that would become worse stays as
+    it is without a reason: `reason`, or the one that its new runs were recorded with, if all of them are
+    newer than what they would replace.
 
     Raises:
         BaselineError: a run's time of recording cannot be read, or is yet to come.
@@ -72,6 +73,11 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
         return Merged(entry=first, note=note, changed=before is None)
 
     times = {run: _time(key, run) for entry in measured for run in entry.runs}
+    everything = _united(measured)
+    measured = _reasons_of_boards(measured, times)
+    mine = measured[0] if before is not None and before.runs else None  # what is left of `before`
+    measured = [entry for entry in measured if entry.runs]
+    replaced = len(everything) - len(_united(measured))
     # The first of several that are as new, which is the existing one if it is among them.
     by_age = sorted(measured, key=lambda entry: max(times[run] for run in entry.runs), reverse=True)
     newest = by_age[0]
@@ -94,16 +100,19 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     if worse and reason is None:
         note = f"not merged: {worse}; give --reason TEXT to accept that"
         return Merged(entry=before, note=note, changed=False, refused=True)
-    notes = [_said(before, entry, [text for each, why in left_out if each is before for text in why])]
+    notes = [_said(before, entry, [text for each, why in left_out if each is mine for text in why])]
     if worse:
         entry = replace(entry, provenance={**entry.provenance, "reason": str(reason)}).with_drift(0.0)
     elif before is not None and before.runs and not _was_accepted(entry, before, times):
-        steps = (now.reference_us / then.reference_us - 1 for then, now in _pairs(before, entry))
-        change = 0.0 if before in joined else max(steps)
+        pairs = [pair for pair in _pairs(before, entry) if not _board_was_accepted(*pair, times)]
+        steps = (now.reference_us / then.reference_us - 1 for then, now in pairs)
+        change = 0.0 if mine in joined else max(steps, default=0.0)
         entry = entry.with_drift(max(entry.drift, (1 + before.drift) * (1 + change) - 1))
     if later := len(runs) - len(entry.runs):
         notes.append(f"{later} later than the first {MAX_RUNS} of their board left out")
-    lost = [(each, why) for each, why in left_out if each is not before]
+    if replaced:
+        notes.append(f"{_count(replaced)} of boards that were accepted as slower since left out")
+    lost = [(each, why) for each, why in left_out if each is not mine]
     if lost:
         count = _count(len(_united(each for each, _ in lost)))
         reasons = dict.fromkeys(text for _, why in lost for text in why)
@@ -122,6 +131,8 @@ def _worse(entry: Entry, others: Iterable[Entry], times: Mapping[Run, dt.datetim
         # By the runs that it alone has: among those of both they would hardly show.
         added = replace(entry, runs=tuple(_added(entry, other)) or entry.runs)
         for then, now in _pairs(other, added):
+            if _board_was_accepted(then, now, times):
+                continue
             if now.reference_us > then.reference_us * (1 + _allowed(then, now, changes)):
                 step = format_step(then.reference_us, now.reference_us)
                 return f"it is slower: {step}" + (f" ({', '.join(changes)})" if changes else "")
@@ -148,6 +159,56 @@ def _was_accepted(entry: Entry, other: Entry, times: Mapping[Run, dt.datetime]) 
     reason = entry.provenance.get("reason")
     is_later = all(times[run] > times[known] for run in _added(entry, other) for known in other.runs)
     return bool(reason) and reason != other.provenance.get("reason") and is_later
+
+
+def _board_was_accepted(then: Entry, now: Entry, times: Mapping[Run, dt.datetime]) -> bool:
+    """Say the same of the runs of one board, or of new ones, of which a reason was given for that board."""
+    reasons = {run.reason for run in then.runs}
+    if any(run.reason is None or run.reason in reasons for run in now.runs):
+        return False
+    is_new = not now.boards & then.boards
+    return is_new or min(times[run] for run in now.runs) > max(times[run] for run in then.runs)
+
+
+def _reasons_of_boards(measured: Sequence[Entry], times: dict[Run, dt.datetime]) -> list[Entry]:
+    """Return the entries with reasons and commits at the runs, where others have boards that stay without.
+
+    A reason says of the boards that it was given on that they may be slower. Others keep their runs, and
+    the commit whose kernel takes turns with their suspects. A board's newest run tells what holds for it;
+    `times` gets to know the runs that name a reason.
+    """
+    newest = max(measured, key=lambda entry: max(times[run] for run in entry.runs))
+    alike = [each for each in measured if not _conditions(each, newest)]
+    base = min(alike, key=lambda each: (_reason(each) is not None, min(times[run] for run in each.runs)))
+    spread = {id(each): _with_reasons(each, base, times) for each in alike}
+    runs = sorted(_united(spread.values()), key=lambda run: times[run])
+    holds = {run.gpu_uuid: run.reason for run in runs}
+    if None not in holds.values():
+        return list(measured)
+    for key, each in spread.items():
+        left = tuple(run for run in each.runs if run.reason == holds[run.gpu_uuid])
+        spread[key] = replace(each, runs=left)
+    return [spread.get(id(each), each) for each in measured]
+
+
+def _with_reasons(entry: Entry, base: Entry, times: dict[Run, dt.datetime]) -> Entry:
+    """Return an entry with its commit and reason, if `base` has not the same reason, at its own runs."""
+    reason = _reason(entry)
+    if reason in (None, _reason(base)):
+        return entry
+    runs = []
+    for run in entry.runs:
+        if run.reason is None and run not in base.runs:
+            marked = replace(run, commit=entry.provenance.get("commit", ""), reason=reason)
+            times[marked] = times[run]
+            runs.append(marked)
+        else:
+            runs.append(run)
+    return replace(entry, runs=tuple(runs), identity=base.identity, provenance=base.provenance)
+
+
+def _reason(entry: Entry) -> str | None:
+    return entry.provenance.get("reason")
 
 
 def _allowed(then: Entry, now: Entry, changes: Sequence[str]) -> float:
@@ -237,12 +298,16 @@ def _count(runs: int) -> str:
     return f"{runs} run{'s' if runs != 1 else ''}"
 
 
+def _conditions(then: Entry, now: Entry) -> list[str]:
+    """Return what differs between what two entries measured, and how."""
+    return (["other work"] if then.work != now.work else []) + condition_changes(then, now)
+
+
 def _changes(then: Entry, now: Entry) -> list[str]:
     """Return why the runs of two entries cannot be compared; empty if they can."""
-    changes = ["other work"] if then.work != now.work else []
-    changes += condition_changes(then, now)
-    if then.provenance.get("reason") != now.provenance.get("reason"):
-        changes.append(f"accepted as slower: {now.provenance.get('reason') or 'no longer'}")
+    changes = _conditions(then, now)
+    if _reason(then) != _reason(now):
+        changes.append(f"accepted as slower: {_reason(now) or 'no longer'}")
     if changes:
         return changes
     if is_far(then, now):

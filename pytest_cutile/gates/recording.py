@@ -193,11 +193,21 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         return fresh.with_drift(drift), said + _dropped(others)
     if len(entry.runs) - len(others) >= MAX_RUNS:
         raise Refused(f"it has its {MAX_RUNS} runs of this board, and these are no other")
+    renewed, count = _add(entry, fresh)
+    why_faster = ", faster by their board alone: the code is the same" if by_board else ""
+    return renewed, f"{format_step(before, renewed.on_board(board).reference_us)}: {count}{why_faster}"
+
+
+def _add(entry: Entry, fresh: Entry) -> tuple[Entry, str]:
+    """Return an entry with the runs of `fresh`, and what to say of them."""
+    (board,) = fresh.boards
+    runs, by, own = fresh.runs, {**fresh.provenance}, entry.on_board(board).runs[0]
     # The commit stays that of the first runs: one that moved with every run would drift with them.
-    first, own = entry.provenance.get("commit", ""), entry.on_board(board).runs[0]
-    commit = first if is_clean(first) or own.reason else by["commit"]
-    if own.gpu_uuid == board and own.reason:  # they are more runs of what was accepted on this board
-        runs = [replace(run, commit=own.commit, reason=own.reason) for run in runs]
+    first = entry.provenance.get("commit", "")
+    commit = first if is_clean(first) else by["commit"]
+    if own.gpu_uuid == board and own.reason is not None:  # more of what was accepted on this board
+        runs = tuple(replace(run, commit=own.commit, reason=own.reason) for run in runs)
+        commit = first
     by.pop("reason", None)  # nothing had to be accepted, and an earlier reason is that of the first runs
     renewed = entry.with_runs(
         runs,
@@ -205,9 +215,8 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         identity=fresh.identity or entry.identity,
     )
     added = len(renewed.runs) - len(entry.runs)
-    count = f"{added} run{'s' if added > 1 else ''} of {format_time(now)} added, {len(renewed.runs)} now"
-    why_faster = ", faster by their board alone: the code is the same" if by_board else ""
-    return renewed, f"{format_step(before, renewed.on_board(board).reference_us)}: {count}{why_faster}"
+    count = f"{added} run{'s' if added > 1 else ''} of {format_time(fresh.reference_us)} added"
+    return renewed, f"{count}, {len(renewed.runs)} now"
 
 
 def _accepted(entry: Entry, fresh: Entry, others: tuple[Run, ...]) -> Entry:
@@ -227,7 +236,9 @@ def _dropped(others: Sequence[Run], why: str = "") -> str:
     """Say that runs of other boards are not kept, and why; empty if there are none."""
     if not others:
         return ""
-    count = f"the {len(others)} runs of other boards are" if len(others) > 1 else "the run of another board is"
+    count = (
+        f"the {len(others)} runs of other boards are" if len(others) > 1 else "the run of another board is"
+    )
     return f"; {count} dropped" + (f": {why}" if why else "")
 
 

@@ -485,3 +485,54 @@ def test_what_is_joined_is_held_against_its_oldest_runs():
     before, oldest = of_commit("c1", 2, 71.3), of_commit("c1", 1, 70.0)
     newest = of_commit("c1", 3, 72.3)
     assert_refused(merge(before, oldest, newest, entry(*newest.runs, *newest.runs)), before, "70 us -> ")
+
+
+# -- reasons that were given on one board -------------------------------------------------------------
+
+
+def accepted(*runs: Run, commit: str = "c2") -> Entry:
+    """What a runner recorded as slower, with a reason."""
+    provenance = {"by": "pytest-cutile 0.1.0", "commit": commit, "reason": "exact division"}
+    return entry(*runs, identity="", provenance=provenance)
+
+
+BOTH = entry(
+    *[run(1, 40.0)] * 3, *[run(1, 41.0, "GPU-2")] * 3, identity="", provenance={"by": "x", "commit": "c1"}
+)
+
+
+@pytest.mark.parametrize("us", [42.5, 48.0])
+def test_a_reason_replaces_the_runs_of_its_board_alone(us):
+    merged = merge(BOTH, accepted(*[run(2, us, "GPU-2")] * 3))
+    assert (merged.changed, merged.refused) == (True, False)
+    there = kept(merged).on_board("GPU-2")
+    assert [each.median_us for each in kept(merged).runs] == [40.0] * 3 + [us] * 3
+    assert kept(merged).provenance == {"by": "x", "commit": "c1"}
+    assert (there.provenance["commit"], there.provenance["reason"]) == ("c2", "exact division")
+    assert "+3 runs, 6 now; 3 runs of boards that were accepted as slower since left out" in merged.note
+    again = merge(kept(merged), accepted(*[run(2, us, "GPU-2")] * 3))
+    assert (again.entry, again.changed) == (merged.entry, False)
+    for order in itertools.permutations([BOTH, accepted(*[run(2, us, "GPU-2")] * 3)]):
+        assert merge(None, *order).entry == merged.entry
+
+
+@pytest.mark.parametrize("us", [42.5, 48.0])
+def test_a_reason_that_was_given_on_a_new_board_replaces_nothing(us):
+    merged = merge(BOTH, accepted(*[run(2, us, "GPU-3")] * 3))
+    assert [each.median_us for each in kept(merged).runs] == [40.0] * 3 + [41.0] * 3 + [us] * 3
+    assert kept(merged).on_board("GPU-9").boards == BOTH.boards
+    assert kept(merged).on_board("GPU-3").provenance["commit"] == "c2"
+
+
+def test_a_board_that_has_been_recorded_since_is_not_made_slower_by_an_older_reason():
+    before = replace(BOTH, runs=tuple(replace(each, at=run(5).at) for each in BOTH.runs))
+    merged = merge(before, accepted(*[run(2, 42.5, "GPU-2")] * 3))
+    assert (merged.entry, merged.changed) == (before, False)
+    later = accepted(*[run(2, 42.5, "GPU-2")] * 3, *[run(6, 42.5, "GPU-2")] * 3)
+    assert_refused(merge(before, later), before, "it is slower: 41 us -> 42.5 us")
+
+
+def test_what_was_accepted_on_one_board_lets_no_other_get_slower():
+    merged = kept(merge(BOTH, accepted(*[run(2, 42.5, "GPU-2")] * 3)))
+    assert_refused(merge(merged, replace(merged, runs=(run(3, 42.5),) * 3)), merged, "40 us -> 42.5 us")
+    assert merge(merged, replace(merged, runs=(run(3, 42.5, "GPU-4"),) * 3)).refused
