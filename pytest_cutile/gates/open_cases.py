@@ -53,6 +53,26 @@ class OpenCase:
     test_failed: bool = False
     """Whether its test failed for reasons of its own: then nothing of it is recorded."""
 
+    told: OpenCase | None = None
+    """It, as the gate has judged it beside the kernel of then, if that decided what is to be recorded."""
+    as_then: bool = False
+    """Whether that kernel is as slow on this board, so that what is to be recorded is of no slower code."""
+
+    def asked(self) -> OpenCase:
+        """Return it as it is without `--update-baselines`."""
+        return OpenCase(
+            case=self.case,
+            comparison=self.comparison,
+            records=False,
+            first=self.first,
+            judgement=self.judgement,
+        )
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether all measurements have been made."""
+        return self.outcome is not None and self.outcome.failure is None
+
     @property
     def revision(self) -> str:
         """That kernel's commit; empty if there is none."""

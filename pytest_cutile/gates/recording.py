@@ -48,6 +48,10 @@ class Recording:
     """Digest of the compiled code and the launch; empty where they are not known."""
     judged_against: Entry | None
     """What was recorded when the run began."""
+    change: float
+    """As a fraction. What all of its class share is in it, but on a board that the entry has no runs of."""
+    as_then: bool = False
+    """Whether the kernel that was recorded is as slow on this board, which the entry has no runs of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +192,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     if worse:
         return _accepted(entry, fresh, others), f"{said}, the runs of other boards stay"
     if changes:
-        drift = (1 + entry.drift) * (1 + (judgement.change or 0.0)) - 1
+        drift = (1 + entry.drift) * (1 + recording.change) - 1
         said += f", other conditions ({'; '.join(changes)})"
         return fresh.with_drift(drift), said + _dropped(others)
     if len(entry.runs) - len(others) >= MAX_RUNS:
@@ -262,13 +266,14 @@ def _worse(  # noqa: PLR0911 - as above
     if low_clock := _low_clock(recording):
         return low_clock
     # Small steps, each with another driver or another code, could add up to anything.
-    if not changes and not same_code(own, fresh) and _is_a_step(engine, recording):
+    may_be_slower = not same_code(own, fresh) and not recording.as_then
+    if not changes and may_be_slower and _is_a_step(engine, recording):
         return f"it is slower, and may be of other code than {_code(own)}"
-    if judgement.verdict is Verdict.INCONCLUSIVE:
+    if judgement.verdict is Verdict.INCONCLUSIVE and not recording.as_then:
         # While nothing else changed, what nobody can tell from noise is one more run.
         one_more = judgement.reason is Reason.NOISY and not changes and change <= rule.margin
         return "" if one_more else judgement.detail
-    if changes and change > entry.small_step(rule):
+    if changes and (change := recording.change) > entry.small_step(rule):
         drift = f", and {format_change(entry.drift)} before" if entry.drift > 0 else ""
         return f"it is {format_change(change)} slower under other conditions ({'; '.join(changes)}){drift}"
     return ""

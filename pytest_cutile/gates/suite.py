@@ -155,26 +155,28 @@ class SpeedSuite:
         """Decide every open case, measuring again as often as it takes; every one then has an outcome."""
         self._hear_others()
         self._weather = {kind: self._weather_of(kind) for kind in self._screened}
-        live: list[OpenCase] = []
+        recorded = [each for each in self.open if each.records]
+        self._confirm(recorded, measure_again)
+        asked = {each.case.key: each.asked() for each in recorded if self._is_asked(each)}
+        suspects: list[OpenCase] = []
         as_others: dict[WeatherClass, list[OpenCase]] = defaultdict(list)
         for each in self.open:
-            comparison = each.comparison
-            if each.records:
-                live.append(each)
-            elif comparison is not None and comparison.is_suspect(each.first, self._today(each)):
-                self._confirm_beside_what_was_recorded(each)
-                live.append(each)
+            if not each.records:
+                comparison = each.comparison
+                judged = each
+                is_suspect = comparison is not None and comparison.is_suspect(each.first, self._today(each))
+            elif each.case.key in asked:
+                judged, is_suspect = asked[each.case.key], self._looks_slower(each)
+            else:
+                continue
+            if is_suspect:
+                suspects.append(judged)
             else:  # slow as all others are today
-                as_others[each.weather_class].append(each)
-        speakers = {kind: self._speakers(kind, cases) for kind, cases in as_others.items()}
-        self._confirm([*live, *(each for chosen in speakers.values() for each in chosen)], measure_again)
-        doubted: list[OpenCase] = []
-        for kind, cases in as_others.items():
-            if not self._is_weather(kind, cases, speakers[kind]):
-                doubted += [each for each in cases if each.outcome is None]
-        for each in doubted:
-            self._confirm_beside_what_was_recorded(each)
-        self._confirm(doubted, measure_again)
+                as_others[each.weather_class].append(judged)
+        speakers = self._judge(suspects, as_others, measure_again)
+        for each in recorded:
+            if (asked_of := asked.get(each.case.key)) is not None:
+                self._hear(each, asked_of, told=any(speakers.get(each.weather_class, ())))
         self.remarks += filter(None, (self._removed(kind, speakers.get(kind, [])) for kind in self._weather))
         if self._engine.settings.update_baselines:
             self._record()
@@ -182,11 +184,31 @@ class SpeedSuite:
             self._say(each)
         self.open.clear()
 
+    def _judge(
+        self,
+        suspects: Sequence[OpenCase],
+        as_others: Mapping[WeatherClass, list[OpenCase]],
+        measure_again: MeasureAgain,
+    ) -> dict[WeatherClass, list[OpenCase]]:
+        """Decide suspects, and classes that may be slower by the weather; return who spoke for these."""
+        for each in suspects:
+            self._confirm_beside_what_was_recorded(each)
+        speakers = {kind: self._speakers(kind, cases) for kind, cases in as_others.items()}
+        self._confirm([*suspects, *(each for chosen in speakers.values() for each in chosen)], measure_again)
+        doubted: list[OpenCase] = []
+        for kind, cases in as_others.items():
+            if not self._is_weather(kind, cases, speakers[kind]):
+                doubted += [each for each in cases if each.outcome is None]
+        for each in doubted:
+            self._confirm_beside_what_was_recorded(each)
+        self._confirm(doubted, measure_again)
+        return {kind: [each for each in cases if each.beside] for kind, cases in speakers.items()}
+
     def _confirm(self, live: list[OpenCase], measure_again: MeasureAgain) -> None:
         """Measure cases in fresh processes until they are decided."""
         rule = self._engine.settings.rule
         self._suspects += len(live)
-        last = rule.runs_per_session - 1 if self._engine.settings.update_baselines else rule.looks[-1]
+        last = rule.runs_per_session - 1 if any(each.records for each in live) else rule.looks[-1]
         for number in range(1, last + 1):
             if not live:
                 break
@@ -481,10 +503,69 @@ class SpeedSuite:
         else:
             self._undecided(each)
 
+    def _is_asked(self, each: OpenCase) -> bool:
+        """Say whether the kernel of then has to tell what made a case slower that is to be recorded.
+
+        On a board that its entry has no runs of, that may be the board: alone, or with all of its class.
+        """
+        elsewhere = isinstance(each.comparison, StoredComparison) and each.comparison.other_board
+        if not elsewhere or not each.is_measured:
+            return False
+        return self._looks_slower(each) or self._today(each).removed > self._engine.settings.rule.least
+
+    def _looks_slower(self, each: OpenCase) -> bool:
+        """Say whether a case that is to be recorded, on another board than its baseline, may be slower."""
+        estimate, rule = self._estimate(each), self._engine.settings.rule
+        if each.judgement.reason in (Reason.SLOWER, Reason.SUITE_SLOWER, Reason.ENVIRONMENT):
+            return True
+        return estimate is not None and estimate.is_suspect(rule, other_board=True)
+
+    def _hear(self, each: OpenCase, asked: OpenCase, *, told: bool) -> None:
+        """Judge a case that is to be recorded by what the gate has found out about it.
+
+        Args:
+            each: The case.
+            asked: It, as the gate has judged it.
+            told: Whether others of its class have told, beside their kernels of then.
+        """
+        self._finish_recorded(each)  # what its class shares may have been found out to be its code
+        if asked.outcome is not None and asked.outcome.failure is not None:
+            each.close(asked.judgement, failure=asked.outcome.failure)
+        elif asked.beside is not None:
+            decision = asked.beside.decide(asked.again, self._today(each), self._family_of(asked.beside))
+            each.as_then = decision is Decision.CLEAR
+            if not each.as_then:
+                each.close(asked.judgement)
+                each.told = asked
+            elif each.judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
+                each.close(replace(asked.judgement, change=each.judgement.change))
+        elif not told and not self._is_of_known_code(each):
+            detail = (
+                f"{each.case.key} is slower than on the boards of its baseline, or all of its class are, and "
+                f"nothing tells the board from the code: {missing(self._engine, each)}"
+            )
+            self._leave_open(each, Reason.ENVIRONMENT, detail)
+
+    def _is_of_known_code(self, each: OpenCase) -> bool:
+        """Say whether the code of a case is known to be that of its baseline, or another."""
+        then, now = each.stored.identity if each.stored is not None else "", self._identity(each.case)
+        return bool(then and now) or self._engine.is_at(each.stored_commit)
+
     def _estimate(self, each: OpenCase) -> Estimate | None:
         """Return by how much a case that is to be recorded differs from what is; None if nothing is."""
         comparison = each.comparison
         return comparison.estimate(each.measurements, self._today(each)) if comparison is not None else None
+
+    def _change_of_board(self, each: OpenCase) -> float:
+        """Return by what fraction a case has changed on its board, where small steps are counted.
+
+        That all of its class share a step makes it no smaller; only on another board it is no step.
+        """
+        comparison = each.comparison
+        if comparison is None:
+            return 0.0
+        elsewhere = isinstance(comparison, StoredComparison) and comparison.other_board
+        return comparison.change(each.measurements, self._today(each) if elsewhere else UNKNOWN_WEATHER)
 
     def _record(self) -> None:
         """Record what may be recorded, all in one go; say of each case what was done."""
@@ -497,6 +578,8 @@ class SpeedSuite:
                 estimate=self._estimate(each),
                 identity=self._identity(each.case),
                 judged_against=each.stored,
+                as_then=each.as_then,
+                change=self._change_of_board(each),
             )
             for each in self.open
             if each.records
@@ -532,8 +615,9 @@ class SpeedSuite:
         recorded = each.records and outcome.note is not None
         if outcome.failure is not None or recorded:
             return
-        if outcome.judgement.verdict is Verdict.REGRESSION and each.decides is not None:
-            outcome.failure = self._regression(each, each.decides)
+        judged = each.told or each
+        if outcome.judgement.verdict is Verdict.REGRESSION and judged.decides is not None:
+            outcome.failure = self._regression(judged, judged.decides)
         else:
             outcome.failure = strict_failure(self._engine, each.case.key, outcome.judgement)
         if outcome.failure is not None and outcome.note:

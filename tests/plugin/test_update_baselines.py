@@ -1,6 +1,7 @@
 """`--update-baselines` and `--reason`."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -446,6 +447,23 @@ def test_the_smallest_steps_under_other_conditions_do_not_add_up(project):
     assert max(run["median_us"] for run in entry(project)["runs"]) <= 40.2
     project.run("--update-baselines", "--reason", "the new driver")
     assert "drift" not in entry(project)["provenance"]  # what was accepted is what further steps start from
+
+
+def test_steps_that_all_kernels_share_do_not_add_up_either(project):
+    """What they share is no weather once it is recorded."""
+    kernel = project.path / "mykernels" / "scale.py"
+    cases = '[pytest_cutile.Case(name=f"n{n}", params={"n": n}) for n in range(8, 20)]'
+    kernel.write_text(re.sub(r"cases=.*,", f"cases={cases},", kernel.read_text()))
+    project.run("--update-baselines", "-m", "cutile_speed")
+    for step in range(1, 4):
+        project.times(40.0 * 1.009**step, environment={"driver": f"580.{step + 1}"})
+        result = project.run("--update-baselines", "-m", "cutile_speed")
+    result.stdout.fnmatch_lines(["*n8*: not recorded: it is *slower*"])
+    assert len(json.loads(project.baseline.read_text())["entries"]) == 12
+    assert max(run["median_us"] for run in entry(project)["runs"]) <= 40.2
+    project.times(40.1, environment={"driver": "590"})
+    project.run("--update-baselines", "-m", "cutile_speed")
+    assert entry(project)["provenance"]["drift"] == "0.00250"
 
 
 def test_a_clock_far_below_the_recorded_one_needs_a_reason(project):
