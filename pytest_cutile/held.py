@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,9 @@ import pytest
 # What pytest's own protocol calls, and what plugins that run tests again have called for years.
 from _pytest.runner import CallInfo, runtestprotocol
 
-from pytest_cutile.reports import PROPERTY
+from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.verdicts import Reason, Verdict
+from pytest_cutile.reports import PROPERTY, Results, results_of
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.open_cases import OpenCase
@@ -212,11 +215,14 @@ class LostTests:
     """On pytest-xdist's controller: fails tests that a worker began and never reported.
 
     A worker that dies while it runs a test is noticed by pytest-xdist. One that dies while it holds reports
-    back has run all its tests, as far as pytest-xdist knows.
+    back has run all its tests, as far as pytest-xdist knows. Of both, cases say that they were not measured.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, results: Results) -> None:
+        self._results = results
         self._running: Counter[str] = Counter()
+        self._crashed: list[pytest.TestReport] = []
+        self._checked: dict[str, GateResult] = {}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Remember that a test began."""
@@ -226,10 +232,18 @@ class LostTests:
         """Forget a test that is reported: by its teardown, or as what a worker crashed in."""
         if report.when not in ("setup", "call"):
             self._running[report.nodeid] -= 1
+        if report.when not in ("setup", "call", "teardown"):
+            self._crashed.append(report)
+        for result in results_of(report):
+            if result.gate == Gate.CORRECT:
+                self._checked[report.nodeid] = result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Report what is missing as failed."""
+        """Report what is missing as failed, and as not measured."""
+        hook = session.config.hook
+        for crashed in self._crashed:
+            self._tell(hook, crashed)
         if session.shouldstop or session.exitstatus == pytest.ExitCode.INTERRUPTED:
             return
         lost = [nodeid for nodeid, count in self._running.items() for _ in range(count)]
@@ -238,9 +252,40 @@ class LostTests:
                 f"{nodeid}: its worker process ended before it could report the test, which was to be "
                 "measured again in fresh processes: not measured, not passed, not recorded"
             )
-            session.config.hook.pytest_runtest_logreport(report=lost_test(nodeid, message))
+            report = lost_test(nodeid, message)
+            hook.pytest_runtest_logreport(report=report)
+            self._tell(hook, report)
         if lost:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _tell(self, hook: Any, lost: pytest.TestReport) -> None:
+        """Report the case of a test that was lost as not measured, by a teardown as tests have it.
+
+        What is known of the case here is its test's name, and the result of its check, if that was reported.
+        """
+        file, found, label = lost.nodeid.partition(f"::{Gate.SPEED}[")
+        if not found:  # another gate, or a test function, of which nobody knows here whether it measures
+            return
+        kernel, case = Path(file).stem, label.removesuffix("]")
+        known = self._checked.get(f"{file}::{Gate.CORRECT}[{label}")
+        result = GateResult(
+            gate=Gate.SPEED,
+            key=known.key if known else f"{kernel}[{case}]",
+            kernel=known.kernel if known else kernel,
+            case=known.case if known else case,
+            arch=known.arch if known else "",
+            gpu=known.gpu if known else "",
+            verdict=Verdict.NOT_MEASURED,
+            reason=Reason.NOT_TIMED,
+            detail=str(lost.longrepr),
+        )
+        teardown = lost_test(lost.nodeid, "")
+        teardown.when, teardown.outcome, teardown.longrepr = "teardown", "passed", None
+        teardown.user_properties = [(PROPERTY, result.to_dict())]
+        if hasattr(lost, "node"):  # the worker, by which JUnit files know whose report it is
+            teardown.node = lost.node  # type: ignore[attr-defined]
+        hook.pytest_runtest_logreport(report=teardown)
+        self._results.blame(result)
 
 
 def lost_test(nodeid: str, message: str) -> pytest.TestReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import re
@@ -30,6 +31,13 @@ MEASURED_AGAIN = "cutile_measured_again"
 """What a fresh process is told by the one that it measures for; no option of the command line."""
 SANITIZED = "cutile_sanitized"
 """What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
+_INI = (
+    "cutile_kernels",
+    "cutile_arch",
+    "cutile_perf_margin",
+    "cutile_static_margin",
+    "cutile_compile_timeout",
+)
 _OWN_ARCH_DEST = "cutile_asked_arch"
 
 
@@ -213,6 +221,7 @@ def read_settings(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: an option's value makes no sense; the message says what would.
     """
+    _refuse_unknown_ini(config)
     asked, foreign = _asked_architectures(config)
     reason = config.getoption("--reason")
     if reason is not None and not config.getoption("--update-baselines"):
@@ -455,6 +464,23 @@ def _fraction(config: pytest.Config, name: str) -> float:
     if value >= 1:
         raise pytest.UsageError(f"{name} = {value}: expected a fraction below 1, such as 0.03 for 3 %")
     return value
+
+
+def _refuse_unknown_ini(config: pytest.Config) -> None:
+    """Refuse ini keys that look like this plugin's and are not: a margin that was mistyped would not hold.
+
+    Raises:
+        pytest.UsageError: there is one.
+    """
+    given = config._inicfg if hasattr(config, "_inicfg") else config.inicfg  # noqa: SLF001 - deprecated in 9
+    for name in given:
+        if not name.startswith("cutile_"):
+            continue
+        try:
+            config.getini(name)
+        except (ValueError, KeyError):
+            (nearest,) = difflib.get_close_matches(name, _INI, n=1, cutoff=0.0)
+            raise pytest.UsageError(f"the ini key {name!r} is unknown: did you mean {nearest!r}?") from None
 
 
 def _positive(config: pytest.Config, name: str) -> float:

@@ -296,7 +296,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if plugins.hasplugin("dsession"):
         from pytest_cutile.held import LostTests
 
-        plugins.register(LostTests(), "cutile-lost-tests")
+        plugins.register(LostTests(_results(session.config)), "cutile-lost-tests")
 
 
 @pytest.hookimpl(trylast=True)

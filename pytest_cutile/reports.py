@@ -95,6 +95,11 @@ class Results:
         """Count modules that cannot be collected."""
         self.other_failures += report.failed
 
+    def blame(self, result: GateResult) -> None:
+        """Name the result behind a failure that was counted as none of a kernel."""
+        self.failed.append(result)
+        self.other_failures -= 1
+
     def _add_failure(self, results: list[GateResult]) -> None:
         wrong = [result for result in results if result.verdict in ("fail", Verdict.REGRESSION)]
         blamed = wrong or [result for result in results if result.verdict in UNDECIDED]

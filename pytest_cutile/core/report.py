@@ -20,7 +20,7 @@ from pytest_cutile.core.speed_rule import Weather
 from pytest_cutile.core.static_rules import Effect
 from pytest_cutile.core.statistics import median
 from pytest_cutile.core.timing import Measurement
-from pytest_cutile.core.verdicts import UNDECIDED, Judgement, Reason, Verdict
+from pytest_cutile.core.verdicts import ERRORS, UNDECIDED, Judgement, Reason, Verdict
 
 WIDTH = 100
 
@@ -474,7 +474,8 @@ def verdict_of_row(gates: Mapping[str, GateResult]) -> tuple[str, bool | None]:
         said.append(static.reason or static.verdict)
     if any(result is not None and result.verdict == Verdict.NOT_MEASURED for result in (correct, speed)):
         said.append("not-measured")
-        return ", ".join(said), None
+        broken = speed is not None and speed.reason in ERRORS  # its worker died
+        return ", ".join(said), False if broken else None
     return ", ".join(said), True
 
 

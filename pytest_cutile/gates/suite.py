@@ -384,9 +384,8 @@ class SpeedSuite:
             self._finish(each, Reason.WITHIN_MARGIN)
             return
         changes = changes_since(self._engine, each)
-        shared = (
-            f"({changes}); {record_again(each)}" if changes else "(a file that git does not track, the GPU)"
-        )
+        untracked = "a file that git does not track or that is opened relative to the working folder"
+        shared = f"({changes}); {record_again(each)}" if changes else f"({untracked}, the GPU)"
         detail = (
             f"{each.case.key} is {format_change(change)} against its baseline, and so is the kernel of "
             f"{each.revision} that it was recorded from: something that both share {shared}"

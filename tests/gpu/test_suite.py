@@ -447,6 +447,10 @@ def test_both_kernels_being_slower_than_what_was_recorded_is_no_pass(device):
     assert outcome.judgement.reason is Reason.ENVIRONMENT
     assert outcome.judgement.change == pytest.approx(0.15)
     assert "so is the kernel of abc" in outcome.judgement.detail
+    assert (
+        "does not track or that is opened relative to the working folder, the GPU)"
+        in outcome.judgement.detail
+    )
 
 
 @pytest.mark.parametrize(

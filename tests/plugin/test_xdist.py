@@ -62,6 +62,44 @@ def test_a_worker_that_dies_while_it_measures_again_is_no_pass(project):
     assert project.baseline.read_text() == before
 
 
+DIE = """
+from pytest_cutile.gates import speed
+
+def die(*_):
+    import os
+    os._exit(9)
+
+{what} = die
+"""
+
+
+@pytest.mark.parametrize(
+    ("dies", "why"),
+    [
+        ("speed.measure_case", "worker 'gw?' crashed while running 'mykernels/scale.py::speed[[]n8[]]'"),
+        ("SpeedSuite.settle", "mykernels/scale.py::*: its worker process ended before it could report *"),
+    ],
+    ids=["while it measures", "while it holds reports back"],
+)
+def test_a_case_whose_worker_died_was_not_measured(project, dies, why):
+    project.record(40.0)
+    project.times(42.4)
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + KILL.partition("def")[0] + DIE.format(what=dies))
+    options = ("-n", "2", "-p", "no:benchmark", "--kernel-summary=summary.md", "--junitxml=junit.xml")
+    result = project.pytester.runpytest_subprocess("-m", "cutile_correct or cutile_speed", *options)
+    result.assert_outcomes(passed=1, failed=1)
+    row = "scale *n8 *sm_90 *correct, not-measured"
+    result.stdout.fnmatch_lines([row, f"not measured: 1 speed: {why}"])
+    summary = (project.path / "summary.md").read_text()
+    assert "1 of 1 cases failed" in summary
+    assert "no verdict on a kernel" not in summary
+    assert "not-measured" in summary
+    junit = (project.path / "junit.xml").read_text()
+    assert '<property name="cutile.speed.verdict" value="not-measured"' in junit
+    assert 'tests="2"' in junit
+
+
 def test_a_wrong_architecture_is_one_usage_error(project):
     result = project.run("-n", "2", "--arch", "nowhere")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
