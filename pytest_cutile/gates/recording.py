@@ -209,14 +209,15 @@ def _add(entry: Entry, fresh: Entry) -> tuple[Entry, str]:
     # The commit stays that of the first runs: one that moved with every run would drift with them.
     first = entry.provenance.get("commit", "")
     commit = first if is_clean(first) else by["commit"]
+    identity = fresh.identity or entry.identity
     if own.gpu_uuid == board and own.reason is not None:  # more of what was accepted on this board
         runs = tuple(replace(run, commit=own.commit, reason=own.reason) for run in runs)
-        commit = first
+        commit, identity = first, entry.identity
     by.pop("reason", None)  # nothing had to be accepted, and an earlier reason is that of the first runs
     renewed = entry.with_runs(
         runs,
         provenance={**entry.provenance, **by, "commit": commit},
-        identity=fresh.identity or entry.identity,
+        identity=identity,
     )
     added = len(renewed.runs) - len(entry.runs)
     count = f"{added} run{'s' if added > 1 else ''} of {format_time(fresh.reference_us)} added"

@@ -174,9 +174,11 @@ class SpeedSuite:
             else:  # slow as all others are today
                 as_others[each.weather_class].append(judged)
         speakers = self._judge(suspects, as_others, measure_again)
+        alone = {each.case.key for each in suspects}
         for each in recorded:
-            if (asked_of := asked.get(each.case.key)) is not None:
-                self._hear(each, asked_of, told=any(speakers.get(each.weather_class, ())))
+            if (judged_so := asked.get(each.case.key)) is not None:
+                told = each.case.key not in alone and bool(speakers.get(each.weather_class))
+                self._hear(each, judged_so, told=told)
         self.remarks += filter(None, (self._removed(kind, speakers.get(kind, [])) for kind in self._weather))
         if self._engine.settings.update_baselines:
             self._record()
@@ -525,7 +527,7 @@ class SpeedSuite:
         Args:
             each: The case.
             asked: It, as the gate has judged it.
-            told: Whether others of its class have told, beside their kernels of then.
+            told: Whether others of its class, which all are slower, have told beside their kernels of then.
         """
         self._finish_recorded(each)  # what its class shares may have been found out to be its code
         if asked.outcome is not None and asked.outcome.failure is not None:
@@ -548,7 +550,7 @@ class SpeedSuite:
     def _is_of_known_code(self, each: OpenCase) -> bool:
         """Say whether the code of a case is known to be that of its baseline, or another."""
         then, now = each.stored.identity if each.stored is not None else "", self._identity(each.case)
-        return bool(then and now) or self._engine.is_at(each.stored_commit)
+        return bool(then and now) or (bool(each.stored_commit) and self._engine.is_at(each.stored_commit))
 
     def _estimate(self, each: OpenCase) -> Estimate | None:
         """Return by how much a case that is to be recorded differs from what is; None if nothing is."""

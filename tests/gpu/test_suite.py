@@ -76,10 +76,13 @@ def settle(
     environment=None,
     clock_mhz=None,
     elsewhere=(),
+    accepted_at=None,
 ):
     """Settle one case screened as `first`; return its outcome and how often it was measured again."""
     entry = replace(stored_entry(first.work), provenance={"commit": commit}, identity=identity)
-    own = tuple(replace(run, clock_mhz=clock_mhz) for run in entry.runs)
+    reason = accepted_at and "exact division"
+    marks = {"clock_mhz": clock_mhz, "commit": accepted_at, "reason": reason}
+    own = tuple(replace(run, **marks) for run in entry.runs)
     entry = replace(entry, runs=(*elsewhere, *own))
     stored = StoredRuns({"k": entry}, rule=RULE, platform=H200)
     suite = make_suite(stored, environment or {**entry.environment}, checkout)
@@ -327,6 +330,19 @@ def test_what_the_baseline_was_recorded_from_decides(base, reason, device):
         assert "abc, which took turns with it" in outcome.failure
         assert "and which baselines/x.json was recorded from" in outcome.failure
         assert "--update-baselines --reason" in outcome.failure
+
+
+@pytest.mark.parametrize(("device", "commit"), [(HERE, "gone"), (THERE, "abc")])
+def test_each_board_has_the_commit_that_it_was_recorded_at(device, commit):
+    """HERE something slower was accepted at abc; what other boards have is older."""
+    there = [replace(run, gpu_uuid="GPU-7") for run in stored_entry().runs]
+    accepted_at = "abc" if device is HERE else "gone"
+    found = [duet(44.0, 44.0)] * 12
+    outcome, _ = settle(
+        *found, device=device, commit=commit, revision="abc", elsewhere=there, accepted_at=accepted_at
+    )
+    assert outcome.judgement.reason is Reason.ENVIRONMENT
+    assert "so is the kernel of abc" in outcome.judgement.detail
 
 
 @pytest.mark.parametrize("commit", ["", "abc+", "gone"])

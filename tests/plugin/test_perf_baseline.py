@@ -95,7 +95,7 @@ def test_a_margin_that_is_no_fraction_is_a_usage_error(project, value):
 def test_an_ini_key_that_was_mistyped_is_a_usage_error(project, where):
     if where == "file":
         ini = project.path / "tox.ini"
-        ini.write_text(ini.read_text() + "cutile_perf_margn = 0.05\n")
+        ini.write_text(ini.read_text() + "\ncutile_perf_margn = 0.05\n")
     result = project.run(*(("-o", "cutile_perf_margn=0.05") if where == "option" else ()))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     said = "*the ini key 'cutile_perf_margn' is unknown: did you mean 'cutile_perf_margin'?*"
