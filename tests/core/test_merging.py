@@ -536,3 +536,10 @@ def test_what_was_accepted_on_one_board_lets_no_other_get_slower():
     merged = kept(merge(BOTH, accepted(*[run(2, 42.5, "GPU-2")] * 3)))
     assert_refused(merge(merged, replace(merged, runs=(run(3, 42.5),) * 3)), merged, "40 us -> 42.5 us")
     assert merge(merged, replace(merged, runs=(run(3, 42.5, "GPU-4"),) * 3)).refused
+
+
+def test_a_reason_that_was_given_when_merging_outlives_the_runners_copy():
+    copy = slow(2, identity="def")
+    there = kept(merge(entry(run(1)), copy, reason="exact division"))
+    merged = merge(there, copy)
+    assert (merged.entry, merged.changed) == (there, False)
