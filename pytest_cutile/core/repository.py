@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import subprocess
 import tarfile
 import tempfile
@@ -89,8 +90,6 @@ class Repository:
             RevisionError: git cannot read the tree.
             OSError: it cannot be written.
         """
-        if not hasattr(tarfile, "data_filter"):
-            raise RevisionError("comparing with a git revision needs Python 3.11.4 or later")
         with tempfile.TemporaryFile(dir=folder.parent) as packed:
             try:
                 _git(self.top, "archive", "--format=tar", commit, output=packed)
@@ -98,7 +97,10 @@ class Repository:
                 raise RevisionError(f"git cannot read the commit {commit}: {_said(error)}") from error
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
-                archive.extractall(folder, filter=_inside)  # noqa: S202 - the filter is the data filter
+                if hasattr(tarfile, "data_filter"):
+                    archive.extractall(folder, filter=_inside)  # noqa: S202 - the filter is the data filter
+                else:  # before Python 3.11.4
+                    archive.extractall(folder, members=filter(_is_inside, archive))  # noqa: S202 - likewise
 
 
 def _git(folder: Path, *arguments: str, output: IO[bytes] | None = None) -> str:
@@ -127,3 +129,11 @@ def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         return tarfile.data_filter(member, folder)
     except tarfile.FilterError:
         return None
+
+
+def _is_inside(member: tarfile.TarInfo) -> bool:
+    """Say whether a member of an archive, and what it links to, lies in the folder that it is written to."""
+    paths = [member.name]
+    if member.issym() or member.islnk():
+        paths.append(posixpath.join(posixpath.dirname(member.name), member.linkname))
+    return not any(each.startswith(("/", "../")) for each in map(posixpath.normpath, paths))
