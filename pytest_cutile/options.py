@@ -7,8 +7,9 @@ import importlib.util
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,31 @@ MEASURED_AGAIN = "cutile_measured_again"
 """What a fresh process is told by the one that it measures for; no option of the command line."""
 SANITIZED = "cutile_sanitized"
 """What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
-_INI = (
-    "cutile_kernels",
-    "cutile_arch",
-    "cutile_perf_margin",
-    "cutile_static_margin",
-    "cutile_compile_timeout",
-)
+_INI: Mapping[str, dict[str, Any]] = {
+    "cutile_kernels": {
+        "help": "Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are collected and "
+        "gated.",
+        "type": "linelist",
+        "default": [],
+    },
+    "cutile_arch": {
+        "help": "Architecture (or comma-separated list) to gate for when there is no GPU and no --arch.",
+        "default": "sm_121",
+    },
+    "cutile_perf_margin": {
+        "help": "Slowdown, as a fraction, that the speed gate must not miss.",
+        "default": str(Rule.margin),
+    },
+    "cutile_static_margin": {
+        "help": "Growth of registers, shared memory or spills, as a fraction, above which a kernel is worse.",
+        "default": str(StaticRule.margin),
+    },
+    "cutile_compile_timeout": {
+        "help": "Seconds after which the compilation of one kernel counts as hung.",
+        "default": "300",
+    },
+}
+"""Keys of configuration files, by their names, as `addini` takes them."""
 _OWN_ARCH_DEST = "cutile_asked_arch"
 
 
@@ -156,32 +175,8 @@ def add_options(parser: pytest.Parser) -> None:
         help="Append a Markdown summary of the run to PATH, failures first, such as "
         '--kernel-summary="$GITHUB_STEP_SUMMARY" for the page of a GitHub Actions job.',
     )
-    parser.addini(
-        "cutile_kernels",
-        "Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are collected and gated.",
-        type="linelist",
-        default=[],
-    )
-    parser.addini(
-        "cutile_arch",
-        "Architecture (or comma-separated list) to gate for when there is no GPU and no --arch.",
-        default="sm_121",
-    )
-    parser.addini(
-        "cutile_perf_margin",
-        "Slowdown, as a fraction, that the speed gate must not miss.",
-        default=str(Rule.margin),
-    )
-    parser.addini(
-        "cutile_static_margin",
-        "Growth of registers, shared memory or spills, as a fraction, above which a kernel is worse.",
-        default=str(StaticRule.margin),
-    )
-    parser.addini(
-        "cutile_compile_timeout",
-        "Seconds after which the compilation of one kernel counts as hung.",
-        default="300",
-    )
+    for name, options in _INI.items():
+        parser.addini(name, **options)
 
 
 def hide_arch_from_early_parsing(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:

@@ -196,13 +196,24 @@ class Allocations:
                 yield found.describe(names.get(address, f"a tensor that it allocated, {what}"))
 
 
+def without_memory(tensor: torch.Tensor) -> str | None:
+    """Return what kind of tensor it is that has no strided memory; None: it has."""
+    import torch
+
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout != torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    return "meta" if tensor.is_meta else None
+
+
 def unguardable(tensor: torch.Tensor) -> str | None:
     """Return why a tensor cannot be put between bands; None: it can."""
     import torch
 
     if type(tensor) is not torch.Tensor:
         return f"a {type(tensor).__name__}"
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+    if without_memory(tensor) is not None or tensor.is_quantized:
         return "no strided memory"
     reasons = {
         "requires grad": tensor.requires_grad,

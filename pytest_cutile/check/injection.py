@@ -124,7 +124,8 @@ class AccumulationNoise(Injector):
             if name in LOGARITHMIC:
                 # of the sum inside, whose relative error is an absolute one of its logarithm
                 sums = args[1] if name == "_log_softmax" else None
-                result = _on_result(func, args, result, lambda each: self._shifted(each, dim=sums))
+                unit = self._next_unit()
+                result = _on_result(func, args, result, lambda each: self._shifted(each, unit, dim=sums))
             if name not in FUNCTIONS:
                 return result
             if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
@@ -167,23 +168,16 @@ class AccumulationNoise(Injector):
             lambda each: each + _OPAQUE * self.scale * next(errors) if is_float64(each) else each, result
         )
 
-    def _shifted(self, tensor: torch.Tensor, *, dim: int | None = None) -> torch.Tensor:
-        """Return logarithms with an absolute error, along `dim` of one sum the same."""
-        import torch
-
+    def _shifted(self, tensor: torch.Tensor, unit: float, *, dim: int | None = None) -> torch.Tensor:
+        """Return logarithms with absolute errors of `unit`, the same along `dim`, which is of one sum."""
         if not is_float64(tensor):
             return tensor
-        shape = [
-            1 if dim is not None and at == dim % tensor.ndim else size for at, size in enumerate(tensor.shape)
-        ]
-        return (
-            tensor
-            + self._by(torch.ones(shape, dtype=tensor.dtype, device=tensor.device), self._next_unit())
-            - 1.0
-        )
+        shape = [*tensor.shape]
+        if dim is not None and shape:
+            shape[dim] = 1
+        return tensor + self._by(tensor.new_ones(shape), unit) - 1.0
 
     def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
-
         return self._moved(tensor, self._next_unit()) if is_wide(tensor) else tensor
 
     def _moved(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
@@ -293,17 +287,13 @@ class ContractNoise(AccumulationNoise):
         if name in SENSITIVE - FUNCTIONS:
             result = _on_result(func, args, result, self._noisy_where_rounded)
         if self.contract.exp_error and is_exponential(func, args):
-            approximate = self._approximate if name in LOGARITHMIC else self._scaled
-            result = _on_result(func, args, result, approximate)
+            unit = self.scale * self.contract.exp_error
+            approximate = self._shifted if name in LOGARITHMIC else self._scaled
+            result = _on_result(func, args, result, lambda each: approximate(each, unit))
         return result
 
-    def _scaled(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._by(tensor, self.scale * self.contract.exp_error) if is_float64(tensor) else tensor
-
-    def _approximate(self, tensor: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        return tensor + self._scaled(torch.ones_like(tensor)) - 1.0 if is_float64(tensor) else tensor
+    def _scaled(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        return self._by(tensor, unit) if is_float64(tensor) else tensor
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_complex():

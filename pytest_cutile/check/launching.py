@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.check.errors import KernelMismatch, UncheckableOutput
-from pytest_cutile.check.guards import Allocations, Inputs
+from pytest_cutile.check.guards import Allocations, Inputs, without_memory
 from pytest_cutile.check.layouts import Layout, Varied, in_layout
 from pytest_cutile.gpu.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.gpu.poison import Pattern, may_be_value, poisoned, poisoned_allocations
@@ -76,7 +76,7 @@ class GuardedLauncher:
         """Names of the arguments, positional ones first."""
         for label, value in zip(self.labels, self._values, strict=True):
             for name, tensor in named_tensors(value, label):
-                if (kind := _without_memory(tensor)) is not None:
+                if (kind := without_memory(tensor)) is not None:
                     raise TypeError(
                         f"argument {name} is a {kind} tensor, which cannot be checked: let {self.name} take "
                         "the tensors that it is made of, such as indices and values"
@@ -109,6 +109,11 @@ class GuardedLauncher:
         if not self.is_small:
             self._inputs.release()
         return outputs
+
+    @property
+    def may_change(self) -> set[str]:
+        """Labels of the arguments that it is said to change."""
+        return self._mutates | self._writes
 
     @property
     def before(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -302,7 +307,7 @@ class GuardedLauncher:
                 "or name the arguments that it writes, as in writes=['out'], to have them compared"
             )
         for tensor in found:
-            if (kind := _without_memory(tensor)) is not None:
+            if (kind := without_memory(tensor)) is not None:
                 raise UncheckableOutput(
                     f"{self.name} returned a {kind} tensor; return the tensors that it is made of"
                 )
@@ -371,17 +376,6 @@ def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
     """Return the values of these names: one as it is, several in a tuple, of none None."""
     chosen = tuple(values[name] for name in names)
     return chosen if len(chosen) > 1 else next(iter(chosen), None)
-
-
-def _without_memory(tensor: torch.Tensor) -> str | None:
-    """Return what kind of tensor it is that has no strided memory; None: it has."""
-    import torch
-
-    if tensor.is_nested:
-        return "nested"
-    if tensor.layout != torch.strided:
-        return str(tensor.layout).removeprefix("torch.")
-    return "meta" if tensor.is_meta else None
 
 
 def _advice(label: str, *, returned: bool) -> str:

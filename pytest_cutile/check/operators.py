@@ -62,6 +62,7 @@ _NEW = frozenset(
         *("new_empty_strided", "new_zeros", "new_ones", "new_full"),
     }
 )
+_SEEN_THROUGH = SENSITIVE | MOVES | _MAY_STEP | _NEW
 
 
 def is_float64(value: Any) -> bool:
@@ -104,12 +105,11 @@ def is_opaque(func: Any, args: tuple[Any, ...]) -> bool:
     """Say whether an aten operator rounds inside in ways that are not known here: interpolation, det."""
     import torch
 
-    name = base_name(func)
-    known = name in SENSITIVE | MOVES | _MAY_STEP | _NEW or is_view(func)
-    random = torch.Tag.nondeterministic_seeded in func.tags
-    return not (known or random or torch.Tag.pointwise in func.tags or func._schema.is_mutable) and any(  # noqa: SLF001
-        map(is_float64, args)
-    )
+    if torch.Tag.pointwise in func.tags or torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    if base_name(func) in _SEEN_THROUGH or is_view(func) or func._schema.is_mutable:  # noqa: SLF001
+        return False
+    return any(map(is_float64, args))
 
 
 def is_exponential(func: Any, args: tuple[Any, ...]) -> bool:

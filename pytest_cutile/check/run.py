@@ -283,7 +283,7 @@ def run_check(
         kwargs=kwargs,
         sliced=launcher.resolve("sliced", sliced),
     )
-    if both := {*call.sliced} & {*launcher.resolve("mutates", [*mutates, *writes])}:
+    if both := {*call.sliced} & launcher.may_change:
         raise ValueError(f"sliced names {sorted(both)}, of which the reference would change copies of slices")
     if launcher.written:
         call = call.writing(launcher.written)

@@ -194,9 +194,8 @@ def _reasons_of_boards(measured: Sequence[Entry], times: dict[Run, dt.datetime])
 def _with_reasons(entry: Entry, base: Entry, times: dict[Run, dt.datetime]) -> Entry:
     """Return an entry with its commit and reason, if `base` has not the same reason, at its own runs."""
     reason = _reason(entry)
-    if reason in (None, _reason(base)) or {*entry.runs} <= {
-        *base.runs
-    }:  # somebody's copy, without the reason
+    has_copy = {*entry.runs} <= {*base.runs}  # somebody's, without the reason
+    if reason in (None, _reason(base)) or has_copy:
         return entry
     runs = []
     for run in entry.runs:
