@@ -135,10 +135,10 @@ class HeldReports:
         finally:
             suite = self._existing()
             if self._screenings is not None:
-                self._screenings.publish([*suite.screened.values()] if suite is not None else [])
+                self._screenings.publish([*suite.weather.screened.values()] if suite is not None else [])
             if suite is not None:
                 if self._screenings is not None:
-                    suite.of_others = partial(self._screenings.others, suite.remarks.append)
+                    suite.weather.of_others = partial(self._screenings.others, suite.remarks.append)
                 for held in self._held:
                     for each in held.opened:
                         each.test_failed = held.failed

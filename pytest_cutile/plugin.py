@@ -218,7 +218,7 @@ def engine_of(config: pytest.Config) -> Engine:
         config.stash[COMPILATIONS] = compilations = Compilations(engine)
         config.stash[STATIC_GATE] = StaticGate(engine, compilations)
         engine.suite = SpeedSuite(engine, compilations)
-        engine.suite.collected = config.stash.get(MEASURING, 0)
+        engine.suite.chances.collected = config.stash.get(MEASURING, 0)
     return config.stash[ENGINE]
 
 
@@ -370,7 +370,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if config.stash[MEASURING] and not (settings.kernels or settings.asked):
         _choose_gpu(config)  # before a test uses one
     if ENGINE in config.stash:
-        config.stash[ENGINE].suite.collected = config.stash[MEASURING]
+        config.stash[ENGINE].suite.chances.collected = config.stash[MEASURING]
     if settings.measured_again is not None or not (settings.kernels or measuring):
         return
     everything = config.args_source is not pytest.Config.ArgsSource.ARGS
