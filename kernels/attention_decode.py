@@ -87,20 +87,21 @@ class AttentionDecodeConfig:
 
 
 # By the keys that each multiprocessor takes in, all sequences and heads together.
-# sm_90: H200, 2026-11-21, driver 580.159.04, cold L2, medians, against (tile_n=64, occupancy=2) for all.
+# sm_90: H200, 2026-11-22, driver 580.159.04, tileiras 13.4.92, cold L2, in turns, by how much faster than the
+# table of 2026-11-21: tiles of 64 keys and 4 blocks up to 128 keys, of 128 and 3 up to 4096, of 128 and 4.
 # The others are not measured.
 CONFIGS: dict[str, tuple[tuple[float, AttentionDecodeConfig], ...]] = {
     "sm_80": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),
     "sm_86": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),
     "sm_89": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),
     "sm_90": (
-        # Tiles of 128 keys would not be enough for a block each. 8 heads of 512 keys 9.50 us (9.89), of 1024
-        # 10.50 us (11.62), of 2048 12.10 us (13.89).
-        (128, AttentionDecodeConfig(occupancy=4)),
-        # Few parts, of few large tiles. 8 heads of 4096 keys 14.34 us (16.74), of 8192 19.84 us (22.26).
-        (4096, AttentionDecodeConfig(tile_n=128, occupancy=3)),
-        # Many blocks hide what each of them waits for. 64 * 8 heads of 2048 keys 131.3 us (135.5).
-        (math.inf, AttentionDecodeConfig(tile_n=128, occupancy=4)),
+        # 8 heads of 512 keys 2 %, of 1024 keys 7 %; 4 heads of 512, 1024, 2048 keys 1.5, 1, 4 %.
+        (96, AttentionDecodeConfig(tile_n=128, occupancy=3, small_tma=False)),
+        # Few parts, of few large tiles. 4 heads of 4096 keys 7 % (11.78 us), 8 of 2048 7 %, 32 of 512 5 %.
+        (192, AttentionDecodeConfig(tile_n=256, blocks_per_sm=3, occupancy=3)),
+        # Without TMA for the small tensors: 3 to 4 % at 248 keys (8 heads of 4096 keys 14.75 us), 1 % from
+        # 4096 on (8 heads of 131072 keys 133.5 us), and within 2 % of nothing between.
+        (math.inf, AttentionDecodeConfig(tile_n=128, occupancy=3, small_tma=False)),
     ),
     "sm_100": ((math.inf, AttentionDecodeConfig()),),
     "sm_103": ((math.inf, AttentionDecodeConfig()),),
@@ -121,17 +122,33 @@ WHOLE_CONFIGS = {
 }
 """For heads of at least `LONG` keys that by themselves occupy at least `NEARLY_ALL` of the multiprocessors,
 and each of which no more than one: none is cut into parts, and nothing is merged."""
+MANY_CONFIGS = {
+    # Many blocks hide what each of them waits for. H200, 2026-11-22, 64 * 8 heads of 2048 keys 131.5 us, of
+    # 1024 keys 74.3 us; three blocks on a multiprocessor in place of four 2.4 and 3 % slower.
+    "sm_90": AttentionDecodeConfig(tile_n=128, occupancy=4),
+}
+"""For more heads than multiprocessors."""
+WIDE_CONFIGS = {
+    # H200, 2026-11-22, bf16, 8 * 8 heads of 8192 keys of 256 dimensions 133 us; in tiles of 128 keys 136 us.
+    "sm_90": AttentionDecodeConfig(occupancy=3),
+}
+"""For heads of more than 128 dimensions."""
 
 
-def choose_config(arch: str, *, keys: int, heads_per_sm: float) -> AttentionDecodeConfig:
+def choose_config(arch: str, *, keys: int, heads_per_sm: float, head_dim: int) -> AttentionDecodeConfig:
     """Return the configuration for `arch`.
 
     Args:
         arch: As in "sm_90".
         keys: Keys of a head.
         heads_per_sm: Heads of keys of all sequences, for every multiprocessor.
+        head_dim: Their dimensions.
     """
-    if arch in WHOLE_CONFIGS and keys >= LONG and NEARLY_ALL <= heads_per_sm <= 1:
+    if head_dim > 128 and arch in WIDE_CONFIGS:  # noqa: PLR2004
+        return WIDE_CONFIGS[arch]
+    if heads_per_sm > 1 and arch in MANY_CONFIGS:
+        return MANY_CONFIGS[arch]
+    if heads_per_sm >= NEARLY_ALL and keys >= LONG and arch in WHOLE_CONFIGS:
         return WHOLE_CONFIGS[arch]
     return choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), keys * heads_per_sm)
 
@@ -288,7 +305,7 @@ def attention_decode(
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
     sms = count_sms()
-    config = config or choose_config(device_arch(), keys=n, heads_per_sm=b * h_kv / sms)
+    config = config or choose_config(device_arch(), keys=n, heads_per_sm=b * h_kv / sms, head_dim=d)
     group = h // h_kv
     rows = min(max(next_power_of_2(group), MIN_ROWS[config.keys_first]), MAX_ROWS)
     row_tiles = h_kv * ct.cdiv(group, rows)

@@ -48,7 +48,8 @@ def configs(arch: str, *, b: int, h: int, d: int, **_: Any) -> Iterator[Attentio
     a part costs, in tiles: 0.01 cuts nearly as finely as there is place, 0.1 leaves some of it empty when the
     cache is short, and 100 does not cut: one launch instead of two.
     """
-    common = {"dependent_merge": MODULE.choose_config(arch, keys=0, heads_per_sm=0).dependent_merge}
+    chosen = MODULE.choose_config(arch, keys=0, heads_per_sm=0, head_dim=d)
+    common = {"dependent_merge": chosen.dependent_merge}
     tiles = (64, 128, 256)
     if d > 128:
         # On sm_90, tiles of 32 keys spill a KiB.

@@ -247,14 +247,14 @@ def test_route_reference_is_torchs_topk(renormalize):
 
 @pytest.mark.parametrize("arch", [*moe.CONFIGS, "sm_999"])
 def test_every_architecture_has_a_configuration(arch):
-    tiles = [moe.choose_config(arch, rows_per_expert=rows).down.tile_m for rows in (0.1, 32, 50, 96, 97, 1e6)]
+    tiles = [moe.choose_config(arch, rows_per_expert=rows).down.tile_m for rows in (0.1, 24, 32, 50, 96, 1e6)]
     assert tiles == sorted(tiles)
     assert moe_routing.choose_config(arch).align_pairs > 0
 
 
 def test_tiles_grow_with_the_rows_of_an_expert():
-    tiles = [moe.choose_config("sm_90", rows_per_expert=rows).down.tile_m for rows in (32, 33, 96, 97)]
-    assert tiles == [16, 64, 64, 128]
+    tiles = [moe.choose_config("sm_90", rows_per_expert=rows).down.tile_m for rows in (16, 17, 33, 65, 129)]
+    assert tiles == [16, 32, 64, 128, 128]
 
 
 def test_every_architecture_that_is_tuned_for_is_in_both_tables():
