@@ -85,6 +85,17 @@ DTYPES = ("float16", "bfloat16", *FP8)
 GROUPS_PER_LAUNCH = 16
 """Each has a copy of the code: with tiles of 256 x 256 for sm_90, 16 compile in 10 s to a file of 3.6 MB, and
 4 in 2 s to one of 0.6 MB (tileiras 13.4.92)."""
+CROWD, CROWDED = 8, 1.08
+"""Groups from which a launch is slower for their number, and by how much.
+
+Their code, presumably. H200, 2026-11-22, fp16, B transposed, in us by the launches that groups are cut into:
+
+                      1      2      4     cuBLAS, one after the other
+    16 of 2048^3    442.9  418.0  416.8  405.4
+    16 of 1024^3     77.3   70.1   71.1  105.3
+    unequal         518.5  501.6  532.5  488.5    two have 20 rounds of blocks in place of 19
+    12 of 1536^3    155.5  166.2  182.5  156.7    two have 8 rounds in place of 7
+"""
 ROUNDS, FULL = 3, 0.94
 """Rounds of blocks from which a group is not slower alone, and what share of the last one it has to fill."""
 
@@ -425,9 +436,24 @@ def group_gemm(
             use_fast_acc=use_fast_acc,
             sms=sms,
         )
-        for each in [[group] for group in some] if shared.alone else [some]:
+        for each in _cut(some, shared, sms):
             _launch(each, shared, use_fast_acc, sms)
     return c
+
+
+def _cut(groups: Sequence[Group], config: GroupGemmConfig, sms: int) -> list[Sequence[Group]]:
+    """Return which of the groups of a launch share one: a crowd is cut if that costs few rounds of blocks."""
+    if config.alone:
+        return [[group] for group in groups]
+    pieces = ct.cdiv(len(groups), CROWD)
+    if pieces == 1:
+        return [groups]
+    tiles = [count_tiles(out.shape[0], out.shape[1], config) for _, _, out in groups]
+    places = sms * (config.occupancy or 1) // (config.num_ctas or 1)
+    rounds = sum(ct.cdiv(sum(tiles[first::pieces]), places) for first in range(pieces))
+    if rounds > CROWDED * ct.cdiv(sum(tiles), places):
+        return [groups]
+    return [groups[first::pieces] for first in range(pieces)]
 
 
 def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool, sms: int) -> None:

@@ -34,7 +34,7 @@ et al., "Flash-Decoding for long-context inference", 2023 (https://pytorch.org/b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
@@ -156,7 +156,8 @@ CONFIGS_8BIT: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
         # cache_words=False and products in bfloat16.
         (2048, MlaDecodingConfig(occupancy=2)),
         # Late sums spare the warps that share the keys of a tile an exchange in every tile. H200, 2026-11-22:
-        # e4m3 cache, 64 * 8192 keys 171.5 us (188.3 with occupancy=2, 179.3 without late_sum).
+        # e4m3 cache, 64 * 8192 keys 171.5 us (188.3 with occupancy=2, 179.3 without late_sum). Not so with
+        # e4m3 queries: 128 * 5000 keys 219.6 us, 204.4 without late_sum.
         (math.inf, MlaDecodingConfig(late_sum=True)),
     ),
     # Not measured. Some registers spill, 200 bytes a thread; nothing else that was tried spills less.
@@ -186,7 +187,13 @@ and spill.
 
 
 def choose_config(
-    arch: str, *, heads: int, latent_dim: int, cache_itemsize: int, keys_per_sm: float
+    arch: str,
+    *,
+    heads: int,
+    latent_dim: int,
+    query_itemsize: int,
+    cache_itemsize: int,
+    keys_per_sm: float,
 ) -> MlaDecodingConfig:
     """Return the configuration for `arch`.
 
@@ -194,6 +201,7 @@ def choose_config(
         arch: As in "sm_90".
         heads: Heads of a sequence.
         latent_dim: D.
+        query_itemsize: Bytes of an element of Q.
         cache_itemsize: Bytes of an element of KV.
         keys_per_sm: Keys of all sequences, times tiles of 16 heads, for every multiprocessor.
     """
@@ -207,7 +215,8 @@ def choose_config(
         ladder = CONFIGS_8BIT.get(arch, ladder)
     elif latent_dim == min(LATENT_DIMS):
         ladder = NARROW_CONFIGS.get(arch, ladder)
-    return choose_by_width(ladder, keys_per_sm)
+    config = choose_by_width(ladder, keys_per_sm)
+    return replace(config, late_sum=False) if query_itemsize == 1 else config
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -460,6 +469,7 @@ def mla_decoding(
         device_arch(),
         heads=h,
         latent_dim=d,
+        query_itemsize=q.element_size(),
         cache_itemsize=kv.element_size(),
         keys_per_sm=b * ct.cdiv(h, MIN_HEADS) * n / sms,
     )

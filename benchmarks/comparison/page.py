@@ -191,7 +191,7 @@ def _misses_markdown(cases: Sequence[Case]) -> str:
     if not rows:
         return "Nothing that was measured is below the goals."
     table = markdown(("what", "beside", "ratio", "goal", "which is"), rows)
-    cases_below = [miss.what for miss in find_misses(cases) if miss.decided and not miss.goal.mean]
+    cases_below = [miss.what for miss in find_misses(cases) if miss.decided]
     bounds = [f"- {', '.join(f'`{name}`' for name in names)}: {why}" for why, names in explain(cases_below)]
     return "\n\n".join([table, "What bounds those that are below beyond their spread:", "\n".join(bounds)])
 

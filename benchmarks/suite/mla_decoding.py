@@ -73,7 +73,12 @@ def configs(arch: str, *, b: int, h: int, d: int, cache_dtype: str, **_: Any) ->
     """
     eight_bit = cache_dtype.startswith("float8")
     best = MODULE.choose_config(
-        arch, heads=h, latent_dim=d, cache_itemsize=1 if eight_bit else 2, keys_per_sm=0
+        arch,
+        heads=h,
+        latent_dim=d,
+        query_itemsize=2,
+        cache_itemsize=1 if eight_bit else 2,
+        keys_per_sm=0,
     )
     common: dict[str, Any] = {"dependent_merge": best.dependent_merge}
     if h < MODULE.MANY_HEADS:

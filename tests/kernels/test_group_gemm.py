@@ -271,6 +271,21 @@ def test_a_configuration_in_which_blocks_take_turns_gives_each_group_a_launch(mo
     assert [(len(launched.args[0]), launched.args[-1]) for launched in launches] == [(1, True)] * 3
 
 
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([(2048, 2048, 2048)] * 16, [8, 8]),  # 8 rounds each of 132 tiles in place of 16
+        ([(1024, 1024, 1024)] * 16, [8, 8]),
+        ([(2048, 2048, 2048)] * 8, [8]),
+        ([(1536, 1536, 1536)] * 12, [12]),  # 8 rounds in place of 7
+        ([(512, 512, 512)] * 16, [16]),  # all tiles have room at once
+        ([(2048, 2048, 2048)] * 20, [5, 5, 5, 5]),
+    ],
+)
+def test_a_crowd_is_cut_where_that_costs_few_rounds(sizes, groups):
+    assert [len(launched.args[0]) for launched in record(sizes)] == groups
+
+
 def test_tables_are_searched_once_a_launch(monkeypatch):
     """Not once a group: what the host does for a launch of short products is what they wait for."""
     choose_config, searched = group_gemm.choose_config, []

@@ -248,13 +248,21 @@ def test_an_8_bit_cache_may_lie_anyhow(change):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("heads", [16, 128])
 @pytest.mark.parametrize("latent_dim", module.LATENT_DIMS)
-@pytest.mark.parametrize("cache_itemsize", [1, 2])
+@pytest.mark.parametrize(("query_itemsize", "cache_itemsize"), [(2, 2), (2, 1), (1, 1)])
 @pytest.mark.parametrize("keys_per_sm", [0.01, 48, 96, 192, 1e6])
-def test_every_architecture_has_a_configuration(arch, heads, latent_dim, cache_itemsize, keys_per_sm):
+def test_every_architecture_has_a_configuration(
+    arch, heads, latent_dim, query_itemsize, cache_itemsize, keys_per_sm
+):
     config = choose_config(
-        arch, heads=heads, latent_dim=latent_dim, cache_itemsize=cache_itemsize, keys_per_sm=keys_per_sm
+        arch,
+        heads=heads,
+        latent_dim=latent_dim,
+        query_itemsize=query_itemsize,
+        cache_itemsize=cache_itemsize,
+        keys_per_sm=keys_per_sm,
     )
     assert config.tile_h >= 16
+    assert not (config.late_sum and query_itemsize == 1)
     # Tiles of 256 keys have room where a key has few elements.
     assert config.tile_n * latent_dim <= 128 * 512
     # Programmatic dependent launches came with sm_90.
