@@ -134,14 +134,17 @@ class Interpreting:
             CompileError: it rejects a kernel.
         """
         started = time.monotonic()
-        limit = self._engine.settings.compile_timeout_s
 
         def show() -> None:
-            names = [name for name, future in self._compilations.values() if not future.done()]
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            what = f"compiling {''.join(names[:1])}{more} for {self._arch} after its interpretation"
-            waited = time.monotonic() - started
-            self._engine.progress(f"{what}: {waited:.0f} s of {limit:g} s")
+            left = [(name, future) for name, future in self._compilations.values() if not future.done()]
+            name = left[0][0] if left else ""
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            waited = f"{time.monotonic() - started:.0f} s"
+            if not any(future.running() for _, future in left):
+                waited += ", behind other kernels"
+            self._engine.progress(
+                f"compiling {name}{more} for {self._arch} after its interpretation: {waited}"
+            )
 
         futures = [future for _, future in self._compilations.values()]
         wait_for(futures, show)

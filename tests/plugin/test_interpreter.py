@@ -346,10 +346,13 @@ def test_results_say_where_they_are_from(no_gpu):
     assert "by interpretation on the CPU: 1 case" in (no_gpu.path / "summary.md").read_text()
 
 
-def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long():
+@pytest.mark.parametrize(("runs", "where"), [(True, ""), (False, ", behind other kernels")])
+def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long(runs, where):
     slow: Any = Future()
+    if runs:
+        slow.set_running_or_notify_cancel()
     said: list[str] = []
-    settings = SimpleNamespace(interpretation=None, compile_timeout_s=300.0)
+    settings = SimpleNamespace(interpretation=None)
 
     def progress(text):
         said.append(text)
@@ -362,7 +365,7 @@ def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long():
         job: Any = SimpleNamespace(bytecode=kernel, kernel=kernel)
         waiting._compile(job)
     waiting.wait_for_compiler()
-    assert said == ["compiling add_kernel and 1 more for sm_90 after its interpretation: 1 s of 300 s"]
+    assert said == [f"compiling add_kernel and 1 more for sm_90 after its interpretation: 1 s{where}"]
 
 
 # -- beside a GPU ------------------------------------------------------------------------------------
