@@ -317,9 +317,10 @@ def _baseline_path(config: pytest.Config) -> Path | None:
         )
     path = Path(os.path.abspath(config.invocation_params.dir / Path(text).expanduser()))  # noqa: PTH100
     if not path.exists() and not config.getoption("--update-baselines"):
+        revision = "" if path.suffix else f"; a revision of git is --perf-baseline=git:{text}"
         raise pytest.UsageError(
             f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline="
-            f"{text} --update-baselines"
+            f"{text} --update-baselines{revision}"
         )
     if path.suffix == ".json":
         try:

@@ -122,7 +122,9 @@ def test_another_directory_or_file_can_be_given(project):
 def test_a_path_that_does_not_exist_is_a_usage_error(project):
     result = project.run("--perf-baseline", "elsewhere")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--perf-baseline: elsewhere does not exist*"])
+    result.stderr.fnmatch_lines(
+        ["*--perf-baseline: elsewhere does not exist*; a revision of git is *=git:elsewhere"]
+    )
 
 
 def edit(project, **changes):
