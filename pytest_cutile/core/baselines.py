@@ -188,6 +188,29 @@ def first_of_each_board(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(kept)
 
 
+def added_runs(entry: Entry, other: Entry) -> list[Run]:
+    """Return the runs that an entry has and another one has not."""
+    return [*(Counter(entry.runs) - Counter(other.runs)).elements()]
+
+
+def united_runs(entries: Iterable[Entry]) -> list[Run]:
+    """Return the runs of all entries, each as often as the entry has it that has it most often.
+
+    Files that were copied from each other share runs. Two runs of one entry are two, even if they look the
+    same: they have their session's time, and figures that were rounded.
+    """
+    runs: list[Run] = []
+    taken: Counter[Run] = Counter()
+    for entry in entries:
+        here: Counter[Run] = Counter()
+        for run in entry.runs:
+            here[run] += 1
+            if here[run] > taken[run]:
+                taken[run] += 1
+                runs.append(run)
+    return runs
+
+
 @dataclass(frozen=True, kw_only=True)
 class BaselineFile:
     """The recorded entries of one platform."""

@@ -8,16 +8,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_cutile.core.accepted import (
+    board_was_accepted,
+    conditions_changed,
+    reason_of,
+    was_accepted,
+    with_reasons_of_boards,
+)
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.baselines import (
     MAX_RUNS,
     Entry,
     Run,
-    condition_changes,
+    added_runs,
     first_of_each_board,
     is_clean,
     is_far,
     same_code,
+    united_runs,
 )
 from pytest_cutile.core.report import format_step, format_time
 from pytest_cutile.core.speed_rule import STORED_NOISE, Estimate, Rule, reference_of
@@ -73,11 +81,11 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
         return Merged(entry=first, note=note, changed=before is None)
 
     times = {run: _time(key, run) for entry in measured for run in entry.runs}
-    everything = _united(measured)
-    measured = _reasons_of_boards(measured, times)
+    everything = united_runs(measured)
+    measured = with_reasons_of_boards(measured, times)
     mine = measured[0] if before is not None and before.runs else None  # what is left of `before`
     measured = [entry for entry in measured if entry.runs]
-    replaced = len(everything) - len(_united(measured))
+    replaced = len(everything) - len(united_runs(measured))
     # The first of several that are as new, which is the existing one if it is among them.
     by_age = sorted(measured, key=lambda entry: max(times[run] for run in entry.runs), reverse=True)
     newest = by_age[0]
@@ -90,7 +98,7 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     if step and reason is not None:  # other code, and what is accepted is the newest
         joined = [each for each in joined if each is by_age[0] or same_code(each, newest)]
     left_out = [(each, _changes(each, newest) or ["slower code"]) for each in measured if each not in joined]
-    runs = sorted(_united(joined), key=lambda run: times[run])
+    runs = sorted(united_runs(joined), key=lambda run: times[run])
     entry = replace(newest, runs=first_of_each_board(runs), provenance=_provenance(joined, newest))
 
     if before in joined and before is not None and Counter(before.runs) == Counter(entry.runs):
@@ -103,8 +111,8 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     notes = [_said(before, entry, [text for each, why in left_out if each is mine for text in why])]
     if worse:
         entry = replace(entry, provenance={**entry.provenance, "reason": str(reason)}).with_drift(0.0)
-    elif before is not None and before.runs and not _was_accepted(entry, before, times):
-        pairs = [pair for pair in _pairs(before, entry) if not _board_was_accepted(*pair, times)]
+    elif before is not None and before.runs and not was_accepted(entry, before, times):
+        pairs = [pair for pair in _pairs(before, entry) if not board_was_accepted(*pair, times)]
         steps = (now.reference_us / then.reference_us - 1 for then, now in pairs)
         change = 0.0 if mine in joined else max(steps, default=0.0)
         entry = entry.with_drift(max(entry.drift, (1 + before.drift) * (1 + change) - 1))
@@ -114,7 +122,7 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
         notes.append(f"{_count(replaced)} of boards that were accepted as slower since left out")
     lost = [(each, why) for each, why in left_out if each is not mine]
     if lost:
-        count = _count(len(_united(each for each, _ in lost)))
+        count = _count(len(united_runs(each for each, _ in lost)))
         reasons = dict.fromkeys(text for _, why in lost for text in why)
         notes.append(f"{count} of other conditions left out ({', '.join(reasons)})")
     return Merged(entry=entry, note="; ".join(filter(None, notes)), changed=entry != before)
@@ -123,15 +131,15 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
 def _worse(entry: Entry, others: Iterable[Entry], times: Mapping[Run, dt.datetime]) -> str:
     """Return in what way an entry is worse than one that it replaces or joins; empty if it is not."""
     for other in others:
-        if _was_accepted(entry, other, times):
+        if was_accepted(entry, other, times):
             continue
         if other.work != entry.work:
             return "the case does other work than the recorded one"
         changes = _changes(other, entry) if other.runs else []
         # By the runs that it alone has: among those of both they would hardly show.
-        added = replace(entry, runs=tuple(_added(entry, other)) or entry.runs)
+        added = replace(entry, runs=tuple(added_runs(entry, other)) or entry.runs)
         for then, now in _pairs(other, added):
-            if _board_was_accepted(then, now, times):
+            if board_was_accepted(then, now, times):
                 continue
             if now.reference_us > then.reference_us * (1 + _allowed(then, now, changes)):
                 step = format_step(then.reference_us, now.reference_us)
@@ -148,68 +156,6 @@ def _pairs(then: Entry, now: Entry) -> list[tuple[Entry, Entry]]:
     for run in now.runs:
         by_board.setdefault(run.gpu_uuid if run.gpu_uuid in then.boards else "", []).append(run)
     return [(then.on_board(board), replace(now, runs=tuple(runs))) for board, runs in by_board.items()]
-
-
-def _was_accepted(entry: Entry, other: Entry, times: Mapping[Run, dt.datetime]) -> bool:
-    """Say whether the reason that an entry was recorded with excuses that it is worse than another one.
-
-    A reason was given for the first runs that it is stored beside. If the other entry has runs since, nobody
-    who gave it knew them.
-    """
-    reason = entry.provenance.get("reason")
-    is_later = all(times[run] > times[known] for run in _added(entry, other) for known in other.runs)
-    return bool(reason) and reason != other.provenance.get("reason") and is_later
-
-
-def _board_was_accepted(then: Entry, now: Entry, times: Mapping[Run, dt.datetime]) -> bool:
-    """Say the same of the runs of one board, or of new ones, of which a reason was given for that board."""
-    reasons = {run.reason for run in then.runs}
-    if any(run.reason is None or run.reason in reasons for run in now.runs):
-        return False
-    is_new = not now.boards & then.boards
-    return is_new or min(times[run] for run in now.runs) > max(times[run] for run in then.runs)
-
-
-def _reasons_of_boards(measured: Sequence[Entry], times: dict[Run, dt.datetime]) -> list[Entry]:
-    """Return the entries with reasons and commits at the runs, where others have boards that stay without.
-
-    A reason says of the boards that it was given on that they may be slower. Others keep their runs, and
-    the commit whose kernel takes turns with their suspects. A board's newest run tells what holds for it;
-    `times` gets to know the runs that name a reason.
-    """
-    newest = max(measured, key=lambda entry: max(times[run] for run in entry.runs))
-    alike = [each for each in measured if not _conditions(each, newest)]
-    base = min(alike, key=lambda each: (_reason(each) is not None, min(times[run] for run in each.runs)))
-    spread = {id(each): _with_reasons(each, base, times) for each in alike}
-    runs = sorted(_united(spread.values()), key=lambda run: times[run])
-    holds = {run.gpu_uuid: run.reason for run in runs}
-    if None not in holds.values():
-        return list(measured)
-    for key, each in spread.items():
-        left = tuple(run for run in each.runs if run.reason == holds[run.gpu_uuid])
-        spread[key] = replace(each, runs=left)
-    return [spread.get(id(each), each) for each in measured]
-
-
-def _with_reasons(entry: Entry, base: Entry, times: dict[Run, dt.datetime]) -> Entry:
-    """Return an entry with its commit and reason, if `base` has not the same reason, at its own runs."""
-    reason = _reason(entry)
-    has_copy = {*entry.runs} <= {*base.runs}  # somebody's, without the reason
-    if reason in (None, _reason(base)) or has_copy:
-        return entry
-    runs = []
-    for run in entry.runs:
-        if run.reason is None and run not in base.runs:
-            marked = replace(run, commit=entry.provenance.get("commit", ""), reason=reason)
-            times[marked] = times[run]
-            runs.append(marked)
-        else:
-            runs.append(run)
-    return replace(entry, runs=tuple(runs), identity=base.identity, provenance=base.provenance)
-
-
-def _reason(entry: Entry) -> str | None:
-    return entry.provenance.get("reason")
 
 
 def _allowed(then: Entry, now: Entry, changes: Sequence[str]) -> float:
@@ -231,7 +177,7 @@ def _step_between(joined: Sequence[Entry]) -> str:
     """
     oldest = joined[0]
     for entry in joined[1:]:
-        added = _added(entry, oldest)
+        added = added_runs(entry, oldest)
         if not added or same_code(oldest, entry):
             continue
         for then, now in _pairs(oldest, replace(entry, runs=tuple(added))):
@@ -256,29 +202,6 @@ def _provenance(joined: Sequence[Entry], newest: Entry) -> dict[str, str]:
     return {**newest.provenance, **({"commit": clean} if clean else {})}
 
 
-def _added(entry: Entry, other: Entry) -> list[Run]:
-    """Return the runs that an entry has and another one has not."""
-    return [*(Counter(entry.runs) - Counter(other.runs)).elements()]
-
-
-def _united(entries: Iterable[Entry]) -> list[Run]:
-    """Return the runs of all entries, each as often as the entry has it that has it most often.
-
-    Files that were copied from each other share runs. Two runs of one entry are two, even if they look the
-    same: they have their session's time, and figures that were rounded.
-    """
-    runs: list[Run] = []
-    taken: Counter[Run] = Counter()
-    for entry in entries:
-        here: Counter[Run] = Counter()
-        for run in entry.runs:
-            here[run] += 1
-            if here[run] > taken[run]:
-                taken[run] += 1
-                runs.append(run)
-    return runs
-
-
 def _said(before: Entry | None, entry: Entry, changes: Sequence[str]) -> str:
     now = len(entry.runs)
     if before is None:
@@ -290,7 +213,7 @@ def _said(before: Entry | None, entry: Entry, changes: Sequence[str]) -> str:
     elif changes:
         what = f"{_count(now)} in place of {len(before.runs)} older ones ({', '.join(changes)})"
     else:
-        added = len(_added(entry, before))
+        added = len(added_runs(entry, before))
         what = f"+{_count(added)}, {now} now" if added else "its compiled code is known now"
     return f"{format_step(before.reference_us, entry.reference_us)}: {what}"
 
@@ -299,16 +222,11 @@ def _count(runs: int) -> str:
     return f"{runs} run{'s' if runs != 1 else ''}"
 
 
-def _conditions(then: Entry, now: Entry) -> list[str]:
-    """Return what differs between what two entries measured, and how."""
-    return (["other work"] if then.work != now.work else []) + condition_changes(then, now)
-
-
 def _changes(then: Entry, now: Entry) -> list[str]:
     """Return why the runs of two entries cannot be compared; empty if they can."""
-    changes = _conditions(then, now)
-    if _reason(then) != _reason(now):
-        changes.append(f"accepted as slower: {_reason(now) or 'no longer'}")
+    changes = conditions_changed(then, now)
+    if reason_of(then) != reason_of(now):
+        changes.append(f"accepted as slower: {reason_of(now) or 'no longer'}")
     if changes:
         return changes
     if is_far(then, now):
