@@ -145,6 +145,8 @@ class HeldReports:
                 try:
                     if suite.open and not stopped:
                         suite.settle(self._measure_again)
+                except Exception as error:  # noqa: BLE001 - whatever it is, nothing that is open may pass
+                    suite.fail(error)
                 finally:
                     suite.give_up()
                     for held in self._held:
@@ -254,23 +256,32 @@ class LostTests:
             )
             report = lost_test(nodeid, message)
             hook.pytest_runtest_logreport(report=report)
-            self._tell(hook, report)
+            self._tell(hook, report, measures=True)
         if lost:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _tell(self, hook: Any, lost: pytest.TestReport) -> None:
+    def _tell(self, hook: Any, lost: pytest.TestReport, *, measures: bool = False) -> None:
         """Report the case of a test that was lost as not measured, by a teardown as tests have it.
 
         What is known of the case here is its test's name, and the result of its check, if that was reported.
+
+        Args:
+            hook: of pytest.
+            lost: the report of the test.
+            measures: whether it is known to measure: reports of others are not held back.
         """
-        file, found, label = lost.nodeid.partition(f"::{Gate.SPEED}[")
-        if not found:  # another gate, or a test function, of which nobody knows here whether it measures
+        file, declared, label = lost.nodeid.partition(f"::{Gate.SPEED}[")
+        if not (declared or measures):  # another gate, or a test function, of which nobody knows here
             return
         kernel, case = Path(file).stem, label.removesuffix("]")
+        key = f"{kernel}[{case}]"
+        if not declared:
+            kernel, _, case = lost.nodeid.rpartition("::")[2].partition("[")
+            key, case = lost.nodeid, case.removesuffix("]")
         known = self._checked.get(f"{file}::{Gate.CORRECT}[{label}")
         result = GateResult(
             gate=Gate.SPEED,
-            key=known.key if known else f"{kernel}[{case}]",
+            key=known.key if known else key,
             kernel=known.kernel if known else kernel,
             case=known.case if known else case,
             arch=known.arch if known else "",

@@ -35,12 +35,14 @@ class PlatformRow:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return self.key.partition("[")[0]
+        return self.key.partition("[")[0].partition("#")[0].rpartition("::")[2]
 
     @property
     def case(self) -> str:
         """The case's name."""
-        return self.key.partition("[")[2].removesuffix("]")
+        head, _, rest = self.key.partition("[")
+        case, _, label = rest.rpartition("]") if rest else head.rpartition("::")[2].partition("#")
+        return case + label if rest else f"#{label}" if label else ""
 
     @property
     def ratio(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_cutile.core.baseline_files import BaselineError
 from pytest_cutile.core.comparisons import StoredComparison
-from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Estimate
+from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Estimate, Weather
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.judging import Chances, Judge
@@ -55,10 +55,10 @@ class RecordedCases:
 
     def looks_slower(self, each: OpenCase) -> bool:
         """Say whether a case that is to be recorded, on another board than its baseline, may be slower."""
-        estimate, rule = self._estimate(each), self._engine.settings.rule
+        estimate = self._estimate(each, self._weather.today(each))
         if each.judgement.reason in (Reason.SLOWER, Reason.SUITE_SLOWER, Reason.ENVIRONMENT):
             return True
-        return estimate is not None and estimate.is_suspect(rule, other_board=True)
+        return estimate is not None and estimate.is_suspect(self._engine.settings.rule, other_board=True)
 
     def hear(self, each: OpenCase, asked: OpenCase, *, told: bool) -> None:
         """Judge a case that is to be recorded by what the gate has found out about it.
@@ -93,27 +93,23 @@ class RecordedCases:
         then, now = each.stored.identity if each.stored is not None else "", self._judge.identity(each.case)
         return bool(then and now) or (bool(each.stored_commit) and self._engine.is_at(each.stored_commit))
 
-    def _estimate(self, each: OpenCase) -> Estimate | None:
+    def _estimate(self, each: OpenCase, weather: Weather) -> Estimate | None:
         """Return by how much a case that is to be recorded differs from what is; None if nothing is."""
         comparison = each.comparison
-        return (
-            comparison.estimate(each.measurements, self._weather.today(each))
-            if comparison is not None
-            else None
-        )
+        return comparison.estimate(each.measurements, weather) if comparison is not None else None
 
-    def _change_of_board(self, each: OpenCase) -> float:
-        """Return by what fraction a case has changed on its board, where small steps are counted.
-
-        That all of its class share a step makes it no smaller; only on another board it is no step.
-        """
+    def _change(self, each: OpenCase, weather: Weather) -> float:
+        """Return the same as a fraction."""
         comparison = each.comparison
-        if comparison is None:
-            return 0.0
-        elsewhere = isinstance(comparison, StoredComparison) and comparison.other_board
-        return comparison.change(
-            each.measurements, self._weather.today(each) if elsewhere else UNKNOWN_WEATHER
-        )
+        return comparison.change(each.measurements, weather) if comparison is not None else 0.0
+
+    def _weather_of_board(self, each: OpenCase) -> Weather:
+        """Return what is no step of a case, where small steps are counted: what another board adds.
+
+        That all of its class share a step on their own board makes it no smaller: it may be their code.
+        """
+        elsewhere = isinstance(each.comparison, StoredComparison) and each.comparison.other_board
+        return self._weather.today(each) if elsewhere else UNKNOWN_WEATHER
 
     def record(self, opened: Sequence[OpenCase]) -> str:
         """Record what may be recorded, all in one go; say of each case what was done, and return a remark."""
@@ -123,11 +119,11 @@ class RecordedCases:
                 work=each.case.work,
                 measurements=tuple(each.measurements),
                 judgement=each.judgement,
-                estimate=self._estimate(each),
+                estimate=self._estimate(each, self._weather_of_board(each)),
                 identity=self._judge.identity(each.case),
                 judged_against=each.stored,
                 as_then=each.as_then,
-                change=self._change_of_board(each),
+                change=self._change(each, self._weather_of_board(each)),
             )
             for each in opened
             if each.records

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -88,16 +89,16 @@ class SpeedSuite:
         self._confirm(recorded, measure_again)
         asked = [(each, each.asked()) for each in recorded if self._recorded.is_asked(each)]
         compared = [each for each in self.open if not each.records]
-        suspects = [each for each in compared if self._judge.is_suspect(each)]
-        suspects += [as_asked for each, as_asked in asked if self._recorded.looks_slower(each)]
-        alone = {each.case.key for each in suspects}
+        suspects: list[OpenCase] = []
         as_others: dict[WeatherClass, list[OpenCase]] = defaultdict(list)  # slow as all of their class today
-        for each in [*compared, *(as_asked for _, as_asked in asked)]:
-            if each.case.key not in alone:
-                as_others[each.weather_class].append(each)
+        judged = [(each, self._judge.is_suspect(each)) for each in compared]
+        judged += [(as_asked, self._recorded.looks_slower(each)) for each, as_asked in asked]
+        for each, is_suspect in judged:
+            (suspects if is_suspect else as_others[each.weather_class]).append(each)
+        alone = {id(each) for each in suspects}
         speakers = self._decide(suspects, as_others, measure_again)
         for each, as_asked in asked:
-            told = each.case.key not in alone and bool(speakers.get(each.weather_class))
+            told = id(as_asked) not in alone and bool(speakers.get(each.weather_class))
             self._recorded.hear(each, as_asked, told=told)
         for kind in self.weather.classes:
             cleared = [
@@ -196,6 +197,20 @@ class SpeedSuite:
                 self._judge.leave_open(each, Reason.ENVIRONMENT, detail)
         return True
 
+    def fail(self, error: Exception) -> None:
+        """Fail all that is open: something was raised on the way, and nothing may pass for that."""
+        told = ""
+        for each in self.open:
+            outcome = each.decided
+            if outcome.failure is None:
+                detail = f"{each.case.key} could not be decided: {type(error).__name__}: {error}"
+                more = told or "".join(traceback.format_exception(error))
+                told = f"{self.open[0].case.key} has the traceback"
+                failure = "\n\n".join(filter(None, (detail, more, outcome.note)))
+                judgement = Judgement(reason=Reason.NOT_TIMED, detail=detail)
+                each.outcome = replace(outcome, judgement=judgement, failure=failure)
+        self.open.clear()
+
     def give_up(self) -> None:
         """Leave undecided what is open, and record nothing: the run was stopped."""
         if unrecorded := sum(each.records for each in self.open):
@@ -207,6 +222,12 @@ class SpeedSuite:
                     self._judge.leave_open(each, each.judgement.reason, each.judgement.detail)
                 each.outcome = each.decided
                 each.outcome.failure = strict_failure(self._engine, each.case.key, each.judgement)
+            elif each.judgement.verdict is Verdict.REGRESSION and not (
+                each.outcome.failure or each.outcome.note
+            ):
+                each.outcome.failure = (
+                    f"{each.case.key} is slower than its baseline; the run was stopped before more was said"
+                )
         self.open.clear()
 
     # -- saying it ------------------------------------------------------------------------------------

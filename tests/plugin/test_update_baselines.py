@@ -466,6 +466,21 @@ def test_steps_that_all_kernels_share_do_not_add_up_either(project):
     assert entry(project)["provenance"]["drift"] == "0.00250"
 
 
+def test_nor_do_steps_of_code_that_all_kernels_share(project):
+    """A slower helper of all launchers is no weather either: each commit may be other code."""
+    kernel = project.path / "mykernels" / "scale.py"
+    cases = '[pytest_cutile.Case(name=f"n{n}", params={"n": n}) for n in range(8, 20)]'
+    kernel.write_text(re.sub(r"cases=.*,", f"cases={cases},", kernel.read_text()))
+    commit_all(project)
+    project.run("--update-baselines", "-m", "cutile_speed")
+    (project.path / "helper.py").write_text("")
+    commit_all(project)
+    project.times(40.0 * 1.009)
+    result = project.run("--update-baselines", "-m", "cutile_speed")
+    result.stdout.fnmatch_lines(["*n8*: not recorded: it is slower, and may be of other code than *"])
+    assert len(entry(project)["runs"]) == 3
+
+
 def test_a_clock_far_below_the_recorded_one_needs_a_reason(project):
     conftest = project.path / "conftest.py"
     text = conftest.read_text()

@@ -62,6 +62,33 @@ def test_a_worker_that_dies_while_it_measures_again_is_no_pass(project):
     assert project.baseline.read_text() == before
 
 
+RAISE = """
+from pytest_cutile.fresh import FreshProcess
+
+def raises(*_):
+    raise MemoryError("no room to fork")
+
+{what} = raises
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1"), ("-n", "2", "--perf-strict")], ids=" ".join)
+@pytest.mark.parametrize("what", ["FreshProcess.__call__", "FileTimer.environment"])
+@pytest.mark.parametrize("us", [42.4, 48.0])
+def test_what_raises_while_a_suspect_is_decided_is_no_pass(project, options, what, us):
+    project.record(40.0)
+    before = project.baseline.read_text()
+    project.times(us)
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + RAISE.format(what=what))
+    result = project.pytester.runpytest_subprocess("-m", "cutile_speed", "-p", "no:benchmark", *options)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*MemoryError: no room to fork*"])
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert project.baseline.read_text() == before
+
+
 DIE = """
 from pytest_cutile.gates import speed
 
@@ -98,6 +125,23 @@ def test_a_case_whose_worker_died_was_not_measured(project, dies, why):
     junit = (project.path / "junit.xml").read_text()
     assert '<property name="cutile.speed.verdict" value="not-measured"' in junit
     assert 'tests="2"' in junit
+
+
+@pytest.mark.parametrize(("parameters", "case"), [("", ""), ('@pytest.mark.parametrize("n", [8])', "8")])
+def test_a_test_function_whose_worker_died_while_it_was_held_was_not_measured(project, parameters, case):
+    argument = ", n" if parameters else ""
+    test = f"import pytest\n{parameters}\ndef test_mine(perf{argument}): perf(lambda: None, bytes=1e8)\n"
+    project.pytester.makepyfile(test_mine=test)
+    project.times(40.0)
+    project.run("test_mine.py", "--update-baselines", gates="").assert_outcomes(passed=1)
+    project.times(42.4)
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + KILL)
+    options = ("-n", "1", "-p", "no:benchmark", "--kernel-summary=summary.md")
+    result = project.pytester.runpytest_subprocess("test_mine.py", *options)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"test_mine *{case} *not-measured"])
+    assert "no case was run" not in (project.path / "summary.md").read_text()
 
 
 def test_a_wrong_architecture_is_one_usage_error(project):
