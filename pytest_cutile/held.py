@@ -16,7 +16,7 @@ import pytest
 # What pytest's own protocol calls, and what plugins that run tests again have called for years.
 from _pytest.runner import CallInfo, runtestprotocol
 
-from pytest_cutile.core.results import Gate, GateResult
+from pytest_cutile.core.results import Gate, GateResult, names_of_test
 from pytest_cutile.core.verdicts import Reason, Verdict
 from pytest_cutile.reports import PROPERTY, Results, results_of
 
@@ -276,8 +276,7 @@ class LostTests:
         kernel, case = Path(file).stem, label.removesuffix("]")
         key = f"{kernel}[{case}]"
         if not declared:
-            kernel, _, case = lost.nodeid.rpartition("::")[2].partition("[")
-            key, case = lost.nodeid, case.removesuffix("]")
+            key, (kernel, case) = lost.nodeid, names_of_test(lost.nodeid)
         known = self._checked.get(f"{file}::{Gate.CORRECT}[{label}")
         result = GateResult(
             gate=Gate.SPEED,

@@ -591,7 +591,6 @@ def check_kernel(request: pytest.FixtureRequest, _cutile_interpreting: Interpret
     return CheckKernel(
         engine_of(request.config),
         nodeid=node.nodeid,
-        name=node.name,
         arch=_arch_of(request),
         repeat=_repeat(request),
         interpreting=_cutile_interpreting,
@@ -612,7 +611,6 @@ def perf(
         engine_of(request.config),
         _cutile_benchmark,
         nodeid=node.nodeid,
-        name=node.name,
         arch=_arch_of(request),
         interpreting=_cutile_interpreting,
     )

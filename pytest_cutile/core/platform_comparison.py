@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_cutile.core.baselines import BaselineFile, Entry
 from pytest_cutile.core.published import B300, GB10, RATIOS, Ratio
+from pytest_cutile.core.results import names_of_test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,19 @@ class PlatformRow:
     @property
     def kernel(self) -> str:
         """The kernel's name."""
-        return self.key.partition("[")[0].partition("#")[0].rpartition("::")[2]
+        return self._names[0]
 
     @property
     def case(self) -> str:
         """The case's name."""
-        head, _, rest = self.key.partition("[")
-        case, _, label = rest.rpartition("]") if rest else head.rpartition("::")[2].partition("#")
-        return case + label if rest else f"#{label}" if label else ""
+        return self._names[1]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        if "::" in self.key.partition("[")[0]:
+            return names_of_test(self.key)
+        kernel, _, case = self.key.partition("[")
+        return kernel, case.removesuffix("]")
 
     @property
     def ratio(self) -> float:

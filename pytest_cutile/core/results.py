@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Any
 
 
@@ -109,3 +110,9 @@ class GateResult:
                 (f"cutile.{self.gate}.{name}", "; ".join(text) if isinstance(text, list) else f"{text}")
             )
         return texts
+
+
+def names_of_test(nodeid: str) -> tuple[str, str]:
+    """Return the kernel and case names of a test function: its file's stem and its own name."""
+    function = nodeid.partition("[")[0]
+    return PurePosixPath(nodeid.partition("::")[0]).stem, nodeid[function.rfind("::") + 2 :]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable
-from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 
 from pytest_cutile.check.run import CheckReport, run_check
+from pytest_cutile.core.results import names_of_test
 from pytest_cutile.core.spec import SpecError, Work
 from pytest_cutile.core.timing import Measurement
 from pytest_cutile.gates.correct import gate_correct, only_launch
@@ -36,7 +36,6 @@ class CheckKernel:
         engine: Engine,
         *,
         nodeid: str,
-        name: str,
         arch: str,
         repeat: str = "",
         interpreting: Interpreting | None = None,
@@ -44,7 +43,7 @@ class CheckKernel:
         self._engine = engine
         self._interpreting = interpreting
         self._nodeid = nodeid
-        self._kernel, self._case = _names(nodeid, name)
+        self._kernel, self._case = names_of_test(nodeid)
         self._arch = arch
         self._repeat = repeat
 
@@ -103,7 +102,6 @@ class Perf:
         publish: Callable[[Measurement], None],
         *,
         nodeid: str,
-        name: str,
         arch: str,
         interpreting: Interpreting | None = None,
     ) -> None:
@@ -111,7 +109,7 @@ class Perf:
         self._interpreting = interpreting
         self._publish = publish
         self._nodeid = nodeid
-        self._kernel, self._case = _names(nodeid, name)
+        self._kernel, self._case = names_of_test(nodeid)
         self._arch = arch
         self._used: set[str] = set()
 
@@ -186,8 +184,3 @@ def _work(flops: float | None, bytes_: float | None, dtype: str | None) -> Work:
     except (SpecError, OverflowError) as error:
         wrong = str(error).removeprefix("Work: ")
     pytest.fail(f"perf(): {wrong}", pytrace=False)
-
-
-def _names(nodeid: str, name: str) -> tuple[str, str]:
-    """Return the kernel and case names of a test function: its file's stem and its own name."""
-    return PurePosixPath(nodeid.partition("::")[0]).stem, name

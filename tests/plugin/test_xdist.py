@@ -127,7 +127,9 @@ def test_a_case_whose_worker_died_was_not_measured(project, dies, why):
     assert 'tests="2"' in junit
 
 
-@pytest.mark.parametrize(("parameters", "case"), [("", ""), ('@pytest.mark.parametrize("n", [8])', "8")])
+@pytest.mark.parametrize(
+    ("parameters", "case"), [("", "test_mine"), ('@pytest.mark.parametrize("n", [8])', "test_mine[[]8[]]")]
+)
 def test_a_test_function_whose_worker_died_while_it_was_held_was_not_measured(project, parameters, case):
     argument = ", n" if parameters else ""
     test = f"import pytest\n{parameters}\ndef test_mine(perf{argument}): perf(lambda: None, bytes=1e8)\n"
@@ -140,7 +142,7 @@ def test_a_test_function_whose_worker_died_while_it_was_held_was_not_measured(pr
     options = ("-n", "1", "-p", "no:benchmark", "--kernel-summary=summary.md")
     result = project.pytester.runpytest_subprocess("test_mine.py", *options)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([f"test_mine *{case} *not-measured"])
+    result.stdout.fnmatch_lines([f"test_mine  {case} *not-measured"])
     assert "no case was run" not in (project.path / "summary.md").read_text()
 
 
