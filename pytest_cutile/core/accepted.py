@@ -7,6 +7,78 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_cutile.core.baselines import Entry, Run, added_runs, condition_changes, united_runs
+from pytest_cutile.core.speed_rule import Rule
+
+
+def with_reason(entry: Entry, reason: str) -> Entry:
+    """Return an entry as if it had been recorded with a reason, unless it was recorded with one."""
+    if reason_of(entry) is not None:
+        return entry
+    return replace(entry, provenance={**entry.provenance, "reason": reason})
+
+
+def known_reasons(
+    before: Entry | None, others: Sequence[Entry], times: dict[Run, dt.datetime]
+) -> tuple[Entry | None, list[Entry]]:
+    """Return what is to be merged, with the reasons that are known of it already.
+
+    A runner's copy of runs lacks the reason that they were merged with: it is known from the others, run by
+    run. What adds nothing to `before` is left out. And a later session of what was accepted as slower,
+    without a reason of its own, is one more of it, if it is no faster; `times` gets to know its runs.
+    """
+    entries = [*([before] if before is not None else []), *others]
+    marked = {
+        replace(run, commit=None, reason=None): run
+        for each in entries
+        for run in each.runs
+        if run.reason is not None
+    }
+    entries = [replace(each, runs=tuple(marked.get(run, run) for run in each.runs)) for each in entries]
+    first, rest = (None, entries) if before is None else (entries[0], entries[1:])
+    if first is not None:
+        rest = [
+            each
+            for each in rest
+            if not each.runs or reason_of(each) not in (None, reason_of(first)) or added_runs(each, first)
+        ]
+    slower = [
+        each for each in entries if each.runs and (reason_of(each) or any(run.reason for run in each.runs))
+    ]
+    slower.sort(key=lambda each: max(times[run] for run in each.runs), reverse=True)
+    for accepted in slower:
+        rest = [
+            each
+            if each is accepted or conditions_changed(accepted, each)
+            else _one_more(each, accepted, times)
+            for each in rest
+        ]
+    return first, rest
+
+
+def _one_more(entry: Entry, accepted: Entry, times: dict[Run, dt.datetime]) -> Entry:
+    """Return an entry with the reason of `accepted` where it is a later session of it, and no faster."""
+    if reason_of(entry) is not None or not entry.runs:
+        return entry
+    reason = reason_of(accepted)
+    if reason is not None:
+        later = min(times[run] for run in entry.runs) > min(times[run] for run in accepted.runs)
+        is_more = later and entry.boards <= accepted.boards and not _is_faster(entry, accepted)
+        return with_reason(entry, reason) if is_more else entry
+    runs = list(entry.runs)
+    for place, run in enumerate(runs):
+        board = run.gpu_uuid
+        own = [each for each in accepted.runs if each.gpu_uuid == board and each.reason is not None]
+        if not own or run.reason is not None or times[run] <= min(times[each] for each in own):
+            continue
+        if not _is_faster(entry.on_board(board), replace(accepted, runs=tuple(own))):
+            runs[place] = replace(run, commit=own[0].commit, reason=own[0].reason)
+            times[runs[place]] = times[run]
+    return replace(entry, runs=tuple(runs))
+
+
+def _is_faster(now: Entry, then: Entry) -> bool:
+    """Say whether what was accepted as slower has been mended since."""
+    return now.reference_us < then.reference_us * (1 - Rule().margin)
 
 
 def was_accepted(entry: Entry, other: Entry, times: Mapping[Run, dt.datetime]) -> bool:
@@ -38,6 +110,13 @@ def with_reasons_of_boards(measured: Sequence[Entry], times: dict[Run, dt.dateti
     """
     newest = max(measured, key=lambda entry: max(times[run] for run in entry.runs))
     alike = [each for each in measured if not conditions_changed(each, newest)]
+    if not newest.identity:  # it may be of any code, but not of two
+        known = max(
+            (each for each in alike if each.identity),
+            key=lambda e: max(times[r] for r in e.runs),
+            default=newest,
+        )
+        alike = [each for each in alike if not conditions_changed(each, known)]
     base = min(alike, key=lambda each: (reason_of(each) is not None, min(times[run] for run in each.runs)))
     spread = {id(each): _with_reasons(each, base, times) for each in alike}
     runs = sorted(united_runs(spread.values()), key=lambda run: times[run])
@@ -64,7 +143,9 @@ def _with_reasons(entry: Entry, base: Entry, times: dict[Run, dt.datetime]) -> E
             runs.append(marked)
         else:
             runs.append(run)
-    return replace(entry, runs=tuple(runs), identity=base.identity, provenance=base.provenance)
+    return replace(
+        entry, runs=tuple(runs), identity=base.identity or entry.identity, provenance=base.provenance
+    )
 
 
 def reason_of(entry: Entry) -> str | None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pytest_cutile.core.accepted import (
     board_was_accepted,
     conditions_changed,
+    known_reasons,
     reason_of,
     was_accepted,
+    with_reason,
     with_reasons_of_boards,
 )
 from pytest_cutile.core.baseline_files import BaselineError
@@ -71,6 +73,22 @@ def merge_entries(
 
 
 def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str | None) -> Merged:
+    """Merge one case; where that is refused, what is worse counts as recorded with `reason`."""
+    times = {run: _time(key, run) for each in (before, *others) if each is not None for run in each.runs}
+    before, others = known_reasons(before, others, times)
+    if not others:
+        return Merged(entry=before, note="", changed=False)
+    merged = _merge_as_recorded(key, before, others, None)
+    if reason is None or not merged.refused:
+        return merged
+    given = [
+        with_reason(each, reason) if _merge_as_recorded(key, before, [each], None).refused else each
+        for each in others
+    ]
+    return _merge_as_recorded(key, before, given, reason)
+
+
+def _merge_as_recorded(key: str, before: Entry | None, others: Sequence[Entry], reason: str | None) -> Merged:
     entries = [*([before] if before is not None else []), *others]
     measured = [entry for entry in entries if entry.runs]
     if not measured:

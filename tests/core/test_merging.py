@@ -213,13 +213,14 @@ def assert_refused(merged: Merged, before: Entry | None, *parts: str) -> None:
     [
         ({"identity": "def"}, "other compiled code"),
         ({"environment": {"driver": "590.1"}}, "driver: 580.1 -> 590.1"),
-        ({}, "another speed"),  # the same code and conditions: joined, their median would be that of none
+        ({}, ""),  # the same code and conditions: joined, their median would be that of none
     ],
 )
 def test_a_slower_entry_needs_a_reason(changes, why):
     old, new = entry(run(1), run(2)), slow(3, 4, 5, **changes)
-    assert_refused(merge(old, new), old, "it is slower: 40 us -> 80 us (+100.0 %)", why)
+    assert_refused(merge(old, new), old, "it is slower: 40 us -> 80 us (+100.0 %)", why or "another speed")
     merged = merge(old, new, reason="exact division")
+    why = ", ".join(filter(None, [why, "accepted as slower: exact division"]))
     assert kept(merged).runs == new.runs
     assert kept(merged).provenance["reason"] == "exact division"
     assert (merged.changed, merged.refused) == (True, False)
@@ -252,8 +253,8 @@ def test_the_smallest_steps_under_other_conditions_do_not_add_up():
 def test_runs_that_are_joined_do_not_make_an_entry_slower_without_a_reason():
     old = entry(run(1))
     assert_refused(merge(old, slow(2, 3, us=42.0)), old, "it is slower: 40 us -> 42 us (+5.0 %)")
-    merged = merge(old, slow(2, 3, us=42.0), reason="other boards")
-    assert (days(kept(merged)), kept(merged).provenance["reason"]) == ([1, 2, 3], "other boards")
+    merged = merge(old, slow(2, 3, us=42.0), reason="a new launcher")  # it takes the place of its board's
+    assert (days(kept(merged)), kept(merged).provenance["reason"]) == ([2, 3], "a new launcher")
 
 
 @pytest.mark.parametrize(
@@ -477,7 +478,9 @@ def test_slower_code_that_is_accepted_takes_the_place_of_the_old():
     merged = merge(of_commit("c1", 1, 70.0), of_commit("c2", 2, 71.3), reason="exact division")
     assert kept(merged).provenance["commit"] == "c2"
     assert kept(merged).provenance["reason"] == "exact division"
-    assert merged.note == "70 us -> 71.3 us (+1.9 %): 3 runs in place of 3 older ones (slower code)"
+    assert merged.note == (
+        "70 us -> 71.3 us (+1.9 %): 3 runs in place of 3 older ones (accepted as slower: exact division)"
+    )
 
 
 def test_what_is_joined_is_held_against_its_oldest_runs():
@@ -543,3 +546,61 @@ def test_a_reason_that_was_given_when_merging_outlives_the_runners_copy():
     there = kept(merge(entry(run(1)), copy, reason="exact division"))
     merged = merge(there, copy)
     assert (merged.entry, merged.changed) == (there, False)
+
+
+def copy_of(*runs: Run, commit: str = "c2", **changes) -> Entry:
+    """What a runner recorded as slower, without a reason."""
+    return entry(*runs, identity="", provenance={"by": "x", "commit": commit}, **changes)
+
+
+def test_a_reason_that_is_given_when_merging_is_of_the_boards_that_need_it():
+    slower, session = copy_of(*[run(2, 42.5, "GPU-2")] * 3), copy_of(*[run(3, 40.0)] * 3, commit="c1")
+    merged = merge(BOTH, slower, session, reason="board 2 is slow")
+    assert [each.median_us for each in kept(merged).runs] == [40.0] * 3 + [42.5] * 3 + [40.0] * 3
+    assert {each.gpu_uuid for each in kept(merged).runs if each.reason} == {"GPU-2"}
+    assert kept(merged).on_board("GPU-1").provenance["commit"] == "c1"
+    assert kept(merged).on_board("GPU-2").provenance["commit"] == "c2"
+
+
+def test_merging_once_more_changes_nothing():
+    slower = copy_of(*[run(2, 42.5, "GPU-2")] * 3)
+    there = kept(merge(BOTH, slower, reason="board 2 is slow"))
+    for reason in (None, "board 2 is slow"):
+        again = merge(there, slower, reason=reason)
+        assert (again.entry, again.changed, again.refused, again.note) == (there, False, False, "")
+    of_one = kept(merge(entry(run(1)), slow(2), slow(3), reason="exact division"))
+    assert not merge(of_one, slow(2), slow(3)).changed
+
+
+@pytest.mark.parametrize("board", ["GPU-1", "GPU-2"])
+def test_a_later_session_of_what_was_accepted_is_one_more(board):
+    """It needs no reason of its own; nor does one of a board that nothing was accepted on."""
+    there = kept(merge(BOTH, copy_of(*[run(2, 42.5, "GPU-2")] * 3), reason="board 2 is slow"))
+    us = 42.5 if board == "GPU-2" else 40.0
+    merged = merge(there, copy_of(*[run(4, us, board)] * 3, commit="c3"))
+    assert (merged.refused, len(kept(merged).runs)) == (False, 9)
+    assert {each.gpu_uuid for each in kept(merged).runs if each.reason} == {"GPU-2"}
+
+
+def test_so_is_one_of_an_entry_that_was_accepted_as_a_whole():
+    changes = {"environment": {"driver": "590.1"}}
+    first = slow(2, us=41.2, provenance={"commit": "1", "reason": "driver 590"}, **changes)
+    later = slow(3, us=41.2, **changes)
+    one_by_one = kept(merge(kept(merge(entry(run(1)), first)), later))
+    assert days(one_by_one) == [2, 3]
+    assert one_by_one.provenance["reason"] == "driver 590"
+    assert merge(entry(run(1)), first, later).entry == one_by_one
+
+
+def test_what_is_faster_again_is_no_session_of_what_was_accepted():
+    there = kept(merge(BOTH, copy_of(*[run(2, 44.0, "GPU-2")] * 3), reason="board 2 is slow"))
+    merged = kept(merge(there, copy_of(*[run(4, 41.0, "GPU-2")] * 3, commit="c3")))
+    assert not any(each.reason for each in merged.runs)
+
+
+def test_code_that_nobody_knows_does_not_join_two_that_differ():
+    known, unknown = entry(run(1), identity="i2"), entry(run(2, board="GPU-2"), identity="")
+    other = entry(run(3, 40.2), identity="i1", provenance={"commit": "b", "reason": "r"})
+    merged = kept(merge(known, unknown, other))
+    assert merged.identity == "i1"
+    assert {each.at for each in merged.runs if each.gpu_uuid == "GPU-1"} == {run(3).at}
