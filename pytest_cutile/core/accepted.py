@@ -44,7 +44,7 @@ def known_reasons(
     slower = [
         each for each in entries if each.runs and (reason_of(each) or any(run.reason for run in each.runs))
     ]
-    slower.sort(key=lambda each: max(times[run] for run in each.runs), reverse=True)
+    slower.sort(key=lambda each: ended(each, times), reverse=True)
     for accepted in slower:
         rest = [
             each
@@ -61,7 +61,7 @@ def _one_more(entry: Entry, accepted: Entry, times: dict[Run, dt.datetime]) -> E
         return entry
     reason = reason_of(accepted)
     if reason is not None:
-        later = min(times[run] for run in entry.runs) > min(times[run] for run in accepted.runs)
+        later = begun(entry, times) > begun(accepted, times)
         is_more = later and entry.boards <= accepted.boards and not _is_faster(entry, accepted)
         return with_reason(entry, reason) if is_more else entry
     runs = list(entry.runs)
@@ -98,7 +98,7 @@ def board_was_accepted(then: Entry, now: Entry, times: Mapping[Run, dt.datetime]
     if any(run.reason is None or run.reason in reasons for run in now.runs):
         return False
     is_new = not now.boards & then.boards
-    return is_new or min(times[run] for run in now.runs) > max(times[run] for run in then.runs)
+    return is_new or begun(now, times) > ended(then, times)
 
 
 def with_reasons_of_boards(measured: Sequence[Entry], times: dict[Run, dt.datetime]) -> list[Entry]:
@@ -108,16 +108,16 @@ def with_reasons_of_boards(measured: Sequence[Entry], times: dict[Run, dt.dateti
     the commit whose kernel takes turns with their suspects. A board's newest run tells what holds for it;
     `times` gets to know the runs that name a reason.
     """
-    newest = max(measured, key=lambda entry: max(times[run] for run in entry.runs))
+    newest = max(measured, key=lambda entry: ended(entry, times))
     alike = [each for each in measured if not conditions_changed(each, newest)]
     if not newest.identity:  # it may be of any code, but not of two
         known = max(
             (each for each in alike if each.identity),
-            key=lambda e: max(times[r] for r in e.runs),
+            key=lambda each: ended(each, times),
             default=newest,
         )
         alike = [each for each in alike if not conditions_changed(each, known)]
-    base = min(alike, key=lambda each: (reason_of(each) is not None, min(times[run] for run in each.runs)))
+    base = min(alike, key=lambda each: (reason_of(each) is not None, begun(each, times)))
     spread = {id(each): _with_reasons(each, base, times) for each in alike}
     runs = sorted(united_runs(spread.values()), key=lambda run: times[run])
     holds = {run.gpu_uuid: run.reason for run in runs}
@@ -146,6 +146,16 @@ def _with_reasons(entry: Entry, base: Entry, times: dict[Run, dt.datetime]) -> E
     return replace(
         entry, runs=tuple(runs), identity=base.identity or entry.identity, provenance=base.provenance
     )
+
+
+def begun(entry: Entry, times: Mapping[Run, dt.datetime]) -> dt.datetime:
+    """Return when the first of an entry's runs was recorded."""
+    return min(times[run] for run in entry.runs)
+
+
+def ended(entry: Entry, times: Mapping[Run, dt.datetime]) -> dt.datetime:
+    """Return when the last of an entry's runs was recorded."""
+    return max(times[run] for run in entry.runs)
 
 
 def reason_of(entry: Entry) -> str | None:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_cutile.core.accepted import (
+    begun,
     board_was_accepted,
     conditions_changed,
+    ended,
     known_reasons,
     reason_of,
     was_accepted,
@@ -78,17 +80,19 @@ def _merge(key: str, before: Entry | None, others: Sequence[Entry], reason: str 
     before, others = known_reasons(before, others, times)
     if not others:
         return Merged(entry=before, note="", changed=False)
-    merged = _merge_as_recorded(key, before, others, None)
+    merged = _merge_as_recorded(before, others, None, times)
     if reason is None or not merged.refused:
         return merged
     given = [
-        with_reason(each, reason) if _merge_as_recorded(key, before, [each], None).refused else each
+        with_reason(each, reason) if _merge_as_recorded(before, [each], None, times).refused else each
         for each in others
     ]
-    return _merge_as_recorded(key, before, given, reason)
+    return _merge_as_recorded(before, given, reason, times)
 
 
-def _merge_as_recorded(key: str, before: Entry | None, others: Sequence[Entry], reason: str | None) -> Merged:
+def _merge_as_recorded(
+    before: Entry | None, others: Sequence[Entry], reason: str | None, times: dict[Run, dt.datetime]
+) -> Merged:
     entries = [*([before] if before is not None else []), *others]
     measured = [entry for entry in entries if entry.runs]
     if not measured:
@@ -98,20 +102,19 @@ def _merge_as_recorded(key: str, before: Entry | None, others: Sequence[Entry], 
             note = "several published figures differ: the first one stays"
         return Merged(entry=first, note=note, changed=before is None)
 
-    times = {run: _time(key, run) for entry in measured for run in entry.runs}
     everything = united_runs(measured)
     measured = with_reasons_of_boards(measured, times)
     mine = measured[0] if before is not None and before.runs else None  # what is left of `before`
     measured = [entry for entry in measured if entry.runs]
     replaced = len(everything) - len(united_runs(measured))
     # The first of several that are as new, which is the existing one if it is among them.
-    by_age = sorted(measured, key=lambda entry: max(times[run] for run in entry.runs), reverse=True)
+    by_age = sorted(measured, key=lambda entry: ended(entry, times), reverse=True)
     newest = by_age[0]
     # Code that is not known may be any; if the newest entry does not know, the next one that does says.
     identity = next((each.identity for each in by_age if each.identity and not _changes(each, newest)), "")
     newest = replace(newest, identity=newest.identity or identity)
     joined = [entry for entry in measured if not _changes(entry, newest)]
-    joined.sort(key=lambda entry: min(times[run] for run in entry.runs))
+    joined.sort(key=lambda entry: begun(entry, times))
     step = _step_between(joined)
     if step and reason is not None:  # other code, and what is accepted is the newest
         joined = [each for each in joined if each is by_age[0] or same_code(each, newest)]
