@@ -82,9 +82,13 @@ class Judge:
         times screen then, and do not decide. Nor do they with another compiler, driver or torch than then:
         both kernels have the new one, so that what differs is the code.
         """
+        if self.has_what_was_recorded(each):
+            each.beside = DuetComparison(rule=self._engine.settings.rule, revision=each.stored_commit)
+
+    def has_what_was_recorded(self, each: OpenCase) -> bool:
+        """Say whether git has the commit that a baseline was recorded at."""
         commit = each.stored_commit
-        if commit and not commit.endswith("+") and self._engine.has_commit(commit):
-            each.beside = DuetComparison(rule=self._engine.settings.rule, revision=commit)
+        return bool(commit) and not commit.endswith("+") and self._engine.has_commit(commit)
 
     def take(self, each: OpenCase, measured: Mapping[str, Measurement | Unmeasured]) -> bool:
         """Take a further measurement of a case along; return whether it is still open."""

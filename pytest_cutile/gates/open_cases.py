@@ -57,6 +57,10 @@ class OpenCase:
     """It, as the gate has judged it beside the kernel of then, if that decided what is to be recorded."""
     as_then: bool = False
     """Whether that kernel is as slow on this board, so that what is to be recorded is of no slower code."""
+    change_of_code: float | None = None
+    """By how much it is slower than that kernel, as a fraction; None if they took no turns."""
+    is_recorded: bool = False
+    """Whether the baseline file holds now what was measured of it."""
 
     def asked(self) -> OpenCase:
         """Return it as it is without `--update-baselines`."""

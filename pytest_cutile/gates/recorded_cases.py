@@ -11,7 +11,7 @@ from pytest_cutile.core.speed_rule import UNKNOWN_WEATHER, Decision, Estimate, W
 from pytest_cutile.core.verdicts import Judgement, Reason, Verdict
 from pytest_cutile.gates.engine import Engine
 from pytest_cutile.gates.judging import Chances, Judge
-from pytest_cutile.gates.open_cases import OpenCase, missing
+from pytest_cutile.gates.open_cases import OpenCase, changes_since, missing
 from pytest_cutile.gates.recording import Note, Recording, record
 from pytest_cutile.gates.suite_weather import SuiteWeather
 
@@ -44,14 +44,34 @@ class RecordedCases:
             self._judge.leave_undecided(each)
 
     def is_asked(self, each: OpenCase) -> bool:
-        """Say whether the kernel of then has to tell what made a case slower that is to be recorded.
+        """Say whether the kernel of then has to tell board from code for a case that is to be recorded.
 
-        On a board that its entry has no runs of, that may be the board: alone, or with all of its class.
+        On a board that its entry has no runs of, what makes it slower may be the board, alone or with all of
+        its class; and what boards make of a time hides what other code makes of it.
         """
         elsewhere = isinstance(each.comparison, StoredComparison) and each.comparison.other_board
         if not elsewhere or not each.is_measured:
             return False
-        return self.looks_slower(each) or self._weather.today(each).removed > self._engine.settings.rule.least
+        weather = self._weather.today(each)
+        return (
+            weather.removed > self._engine.settings.rule.least
+            or self.looks_slower(each)
+            or self._is_hidden(each)
+        )
+
+    def is_to_tell(self, each: OpenCase, asked: OpenCase) -> bool:
+        """Say whether the kernel of then still has to tell: nothing looks slower, and that is not enough.
+
+        Args:
+            each: A case that is to be recorded.
+            asked: It, as the gate has judged it.
+        """
+        return asked.is_measured and not asked.again and self._is_hidden(each)
+
+    def _is_hidden(self, each: OpenCase) -> bool:
+        """Say whether what boards make of a time hides what other code makes of it, and git could tell."""
+        undecided = each.judgement.verdict is Verdict.INCONCLUSIVE
+        return undecided and not self._is_of_same_code(each) and self._judge.has_what_was_recorded(each)
 
     def looks_slower(self, each: OpenCase) -> bool:
         """Say whether a case that is to be recorded, on another board than its baseline, may be slower."""
@@ -76,6 +96,7 @@ class RecordedCases:
                 asked.again, self._weather.today(each), self._chances.of(asked.beside)
             )
             each.as_then = decision is Decision.CLEAR
+            each.change_of_code = asked.beside.change(asked.again)
             if not each.as_then:
                 each.close(asked.judgement)
                 each.told = asked
@@ -90,17 +111,34 @@ class RecordedCases:
 
     def _is_of_known_code(self, each: OpenCase) -> bool:
         """Say whether the code of a case is known to be that of its baseline, or another."""
-        then, now = each.stored.identity if each.stored is not None else "", self._judge.identity(each.case)
-        return bool(then and now) or (bool(each.stored_commit) and self._engine.is_at(each.stored_commit))
+        then, now = self._identities(each)
+        return bool(then and now) or self._is_at_stored_commit(each)
+
+    def _is_of_same_code(self, each: OpenCase) -> bool:
+        """Say whether the code of a case is known to be that of its baseline."""
+        then, now = self._identities(each)
+        return then == now if then and now else self._is_at_stored_commit(each)
+
+    def _identities(self, each: OpenCase) -> tuple[str, str]:
+        """Return the digests of the code of a case: of its baseline, and at hand; empty where not known."""
+        return each.stored.identity if each.stored is not None else "", self._judge.identity(each.case)
+
+    def _is_at_stored_commit(self, each: OpenCase) -> bool:
+        return bool(each.stored_commit) and self._engine.is_at(each.stored_commit)
 
     def _estimate(self, each: OpenCase, weather: Weather) -> Estimate | None:
         """Return by how much a case that is to be recorded differs from what is; None if nothing is."""
         comparison = each.comparison
         return comparison.estimate(each.measurements, weather) if comparison is not None else None
 
-    def _change(self, each: OpenCase, weather: Weather) -> float:
-        """Return the same as a fraction."""
-        comparison = each.comparison
+    def _change(self, each: OpenCase) -> float:
+        """Return by how much it is slower, as a fraction.
+
+        By its code alone, if the kernel of then has told that and all else is as it was then.
+        """
+        if each.as_then and each.change_of_code is not None and not changes_since(self._engine, each):
+            return each.change_of_code
+        comparison, weather = each.comparison, self._weather_of_board(each)
         return comparison.change(each.measurements, weather) if comparison is not None else 0.0
 
     def _weather_of_board(self, each: OpenCase) -> Weather:
@@ -123,7 +161,7 @@ class RecordedCases:
                 identity=self._judge.identity(each.case),
                 judged_against=each.stored,
                 as_then=each.as_then,
-                change=self._change(each, self._weather_of_board(each)),
+                change=self._change(each),
             )
             for each in opened
             if each.records
@@ -144,7 +182,7 @@ class RecordedCases:
                 note = Note(text="not recorded: its test failed", recorded=False)
             if note is not None and each.outcome is not None:
                 each.outcome.note = f"{each.case.key}: {note.text}"
-                each.records = note.recorded
+                each.is_recorded = note.recorded
         if not any(note.uncommitted for note in notes.values()):
             return ""
         return (

@@ -49,7 +49,11 @@ class Recording:
     judged_against: Entry | None
     """What was recorded when the run began."""
     change: float
-    """As a fraction. What all of its class share is in it, but on a board that the entry has no runs of."""
+    """By how much it is slower than recorded, as a fraction.
+
+    On a board that the entry has no runs of, by its code alone where the kernel of then told that and all
+    else is as then; otherwise without what all of its class share. On its own board nothing is taken off.
+    """
     as_then: bool = False
     """Whether the kernel that was recorded is as slow on this board, which the entry has no runs of."""
 
@@ -93,7 +97,7 @@ def record(engine: Engine, recordings: Sequence[Recording]) -> dict[str, Note]:
                 notes[each.key] = Note(
                     text=f"{said} in {engine.shown_baseline_file}",
                     recorded=True,
-                    uncommitted=entry.provenance["commit"].endswith("+"),
+                    uncommitted=entry.provenance.get("commit", "").endswith("+"),
                 )
         return renewed
 
@@ -145,7 +149,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
     """Return the entry that takes the place of `entry`, which is what is on disk now, and what changed.
 
     Raises:
-        Refused: it is worse, or full.
+        Refused: it is worse, or nobody can tell.
     """
     reason, judgement = engine.settings.reason, recording.judgement
     by = provenance(engine)
@@ -196,7 +200,7 @@ def _renew(  # noqa: PLR0911 - each rule and what it says in one place
         said += f", other conditions ({'; '.join(changes)})"
         return fresh.with_drift(drift), said + _dropped(others)
     if len(entry.runs) - len(others) >= MAX_RUNS:
-        raise Refused(f"it has its {MAX_RUNS} runs of this board, and these are no other")
+        return entry, f"it has its {MAX_RUNS} runs of this board, and these are no other: none added"
     renewed, count = _add(entry, fresh)
     why_faster = ", faster by their board alone: the code is the same" if by_board else ""
     return renewed, f"{format_step(before, renewed.on_board(board).reference_us)}: {count}{why_faster}"

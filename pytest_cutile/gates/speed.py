@@ -214,8 +214,8 @@ def _screen(engine: Engine, case: SpeedCase) -> SpeedOutcome:
     engine.suite.add(case, comparison, judgement, measurement, is_open=is_open, records=records)
     outcome = SpeedOutcome(judgement=judgement, measurement=measurement, is_open=is_open)
     if engine.settings.update_baselines and not records:
-        outcome.note = f"{case.key}: not recorded: {judgement.detail}"
-    if not is_open:
+        outcome.note = outcome.failure = f"{case.key}: not recorded: {judgement.detail}"
+    elif not is_open:
         outcome.failure = strict_failure(engine, case.key, judgement)
     return outcome
 

@@ -97,6 +97,7 @@ class SpeedSuite:
             (suspects if is_suspect else as_others[each.weather_class]).append(each)
         alone = {id(each) for each in suspects}
         speakers = self._decide(suspects, as_others, measure_again)
+        self._reopen([asks for each, asks in asked if self._recorded.is_to_tell(each, asks)], measure_again)
         for each, as_asked in asked:
             told = id(as_asked) not in alone and bool(speakers.get(each.weather_class))
             self._recorded.hear(each, as_asked, told=told)
@@ -133,6 +134,13 @@ class SpeedSuite:
             self._judge.confirm_beside_what_was_recorded(each)
         self._confirm(doubted, measure_again)
         return {kind: [each for each in cases if each.beside] for kind, cases in speakers.items()}
+
+    def _reopen(self, cases: list[OpenCase], measure_again: MeasureAgain) -> None:
+        """Let their kernels of then tell of cases that were decided without."""
+        for each in cases:
+            each.outcome = None
+            self._judge.confirm_beside_what_was_recorded(each)
+        self._confirm(cases, measure_again)
 
     def _confirm(self, live: list[OpenCase], measure_again: MeasureAgain) -> None:
         """Measure cases in fresh processes until they are decided."""
@@ -233,10 +241,9 @@ class SpeedSuite:
     # -- saying it ------------------------------------------------------------------------------------
 
     def _say(self, each: OpenCase) -> None:
-        """Set the failure of a decided case, unless its slower figure was just accepted."""
+        """Set the failure of a decided case, and of one that was to be recorded and was not."""
         outcome = each.outcome = each.decided
-        recorded = each.records and outcome.note is not None
-        if outcome.failure is not None or recorded:
+        if outcome.failure is not None or each.is_recorded:
             return
         judged = each.told or each
         if outcome.judgement.verdict is Verdict.REGRESSION and judged.decides is not None:
@@ -245,6 +252,8 @@ class SpeedSuite:
             outcome.failure = strict_failure(self._engine, each.case.key, outcome.judgement)
         if outcome.failure is not None and outcome.note:
             outcome.failure += f"\n\n{outcome.note}"
+        elif outcome.note and not each.test_failed:
+            outcome.failure = outcome.note
 
     def _regression(self, each: OpenCase, comparison: Comparison) -> str:
         engine = self._engine

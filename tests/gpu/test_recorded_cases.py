@@ -42,6 +42,19 @@ def record_abroad(changes, then=None, *, commit="abc", identity="", checkout="")
     return opened
 
 
+@pytest.fixture
+def recordings(monkeypatch):
+    """What is about to be recorded, by key."""
+    found = {}
+
+    def take(_, taken):
+        found.update({each.key: each for each in taken})
+        return {}
+
+    monkeypatch.setattr("pytest_cutile.gates.recorded_cases.record", take)
+    return found
+
+
 def reasons_of(opened):
     return {each.decided.judgement.reason for each in opened}
 
@@ -94,3 +107,31 @@ def test_without_a_kernel_of_then_a_new_board_may_be_what_is_slower(identity, re
     slow = record_abroad([0.0] * 11 + [0.06], identity=identity)[-1]
     assert slow.decided.judgement.reason is reason
     assert (slow.decided.failure is None) is (reason is Reason.ENVIRONMENT)
+
+
+def test_other_code_that_is_as_fast_is_told_from_a_new_board_by_its_kernel_of_then(recordings):
+    """Boards differ by more than what small steps may add up to."""
+    opened = record_abroad([0.006] * 12, [0.006] * 12, identity="other")
+    assert all(each.as_then for each in opened)
+    assert reasons_of(opened) == {Reason.WITHIN_MARGIN}
+    assert {each.change for each in recordings.values()} == {0.0}
+
+
+def test_what_other_code_costs_beside_its_kernel_of_then_is_what_is_recorded_as_a_step(recordings):
+    opened = record_abroad([0.002] * 11 + [0.008], [0.002] * 12, identity="other")
+    assert all(each.as_then for each in opened)
+    assert recordings["k[11]"].change == pytest.approx(0.006, abs=2e-4)
+    assert recordings["k[0]"].change == 0.0
+
+
+def test_the_same_code_on_a_new_board_needs_no_kernel_of_then():
+    opened = record_abroad([0.006] * 12, [0.006] * 12, identity="same")
+    assert not any(each.as_then for each in opened)
+    assert not any(each.decided.failure for each in opened)
+
+
+def test_other_code_without_its_kernel_of_then_stays_undecided_on_a_new_board():
+    opened = record_abroad([0.006] * 12, identity="other")
+    assert not any(each.as_then for each in opened)
+    assert reasons_of(opened) == {Reason.NOISY}
+    assert "git lacks gone" in opened[0].judgement.detail
