@@ -9,7 +9,7 @@ float64 reference, and every peer that is installed, all taking turns under the 
 A peer that computes something else is marked, one that raises is listed with its reason, and a figure above
 what the chip can do is called impossible. With `--processes` several cases are prepared at a time, and timed
 one after the other (`benchmarks/comparison/turns.py`). `--from` renders what other runs wrote, and needs no
-GPU.
+GPU: of a case that several have, what the newest measured; of one day, the last one named.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def main(
     options = _parse(argv)
     if options.source:
         documents = [json.loads(file.read_text(encoding="utf-8")) for file in options.source]
+        documents.sort(key=lambda document: str(document["date"]))  # of one day as they are named
         complete = True
     else:
         without = [name for name in options.without.split(",") if name]

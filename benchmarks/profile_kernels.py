@@ -3,9 +3,10 @@
     python -m benchmarks.profile_kernels 'fmha[fp16-4x32x1024x128' matmul --ways ours,torch,tilegym [--json F]
 
 For each case of `benchmarks/suite/NAME.py` and each way to compute it that is there: every kernel that one
-call launches, with its time, how busy tensor cores, memory and L2 were, how many warps were resident, and how
-often the schedulers issued. The L2 is flushed before each pass, and clocks are left as they are, as the timer
-does; times are those of a profiled launch all the same: take figures from `benchmarks.compare_kernels`.
+call launches, with its time, how busy tensor cores, memory and caches were (shared memory is of the L1),
+how many warps were resident, and how often the schedulers issued. The L2 is flushed before each pass, and
+clocks are left as they are, as the timer does; times are those of a profiled launch all the same: take
+figures from `benchmarks.compare_kernels`.
 
 Needs a GPU whose counters may be read: https://developer.nvidia.com/ERR_NVGPUCTRPERM.
 """
@@ -33,6 +34,7 @@ COLUMNS = {
     "tensor": r"sm__\w*pipe_tensor\w*\.avg\.pct_of_peak_sustained_active",
     "SM": r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed",
     "DRAM": r"(gpu__)?dram__?throughput\.avg\.pct_of_peak_sustained_elapsed",
+    "L1": r"l1tex__throughput\.avg\.pct_of_peak_sustained_active",
     "L2": r"lts__throughput\.avg\.pct_of_peak_sustained_elapsed",
     "issued": r"smsp__issue_active\.avg\.per_cycle_active",
     "warps": r"sm__warps_active\.avg\.pct_of_peak_sustained_active",

@@ -33,6 +33,7 @@ from benchmarks.gpu_runs.measure import (
 from benchmarks.gpu_runs.processes import Handler, describe
 from benchmarks.gpu_runs.runs import Job
 from benchmarks.gpu_runs.suites import Prepared, prepare
+from benchmarks.suite._peers import InPlace
 from benchmarks.tuner.candidates import share_cache
 from pytest_cutile.core.settings import RUN_VARIABLE, SHARERS_VARIABLE
 from pytest_cutile.core.timing import Launch, Timer, TimingError
@@ -180,6 +181,8 @@ def _warm_up(launch: Launch, expected: Any, case: Prepared) -> str | None:
     result = None
     for _ in range(WARM_UP_CALLS):
         result = launch()
+    if isinstance(launch, InPlace):
+        result = launch.once()
     return describe_difference(result, expected, case.inputs) if expected is not None else None
 
 

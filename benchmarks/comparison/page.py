@@ -16,11 +16,13 @@ Case = Mapping[str, Any]
 
 
 INTRODUCTION = """\
-Made by `python -m benchmarks.compare_kernels`, which anyone with a GPU can run; TileGym is optional. Each
-case and its peers take turns in one run, timed by the speed gate's own timer: CUDA events inside a CUDA
-graph, the L2 flushed before every launch, the buffers at up to eight places in memory. A time is the median
-of the fastest place. A ratio is the peer's time over ours, so above 1 ours is faster: the median over the
-places, and between brackets the second lowest and second highest of eight (lowest and highest of fewer)."""
+Made by `python -m benchmarks.compare_kernels`, which anyone with a GPU can run; TileGym is optional. With
+`--from benchmarks/data/*-comparison-*.json --markdown docs/comparison.md` it makes this page of what it
+measured. Each case and its peers take turns in one run, timed by the speed gate's own timer: CUDA events
+inside a CUDA graph, the L2 flushed before every launch, the buffers at up to eight places in memory. A time
+is the median of the fastest place. A ratio is the peer's time over ours, so above 1 ours is faster: the
+median over the places, and between brackets the second lowest and second highest of eight (lowest and highest
+of fewer). The last column of a table is the number of the run."""
 MEANS = """\
 Of a peer's time over ours; the number of cases is in brackets. `torch` is the fastest of all that a PyTorch
 user would call. Peers that compute something else, or faster than the chip can, do not count."""
@@ -91,11 +93,12 @@ def page(
     by_kernel: dict[str, list[Case]] = defaultdict(list)
     for found in cases:
         by_kernel[found["kernel"]].append(found)
+    runs = _runs(documents)
     parts = [
         "# Beside other libraries",
         INTRODUCTION,
         "## Where and when",
-        "\n".join(f"- {line}" for line in _origins(documents)),
+        "\n".join(f"{number}. {line}" for number, line in enumerate(_origins(documents, runs), 1)),
         "## Geometric means",
         MEANS,
         markdown(*_means(cases)),
@@ -106,7 +109,7 @@ def page(
     if warnings:
         parts += ["## Above the chip's limits", "\n".join(f"- {line}" for line in warnings)]
     for kernel, found_cases in sorted(by_kernel.items()):
-        parts += [f"## {kernel}", _kernel_markdown(found_cases), *_notes(found_cases)]
+        parts += [f"## {kernel}", _kernel_markdown(found_cases, runs), *_notes(found_cases)]
     measured = {_name(found) for found in cases}
     errors = {
         name: why.partition("\n")[0]
@@ -128,7 +131,7 @@ def page(
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> list[Case]:
-    """Return the cases of several runs, each once: as the last run measured it."""
+    """Return the cases of several runs, the oldest first, each once: as the last run measured it."""
     found = {(case["suite"], case["case"]): case for document in documents for case in document["cases"]}
     return [*found.values()]
 
@@ -196,8 +199,8 @@ def _misses_markdown(cases: Sequence[Case]) -> str:
     return "\n\n".join([table, "What bounds those that are below beyond their spread:", "\n".join(bounds)])
 
 
-def _kernel_markdown(cases: Sequence[Case]) -> str:
-    """Return a kernel's table: a column for each peer."""
+def _kernel_markdown(cases: Sequence[Case], runs: Mapping[str, int]) -> str:
+    """Return a kernel's table: a column for each peer, and the run that measured it last."""
     names = list(dict.fromkeys(name for found in cases for name in found["peers"]))
     rows = []
     for found in cases:
@@ -205,8 +208,8 @@ def _kernel_markdown(cases: Sequence[Case]) -> str:
         for name in names:
             peer = found["peers"].get(name)
             row.append(f"{peer['us_per_launch']:.1f}: {_ratio(peer)}" if peer else "-")
-        rows.append(row)
-    return markdown(("case", "us", "rate", "of peak", *(f"{name}, us: ratio" for name in names)), rows)
+        rows.append([*row, f"{runs[_name(found)]}"])
+    return markdown(("case", "us", "rate", "of peak", *(f"{name}, us: ratio" for name in names), "run"), rows)
 
 
 def _notes(cases: Sequence[Case]) -> list[str]:
@@ -230,19 +233,26 @@ def _notes(cases: Sequence[Case]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def _origins(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+def _origin(document: Mapping[str, Any]) -> str:
+    """Return when and where a run was."""
+    environment = ", ".join(f"{key} {value}" for key, value in document["environment"].items())
+    return f"{document['date'][:10]}: {environment}"
+
+
+def _runs(documents: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of the run that measured a case last, by name; those of one origin are one run."""
+    numbers: dict[str, int] = {}
+    runs = {}
+    for document in documents:
+        number = numbers.setdefault(_origin(document), len(numbers) + 1)
+        runs |= {_name(found): number for found in document["cases"]}
+    return runs
+
+
+def _origins(documents: Sequence[Mapping[str, Any]], runs: Mapping[str, int]) -> list[str]:
     """Return date and environment of each run, and of which kernels it measured how many cases last."""
-    runs: dict[str, Counter[str]] = {}
-    last = {
-        (case["suite"], case["case"]): number
-        for number, each in enumerate(documents)
-        for case in each["cases"]
-    }
-    for number, document in enumerate(documents):
-        environment = ", ".join(f"{key} {value}" for key, value in document["environment"].items())
-        shown = runs.setdefault(f"{document['date']}: {environment}", Counter())
-        shown.update(suite for (suite, _), run in last.items() if run == number)
-    return [
-        f"{run}: {', '.join(f'{suite} {count}' for suite, count in sorted(shown.items()))}"
-        for run, shown in runs.items()
-    ]
+    shown = []
+    for number, origin in enumerate(dict.fromkeys(map(_origin, documents)), 1):
+        suites = Counter(name.partition("[")[0] for name, run in runs.items() if run == number)
+        shown.append(f"{origin}: {', '.join(f'{suite} {count}' for suite, count in sorted(suites.items()))}")
+    return shown

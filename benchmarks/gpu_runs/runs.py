@@ -69,7 +69,7 @@ def run_jobs(
     if not jobs:
         raise SystemExit(f"no case has {options.case!r} in its name")
     document: dict[str, Any] = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M}",
         "environment": {},
         "cases": [],
         "errors": {},

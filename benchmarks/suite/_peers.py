@@ -19,6 +19,26 @@ def copy_of(work: Work) -> Callable[[], object]:
     return lambda: target.copy_(source)
 
 
+class InPlace:
+    """A peer that writes its result over its arguments: right is what the first call on fresh ones leaves."""
+
+    def __init__(self, call: Callable[..., object], *fresh: torch.Tensor) -> None:
+        """Let `call` work on copies of `fresh`."""
+        self._call = call
+        self._fresh = fresh
+        self._taken = [each.clone() for each in fresh]
+
+    def __call__(self) -> object:
+        """Call it once more, on what the last call left."""
+        return self._call(*self._taken)
+
+    def once(self) -> object:
+        """Call it on fresh arguments."""
+        for taken, fresh in zip(self._taken, self._fresh, strict=True):
+            taken.copy_(fresh)
+        return self()
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` as torch.compile makes it, given time; it compiles at the first call."""
     result: Callable[..., Any] = torch.compile(function, mode="max-autotune-no-cudagraphs")

@@ -169,7 +169,10 @@ def peers(args: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Calla
         weights = torch.stack(list(args["b"]))
         weights = weights.transpose(1, 2) if transpose_b else weights
         ends = torch.tensor(list(accumulate(len(left) for left in a)), dtype=torch.int32, device=rows.device)
-        found["_grouped_mm"] = lambda: torch._grouped_mm(rows, weights, offs=ends)  # noqa: SLF001
+        counts = [len(left) for left in a]
+        found["_grouped_mm"] = lambda: list(
+            torch._grouped_mm(rows, weights, offs=ends).split(counts)  # noqa: SLF001
+        )
 
     try:
         import tilegym

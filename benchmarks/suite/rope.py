@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.suite._peers import compiled, copy_of, has_tilegym
+from benchmarks.suite._peers import InPlace, compiled, copy_of, has_tilegym
 from kernels import rope as MODULE  # noqa: N812
 from kernels.rope import RopeConfig, _case
 
@@ -82,6 +82,7 @@ def peers(args: dict[str, Any], params: dict[str, Any]) -> dict[str, Callable[[]
 
         # It wants each angle twice, and a batch axis.
         tables = [torch.cat((table, table), dim=-1)[None].contiguous() for table in (cos, sin)]
-        mine = q.clone(), k.clone()
-        found["tilegym"] = lambda: tilegym.ops.apply_rope_base(*mine, *tables, None, backend="cutile")
+        found["tilegym"] = InPlace(
+            lambda *mine: tilegym.ops.apply_rope_base(*mine, *tables, None, backend="cutile"), q, k
+        )
     return found

@@ -1,6 +1,7 @@
 """The comparison from its command line to the page, with a kernel on the CPU and a timer that believes it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from benchmarks.comparison.page import page, summary_text
 from benchmarks.gpu_runs.tables import aligned, markdown
 from tests.core.toy_kernel import make_stream_timer, make_timer
 
+ROOT = Path(__file__).resolve().parents[2]
 SUITE = "tests.core.toy_suite"
 
 
@@ -34,6 +36,7 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
     assert found["of_tilegym"]
     assert found["peers"]["tilegym"]["ratio"] == {"value": 1.25, "low": 1.25, "high": 1.25}
     assert found["peers"]["torch"]["differs"] is None
+    assert found["peers"]["in_place"]["differs"] is None  # though it has been called before
     assert found["peers"]["other"]["differs"] == "output: 64 of 64 elements differ by more than 0.0039"
     assert found["missing"] == {
         "missed": "left out on the command line",
@@ -59,6 +62,30 @@ def test_a_run_measures_every_peer_and_says_what_is_wrong_with_some(tmp_path, ca
     assert again.read_text() == written.read_text()
     assert "| `fp16-64` | 120.00 |" in written.read_text()
     assert "Above the chip's limits" in written.read_text()
+
+
+def test_of_a_case_that_several_runs_have_the_newest_counts(tmp_path):
+    files = []
+    for day, us in (("2026-11-22T18:00", 2.0), ("2026-11-22", 3.0), ("2026-11-21", 4.0)):
+        found = compared("softmax", tilegym=1.4) | {"ours": figures(us)}
+        document = {"date": day, "environment": {"commit": day}, "cases": [found], "errors": {}}
+        files.append(tmp_path / f"{us}.json")
+        files[-1].write_text(json.dumps(document))
+    written = tmp_path / "page.md"
+    assert compare_kernels.main(["--from", *map(str, files), "--markdown", str(written)]) == 0
+    text = written.read_text()
+    assert "| `c` | 2.00 | 1 GB/s | 50 % | 140.0: 1.40 [1.38, 1.42] | 3 |" in text
+    assert "3. 2026-11-22: commit 2026-11-22T18:00: softmax 1" in text
+
+
+def test_the_page_is_made_of_the_data_that_are_there(tmp_path):
+    """In the order of their names, which is that of time."""
+    data = sorted(map(str, (ROOT / "benchmarks" / "data").glob("*-comparison-*.json")))
+    written = tmp_path / "comparison.md"
+    assert compare_kernels.main(["--from", *data, "--markdown", str(written)]) == 0
+    text = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert written.read_text(encoding="utf-8") == text
+    assert "Not looked into" not in text
 
 
 def test_a_kernel_that_is_wrong_is_not_compared(tmp_path, capsys):

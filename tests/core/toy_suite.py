@@ -1,5 +1,6 @@
 """What the tuner and the comparison are told of the toy kernel."""
 
+from benchmarks.suite._peers import InPlace
 from pytest_cutile import Case
 from tests.core import toy_kernel as MODULE  # noqa: N812
 from tests.core.toy_kernel import LAST, ToyConfig
@@ -40,8 +41,13 @@ def peers(args, params):
     def missing():
         raise ModuleNotFoundError("No module named 'tilegym'")
 
+    def in_place(x):
+        LAST["us"] = 140.0
+        return x.mul_(2)
+
     return {
         "tilegym": taking(150.0),
+        "in_place": InPlace(in_place, x),
         "torch": taking(132.0),
         "eager": taking(1e-6),
         "other": taking(110.0, factor=4),
