@@ -25,7 +25,7 @@ ConstInt: TypeAlias = ct.Constant[int]
 
 HEADROOM = {"float8_e4m3fn": 8.0, "float8_e5m2": 15.0}
 """Largest power of two that P reaches, where it is not 0. The formats end at 448 and 57344."""
-MIN_TILE_M = 64
+MIN_TILE_M = 32
 MAX_BLOCKS = 2**31 - 1
 """Blocks along the first axis of a grid: CUDA C++ Programming Guide, technical specifications."""
 
