@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_runs.measure import MakeTimer, geometric_mean, gpu_timer
-from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
+from benchmarks.gpu_runs.runs import Job, add_options, positive, require_gpus, run_jobs
 from benchmarks.gpu_runs.suites import difference, load_suite
 from benchmarks.gpu_runs.tables import aligned
 from benchmarks.tuner.case import start_tuning
@@ -51,6 +51,8 @@ WORTH_WRITING = 1.01
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Tune what the command line names; return 1 if a case could not be tuned."""
     options = _parse(argv)
+    if make_timer is gpu_timer:
+        require_gpus(options.device)
     processes = max(1, (options.processes or len(os.sched_getaffinity(0))) // len(options.device))
     start = partial(start_tuning, devices=options.device, make_timer=make_timer, processes=processes)
     document, complete = run_jobs(options, start, _show_case, case_seconds=CASE_SECONDS)
@@ -67,7 +69,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "names", nargs="+", metavar="NAME", help="file of benchmarks/suite: matmul, or matmul[fp16-1 for some"
     )
     add_options(parser)
-    parser.add_argument("--processes", type=int, metavar="N", help="that compile; default: as many as cores")
+    parser.add_argument(
+        "--processes", type=positive, metavar="N", help="that compile; default: as many as cores"
+    )
     parser.add_argument("--write", action="store_true", help="put better configurations into kernels/")
     return parser.parse_args(argv)
 

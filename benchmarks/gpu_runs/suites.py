@@ -38,6 +38,8 @@ class Suite:
     """`configs(arch, **params)`: the configurations worth trying for a case."""
     peers: Callable[[Any, Mapping[str, Any]], Mapping[str, Callable[[], object] | str]]
     """`peers(args, params)`: what else computes the same, as closures, or why one is left out of a case."""
+    peer_names: tuple[str, ...]
+    """Names that `peers` may return for any of the cases, whatever is installed: the suite's `PEERS`."""
 
     def case(self, name: str) -> Case:
         """Return the case of that name."""
@@ -77,6 +79,7 @@ def load_suite(name: str) -> Suite:
         configs=file.configs,
         of_tilegym=frozenset(case.name for case in _of_tilegym(file)),
         peers=getattr(file, "peers", lambda args, params: {}),  # noqa: ARG005
+        peer_names=tuple(getattr(file, "PEERS", ())),
     )
 
 
@@ -99,6 +102,12 @@ def select(names: Sequence[str], text: str) -> list[tuple[str, str]]:
             if text in case.name and case.name.startswith(start)
         ]
     return list(dict.fromkeys(found))
+
+
+def peer_names(names: Sequence[str]) -> list[str]:
+    """Return what the peers of the suites `names` (all, if none) are called, each once."""
+    suites = (load_suite(name.partition("[")[0]) for name in names or suite_names())
+    return list(dict.fromkeys(peer for suite in suites for peer in suite.peer_names))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import tune_kernels
+from benchmarks import compare_kernels, tune_kernels
 from benchmarks.gpu_runs.agreement import describe_difference
 from benchmarks.gpu_runs.measure import geometric_mean, moved, ratio_of, time_in_turns
+from benchmarks.gpu_runs.runs import require_gpus
 from benchmarks.gpu_runs.suites import difference, load_suite, prepare, select, watched_choice
 from benchmarks.tuner.config_tables import Entry, config_source, entry_lines, find_entry, replace_entry
 from pytest_cutile.check.run import KernelMismatch
+from pytest_cutile.gpu import nvml
 from tests.core import toy_kernel
 from tests.core.toy_kernel import ToyConfig, make_timer
 
@@ -57,6 +59,50 @@ def test_a_name_that_is_no_suite_is_said():
 def test_cases_of_tilegyms_benchmark_are_known():
     assert load_suite(SUITE).of_tilegym == {"fp16-64"}
     assert load_suite("tests.core.wrong_suite").of_tilegym == frozenset()
+
+
+# -- command lines ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    def find_gpu():
+        raise nvml.NoGpuError("no NVIDIA driver")
+
+    monkeypatch.setattr(nvml, "find_gpu", find_gpu)
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("command", [tune_kernels, compare_kernels])
+def test_a_missing_gpu_is_said_once(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main([SUITE])
+    assert ended.value.code == "this has to run on a GPU: no NVIDIA driver"
+    assert not capsys.readouterr().out
+
+
+def test_a_gpu_that_is_not_there_is_said(monkeypatch):
+    device = make_timer().device
+    monkeypatch.setattr(nvml, "find_gpu", lambda: device)
+    monkeypatch.setattr(nvml, "visible_uuids", lambda: ["GPU-1", "GPU-2"])
+    require_gpus([0, 1])
+    with pytest.raises(SystemExit, match=r"--device 2: visible GPUs are 0 to 1 \(NVIDIA H200\)"):
+        require_gpus([0, 2])
+
+
+@pytest.mark.parametrize("command", [tune_kernels, compare_kernels])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--processes", "0"), "--processes: '0' is no integer of at least 1"),
+        (("--processes", "two"), "--processes: 'two' is no integer of at least 1"),
+        (("--device", "0,x"), "--device: '0,x' is no list of GPUs' numbers"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(command, option, said, capsys):
+    with pytest.raises(SystemExit):
+        command.main([SUITE, *option])
+    assert said in capsys.readouterr().err
 
 
 # -- the best of an entry over its cases ------------------------------------------------------------
