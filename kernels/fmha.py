@@ -134,6 +134,10 @@ CONFIGS = {
     "sm_121": _WORKSTATION,
 }
 WIDE_CONFIGS = {
+    # Tiles of Q, K and V and the accumulator are twice as wide: half as many keys a step make room for them.
+    "sm_80": FmhaConfig(tile_m=64, tile_n=32, occupancy=2),
+    "sm_86": FmhaConfig(tile_m=64, tile_n=32, occupancy=2),
+    "sm_89": FmhaConfig(tile_m=64, tile_n=32, occupancy=2),
     # What the compiler fits into registers and tensor memory (256x64 spills 6 KiB on sm_103). Not measured.
     "sm_100": replace(_DATA_CENTER, tile_m=128),
     "sm_103": replace(_DATA_CENTER, tile_m=128),
@@ -184,6 +188,8 @@ matter, and the more that all blocks wait for the slowest. At N = 1024, 2048, 40
 1.030, 1.018, 1.001, 0.985 and 0.958 times as fast (fp16, H200, as above)."""
 DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
+WIDE_DEFAULT_CONFIG = replace(DEFAULT_CONFIG, tile_n=32)
+"""The same for heads of 256 dimensions."""
 
 
 def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> FmhaConfig:
@@ -193,11 +199,7 @@ def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys
         narrow = NARROW_HOPPER_CONFIGS if head_dim <= 64 else {}  # noqa: PLR2004
         config = (WIDE_HOPPER_CONFIGS if wide else HOPPER_CONFIGS | narrow)[itemsize, causal]
         return replace(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
-    config = CONFIGS.get(arch, DEFAULT_CONFIG)
-    if not wide:
-        return config
-    # Tiles of Q, K and V and the accumulator are twice as wide: half as many keys a step make room for them.
-    return WIDE_CONFIGS.get(arch) or replace(config, tile_n=config.tile_n // 2)
+    return WIDE_CONFIGS.get(arch, WIDE_DEFAULT_CONFIG) if wide else CONFIGS.get(arch, DEFAULT_CONFIG)
 
 
 # -- kernel -----------------------------------------------------------------------------------------
