@@ -1,9 +1,6 @@
 """The tuner, from its command line to the kernel's file: a kernel on the CPU, a timer that believes it."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +10,6 @@ from benchmarks.gpu_runs.agreement import describe_difference
 from benchmarks.gpu_runs.measure import geometric_mean, moved, ratio_of, time_in_turns
 from benchmarks.gpu_runs.runs import require_gpus
 from benchmarks.gpu_runs.suites import difference, load_suite, prepare, select, watched_choice
-from benchmarks.tuner.config_tables import Entry, config_source, entry_lines, find_entry, replace_entry
 from pytest_cutile.check.run import KernelMismatch
 from pytest_cutile.gpu import nvml
 from tests.core import toy_kernel
@@ -108,117 +104,19 @@ def test_a_number_that_makes_no_sense_is_refused(command, option, said, capsys):
 # -- the best of an entry over its cases ------------------------------------------------------------
 
 
-def row(source, ratio=None, quick=1.0):
-    return {"source": source, "config": {"name": source}, "quick_ratio": quick} | (
-        {"ratio": {"value": ratio, "low": ratio, "high": ratio}} if ratio else {}
-    )
-
-
 def test_an_entry_is_the_best_over_all_its_cases():
-    first = {"rows": [row("a", 2.0), row("b", 1.5), row("old", 1.0)], "failures": []}
-    second = {"rows": [row("b", 1.4), row("old", 1.0), row("a", quick=0.5)], "failures": []}
-    best, gain = tune_kernels.best_for_all([first, second])
+    best, gain = tune_kernels.best_for_all(
+        [{"a": 2.0, "b": 1.5, "old": 1.0}, {"b": 1.4, "old": 1.0, "a": 0.5}]
+    )
     assert best == "b"
     assert gain == pytest.approx((1.5 * 1.4) ** 0.5)
+    assert tune_kernels.best_for_all([{"a": 2.0}, {"b": 2.0}]) == ("", 0.0)
 
 
-def test_what_failed_in_one_case_is_no_entry():
-    first = {"rows": [row("a", 2.0), row("old", 1.0)], "failures": []}
-    second = {"rows": [row("a", 2.0), row("old", 1.0)], "failures": [{"config": {"name": "a"}}]}
-    assert tune_kernels.best_for_all([first, second]) == ("old", 1.0)
-
-
-# -- tables in source -------------------------------------------------------------------------------
-
-TABLES = """
-from dataclasses import dataclass
-
-@dataclass(frozen=True, kw_only=True)
-class C:
-    tile: int
-    warps: int | None = None
-
-CONFIGS = {
-    # Not measured, and two at once.
-    "sm_80": C(tile=16),
-    "sm_89": C(tile=16),
-    # Measured
-    # long ago.
-    "sm_90": C(tile=32, warps=4),
-}
-BY_HEAD: dict = {
-    "sm_90": {64: C(tile=64), 128: C(tile=99)},
-    "sm_100": {
-        # Guessed.
-        64: C(
-            tile=1,
-        ),
-    },
-    ("sm_90", 2): C(tile=7),
-}
-"""
-
-
-@pytest.fixture
-def module(tmp_path):
-    file = tmp_path / "tables_of_a_kernel.py"
-    file.write_text(TABLES)
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = made
-    spec.loader.exec_module(made)
-    yield made
-    del sys.modules[file.stem]
-
-
-def test_an_entry_is_replaced_with_its_comment(module):
-    entry = find_entry(module, "sm_90", {"tile": 32, "warps": 4})
-    assert isinstance(entry, Entry)
-    assert (entry.table, entry.path) == ("CONFIGS", ("sm_90",))
-    replace_entry(module, entry, config_source(module.C(tile=256)), "H200, today.")
-    text = Path(module.__file__).read_text()
-    assert '    # H200, today.\n    "sm_90": C(tile=256),\n}' in text
-    assert "long ago" not in text
-    assert "two at once" in text
-
-
-def test_an_entry_inside_a_table_of_tables_is_found(module):
-    entry = find_entry(module, "sm_100", {"tile": 1, "warps": None})
-    assert isinstance(entry, Entry)
-    replace_entry(module, entry, config_source(module.C(tile=2)), "Measured.")
-    assert "        # Measured.\n        64: C(tile=2),\n    }," in Path(module.__file__).read_text()
-
-
-@pytest.mark.parametrize(
-    ("arch", "tile", "said"),
-    [
-        ("sm_80", 16, "shares its comment with the entries below"),
-        ("sm_90", 64, "shares its lines"),
-        ("sm_90", 5, "no entry"),
-        ("sm_75", 16, "no entry"),
-    ],
-)
-def test_an_entry_that_is_not_its_own_is_left_alone(module, arch, tile, said):
-    assert said in str(find_entry(module, arch, {"tile": tile, "warps": None}))
-
-
-def test_a_key_may_be_a_tuple(module):
-    entry = find_entry(module, "sm_90", {"tile": 7, "warps": None})
-    assert isinstance(entry, Entry)
-    assert entry.key == '("sm_90", 2)'
-
-
-def test_an_entry_that_is_too_long_has_a_line_for_each_field():
-    source = "Long(" + ", ".join(f"a_field_with_a_name_{n}={n}" for n in range(6)) + ")"
-    lines = entry_lines('"sm_90"', source, "measured " * 30)
-    assert max(map(len, lines)) <= 110
-    assert lines[-8:] == [
-        '    "sm_90": Long(',
-        *(f"        a_field_with_a_name_{n}={n}," for n in range(6)),
-        "    ),",
-    ]
+def test_what_failed_is_not_right():
+    rows = [{"source": name, "config": {"name": name}} for name in ("a", "old")]
+    found = {"rows": rows, "failures": [{"config": {"name": "a"}}]}
+    assert [row["source"] for row in tune_kernels.right_rows(found)] == ["old"]
 
 
 def test_a_difference_names_only_what_differs():
@@ -272,6 +170,7 @@ def test_the_choice_of_a_launcher_is_seen():
     with watched_choice(toy_kernel) as choice:
         case.launcher()()
     assert (choice.config, choice.facets) == (ToyConfig(us=120.0), {"itemsize": 2})
+    assert (choice.chooser, choice.configs) == ("choose_config", [ToyConfig(us=120.0)])
     with watched_choice(object()) as choice:
         assert choice.config is None
 
