@@ -1,5 +1,6 @@
 """Entries of tables: which one a launcher chose, and what becomes of the file when another is put there."""
 
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -258,7 +259,7 @@ def write(tables, monkeypatch, capsys):
         module = SimpleNamespace(__file__=str(tables.file))
         suite = SimpleNamespace(module=module, name="of.tables")
         monkeypatch.setattr(tune_kernels, "load_suite", lambda name: suite)  # noqa: ARG005
-        monkeypatch.setattr(tune_kernels.inspect, "getsourcefile", lambda module: module.__file__)
+        monkeypatch.setattr(inspect, "getsourcefile", lambda module: module.__file__)
         monkeypatch.setattr(tune_kernels, "declared_questions", lambda suite, arch: ([], ["silent"]))  # noqa: ARG005
         environment = {"gpu": "NVIDIA GB10", "arch": arch}
         document = {"environment": environment, "date": "2026-12-01", "cases": list(cases)}

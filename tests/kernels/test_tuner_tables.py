@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_every_entry_that_a_case_chooses_can_be_written(name, arch):
     questions, silent = declared_questions(suite, arch)
     assert not silent
     tables = Tables(Path(suite.module.__file__))
-    by_place = defaultdict(lambda: defaultdict(list))
+    by_place: dict[Any, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for question in questions:
         place = find_place(tables, question)
         by_place[place][repr(tables.ask(question).config)].append(question)
