@@ -26,8 +26,8 @@ from benchmarks.comparison.case import start_comparing
 from benchmarks.comparison.page import case_text, merged, page, summary_text
 from benchmarks.comparison.stream_timer import StreamTimer
 from benchmarks.gpu_runs.measure import MakeTimer, gpu_timer
-from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
-from benchmarks.gpu_runs.suites import select
+from benchmarks.gpu_runs.runs import Job, add_options, positive, require_gpus, run_jobs
+from benchmarks.gpu_runs.suites import peer_names, select
 from pytest_cutile.core.timing import Timer
 
 CASE_SECONDS = 300.0
@@ -43,18 +43,18 @@ def main(
     """Compare what the command line names; return 1 if a case could not be compared."""
     options = _parse(argv)
     if options.source:
-        documents = [json.loads(file.read_text(encoding="utf-8")) for file in options.source]
-        documents.sort(key=lambda document: str(document["date"]))  # of one day as they are named
+        documents = sorted(map(_read, options.source), key=lambda document: str(document["date"]))
         complete = True
     else:
-        without = [name for name in options.without.split(",") if name]
+        if make_timer is gpu_timer:
+            require_gpus(options.device)
         start = partial(
             start_comparing,
             devices=options.device,
             processes=options.processes,
             make_timer=make_timer,
             make_stream_timer=make_stream_timer,
-            without=without,
+            without=options.without,
         )
         document, complete = run_jobs(
             options,
@@ -64,10 +64,28 @@ def main(
             processes=options.processes,
         )
         documents = [document]
-    print("\n" + summary_text(merged(documents)))
+    if measured := any(document["cases"] for document in documents):
+        print("\n" + summary_text(merged(documents)))
+    else:
+        print("\nNothing was measured, so nothing can be said of the goals.")
     if options.markdown:
         options.markdown.write_text(page(documents, everything=select((), "")), encoding="utf-8")
-    return 0 if complete else 1
+    return 0 if complete and measured else 1
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Read what a run wrote with `--json`.
+
+    Raises:
+        SystemExit: there is no such file, or it holds something else.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--from {file}: {error}") from error
+    if not isinstance(document, dict) or "cases" not in document:
+        raise SystemExit(f"--from {file}: this is not what --json writes")
+    return document
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -80,7 +98,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_options(parser)
     parser.add_argument(
         "--processes",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="that prepare cases for each GPU, of which one times at a time (1)",
@@ -90,13 +108,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--from", dest="source", type=Path, nargs="+", metavar="FILE", help="measure nothing: read these"
     )
-    return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
+    options = parser.parse_args(argv)
+    options.without = [name.strip() for name in options.without.split(",") if name.strip()]
+    if options.without and not options.source:
+        known = peer_names(options.names)
+        if wrong := [name for name in options.without if name not in known]:
+            parser.error(f"--without: there is no {', '.join(wrong)}; there are: {', '.join(known)}")
+    return options
 
 
 def _show_case(job: Job, found: Mapping[str, Any]) -> None:

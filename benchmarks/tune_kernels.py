@@ -10,9 +10,10 @@ For each case of `benchmarks/suite/NAME.py`:
 3. All that are left are timed once, interleaved, by the speed gate's timer (cold L2, CUDA graph); then the
    best six again beside the committed one, on buffers at several places. The best has to pass step 1.
 
-At the end, for each entry of a table of configurations, the one that is best over all cases that use it:
-printed to be pasted, or with --write put into the kernel's file, if its table has an entry of its own for
-this GPU and the gain is more than what processes differ by.
+At the end, for each entry of a table of configurations, the one that is best over all cases that use it, if
+the gain is more than what processes differ by: shown as a change of the kernel's file, or with --write put
+there. Where architectures share an entry, this one gets its own. Nothing is written with which launchers
+would not choose it for the cases tuned, or would choose something else for any other.
 
 Why not `cuda.tile.tune.exhaustive_search`: it compiles one configuration after the other, times one launch of
 one kernel without the launcher around it (split-kv attention launches two), one candidate after the other,
@@ -24,21 +25,33 @@ must not win.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_runs.measure import MakeTimer, geometric_mean, gpu_timer
-from benchmarks.gpu_runs.runs import Job, add_options, run_jobs
-from benchmarks.gpu_runs.suites import difference, load_suite
+from benchmarks.gpu_runs.runs import Job, add_options, positive, require_gpus, run_jobs
+from benchmarks.gpu_runs.suites import Suite, difference, load_suite, plain_config
 from benchmarks.gpu_runs.tables import aligned
 from benchmarks.tuner.case import start_tuning
-from benchmarks.tuner.config_tables import entry_lines, find_entry, replace_entry
+from benchmarks.tuner.config_source import config_source, entry_lines
+from benchmarks.tuner.config_tables import (
+    Place,
+    Question,
+    Rewriting,
+    Tables,
+    find_place,
+    make_entry,
+    replace_entry,
+)
+from benchmarks.tuner.questions import declared_questions
 
 CASE_SECONDS = 600.0
 """After so long a case is given up."""
@@ -51,6 +64,8 @@ WORTH_WRITING = 1.01
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Tune what the command line names; return 1 if a case could not be tuned."""
     options = _parse(argv)
+    if make_timer is gpu_timer:
+        require_gpus(options.device)
     processes = max(1, (options.processes or len(os.sched_getaffinity(0))) // len(options.device))
     start = partial(start_tuning, devices=options.device, make_timer=make_timer, processes=processes)
     document, complete = run_jobs(options, start, _show_case, case_seconds=CASE_SECONDS)
@@ -67,7 +82,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "names", nargs="+", metavar="NAME", help="file of benchmarks/suite: matmul, or matmul[fp16-1 for some"
     )
     add_options(parser)
-    parser.add_argument("--processes", type=int, metavar="N", help="that compile; default: as many as cores")
+    parser.add_argument(
+        "--processes", type=positive, metavar="N", help="that compile; default: as many as cores"
+    )
     parser.add_argument("--write", action="store_true", help="put better configurations into kernels/")
     return parser.parse_args(argv)
 
@@ -131,48 +148,154 @@ def _show_summary(cases: Sequence[Mapping[str, Any]]) -> None:
 # -- what goes into the tables ----------------------------------------------------------------------
 
 
+@dataclass(kw_only=True)
+class Tuned:
+    """A case that was tuned, and what of it an entry of a table can hold."""
+
+    found: Mapping[str, Any]
+    """What was found."""
+    question: Question
+    """What its launcher asks."""
+    rows: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By source of an entry, the figures of the configuration that the launcher chooses with it."""
+    beyond: tuple[str, float] | None = None
+    """The best configuration that no entry in this place yields, and its gain, if that is the best of all."""
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """How many times as fast as the committed one each entry is."""
+        return {source: _gain(row) for source, row in self.rows.items()}
+
+
 def _show_entries(document: Mapping[str, Any], *, write: bool) -> None:
-    """Print, or write, the best configuration of each entry that the cases share."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    """Print, and write, the best configuration of each entry that the cases share."""
+    arch = document["environment"].get("arch", "sm_90")
+    by_suite: dict[str, list[Tuned]] = defaultdict(list)
     for found in document["cases"]:
         if found["rows"]:
-            key = json.dumps(found["committed"], sort_keys=True, default=str)
-            groups[found["suite"], key].append(found)
-    arch = document["environment"].get("arch", "sm_90")
-    for (suite, _), cases in groups.items():
-        best, gain = best_for_all(cases)
-        print(f"\n{suite}: the configuration of {len(cases)} cases")
-        for found in cases:
-            gains = _gains(found)
+            question = Question(
+                case=found["case"],
+                arch=arch,
+                facets=found["facets"] or {},
+                chooser=found.get("chooser") or "choose_config",
+            )
+            by_suite[found["suite"]].append(Tuned(found=found, question=question))
+    for name, cases in by_suite.items():
+        suite = load_suite(name)
+        file = Path(inspect.getsourcefile(suite.module) or "")
+        tables = Tables(file)
+        groups: dict[Place | str, list[Tuned]] = defaultdict(list)
+        for case in cases:
+            groups[_place_of(tables, case)].append(case)
+        others: list[Question] = []
+        for place, group in groups.items():
+            tables = Tables(file)  # as it is after the entries before
+            _keep_entries(tables, place, group)
+            best, gain = best_for_all([case.gains for case in group])
+            _show_group(name, place, group, best)
+            if gain < WORTH_WRITING:
+                print(f"  no entry is better over all of them ({gain:.3f}x): keep the committed one")
+                continue
+            comment = _comment(document, group, best)
+            if isinstance(place, str):
+                print(f"  {gain:.3f}x over all of them (no entry to write: {place}):")
+                print(*entry_lines(f'"{arch}"', best, comment), sep="\n")
+                continue
+            others = others or _others(suite, arch, cases)
+            ours = {case.question.case for case in group}
+            rewriting = replace_entry(
+                tables,
+                place,
+                tables.evaluate(best),
+                comment,
+                tuned=[(case.question, tables.evaluate(case.rows[best]["source"])) for case in group],
+                others=[question for question in others if question.case not in ours],
+            )
+            _finish(rewriting, place, f"{gain:.3f}x over all of them", write=write)
+
+
+def _place_of(tables: Tables, case: Tuned) -> Place | str:
+    """Return the entry that a case uses, or why it has none."""
+    if case.found["committed"] is None:
+        return "the launcher did not say what it chose"
+    if case.found.get("chosen", 1) > 1:
+        return f"the launcher chose {case.found['chosen']} configurations for {case.found['case']}"
+    place = find_place(tables, case.question)
+    if isinstance(place, Place):
+        chosen = plain_config(tables.ask(case.question).config)
+        if chosen != case.found["committed"]:
+            return f"{tables.file} has changed since {case.found['case']} was tuned"
+    return place
+
+
+def _keep_entries(tables: Tables, place: Place | str, group: Sequence[Tuned]) -> None:
+    """Find out what of each case an entry can hold: what is right, and what the launcher chooses with it."""
+    for case in group:
+        rows = [row for row in right_rows(case.found) if row["source"]]
+        if isinstance(place, str):
+            case.rows = {row["source"]: row for row in rows}
+            continue
+        for row in rows:
+            entry = make_entry(tables, place, case.question, tables.evaluate(row["source"]))
+            if entry is not None:
+                case.rows.setdefault(config_source(entry), row)
+        best = max(rows, key=_gain, default=None)
+        if best is not None and _gain(best) > max(case.gains.values(), default=0.0):
+            case.beyond = best["source"], _gain(best)
+
+
+def _others(suite: Suite, arch: str, tuned: Sequence[Tuned]) -> list[Question]:
+    """Return what the launcher asks for all cases: for the tuned ones what it asked, for others as traced."""
+    asked = {case.question.case: case.question for case in tuned}
+    declared, silent = declared_questions(suite, arch)
+    if silent:
+        print(f"  not compared, because the launcher could not be asked: {', '.join(silent)}")
+    return [*asked.values(), *(each for each in declared if each.case not in asked)]
+
+
+def _show_group(name: str, place: Place | str, group: Sequence[Tuned], best: str) -> None:
+    """Print what an entry is worth for each of its cases."""
+    which = f"{place}, " if isinstance(place, Place) else ""
+    print(f"\n{name}: {which}the configuration of {len(group)} cases")
+    for case in group:
+        gains = case.gains
+        facets = ", ".join(f"{key}={value}" for key, value in case.question.facets.items())
+        line = f"  {case.found['case']} ({facets}): {gains.get(best, 0):.3f}x"
+        if gains:
             own = max(gains, key=lambda source: gains[source])
-            facets = ", ".join(f"{key}={value}" for key, value in (found["facets"] or {}).items())
-            print(
-                f"  {found['case']} ({facets}): {gains.get(best, 0):.3f}x; at best {gains[own]:.3f}x, {own}"
-            )
-        comment = _comment(document, cases, best)
-        module = load_suite(suite).module
-        committed = cases[0]["committed"]
-        entry = find_entry(module, arch, committed) if committed is not None else "the launcher did not say"
-        lines = entry_lines(f'"{arch}"', best, comment)
-        if gain < WORTH_WRITING:
-            print(f"  no entry is better over all of them ({gain:.3f}x): keep the committed one")
-        elif write and not isinstance(entry, str):
-            replace_entry(module, entry, best, comment)
-            print(f"  written to {entry.table}{list(entry.path)}, {gain:.3f}x:", *lines, sep="\n")
-            print(
-                f"  Its results were compared coarsely: pytest {Path(module.__file__).name} -m cutile_correct"
-            )
-        else:
-            why = f" (not written: {entry})" if write else ""
-            print(f"  {gain:.3f}x over all of them{why}:", *lines, sep="\n")
+            line += f"; at best {gains[own]:.3f}x, {own}"
+        if case.beyond:
+            source, gain = case.beyond
+            line += f"; {gain:.3f}x, {source}, which the launcher does not choose from this entry"
+        print(line)
 
 
-def best_for_all(cases: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """Return the configuration, as source, with the largest geometric mean of gains over `cases`, and that.
+def _finish(rewriting: Rewriting, place: Place, gain: str, *, write: bool) -> None:
+    """Print what an entry's replacement changes, and write it if it is to be written and can be."""
+    file = rewriting.tables.file
+    if rewriting.problem:
+        print(f"  {gain} ({'not written' if write else 'not to be written'}: {rewriting.problem})")
+        return
+    if write:
+        rewriting.write()
+        print(f"  {gain}: written to {place} in {file}")
+    else:
+        print(f"  {gain}: --write puts it into {place} in {file}")
+    print(*rewriting.difference(), sep="\n")
+    if rewriting.also:
+        print(f"  Not tuned here, and from the same entry: {', '.join(rewriting.also)}")
+    if write:
+        print(f"  Its results were compared coarsely: pytest {file.name} -m cutile_correct")
 
-    Only what is right and was timed in every case counts.
+
+def best_for_all(gains: Sequence[Mapping[str, float]]) -> tuple[str, float]:
+    """Return the source with the largest geometric mean of gains over all cases, and that.
+
+    Only what is in every case counts.
+
+    Args:
+        gains: of each case, by source.
     """
-    gains = [_gains(found) for found in cases]
     common = set.intersection(*(set(each) for each in gains))
     if not common:
         return "", 0.0
@@ -181,28 +304,30 @@ def best_for_all(cases: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
     return best, means[best]
 
 
-def _gains(found: Mapping[str, Any]) -> dict[str, float]:
-    """Return how many times as fast as the committed one each configuration is, by its source."""
+def right_rows(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the configurations of a case that were timed and are right."""
     wrong = {json.dumps(failure["config"], sort_keys=True, default=str) for failure in found["failures"]}
-    return {
-        row["source"] or "": row["ratio"]["value"] if "ratio" in row else row["quick_ratio"]
-        for row in found["rows"]
-        if json.dumps(row["config"], sort_keys=True, default=str) not in wrong
-    }
+    return [
+        row for row in found["rows"] if json.dumps(row["config"], sort_keys=True, default=str) not in wrong
+    ]
 
 
-def _comment(document: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], best: str) -> str:
+def _gain(row: Mapping[str, Any]) -> float:
+    """Return how many times as fast as the committed one a configuration is."""
+    return float(row["ratio"]["value"] if "ratio" in row else row["quick_ratio"])
+
+
+def _comment(document: Mapping[str, Any], group: Sequence[Tuned], best: str) -> str:
     """Return what was measured, for the comment above an entry: time with it, and before."""
     gpu = document["environment"].get("gpu", "").removeprefix("NVIDIA ")
     parts = []
-    for found in cases[:SHOWN]:
-        mine = next((row for row in found["rows"] if row["source"] == best), None)
-        before = next((row for row in found["rows"] if row["committed"]), None)
-        if mine is not None:
-            was = f" ({before['us_per_launch']:.4g})" if before is not None and before is not mine else ""
-            parts.append(f"{found['case']} {mine['us_per_launch']:.4g} us{was}")
-    if len(cases) > SHOWN:
-        parts.append(f"and {len(cases) - SHOWN} more")
+    for case in group[:SHOWN]:
+        mine = case.rows[best]
+        before = next((row for row in case.found["rows"] if row["committed"]), None)
+        was = f" ({before['us_per_launch']:.4g})" if before is not None and before is not mine else ""
+        parts.append(f"{case.found['case']} {mine['us_per_launch']:.4g} us{was}")
+    if len(group) > SHOWN:
+        parts.append(f"and {len(group) - SHOWN} more")
     figures = ", ".join(parts)
     return f"{gpu}, {document['date']}, cold L2, interleaved, against the entry before: {figures}."
 

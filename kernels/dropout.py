@@ -97,7 +97,7 @@ _MEASURED = {
     2: ((math.inf, DropoutConfig()),),
     4: ((2**24 - 1, DropoutConfig()), (math.inf, _LARGE)),
 }
-# Not measured, except on sm_90.
+# Not measured, except on sm_90 and where an entry says so.
 CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""

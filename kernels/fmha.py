@@ -144,6 +144,7 @@ CONFIGS_8BIT = {
 }
 """For numbers of 8 bits; for other architectures those of 16 do."""
 WIDE_CONFIGS = {
+    # Tiles of Q, K and V and the accumulator are twice as wide: smaller tiles make room for them.
     # What tileiras 13.4.92 fits into registers and tensor memory without spilling. Not measured. Twice as
     # many queries spill 70 to 150 bytes a thread, on sm_103 with tiles of 256x64 6 KiB.
     "sm_80": FmhaConfig(tile_m=32, tile_n=32, occupancy=2),
@@ -198,6 +199,8 @@ matter, and the more that all blocks wait for the slowest. At N = 1024, 2048, 40
 1.030, 1.018, 1.001, 0.985 and 0.958 times as fast (fp16, H200, as above)."""
 DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
+WIDE_DEFAULT_CONFIG = replace(DEFAULT_CONFIG, tile_n=32)
+"""The same for heads of 256 dimensions."""
 
 
 def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> FmhaConfig:
@@ -209,11 +212,7 @@ def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys
         return replace(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
     if itemsize == 1 and arch in CONFIGS_8BIT:
         return CONFIGS_8BIT[arch]
-    config = CONFIGS.get(arch, DEFAULT_CONFIG)
-    if not wide:
-        return config
-    # Tiles of Q, K and V and the accumulator are twice as wide: half as many keys a step make room for them.
-    return WIDE_CONFIGS.get(arch) or replace(config, tile_n=config.tile_n // 2)
+    return WIDE_CONFIGS.get(arch, WIDE_DEFAULT_CONFIG) if wide else CONFIGS.get(arch, DEFAULT_CONFIG)
 
 
 # -- kernel -----------------------------------------------------------------------------------------

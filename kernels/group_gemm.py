@@ -130,7 +130,7 @@ class GroupGemmConfig(GemmConfig):
 # The smaller tiles are those of `kernels.bmm`, not measured with groups. Other architectures are not
 # measured: they follow the candidates that NVIDIA publishes for TileGym's group GEMM
 # (https://github.com/NVIDIA/TileGym, src/tilegym/ops/cutile/group_gemm.py).
-CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
+_UNMEASURED: dict[str, tuple[GroupGemmConfig, ...]] = {
     "sm_80": (
         GroupGemmConfig(tile_m=128, tile_n=128, tile_k=32, occupancy=2),
         GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),
@@ -142,13 +142,6 @@ CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
     "sm_89": (
         GroupGemmConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
         GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),
-    ),
-    "sm_90": (
-        GroupGemmConfig(
-            tile_m=128, tile_n=256, tile_k=64, group_m=16, latency=4, occupancy=1, num_worker_warps=8
-        ),
-        GroupGemmConfig(tile_m=128, tile_n=128, tile_k=64, group_m=16, latency=4, occupancy=2),
-        GroupGemmConfig(tile_m=64, tile_n=128, tile_k=64, group_m=4, latency=4, occupancy=2),
     ),
     # Fifth-generation tensor cores let two thread blocks share one 256x256 tile.
     "sm_100": (
@@ -172,8 +165,29 @@ CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
         GroupGemmConfig(tile_m=64, tile_n=64, tile_k=64, occupancy=2),
     ),
 }
-"""For operands of 16 bits; for 8-bit floats where they have no table, with steps of as many bytes."""
+
+
+def _of_itemsize(itemsize: int) -> dict[str, tuple[GroupGemmConfig, ...]]:
+    """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
+    return {
+        arch: tuple(replace(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
+        for arch, candidates in _UNMEASURED.items()
+    }
+
+
+CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
+    **_UNMEASURED,
+    "sm_90": (
+        GroupGemmConfig(
+            tile_m=128, tile_n=256, tile_k=64, group_m=16, latency=4, occupancy=1, num_worker_warps=8
+        ),
+        GroupGemmConfig(tile_m=128, tile_n=128, tile_k=64, group_m=16, latency=4, occupancy=2),
+        GroupGemmConfig(tile_m=64, tile_n=128, tile_k=64, group_m=4, latency=4, occupancy=2),
+    ),
+}
+"""For operands of 16 bits."""
 FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
+    **_of_itemsize(1),
     "sm_90": (
         GroupGemmConfig(tile_m=128, tile_n=128, tile_k=256, occupancy=1, num_worker_warps=8, copy_tile=64),
         GroupGemmConfig(tile_m=64, tile_n=128, tile_k=128, group_m=16, latency=6, occupancy=2, copy_tile=64),
@@ -181,6 +195,7 @@ FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=False`."""
 FAST_FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
+    **_of_itemsize(1),
     "sm_90": (
         GroupGemmConfig(
             tile_m=128,
@@ -197,7 +212,7 @@ FAST_FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=True`."""
 DEFAULT_CONFIG = GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32)
-"""For architectures that are not in the table."""
+"""For architectures that are not in the tables, and 16 bits; for others in steps of as many bytes."""
 ALONE: dict[str, GroupGemmConfig] = {
     "sm_90": GroupGemmConfig(
         tile_m=256,
@@ -280,10 +295,7 @@ def choose_config(
     table = CONFIGS if itemsize == 2 else FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS  # noqa: PLR2004
     candidates = table.get(arch)
     if candidates is None:
-        candidates = tuple(
-            replace(config, tile_k=config.tile_k * 2 // itemsize)
-            for config in CONFIGS.get(arch, (DEFAULT_CONFIG,))
-        )
+        candidates = (replace(DEFAULT_CONFIG, tile_k=DEFAULT_CONFIG.tile_k * 2 // itemsize),)
     return choose_fit(
         candidates,
         lambda config: sum(count_tiles(m, n, config) for m, n, _ in sizes),

@@ -98,7 +98,7 @@ class MatmulConfig(GemmConfig):
 # "Not measured" entries follow the candidates that NVIDIA publishes for TileGym's matmul
 # (https://github.com/NVIDIA/TileGym, src/tilegym/ops/cutile/matmul.py); they compile, and nobody here has
 # timed them.
-CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+_UNMEASURED: dict[str, tuple[MatmulConfig, ...]] = {
     # Ampere and Ada have no TMA: shallow steps, and two blocks to hide each other's latency. Not measured.
     "sm_80": (
         MatmulConfig(tile_m=128, tile_n=128, tile_k=32, occupancy=2),
@@ -112,6 +112,41 @@ CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
         MatmulConfig(tile_m=128, tile_n=64, tile_k=32, occupancy=2),
         MatmulConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),
     ),
+    # Fifth-generation tensor cores let two thread blocks share one 256x256 tile. Not measured.
+    "sm_100": (
+        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
+    ),
+    "sm_103": (
+        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
+    ),
+    "sm_110": (
+        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
+        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
+    ),
+    # Consumer Blackwell multiplies from registers, and has few multiprocessors to fill. Not measured.
+    "sm_120": (
+        MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
+        MatmulConfig(tile_m=64, tile_n=64, tile_k=64, occupancy=2),
+    ),
+    "sm_121": (
+        MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
+        MatmulConfig(tile_m=64, tile_n=64, tile_k=64, occupancy=2),
+    ),
+}
+
+
+def _of_itemsize(itemsize: int) -> dict[str, tuple[MatmulConfig, ...]]:
+    """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
+    return {
+        arch: tuple(replace(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
+        for arch, candidates in _UNMEASURED.items()
+    }
+
+
+CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    **_UNMEASURED,
     # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; "against" is the next best of 37 candidates
     # that differs in more than an order of blocks.
     "sm_90": (
@@ -151,31 +186,10 @@ CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
         # 33.5 us, is 6.7 us and 3.35 us for each.
         MatmulConfig(tile_m=64, tile_n=128, tile_k=128, group_m=16, latency=4, occupancy=1, copy_tile=64),
     ),
-    # Fifth-generation tensor cores let two thread blocks share one 256x256 tile. Not measured.
-    "sm_100": (
-        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
-        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
-    ),
-    "sm_103": (
-        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
-        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
-    ),
-    "sm_110": (
-        MatmulConfig(tile_m=256, tile_n=256, tile_k=64, occupancy=1, num_ctas=2),
-        MatmulConfig(tile_m=128, tile_n=128, tile_k=64, occupancy=1),
-    ),
-    # Consumer Blackwell multiplies from registers, and has few multiprocessors to fill. Not measured.
-    "sm_120": (
-        MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
-        MatmulConfig(tile_m=64, tile_n=64, tile_k=64, occupancy=2),
-    ),
-    "sm_121": (
-        MatmulConfig(tile_m=128, tile_n=64, tile_k=64, occupancy=1),
-        MatmulConfig(tile_m=64, tile_n=64, tile_k=64, occupancy=2),
-    ),
 }
-"""For operands of 16 bits; for others where they have no table, with steps of as many bytes."""
+"""For operands of 16 bits."""
 TF32_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    **_of_itemsize(4),
     "sm_90": (
         # H200, 2026-11-21, as above: tf32 4096x4096x2048, transposed B, 182 us, 377 TFLOPS.
         MatmulConfig(
@@ -219,6 +233,7 @@ TF32_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For float32 operands."""
 FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    **_of_itemsize(1),
     # H200, 2026-11-21, as above. Every 128 products the sums move to float32: 64 registers a thread for
     # those, 64 for these. With 256 products a step the compiler has another 64 to multiply into while it
     # adds.
@@ -251,6 +266,7 @@ FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=False`."""
 FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
+    **_of_itemsize(1),
     # H200, 2026-11-21, as above. Twice the rate of 16 bits needs twice the work per byte from the L2.
     "sm_90": (
         # e4m3, transposed B, 4096x4096x8192 186 us, 1477 TFLOPS, 8192^3 768 us, 1432 TFLOPS, against 191 and
@@ -309,7 +325,7 @@ FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=True`."""
 DEFAULT_CONFIG = MatmulConfig(tile_m=64, tile_n=64, tile_k=32)
-"""For architectures that are not in the table."""
+"""For architectures that are not in the tables, and 16 bits; for others in steps of as many bytes."""
 
 
 def choose_config(
@@ -329,10 +345,7 @@ def choose_config(
     table = {1: FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS, 4: TF32_CONFIGS}.get(itemsize, CONFIGS)
     candidates = table.get(arch)
     if candidates is None:
-        candidates = tuple(
-            replace(config, tile_k=config.tile_k * 2 // itemsize)
-            for config in CONFIGS.get(arch, (DEFAULT_CONFIG,))
-        )
+        candidates = (replace(DEFAULT_CONFIG, tile_k=DEFAULT_CONFIG.tile_k * 2 // itemsize),)
     config = choose_tiles(candidates, m, n, k, sms=sms)
     return config if min(m, n) >= COPY_FROM else replace(config, copy_tile=None)
 

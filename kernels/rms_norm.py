@@ -90,7 +90,7 @@ _MEASURED = {
     2: (*_NARROW, (3071, _FULL), (3072, RmsNormConfig()), (8192, _FULL), (math.inf, _WIDE)),
     4: (*_NARROW, (math.inf, _WIDE)),
 }
-# Not measured, except on sm_90.
+# Not measured, except on sm_90 and where an entry says so.
 CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""

@@ -95,7 +95,7 @@ _MEASURED = {
     (True, 2): _LARGE,
     (True, 4): _LARGE,
 }
-# Not measured, except on sm_90.
+# Not measured, except on sm_90 and where an entry says so.
 CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""

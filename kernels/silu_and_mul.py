@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 # By architecture, by itemsize. H200, 2026-11-21, driver 580.159.04, cold L2, interleaved, against SwiGLU's 8
 # blocks an SM: fp16 8192x4096 30.6 us (31.2), 4096x4096 and 16384x4096 1 % less, others as fast within 1 %.
-# Float32 was not measured here.
-CONFIGS = {"sm_90": {2: SwigluConfig(occupancy=4), 4: SwigluConfig()}}
+# Float32 was not measured here. Other architectures have SwiGLU's, for every itemsize.
+CONFIGS = {
+    **{arch: dict.fromkeys((2, 4), config) for arch, config in swiglu.CONFIGS.items()},
+    "sm_90": {2: SwigluConfig(occupancy=4), 4: SwigluConfig()},
+}
 
 
 def choose_config(arch: str, *, itemsize: int) -> SwigluConfig:

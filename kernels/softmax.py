@@ -104,7 +104,7 @@ _MEASURED = {
         (math.inf, _CHUNKS),
     ),
 }
-# Not measured, except on sm_90.
+# Not measured, except on sm_90 and where an entry says so.
 CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIGS = _MEASURED
 """For architectures that are not in the table."""

@@ -71,7 +71,7 @@ class SwigluConfig:
 # 189 us (191), 8x4096x16384 1466 us (1477). With 16 bits, nothing was better than what was there: fp16
 # 4x4096x4096 98.8 us, bf16 8192x14336 167 us. Blocks that loop over several tiles were slower.
 _MEASURED = SwigluConfig()
-# Not measured, except on sm_90.
+# Not measured, except on sm_90 and where an entry says so.
 CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
 DEFAULT_CONFIG = _MEASURED
 """For architectures that are not in the table."""

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +43,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def device_numbers(text: str) -> list[int]:
     """Read "0,1" from a command line."""
-    return [int(number) for number in text.split(",")]
+    numbers = text.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs' numbers, as in 0,1")
+    return [int(number) for number in numbers]
+
+
+def positive(text: str) -> int:
+    """Read an integer of at least 1 from a command line."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 1")
+    return int(text)
+
+
+def require_gpus(devices: Sequence[int]) -> None:
+    """Check that there are GPUs of these numbers, before processes are started that each find out.
+
+    Raises:
+        SystemExit: there are not; the message says what is missing.
+    """
+    from pytest_cutile.gpu.nvml import NoGpuError, find_gpu, visible_uuids
+
+    try:
+        found = find_gpu()
+    except NoGpuError as error:
+        raise SystemExit(f"this has to run on a GPU: {error}") from error
+    count = len(visible_uuids())
+    if max(devices) >= count:
+        raise SystemExit(f"--device {max(devices)}: visible GPUs are 0 to {count - 1} ({found.name})")
 
 
 def run_jobs(

@@ -7,8 +7,8 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class Suite:
     """`configs(arch, **params)`: the configurations worth trying for a case."""
     peers: Callable[[Any, Mapping[str, Any]], Mapping[str, Callable[[], object] | str]]
     """`peers(args, params)`: what else computes the same, as closures, or why one is left out of a case."""
+    peer_names: tuple[str, ...]
+    """Names that `peers` may return for any of the cases, whatever is installed: the suite's `PEERS`."""
 
     def case(self, name: str) -> Case:
         """Return the case of that name."""
@@ -77,6 +79,7 @@ def load_suite(name: str) -> Suite:
         configs=file.configs,
         of_tilegym=frozenset(case.name for case in _of_tilegym(file)),
         peers=getattr(file, "peers", lambda args, params: {}),  # noqa: ARG005
+        peer_names=tuple(getattr(file, "PEERS", ())),
     )
 
 
@@ -99,6 +102,12 @@ def select(names: Sequence[str], text: str) -> list[tuple[str, str]]:
             if text in case.name and case.name.startswith(start)
         ]
     return list(dict.fromkeys(found))
+
+
+def peer_names(names: Sequence[str]) -> list[str]:
+    """Return what the peers of the suites `names` (all, if none) are called, each once."""
+    suites = (load_suite(name.partition("[")[0]) for name in names or suite_names())
+    return list(dict.fromkeys(peer for suite in suites for peer in suite.peer_names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,35 +156,64 @@ def prepare(suite: str, case: str, device: str, *, arch: str | None = None) -> P
 
 @dataclass(kw_only=True)
 class Choice:
-    """What a launcher asked `choose_config` for, and what it got."""
+    """What a launcher asked for a configuration last, and what it got."""
 
     config: Any = None
-    """None if it was not asked."""
+    """None if it did not ask."""
     facets: dict[str, Any] | None = None
-    """The arguments besides the architecture; None if it was not asked."""
+    """The arguments besides the architecture; None if it did not ask."""
+    chooser: str = ""
+    """The function: "choose_config"."""
+    configs: list[Any] = field(default_factory=list)
+    """All that it got, each once."""
 
 
 @contextmanager
 def watched_choice(module: Any) -> Iterator[Choice]:
-    """Yield what the `choose_config` of a kernel's module is asked inside, and what it answers."""
+    """Yield what a kernel's module is asked for configurations inside, and what it answers.
+
+    Those are `choose_config` and other functions `choose_...(arch, ...)` of the module, where they answer
+    something: what they ask each other does not count.
+    """
     choice = Choice()
-    choose = getattr(module, "choose_config", None)
-    if choose is None:
-        yield choice
-        return
-    signature = inspect.signature(choose)
+    choosers = (
+        {
+            name: value
+            for name, value in vars(module).items()
+            if name.startswith("choose_") and inspect.isfunction(value)
+            if next(iter(inspect.signature(value).parameters), "") == "arch"
+        }
+        if inspect.ismodule(module)
+        else {}
+    )
+    depth = 0
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        choice.config = choose(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs).arguments
-        choice.facets = {key: value for key, value in bound.items() if key != "arch"}
-        return choice.config
+    def watch(name: str, choose: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(choose)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                config = choose(*args, **kwargs)
+            finally:
+                depth -= 1
+            if depth == 0 and config is not None:
+                bound = inspect.signature(choose).bind(*args, **kwargs).arguments
+                choice.config, choice.chooser = config, name
+                choice.facets = {key: value for key, value in bound.items() if key != "arch"}
+                if config not in choice.configs:
+                    choice.configs.append(config)
+            return config
 
-    module.choose_config = watched
+        return watched
+
+    for name, choose in choosers.items():
+        setattr(module, name, watch(name, choose))
     try:
         yield choice
     finally:
-        module.choose_config = choose
+        for name, choose in choosers.items():
+            setattr(module, name, choose)
 
 
 def plain_config(config: Any) -> dict[str, Any] | None:

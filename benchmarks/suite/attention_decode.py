@@ -35,6 +35,7 @@ DIMS = (_case("bfloat16", 8, 32, 8, 8192, 64), _case("bfloat16", 8, 16, 8, 8192,
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *MODELS, *DIMS) if case.speed}.values()
 )
+PEERS = ("torch", "cudnn", "flash", "torch-rows", "flash-rows", "copy", "tilegym")
 
 
 # Sequences times heads below which what a part costs counts.

@@ -21,6 +21,7 @@ TILEGYM = tuple(
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM) if case.speed}.values()
 )
+PEERS = ("torch", "tilegym", "tilegym-not_persistent")
 
 # (tile_m, tile_n, occupancy, num_worker_warps, num_ctas): see benchmarks/suite/matmul.py.
 _LARGE = (

@@ -29,6 +29,7 @@ DIMS = (
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *DIMS) if case.speed}.values()
 )
+PEERS = ("torch", "cudnn", "flash", "tilegym")
 
 
 def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> Iterator[FmhaConfig]:

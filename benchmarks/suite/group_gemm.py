@@ -46,6 +46,7 @@ CASES: tuple[Case, ...] = (
     # cuBLAS multiplies no two e5m2 matrices; these are what it can be compared with.
     *(_tilegym_case("float8_e4m3fn", 4, n, transpose_b=True) for n in (1024, 2048, 4096)),
 )
+PEERS = ("torch", "_scaled_mm", "_grouped_mm", "tilegym")
 
 
 # (tile_m, tile_n, occupancy, num_worker_warps, num_ctas): see benchmarks/suite/matmul.py.

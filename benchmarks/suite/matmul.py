@@ -39,6 +39,7 @@ SCALED_MM = tuple(
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *SCALED_MM) if case.speed}.values()
 )
+PEERS = ("torch", "_scaled_mm", "_scaled_mm-precise", "tilegym", "tilegym-persistent")
 
 
 def configs(arch: str, *, m: int, n: int, k: int, dtype: str, **params: Any) -> Iterator[MatmulConfig]:

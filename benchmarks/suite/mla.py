@@ -21,6 +21,7 @@ TILEGYM = tuple(
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM) if case.speed}.values()
 )
+PEERS = ("torch", "cudnn", "tilegym")
 
 
 def configs(arch: str, *, dtype: str, causal: bool, **params: Any) -> Iterator[FmhaConfig]:

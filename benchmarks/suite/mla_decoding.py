@@ -42,6 +42,7 @@ MODELS = tuple(
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *MODELS) if case.speed}.values()
 )
+PEERS = ("torch", "compile", "copy", "sdpa", "tilegym")
 
 
 # What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,

@@ -38,6 +38,7 @@ CASES: tuple[Case, ...] = (
     *(_deepseek("bfloat16", tokens) for tokens in (1, 4, 16, 32, 64, 128, 256, 1024, 4096)),
     *(_deepseek("float16", tokens) for tokens in (1, 16, 256, 2048)),
 )
+PEERS = ("torch", "compile", "torch-dense", "tilegym")
 
 
 def configs(arch: str, *, tokens: int, experts: int, top_k: int, **_: Any) -> Iterator[MoeConfig]:

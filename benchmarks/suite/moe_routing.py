@@ -25,6 +25,7 @@ CASES: tuple[Case, ...] = (
     *(MODULE._case("float32", tokens, 64, 6, speed=True) for tokens in (1, 64, 4096)),  # noqa: SLF001
     *(MODULE._case("bfloat16", tokens, 128, 8, renormalize=True, speed=True) for tokens in (64, 4096)),  # noqa: SLF001
 )
+PEERS = ("torch", "compile", "copy")
 
 
 def configs(arch: str, **params: Any) -> Iterator[RoutingConfig]:

@@ -33,6 +33,7 @@ _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *TILEGYM)}.values())
 
 TILEGYM_MODES = ("static_persistent", "multi_wave_reload", "multi_wave_cached")
+PEERS = ("torch", "compile", "copy", "tilegym", *(f"tilegym_{mode}" for mode in TILEGYM_MODES))
 
 
 def configs(arch: str, **params: Any) -> Iterator[RmsNormConfig]:

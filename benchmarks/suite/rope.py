@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TILEGYM = [_case("float16", 1, 16, tokens, 64, speed=True) for tokens in (4096, 8192, 16384, 32768)]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
+PEERS = ("torch", "compile", "copy", "tilegym")
 
 
 def configs(arch: str, **params: Any) -> Iterator[RopeConfig]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_cutile import Case
 
-__all__ = ["CASES", "MODULE", "configs", "peers"]
+__all__ = ["CASES", "MODULE", "PEERS", "configs", "peers"]
 
 TILEGYM = [
     _case(dtype, m, 2 * 2048, speed=True)
@@ -25,6 +25,7 @@ TILEGYM = [
 ]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
+PEERS = ("torch", "compile", "copy", "tilegym")
 
 
 def eager(x: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,7 @@ _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *TILEGYM)}.values())
 
 TILEGYM_VARIANTS = ("use_tma", "use_chunked", "use_multi_wave")
+PEERS = ("torch", "compile", "copy", "tilegym", *(f"tilegym_{variant}" for variant in TILEGYM_VARIANTS))
 
 
 def configs(arch: str, **params: Any) -> Iterator[SoftmaxConfig]:

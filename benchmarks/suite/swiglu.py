@@ -24,6 +24,7 @@ TILEGYM = [
 ]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
+PEERS = ("torch", "compile", "copy", "tilegym")
 
 
 def configs(arch: str, **params: Any) -> Iterator[SwigluConfig]:

@@ -35,7 +35,7 @@ from benchmarks.tuner.candidates import (
     share_cache,
     start_checking,
 )
-from benchmarks.tuner.config_tables import config_source
+from benchmarks.tuner.config_source import config_source
 from pytest_cutile.core.timing import Launch, Timer, TimingError
 
 FINALISTS = 6
@@ -98,6 +98,8 @@ def _tune(timer: Timer, pool: Pool, job: Job) -> dict[str, Any]:
         "case": job.case,
         "params": dict(case.case.params),
         "facets": choice.facets,
+        "chooser": choice.chooser,
+        "chosen": len(choice.configs),
         "committed": plain_config(choice.config),
         "work": plain_work(case.suite.spec.work_of(case.case)),
         "rows": _rows(timer, case, lanes),

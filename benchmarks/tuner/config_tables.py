@@ -1,146 +1,309 @@
-"""The tables of configurations in `kernels/`: the entry that a launcher used, and a better one."""
+"""The tables of configurations in `kernels/`: the entry that a launcher chose, and a better one in its place.
+
+Which entry it is, the launcher itself says. In a copy of the kernel's module every configuration has a class
+of its own, and `dataclasses.replace`, with which launchers adapt what they take from a table, keeps it. So
+the class of what `choose_config` returns names the entry, whatever the tables look like and however it
+searches them; and to ask what it would return with another entry, that one is put there.
+"""
 
 from __future__ import annotations
 
-import ast
-import inspect
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, replace
+from difflib import unified_diff
 from pathlib import Path
-from textwrap import wrap
+from types import ModuleType
 from typing import Any
 
-LINE = 110
+from benchmarks.gpu_runs.suites import plain_config
+from benchmarks.tuner.config_source import (
+    CannotWrite,
+    config_source,
+    count_configurations,
+    find_source,
+    is_configuration,
+    parts_of,
+    rewrite,
+)
+
+NO_ARCHITECTURE = "sm_0"
+"""Stands for all that no table has an entry for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A configuration in a table of a kernel's module."""
+class Place:
+    """Where a configuration is in the tables of a module."""
 
     table: str
     """Name of the table: "CONFIGS"."""
     path: tuple[Any, ...]
-    """Keys from the table to the entry: ("sm_90",)."""
-    first: int
-    """Its first line, counted from 0, with the comment above it that speaks of it alone."""
-    end: int
-    """The line after its last."""
-    indent: str
-    """What its lines begin with."""
-    key: str
-    """Source of its key, as it is."""
+    """Keys, and places in tuples, from there: ("sm_90", 1)."""
+
+    def __str__(self) -> str:
+        return self.table + "".join(f"[{key!r}]" for key in self.path)
 
 
-def config_source(config: Any) -> str:
-    """Return a configuration as Python source; fields that have their default are left out."""
-    if not is_dataclass(config):
-        return repr(config)
-    given = [
-        f"{each.name}={getattr(config, each.name)!r}"
-        for each in fields(config)
-        if each.default is MISSING or getattr(config, each.name) != each.default
-    ]
-    return f"{type(config).__name__}({', '.join(given)})"
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a launcher asks for a case."""
+
+    case: str
+    """Name of the case."""
+    arch: str
+    """The architecture."""
+    facets: Mapping[str, Any]
+    """The other arguments."""
+    chooser: str = "choose_config"
+    """The function that it asks."""
 
 
-def entry_lines(key: str, source: str, comment: str, *, indent: str = "    ") -> list[str]:
-    """Return the lines of an entry: what was measured, then the configuration."""
-    lines = [f"{indent}# {line}" for line in wrap(comment, LINE - len(indent) - 2, break_on_hyphens=False)]
-    line = f"{indent}{key}: {source},"
-    if len(line) <= LINE:
-        return [*lines, line]
-    name, _, rest = source.partition("(")
-    inner = [f"{indent}    {argument.strip()}," for argument in rest.removesuffix(")").split(", ")]
-    return [*lines, f"{indent}{key}: {name}(", *inner, f"{indent}),"]
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What it gets."""
+
+    config: Any = None
+    """The configuration; None if the function raised."""
+    place: Place | None = None
+    """The entry that it was made of; None if no table holds it."""
+    error: str = ""
+    """What the function raised."""
+
+    @property
+    def plain(self) -> tuple[Mapping[str, Any] | None, Place | None, str]:
+        """What can be compared between two versions of a module."""
+        return plain_config(self.config), self.place, self.error
 
 
-def find_entry(module: Any, arch: str, committed: Mapping[str, Any]) -> Entry | str:
-    """Return the one entry for `arch` whose fields are `committed`, or why it cannot be told.
+class Tables:
+    """The tables of a kernel's file, as it is or as it may become."""
+
+    def __init__(self, file: Path, text: str | None = None) -> None:
+        """Read a file.
+
+        Args:
+            file: of the kernel.
+            text: what it may hold; None: what it holds now.
+
+        Raises:
+            Exception: whatever the module raises as it is executed.
+        """
+        self.file = file
+        self.text = file.read_text(encoding="utf-8") if text is None else text
+        self.names = dict(vars(_executed(self)))
+        self._marked = _executed(self)
+        self._instead: object = ...
+
+    def ask(self, question: Question, instead: Mapping[Place, Any] | None = None) -> Answer:
+        """Return what a launcher gets, with the configurations `instead` in their places."""
+        names = vars(self._marked)
+        if instead != self._instead:
+            tables = {name: value for name, value in self.names.items() if count_configurations(value)}
+            for name, value in tables.items():
+                names[name] = _marked(value, Place(table=name, path=()), instead or {})
+            self._instead = instead
+        try:
+            chosen = names[question.chooser](question.arch, **question.facets)
+        except Exception as error:  # noqa: BLE001 - a table may have nothing for these facets
+            return Answer(error=repr(error))
+        return Answer(config=chosen, place=getattr(type(chosen), "_place", None))
+
+    def evaluate(self, source: str) -> Any:
+        """Return the configuration that `source` makes in this module."""
+        return eval(source, dict(self.names))  # noqa: S307 - `config_source` wrote it
+
+    def entry(self, place: Place) -> Any:
+        """Return the configuration at a place."""
+        value = self.names[place.table]
+        for key in place.path:
+            value = value[key]
+        return value
+
+    def architectures(self) -> list[str]:
+        """Return those that are a key of a table, and one that is none."""
+        found = {
+            key
+            for value in self.names.values()
+            if count_configurations(value)
+            for path, _ in _leaves(value, ())
+            for key in path
+            if isinstance(key, str) and re.fullmatch(r"sm_\d+[a-z]?", key)
+        }
+        return [*sorted(found), NO_ARCHITECTURE]
+
+    def leaves(self) -> dict[Place, Any]:
+        """Return all that is in tables, limits and the like included."""
+        return {
+            Place(table=name, path=path): plain_config(leaf) if is_configuration(leaf) else leaf
+            for name, value in self.names.items()
+            if count_configurations(value)
+            for path, leaf in _leaves(value, ())
+        }
+
+
+def _executed(tables: Tables) -> ModuleType:
+    """Return the module of a text, which nobody else can import."""
+    module = ModuleType(f"{tables.file.stem}_in_tables")
+    module.__file__ = str(tables.file)
+    sys.modules[module.__name__] = module  # where dataclasses look for the module of their annotations
+    try:
+        exec(compile(tables.text, str(tables.file), "exec"), vars(module))  # noqa: S102 - as an import does
+    finally:
+        del sys.modules[module.__name__]
+    return module
+
+
+def _marked(value: Any, place: Place, instead: Mapping[Place, Any]) -> Any:
+    """Return a copy of a table in which the class of each configuration says where it is."""
+    if is_configuration(value):
+        value = instead.get(place, value)
+        kind = type(type(value).__name__, (type(value),), {"_place": place})
+        return kind(**{each.name: getattr(value, each.name) for each in fields(value)})
+    parts = {
+        key: _marked(part, replace(place, path=(*place.path, key)), instead) for key, part in parts_of(value)
+    }
+    if isinstance(value, Mapping):
+        return parts
+    return type(value)(parts.values()) if isinstance(value, list | tuple) else value
+
+
+def _leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    parts = list(parts_of(value))
+    for key, part in parts:
+        yield from _leaves(part, (*path, key))
+    if not parts:
+        yield path, value
+
+
+# -- entries ----------------------------------------------------------------------------------------
+
+
+def find_place(tables: Tables, question: Question) -> Place | str:
+    """Return the entry that a launcher's choice was made of, or why there is none."""
+    answer = tables.ask(question)
+    if answer.error:
+        return f"{question.chooser} raised {answer.error}"
+    return answer.place or f"no table of {tables.file.name} holds what {question.chooser} returned"
+
+
+def make_entry(tables: Tables, place: Place, question: Question, config: Any) -> Any:
+    """Return the entry with which a launcher would choose `config`, or None if none does.
+
+    What the launcher changes by itself stays as it is in the entry: `min_k`, which is for the search alone,
+    or `copy_tile`, which it drops for small matrices.
+    """
+    entry, chosen = tables.entry(place), tables.ask(question).config
+    kept = {
+        each.name: getattr(entry, each.name)
+        for each in fields(entry)
+        if getattr(chosen, each.name) == getattr(config, each.name) != getattr(entry, each.name)
+    }
+    made = replace(config, **kept)
+    answer = tables.ask(question, {place: made})
+    return made if answer.place == place and plain_config(answer.config) == plain_config(config) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewriting:
+    """A kernel's file with one entry replaced, not written yet."""
+
+    tables: Tables
+    """What it holds now."""
+    text: str
+    """What it is to hold; what it holds now where `problem` says that this cannot be."""
+    problem: str = ""
+    """Why it is not to be written, and what to do instead."""
+    also: tuple[str, ...] = ()
+    """Other cases that take the same entry."""
+
+    def difference(self) -> list[str]:
+        """Return the lines that change."""
+        old, new = (text.splitlines() for text in (self.tables.text, self.text))
+        return list(unified_diff(old, new, n=1, lineterm=""))[2:]
+
+    def write(self) -> None:
+        """Write the file."""
+        self.tables.file.write_text(self.text, encoding="utf-8")
+
+
+def replace_entry(
+    tables: Tables,
+    place: Place,
+    entry: Any,
+    comment: str,
+    *,
+    tuned: Sequence[tuple[Question, Any]],
+    others: Sequence[Question],
+) -> Rewriting:
+    """Replace an entry, and check that launchers choose it for the tuned cases, and for others what they did.
 
     Args:
-        module: a kernel's module, whose tables are dicts (of dicts) with configurations at their leaves.
-        arch: "sm_90": one of the keys on the way, or in a key that is a tuple.
-        committed: the fields of the configuration that the launcher chose.
+        tables: of the kernel's file.
+        place: of the entry.
+        entry: the new one.
+        comment: what was measured.
+        tuned: what is asked for the tuned cases, and the configurations that they are to get.
+        others: what is asked for other cases.
     """
-    text = Path(inspect.getsourcefile(module) or "").read_text(encoding="utf-8")
-    found = []
-    for name, table in _tables(text):
-        for path, key, value in _leaves(table, ()):
-            keys = [part for each in path for part in (each if isinstance(each, tuple) else (each,))]
-            if arch not in keys:
-                continue
-            config = getattr(module, name)
-            for each in path:
-                config = config[each]
-            if is_dataclass(config) and _fields(config) == dict(committed):
-                found.append(_entry(text, name, path, key, value))
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        return f"no entry of a table for {arch} is the configuration that the launcher chose"
-    return f"{len(found)} entries for {arch} are the configuration that the launcher chose"
+    source = config_source(entry)
+    try:
+        text = rewrite(tables.text, tables.names, place.table, place.path, source, comment)
+        after = Tables(tables.file, text)
+        problem = _problem(tables, after, place, entry, tuned, others)
+    except CannotWrite as error:
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - whatever the new text raises, it is not to be written
+        problem = f"the file with it raises {error!r}"
+    if problem:
+        problem = f"{problem}. {_by_hand(tables, place, source)}"
+        return Rewriting(tables=tables, text=tables.text, problem=problem)
+    also = tuple(question.case for question in others if tables.ask(question).place == place)
+    return Rewriting(tables=tables, text=text, also=also)
 
 
-def replace_entry(module: Any, entry: Entry, source: str, comment: str) -> None:
-    """Write a configuration and what was measured in place of `entry`."""
-    file = Path(inspect.getsourcefile(module) or "")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    lines[entry.first : entry.end] = entry_lines(entry.key, source, comment, indent=entry.indent)
-    text = "\n".join(lines) + "\n"
-    ast.parse(text)
-    file.write_text(text, encoding="utf-8")
-
-
-def _fields(config: Any) -> dict[str, Any]:
-    return {each.name: getattr(config, each.name) for each in fields(config)}
-
-
-def _tables(text: str) -> Iterator[tuple[str, ast.Dict]]:
-    """Yield the dicts that are assigned to names in capitals at the top of a module."""
-    for statement in ast.parse(text).body:
-        targets: Sequence[ast.expr] = ()
-        if isinstance(statement, ast.Assign):
-            targets = statement.targets
-        elif isinstance(statement, ast.AnnAssign):
-            targets = [statement.target]
-        value = getattr(statement, "value", None)
-        for target in targets:
-            if isinstance(target, ast.Name) and target.id.isupper() and isinstance(value, ast.Dict):
-                yield target.id, value
-
-
-def _leaves(table: ast.Dict, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], ast.expr, ast.expr]]:
-    """Yield the path, key and value of each entry that is no dict itself."""
-    for key, value in zip(table.keys, table.values, strict=True):
-        try:
-            name = ast.literal_eval(key) if key is not None else None
-        except ValueError:
+def _problem(
+    before: Tables,
+    after: Tables,
+    place: Place,
+    entry: Any,
+    tuned: Sequence[tuple[Question, Any]],
+    others: Sequence[Question],
+) -> str:
+    """Return what is wrong with new tables, or nothing."""
+    expected, found = {**before.leaves(), place: plain_config(entry)}, after.leaves()
+    if changed := [str(each) for each in expected | found if _differ(each, expected, found)]:
+        return f"other entries would change as well: {', '.join(changed)}"
+    for question, config in tuned:
+        answer = after.ask(question)
+        if answer.place != place or plain_config(answer.config) != plain_config(config):
+            return f"the launcher would not choose it for {question.case}, but {_said(answer)}"
+    for question in others:
+        old, new = before.ask(question), after.ask(question)
+        if old.place == place == new.place:
             continue
-        if key is None or name is None:
-            continue
-        if isinstance(value, ast.Dict):
-            yield from _leaves(value, (*path, name))
-        elif isinstance(value, ast.Call):
-            yield (*path, name), key, value
+        if old.plain != new.plain:
+            return f"the launcher would choose another for {question.case}, too: {_said(new)}"
+    for arch in before.architectures():
+        for question in (*(question for question, _ in tuned), *others):
+            if question.arch != arch and before.ask(replace(question, arch=arch)).place == place:
+                where = "architectures without an entry" if arch == NO_ARCHITECTURE else arch
+                return f"{place} is for {where} as well, and {question.arch} needs an entry of its own"
+    return ""
 
 
-def _entry(text: str, table: str, path: tuple[Any, ...], key: ast.expr, value: ast.expr) -> Entry | str:
-    """Return the entry's place, or why it has none of its own."""
-    lines = text.splitlines()
-    first, end = key.lineno - 1, (value.end_lineno or value.lineno)
-    indent, rest = lines[first][: key.col_offset], lines[end - 1][value.end_col_offset or 0 :]
-    if indent.strip() or rest.strip() != ",":
-        return f"the entry {path} of {table} shares its lines with others"
-    if not lines[end].strip().startswith(("#", "}")):
-        return f"the entry {path} of {table} shares its comment with the entries below it"
-    own = first
-    while lines[own - 1].strip().startswith("#"):
-        own -= 1
-    return Entry(
-        table=table,
-        path=path,
-        first=own,
-        end=end,
-        indent=indent,
-        key=ast.get_source_segment(text, key) or repr(path[-1]),
-    )
+def _differ(place: Place, one: Mapping[Place, Any], other: Mapping[Place, Any]) -> bool:
+    return place not in one or place not in other or one[place] != other[place]
+
+
+def _said(answer: Answer) -> str:
+    return answer.error or f"{config_source(answer.config)} of {answer.place}"
+
+
+def _by_hand(tables: Tables, place: Place, source: str) -> str:
+    """Return what somebody has to do who wants the entry all the same."""
+    try:
+        line, old = find_source(tables.text, tables.names, place.table, place.path)
+    except CannotWrite:
+        return f"By hand: {place} = {source}, where {tables.file} has {place.table} from"
+    return f"By hand: {tables.file}, line {line}, which is {old}: {place} = {source}"

@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import compare_kernels
 from benchmarks.comparison.goals import find_misses, is_memory_bound, rival
 from benchmarks.comparison.page import page, summary_text
+from benchmarks.gpu_runs.inputs import make_inputs
+from benchmarks.gpu_runs.suites import load_suite, suite_names
 from benchmarks.gpu_runs.tables import aligned, markdown
+from pytest_cutile.compile import pretend_gpu
 from tests.core.toy_kernel import make_stream_timer, make_timer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,8 +99,40 @@ def test_a_kernel_that_is_wrong_is_not_compared(tmp_path, capsys):
     document = json.loads(file.read_text())
     assert document["cases"] == []
     assert "differs from its reference" in document["errors"]["tests.core.wrong_suite[fp16-32]"]
-    assert "FAILED" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "FAILED" in said
+    assert "Nothing was measured" in said
+    assert "below the goals" not in said
     assert "tests.core.wrong_suite[fp16-32]: KernelMismatch" in (tmp_path / "page.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "No such file"), ("{", "Expecting"), ("[]", "not what --json writes")],
+)
+def test_a_file_that_cannot_be_read_is_named(text, said, tmp_path):
+    file = tmp_path / "compared.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit, match=rf"--from .*compared.json: .*{said}"):
+        compare_kernels.main(["--from", str(file)])
+
+
+def test_a_peer_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        compare_kernels.main([SUITE, "--without", "torch, nosuch"])
+    assert "--without: there is no nosuch; there are: tilegym, torch, eager," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_the_names_of_all_peers_are_declared(name, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    suite = load_suite(name)
+    with pretend_gpu("sm_90"):
+        for case in suite.cases:
+            args = make_inputs(suite.spec, case, device="cuda", seed_text="any")
+            assert set(suite.peers(args, dict(case.params))) <= set(suite.peer_names)
+    assert "tilegym" in suite.peer_names or name == "moe_routing"
 
 
 # -- goals ------------------------------------------------------------------------------------------

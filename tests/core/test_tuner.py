@@ -1,19 +1,17 @@
 """The tuner, from its command line to the kernel's file: a kernel on the CPU, a timer that believes it."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import tune_kernels
+from benchmarks import compare_kernels, tune_kernels
 from benchmarks.gpu_runs.agreement import describe_difference
 from benchmarks.gpu_runs.measure import geometric_mean, moved, ratio_of, time_in_turns
+from benchmarks.gpu_runs.runs import require_gpus
 from benchmarks.gpu_runs.suites import difference, load_suite, prepare, select, watched_choice
-from benchmarks.tuner.config_tables import Entry, config_source, entry_lines, find_entry, replace_entry
 from pytest_cutile.check.run import KernelMismatch
+from pytest_cutile.gpu import nvml
 from tests.core import toy_kernel
 from tests.core.toy_kernel import ToyConfig, make_timer
 
@@ -59,120 +57,66 @@ def test_cases_of_tilegyms_benchmark_are_known():
     assert load_suite("tests.core.wrong_suite").of_tilegym == frozenset()
 
 
-# -- the best of an entry over its cases ------------------------------------------------------------
-
-
-def row(source, ratio=None, quick=1.0):
-    return {"source": source, "config": {"name": source}, "quick_ratio": quick} | (
-        {"ratio": {"value": ratio, "low": ratio, "high": ratio}} if ratio else {}
-    )
-
-
-def test_an_entry_is_the_best_over_all_its_cases():
-    first = {"rows": [row("a", 2.0), row("b", 1.5), row("old", 1.0)], "failures": []}
-    second = {"rows": [row("b", 1.4), row("old", 1.0), row("a", quick=0.5)], "failures": []}
-    best, gain = tune_kernels.best_for_all([first, second])
-    assert best == "b"
-    assert gain == pytest.approx((1.5 * 1.4) ** 0.5)
-
-
-def test_what_failed_in_one_case_is_no_entry():
-    first = {"rows": [row("a", 2.0), row("old", 1.0)], "failures": []}
-    second = {"rows": [row("a", 2.0), row("old", 1.0)], "failures": [{"config": {"name": "a"}}]}
-    assert tune_kernels.best_for_all([first, second]) == ("old", 1.0)
-
-
-# -- tables in source -------------------------------------------------------------------------------
-
-TABLES = """
-from dataclasses import dataclass
-
-@dataclass(frozen=True, kw_only=True)
-class C:
-    tile: int
-    warps: int | None = None
-
-CONFIGS = {
-    # Not measured, and two at once.
-    "sm_80": C(tile=16),
-    "sm_89": C(tile=16),
-    # Measured
-    # long ago.
-    "sm_90": C(tile=32, warps=4),
-}
-BY_HEAD: dict = {
-    "sm_90": {64: C(tile=64), 128: C(tile=99)},
-    "sm_100": {
-        # Guessed.
-        64: C(
-            tile=1,
-        ),
-    },
-    ("sm_90", 2): C(tile=7),
-}
-"""
+# -- command lines ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def module(tmp_path):
-    file = tmp_path / "tables_of_a_kernel.py"
-    file.write_text(TABLES)
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = made
-    spec.loader.exec_module(made)
-    yield made
-    del sys.modules[file.stem]
+def no_gpu(monkeypatch):
+    def find_gpu():
+        raise nvml.NoGpuError("no NVIDIA driver")
+
+    monkeypatch.setattr(nvml, "find_gpu", find_gpu)
 
 
-def test_an_entry_is_replaced_with_its_comment(module):
-    entry = find_entry(module, "sm_90", {"tile": 32, "warps": 4})
-    assert isinstance(entry, Entry)
-    assert (entry.table, entry.path) == ("CONFIGS", ("sm_90",))
-    replace_entry(module, entry, config_source(module.C(tile=256)), "H200, today.")
-    text = Path(module.__file__).read_text()
-    assert '    # H200, today.\n    "sm_90": C(tile=256),\n}' in text
-    assert "long ago" not in text
-    assert "two at once" in text
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("command", [tune_kernels, compare_kernels])
+def test_a_missing_gpu_is_said_once(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main([SUITE])
+    assert ended.value.code == "this has to run on a GPU: no NVIDIA driver"
+    assert not capsys.readouterr().out
 
 
-def test_an_entry_inside_a_table_of_tables_is_found(module):
-    entry = find_entry(module, "sm_100", {"tile": 1, "warps": None})
-    assert isinstance(entry, Entry)
-    replace_entry(module, entry, config_source(module.C(tile=2)), "Measured.")
-    assert "        # Measured.\n        64: C(tile=2),\n    }," in Path(module.__file__).read_text()
+def test_a_gpu_that_is_not_there_is_said(monkeypatch):
+    device = make_timer().device
+    monkeypatch.setattr(nvml, "find_gpu", lambda: device)
+    monkeypatch.setattr(nvml, "visible_uuids", lambda: ["GPU-1", "GPU-2"])
+    require_gpus([0, 1])
+    with pytest.raises(SystemExit, match=r"--device 2: visible GPUs are 0 to 1 \(NVIDIA H200\)"):
+        require_gpus([0, 2])
 
 
+@pytest.mark.parametrize("command", [tune_kernels, compare_kernels])
 @pytest.mark.parametrize(
-    ("arch", "tile", "said"),
+    ("option", "said"),
     [
-        ("sm_80", 16, "shares its comment with the entries below"),
-        ("sm_90", 64, "shares its lines"),
-        ("sm_90", 5, "no entry"),
-        ("sm_75", 16, "no entry"),
+        (("--processes", "0"), "--processes: '0' is no integer of at least 1"),
+        (("--processes", "two"), "--processes: 'two' is no integer of at least 1"),
+        (("--device", "0,x"), "--device: '0,x' is no list of GPUs' numbers"),
     ],
 )
-def test_an_entry_that_is_not_its_own_is_left_alone(module, arch, tile, said):
-    assert said in str(find_entry(module, arch, {"tile": tile, "warps": None}))
+def test_a_number_that_makes_no_sense_is_refused(command, option, said, capsys):
+    with pytest.raises(SystemExit):
+        command.main([SUITE, *option])
+    assert said in capsys.readouterr().err
 
 
-def test_a_key_may_be_a_tuple(module):
-    entry = find_entry(module, "sm_90", {"tile": 7, "warps": None})
-    assert isinstance(entry, Entry)
-    assert entry.key == '("sm_90", 2)'
+# -- the best of an entry over its cases ------------------------------------------------------------
 
 
-def test_an_entry_that_is_too_long_has_a_line_for_each_field():
-    source = "Long(" + ", ".join(f"a_field_with_a_name_{n}={n}" for n in range(6)) + ")"
-    lines = entry_lines('"sm_90"', source, "measured " * 30)
-    assert max(map(len, lines)) <= 110
-    assert lines[-8:] == [
-        '    "sm_90": Long(',
-        *(f"        a_field_with_a_name_{n}={n}," for n in range(6)),
-        "    ),",
-    ]
+def test_an_entry_is_the_best_over_all_its_cases():
+    best, gain = tune_kernels.best_for_all(
+        [{"a": 2.0, "b": 1.5, "old": 1.0}, {"b": 1.4, "old": 1.0, "a": 0.5}]
+    )
+    assert best == "b"
+    assert gain == pytest.approx((1.5 * 1.4) ** 0.5)
+    assert tune_kernels.best_for_all([{"a": 2.0}, {"b": 2.0}]) == ("", 0.0)
+
+
+def test_what_failed_is_not_right():
+    rows = [{"source": name, "config": {"name": name}} for name in ("a", "old")]
+    found = {"rows": rows, "failures": [{"config": {"name": "a"}}]}
+    assert [row["source"] for row in tune_kernels.right_rows(found)] == ["old"]
 
 
 def test_a_difference_names_only_what_differs():
@@ -226,6 +170,7 @@ def test_the_choice_of_a_launcher_is_seen():
     with watched_choice(toy_kernel) as choice:
         case.launcher()()
     assert (choice.config, choice.facets) == (ToyConfig(us=120.0), {"itemsize": 2})
+    assert (choice.chooser, choice.configs) == ("choose_config", [ToyConfig(us=120.0)])
     with watched_choice(object()) as choice:
         assert choice.config is None
 

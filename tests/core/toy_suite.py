@@ -9,6 +9,7 @@ CASES = (*MODULE.SPEC.cases, Case(name="fp16-96", params={"n": 96}))
 
 
 TILEGYM = CASES[:1]
+PEERS = ("tilegym", "torch", "eager", "other", "compile", "unfit", "copy", "uncaptured", "missed")
 
 
 def configs(arch, *, n):

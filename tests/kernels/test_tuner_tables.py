@@ -1,0 +1,72 @@
+"""What the tuner can write into the tables of the kernels here: every entry, for this architecture alone."""
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_runs.suites import load_suite, plain_config, suite_names
+from benchmarks.tuner.config_source import config_source, is_configuration, rewrite
+from benchmarks.tuner.config_tables import Place, Tables, find_place, make_entry, replace_entry
+from benchmarks.tuner.questions import declared_questions
+from kernels._launch import ARCHITECTURES
+
+COMMENT = "GB10, 2026-12-01, cold L2, interleaved, against the entry before: some case 12.34 us (13.4), more."
+HOPPER = "HOPPER_CONFIGS"
+"""What the tables are called that are for sm_90 alone, and have no key that says so."""
+
+
+def varied(config):
+    """Return a configuration of which as many blocks are started, so that a search finds it as before."""
+    name = next(name for name in ("num_worker_warps", "latency", "row_columns") if hasattr(config, name))
+    return replace(config, **{name: 16 if getattr(config, name) != 16 else 8})
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_121"])
+@pytest.mark.parametrize("name", suite_names())
+def test_every_entry_that_a_case_chooses_can_be_written(name, arch):
+    suite = load_suite(name)
+    questions, silent = declared_questions(suite, arch)
+    assert not silent
+    tables = Tables(Path(suite.module.__file__))
+    by_place: dict[Any, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for question in questions:
+        place = find_place(tables, question)
+        by_place[place][repr(tables.ask(question).config)].append(question)
+    everywhere = [replace(each, arch=other) for each in questions for other in (*ARCHITECTURES, "sm_75")]
+    before = [tables.ask(each) for each in everywhere]
+    for place, groups in by_place.items():
+        assert isinstance(place, Place)
+        tuned = max(groups.values(), key=len)
+        config = varied(tables.evaluate(config_source(tables.ask(tuned[0]).config)))
+        entry = make_entry(tables, place, tuned[0], config)
+        assert entry is not None
+        others = [each for each in questions if each not in tuned]
+        rewriting = replace_entry(
+            tables, place, entry, COMMENT, tuned=[(each, config) for each in tuned], others=others
+        )
+        assert not rewriting.problem
+        assert max(map(len, rewriting.difference())) <= 111
+        assert "some case 12.34 us (13.4)" in " ".join(rewriting.text.replace("#", "").split())
+        after = Tables(tables.file, rewriting.text)
+        for question, old in zip(everywhere, before, strict=True):
+            new = after.ask(question)
+            if question.arch == arch and question in tuned:
+                assert plain_config(new.config) == plain_config(config)
+            elif question.arch != arch or old.place != place:
+                assert new.plain == old.plain
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_every_entry_of_a_table_can_be_rewritten(name):
+    tables = Tables(Path(load_suite(name).module.__file__))
+    leaves = tables.leaves()
+    for place in leaves:
+        mine = HOPPER in place.table or any(arch in place.path for arch in ("sm_90", "sm_121"))
+        if not mine or place.table == "_UNMEASURED" or not is_configuration(tables.entry(place)):
+            continue
+        new = varied(tables.entry(place))
+        text = rewrite(tables.text, tables.names, place.table, place.path, config_source(new), COMMENT)
+        assert Tables(tables.file, text).leaves() == leaves | {place: plain_config(new)}
