@@ -64,4 +64,4 @@ def test_a_gpu_that_cannot_be_locked_is_not_shared(tmp_path):
 def test_less_than_one_process_is_refused(capsys):
     with pytest.raises(SystemExit):
         compare_kernels.main([SUITE, "--processes", "0"])
-    assert "0 is less than 1" in capsys.readouterr().err
+    assert "--processes: '0' is no integer of at least 1" in capsys.readouterr().err
