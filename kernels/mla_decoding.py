@@ -166,18 +166,26 @@ CONFIGS_8BIT: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
 }
 """For a cache of 8 bits, whose converted tiles take registers and shared memory, too."""
 MANY_HEADS = 64
-MANY_HEADS_CONFIGS = {
-    # H200, 2026-11-21: 64 * 4096 keys of 128 heads 233.2 us; with keys first 258.6 us.
-    "sm_90": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
-    "sm_100": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
-    "sm_103": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
-    "sm_110": MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False),
+MANY_HEADS_CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
+    # H200, 2026-11-23, driver 580.159.04, cold L2, interleaved, 128 heads in bfloat16; in parentheses what all
+    # of them had before: the line in the middle.
+    "sm_90": (
+        # 4096 keys 19.5 us (21.5), 16 * 4096 keys 83.2 us (86.2).
+        (5600, MlaDecodingConfig(tile_h=32, latency=2)),
+        # 131072 keys 128.4 us (with the line below 131.0). With keys first, 64 * 4096 keys took 258.6 us.
+        (11200, MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False)),
+        # 64 * 4096 keys 223.1 us (231.5), 128 * 5000 keys 533.4 us (556.5).
+        (math.inf, MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False, small_tma=False)),
+    ),
+    "sm_100": ((math.inf, MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False)),),
+    "sm_103": ((math.inf, MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False)),),
+    "sm_110": ((math.inf, MlaDecodingConfig(tile_h=64, tile_n=64, keys_first=False)),),
 }
 """For at least `MANY_HEADS` heads, where tensor cores take as many rows. Only sm_90 is measured."""
-MANY_HEADS_8BIT_CONFIGS = {
+MANY_HEADS_8BIT_CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
     # H200, 2026-11-22: 64 * 4096 keys of 128 heads, e4m3 queries and cache 378 us (400 with tile_h=64, 658
     # with 16, 607 with tile_h=64, tile_n=32 and heads first); bfloat16 queries 386 us (519, 653, 612).
-    "sm_90": MlaDecodingConfig(tile_h=32),
+    "sm_90": ((math.inf, MlaDecodingConfig(tile_h=32)),),
 }
 """The same for a cache of 8 bits: each tile of heads converts it, and more heads spill.
 
@@ -209,7 +217,7 @@ def choose_config(
     if heads >= MANY_HEADS:
         many_heads = MANY_HEADS_8BIT_CONFIGS if eight_bit else MANY_HEADS_CONFIGS
         if arch in many_heads:
-            return many_heads[arch]
+            return choose_by_width(many_heads[arch], keys_per_sm)
     ladder = CONFIGS.get(arch, DEFAULT_CONFIGS)
     if eight_bit:
         ladder = CONFIGS_8BIT.get(arch, ladder)
