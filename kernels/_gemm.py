@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import cuda.tile as ct
 
+from kernels._launch import check_grid, check_tiles
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -143,6 +145,31 @@ def count_blocks(tiles: int, config: GemmConfig, *, sms: int) -> int:
     return min(tiles, max(1, sms * config.blocks_per_sm // (config.num_ctas or 1)))
 
 
+def make_grid(
+    kernel: str,
+    tiles: int,
+    config: GemmConfig,
+    *,
+    sms: int,
+    counted: str = "tiles of the result",
+    remedy: str,
+) -> tuple[int, ...]:
+    """Return the grid for `tiles` tiles on a GPU of `sms` multiprocessors.
+
+    Args:
+        kernel: The kernel's name, for a message.
+        tiles: How many there are, of all products of the launch.
+        config: How they are cut.
+        sms: Multiprocessors of the GPU.
+        counted: What the tiles are to the kernel's user.
+        remedy: What to do where there are too many.
+
+    Raises:
+        ValueError: There are too many for one launch.
+    """
+    return check_tiles(kernel, tiles, count_blocks(tiles, config, sms=sms), counted, remedy)
+
+
 # -- tile code --------------------------------------------------------------------------------------
 
 
@@ -207,29 +234,37 @@ def copy_kernel(Xs: tuple[ct.Array, ...], Y: ct.Array, ends: tuple[int, ...], TI
     ct.store(Y, (row, col), tile)
 
 
-def copy_k_major(operands: Sequence[torch.Tensor], tile: int) -> list[torch.Tensor]:
+AS_IT_IS = "pass matrices that need no copy: with K contiguous, in rows of whole 16 bytes"
+
+
+def copy_k_major(kernel: str, operands: Sequence[torch.Tensor], tile: int) -> list[torch.Tensor]:
     """Copy operands, each `[rows, K]`, in one launch, to where K is contiguous and TMA can fetch every row.
 
     Args:
+        kernel: The name of the kernel that is to multiply them, for a message.
         operands: At least one, of one dtype and any strides.
         tile: Side of the tiles in which they are copied.
 
     Returns:
         The copies, in the same order: parts of one tensor, as wide as the widest.
+
+    Raises:
+        ValueError: They have too many tiles for one launch.
     """
     import torch
 
     ends = tuple(accumulate(ct.cdiv(operand.shape[0], tile) for operand in operands))
     k = max(operand.shape[1] for operand in operands)
+    grid = check_grid(
+        kernel,
+        (ends[-1], ct.cdiv(k, tile)),
+        ("rows of tiles to copy", f"split the matrices, or {AS_IT_IS}"),
+        ("columns of tiles to copy", f"split K, or {AS_IT_IS}"),
+    )
     # Rows of whole 16 bytes, whatever K is.
     pitch = ct.cdiv(k, TMA_ALIGNMENT) * TMA_ALIGNMENT
     y = torch.empty((ends[-1] * tile, pitch), dtype=operands[0].dtype, device=operands[0].device)
-    ct.launch(
-        torch.cuda.current_stream(),
-        (ends[-1], ct.cdiv(k, tile)),
-        copy_kernel,
-        (tuple(operands), y, ends, tile),
-    )
+    ct.launch(torch.cuda.current_stream(), grid, copy_kernel, (tuple(operands), y, ends, tile))
     return [
         y[first * tile :][: operand.shape[0], : operand.shape[1]]
         for first, operand in zip((0, *ends), operands, strict=False)

@@ -41,7 +41,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import check_grid, choose_part, merge_parts
+from kernels._split_kv import choose_part, make_grid, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -300,7 +300,6 @@ def attention_decode(
             f"attention_decode: q has {h} heads, which is no multiple of the {h_kv} heads of k and v"
         )
     scale_log2 = check_scale("attention_decode", 1.0 / math.sqrt(d) if scale is None else scale)
-    check_grid("attention_decode", b, h)
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
@@ -312,13 +311,14 @@ def attention_decode(
     tiles = ct.cdiv(n, config.tile_n)
     part = choose_part(b * row_tiles, tiles, sms, config.blocks_per_sm, config.part_cost)
     splits = ct.cdiv(tiles, part)
+    grid = make_grid("attention_decode", splits, row_tiles, b)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
     lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
     dependent = splits > 1 and config.dependent_merge
     ct.launch(
         torch.cuda.current_stream(),
-        (splits, row_tiles, b),
+        grid,
         with_hints(attention_decode_kernel, config),
         (
             q.reshape(b, h_kv, group, d),  # always a view

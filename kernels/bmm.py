@@ -26,9 +26,9 @@ from kernels._dtypes import SHORT
 from kernels._gemm import (
     GemmConfig,
     choose_tiles,
-    count_blocks,
     count_tiles,
     for_each_tile,
+    make_grid,
     may_store_tma,
     multiply_along_k,
 )
@@ -249,7 +249,7 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
     config = config or choose_config(device_arch(), batch=batch, m=m, n=n, k=k, sms=sms)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(batch * count_tiles(m, n, config), config, sms=sms),),
+        make_grid("bmm", batch * count_tiles(m, n, config), config, sms=sms, remedy="split the batch"),
         with_hints(bmm_kernel, config),
         (
             *(a, b, c, config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),

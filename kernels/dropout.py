@@ -35,6 +35,7 @@ from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_integer,
     check_number,
     check_tensors,
@@ -237,7 +238,7 @@ def dropout(
     tile = min(config.tile_elements, max(next_power_of_2(n), WORDS))
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(n, tile),),
+        check_grid("dropout", (ct.cdiv(n, tile),), ("tiles of x", "take larger tile_elements")),
         with_hints(dropout_kernel, config),
         (
             x.reshape(-1),

@@ -48,11 +48,10 @@ import cuda.tile as ct
 
 from kernels._attention import (
     attend,
-    check_blocks,
     check_causal,
     check_out_dtype,
     constants_of,
-    count_blocks,
+    make_grid,
     make_keys_contiguous,
     order_tiles,
 )
@@ -312,17 +311,17 @@ def fmha(
     out_dtype = check_out_dtype("fmha", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
-    check_blocks("fmha", b, h, m)
 
     config = config or choose_config(
         device_arch(), head_dim=d, causal=causal, itemsize=q.dtype.itemsize, keys=n
     )
+    grid = make_grid("fmha", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
-        v = make_keys_contiguous(v)
+        v = make_keys_contiguous("fmha", v)
     o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
+        grid,
         with_hints(fmha_kernel, config),
         (q, k, v, o, scale_log2, d, h // h_kv, *constants_of(config, q, n, causal=causal)),
     )

@@ -57,6 +57,7 @@ from kernels._gemm import (
     count_blocks,
     count_tiles,
     for_each_tile,
+    make_grid,
     may_store_tma,
     multiply_along_k,
 )
@@ -461,12 +462,13 @@ def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool
     import torch
 
     a, b, c = zip(*groups, strict=True)
+    ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
+    grid = make_grid("group_gemm", ends[-1], config, sms=sms, remedy="pass fewer or smaller groups")
     if config.copy_tile is not None:
         a, b = _k_major(a, b, config.copy_tile)
-    ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(ends[-1], config, sms=sms),),
+        grid,
         with_hints(group_gemm_kernel, config),
         (
             *(a, b, c, ends),
@@ -488,7 +490,8 @@ def _k_major(
         if operand.stride(1) != 1 and used >= COPY_FROM
     ]
     if wrong:
-        for i, copy in zip(wrong, copy_k_major([operands[i] for i in wrong], tile), strict=True):
+        copies = copy_k_major("group_gemm", [operands[i] for i in wrong], tile)
+        for i, copy in zip(wrong, copies, strict=True):
             operands[i] = copy
     return tuple(operands[: len(a)]), tuple(right.T for right in operands[len(a) :])
 

@@ -53,9 +53,9 @@ from kernels._gemm import (
     choose_out_dtype,
     choose_tiles,
     copy_k_major,
-    count_blocks,
     count_tiles,
     for_each_tile,
+    make_grid,
     may_store_tma,
     multiply_along_k,
 )
@@ -395,7 +395,7 @@ def _ready(operand: torch.Tensor, config: MatmulConfig) -> torch.Tensor:
         fits, stride = row_stride == 1 and not config.k_major, k_stride
     if fits and stride * operand.element_size() % TMA_ALIGNMENT == 0:
         return operand
-    return copy_k_major([operand], config.copy_tile)[0]
+    return copy_k_major("matmul", [operand], config.copy_tile)[0]
 
 
 @on_its_gpu
@@ -460,6 +460,7 @@ def matmul(
     if k == 0:
         return c.zero_()
 
+    sms = count_sms()
     config = config or choose_config(
         device_arch(),
         m=m,
@@ -467,12 +468,13 @@ def matmul(
         k=k,
         itemsize=a.element_size(),
         use_fast_acc=use_fast_acc,
-        sms=count_sms(),
+        sms=sms,
     )
+    grid = make_grid("matmul", count_tiles(m, n, config), config, sms=sms, remedy="split a or b")
     a, b = _ready(a, config), _ready(b.T, config).T
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(count_tiles(m, n, config), config, sms=count_sms()),),
+        grid,
         with_hints(matmul_kernel, config),
         (
             *(a, b, c, tuple(scale.reshape(1) for scale in scales.values())),

@@ -26,11 +26,10 @@ import cuda.tile as ct
 from kernels import fmha
 from kernels._attention import (
     attend,
-    check_blocks,
     check_causal,
     check_out_dtype,
     constants_of,
-    count_blocks,
+    make_grid,
     make_keys_contiguous,
     order_tiles,
 )
@@ -218,15 +217,15 @@ def mla(
     out_dtype = check_out_dtype("mla", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
-    check_blocks("mla", b, h, m)
 
     config = config or choose_config(device_arch(), causal=causal, itemsize=q.dtype.itemsize)
+    grid = make_grid("mla", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
-        v = make_keys_contiguous(v)
+        v = make_keys_contiguous("mla", v)
     o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
+        grid,
         with_hints(mla_kernel, config),
         (
             *(q, q_pe, k, k_pe, v, o, scale_log2, HEAD_DIM, ROPE_DIM),

@@ -52,7 +52,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import check_grid, choose_part, merge_parts
+from kernels._split_kv import choose_part, make_grid, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -459,7 +459,6 @@ def mla_decoding(
                 f"so {name} must be {list(expected)}, but is {list(operand.shape)}"
             )
     scale_log2 = check_scale("mla_decoding", scale)
-    check_grid("mla_decoding", b, h)
     out_dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=out_dtype, device=q.device)
@@ -478,6 +477,7 @@ def mla_decoding(
     tiles = ct.cdiv(n, config.tile_n)
     part = choose_part(b * head_tiles, tiles, sms, config.occupancy, config.part_cost)
     splits = ct.cdiv(tiles, part)
+    grid = make_grid("mla_decoding", splits, head_tiles, b)
     words = config.cache_words and kv.element_size() == 1 and _has_words(kv) and _has_words(kpe)
     o = torch.empty(q.shape, dtype=out_dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
@@ -485,7 +485,7 @@ def mla_decoding(
     dependent = splits > 1 and config.dependent_merge
     ct.launch(
         torch.cuda.current_stream(),
-        (splits, head_tiles, b),
+        grid,
         with_hints(mla_decoding_kernel, config),
         (
             *(q, qpe, kv.view(torch.int16) if words else kv, kpe.view(torch.int16) if words else kpe),

@@ -38,9 +38,10 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._dtypes import SHORT
-from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k
+from kernels._gemm import GemmConfig, for_each_tile, make_grid, multiply_along_k
 from kernels._launch import (
     check_config,
+    check_grid,
     check_tensors,
     count_sms,
     device_arch,
@@ -311,6 +312,12 @@ def moe(
         return torch.zeros((tokens, hidden_size), dtype=x.dtype, device=x.device)
 
     config = config or choose_config(device_arch(), rows_per_expert=tokens * top_k / experts)
+    grid = check_grid(
+        "moe",
+        (tokens, ct.cdiv(hidden_size, config.row_columns)),
+        ("tokens", "split them"),
+        ("groups of columns", "take larger row_columns"),
+    )
     aligned = align(topk_ids, experts, config.down.tile_m)
     slots = len(aligned.pair_of_slot)
     hidden = torch.empty((slots, inner), dtype=x.dtype, device=x.device)
@@ -327,7 +334,7 @@ def moe(
     o = torch.empty((tokens, hidden_size), dtype=x.dtype, device=x.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (tokens, ct.cdiv(hidden_size, config.row_columns)),
+        grid,
         combine_kernel,
         (y, aligned.slot_of_pair, topk_weights, o, top_k, config.row_columns),
     )
@@ -350,7 +357,7 @@ def _launch(
     tiles = len(aligned.expert_of_tile) * ct.cdiv(columns, config.tile_n)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(tiles, config, sms=count_sms()),),
+        make_grid("moe", tiles, config, sms=count_sms(), counted="tiles of slots", remedy="split the tokens"),
         with_hints(kernel, config),
         (
             *arrays,

@@ -38,6 +38,7 @@ from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_config,
+    check_grid,
     check_integer,
     check_tensors,
     device_arch,
@@ -231,7 +232,7 @@ def route(
     tile_t = max(1, config.route_elements // tile_e)
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(tokens, tile_t),),
+        check_grid("route", (ct.cdiv(tokens, tile_t),), ("groups of tokens", "split logits")),
         with_hints(route_kernel, config),
         (logits, weights, ids, tile_t, tile_e, top_k, next_power_of_2(top_k), renormalize),
     )
@@ -275,6 +276,8 @@ def align(
     # At most `tile_m - 1` slots of padding for every expert that has a pair.
     tiles = (pairs + min(experts, pairs) * (tile_m - 1)) // tile_m
 
+    grid = check_grid("align", (experts,), ("experts", "split them"))
+
     def empty(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.int32, device=flat.device)
 
@@ -287,10 +290,10 @@ def align(
     )
     step = min(config.align_pairs, next_power_of_2(pairs))
     stream = torch.cuda.current_stream()
-    ct.launch(stream, (experts,), with_hints(count_kernel, config), (flat, counts, step))
+    ct.launch(stream, grid, with_hints(count_kernel, config), (flat, counts, step))
     ct.launch(
         stream,
-        (experts,),
+        grid,
         with_hints(place_kernel, config),
         (
             flat,

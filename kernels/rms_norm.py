@@ -29,6 +29,7 @@ from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_number,
     check_tensors,
     choose_by_width,
@@ -285,7 +286,7 @@ def _launch(
     tile_n, pieces = cut_row(n)
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(m, tile_m),),
+        check_grid("rms_norm", (ct.cdiv(m, tile_m),), ("groups of rows", "split x")),
         with_hints(rms_norm_kernel, config),
         (
             rows,

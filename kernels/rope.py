@@ -37,6 +37,7 @@ from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_integer,
     check_tensors,
     device_arch,
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
 
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
-
-MAX_BATCH = 65535
-"""Batches are the grid's third axis."""
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -285,11 +283,8 @@ def rope(
             f"rope: {tokens} tokens from position {offset} on need {offset + tokens} rows of cos, "
             f"but it has {cos.shape[0]}"
         )
-    if batch > MAX_BATCH:
-        raise ValueError(f"rope: at most {MAX_BATCH} batches are supported, got {batch}")
-    outs = torch.empty_like(q), torch.empty_like(k)
     if q.numel() + k.numel() == 0:
-        return outs
+        return torch.empty_like(q), torch.empty_like(k)
 
     config = config or choose_config(
         device_arch(), interleaved=interleaved, table_itemsize=cos.element_size()
@@ -298,9 +293,17 @@ def rope(
     tile_h = min(config.tile_h, next_power_of_2(max(heads, k.shape[1])))
     tile_s = max(1, config.tile_elements // (tile_h * next_power_of_2(2 * half)))
     tile_s = min(tile_s, next_power_of_2(tokens))
+    grid = check_grid(
+        "rope",
+        (ct.cdiv(tokens, tile_s), ct.cdiv(heads, tile_h) + ct.cdiv(k.shape[1], tile_h), batch),
+        ("groups of tokens", "split the tokens"),
+        ("groups of heads, of q and k,", "split the heads"),
+        ("batches", "split the batch"),
+    )
+    outs = torch.empty_like(q), torch.empty_like(k)
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(tokens, tile_s), ct.cdiv(heads, tile_h) + ct.cdiv(k.shape[1], tile_h), batch),
+        grid,
         with_hints(rope_kernel, config),
         (
             q,

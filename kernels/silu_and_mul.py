@@ -76,7 +76,7 @@ def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torc
         return y
     rows = x.reshape(-1, 2 * n)
     config = config or choose_config(device_arch(), itemsize=x.element_size())
-    launch_swiglu(rows[:, :n], rows[:, n:], y.view(-1, n), config)
+    launch_swiglu("silu_and_mul", rows[:, :n], rows[:, n:], y.view(-1, n), config)
     return y
 
 

@@ -28,6 +28,7 @@ from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_tensors,
     choose_by_width,
     cut_row,
@@ -265,8 +266,8 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
     else:
         kernel, blocks = softmax_chunks, m
         arguments = (x, y, config.chunk, n % config.chunk == 0)
-    kernel = with_hints(kernel, config)
-    ct.launch(torch.cuda.current_stream(), (blocks,), kernel, arguments)
+    grid = check_grid("softmax", (blocks,), ("groups of rows", "split x"))
+    ct.launch(torch.cuda.current_stream(), grid, with_hints(kernel, config), arguments)
     return y
 
 

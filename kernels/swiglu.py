@@ -27,6 +27,7 @@ from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_tensors,
     device_arch,
     next_power_of_2,
@@ -151,12 +152,17 @@ def choose_tile(m: int, n: int, elements: int) -> tuple[int, int]:
     return min(elements // tile_n, next_power_of_2(m)), tile_n
 
 
-def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: SwigluConfig) -> None:
+def launch_swiglu(
+    kernel: str, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: SwigluConfig
+) -> None:
     """Write swiglu(a, b) into y; all are matrices `[m, n]`, not empty, of one dtype and any strides.
 
     For rows that are apart, of which a model has few lengths, the kernel is compiled for their number of
     tiles: blocks do not divide before they can load. H200, 2026-11-22, `silu_and_mul`, fp16: 32768x4096 99.8
     us (102.8), 8192x4096 30.9 us (31.4), 2048x4096 12.5 us (12.6). A dense tensor is one row, of any length.
+
+    Raises:
+        ValueError: `kernel`, as its user calls it, would have too many tiles for one launch.
     """
     import torch
 
@@ -168,7 +174,7 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
     apart = m > 1
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(m, tile_m) * tiles_n,),
+        check_grid(kernel, (ct.cdiv(m, tile_m) * tiles_n,), ("tiles of the result", "split the rows")),
         with_hints(swiglu_kernel, config),
         (
             *(a, b, y, tile_m, tile_n, tiles_n if apart else 0),
@@ -204,7 +210,7 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = No
         return y
     n = a.shape[-1] if a.ndim else 1
     config = config or choose_config(device_arch())
-    launch_swiglu(a.reshape(-1, n), b.reshape(-1, n), y.view(-1, n), config)
+    launch_swiglu("swiglu", a.reshape(-1, n), b.reshape(-1, n), y.view(-1, n), config)
     return y
 
 

@@ -65,16 +65,16 @@ def test_persistent_blocks_fill_the_gpu(monkeypatch):
 def test_values_are_transposed_unless_they_come_that_way(dtype):
     v = randn(2, 3, 133, 64, dtype=dtype)
     with interpreting("sm_90"):
-        contiguous = _attention.make_keys_contiguous(v)
+        contiguous = _attention.make_keys_contiguous("fmha", v)
     assert contiguous.stride(2) == 1
     assert contiguous.shape == v.shape
     # TMA wants strides in multiples of 16 bytes.
     assert [stride % 16 for stride in contiguous.stride()] == [0, 0, 1, 0]
     assert torch.equal(contiguous.float(), v.float())
-    assert _attention.make_keys_contiguous(contiguous) is contiguous
+    assert _attention.make_keys_contiguous("fmha", contiguous) is contiguous
     # Keys beside each other, but in rows of 133 bytes.
     with interpreting("sm_90"):
-        aligned = _attention.make_keys_contiguous(v.transpose(2, 3).contiguous().transpose(2, 3))
+        aligned = _attention.make_keys_contiguous("fmha", v.transpose(2, 3).contiguous().transpose(2, 3))
     assert aligned.stride() == contiguous.stride()
     assert torch.equal(aligned.float(), v.float())
 
@@ -133,7 +133,6 @@ def test_work_in_8_bits():
 def test_every_architecture_has_a_configuration(arch):
     for head_dim, causal, itemsize in itertools.product(fmha.HEAD_DIMS, (False, True), (1, 2)):
         config = fmha.choose_config(arch, head_dim=head_dim, causal=causal, itemsize=itemsize, keys=1024)
-        assert config.tile_m >= _attention.MIN_TILE_M
         # Only Hopper's tensor cores care where V's keys are.
         assert config.transpose_v == (arch == "sm_90" and itemsize == 1)
 
