@@ -222,16 +222,6 @@ def make_keys_contiguous(kernel: str, v: torch.Tensor) -> torch.Tensor:
     return transposed.transpose(2, 3)
 
 
-def check_causal(kernel: str, causal: bool) -> None:
-    """Check that `causal` is a bool.
-
-    Raises:
-        TypeError: It is not.
-    """
-    if not isinstance(causal, bool):
-        raise TypeError(f"{kernel}: causal must be a bool, got {type(causal).__name__}")
-
-
 def check_out_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
     """Return the dtype of the result.
 

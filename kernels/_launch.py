@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from functools import cache, wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
@@ -204,6 +205,20 @@ def check_config(kernel: str, config: object, kind: type) -> None:
         raise TypeError(f"{kernel}: config must be a {kind.__name__}, got {type(config).__name__}")
 
 
+def check_bool(kernel: str, name: str, value: object) -> bool:
+    """Return `value` as a bool; NumPy's bools are fine.
+
+    Raises:
+        TypeError: It is no bool: "no" and 2 hide a mistake, and to read a tensor would wait for the GPU.
+    """
+    if isinstance(value, bool):
+        return value
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.bool_):
+        raise TypeError(f"{kernel}: {name} must be a bool, got {type(value).__name__}")
+    return bool(value)
+
+
 def check_integer(kernel: str, name: str, value: SupportsIndex) -> int:
     """Return `value` as an int; NumPy's integers are fine.
 
@@ -215,6 +230,17 @@ def check_integer(kernel: str, name: str, value: SupportsIndex) -> int:
     if isinstance(value, (bool, torch.Tensor)) or not hasattr(value, "__index__"):
         raise TypeError(f"{kernel}: {name} must be an integer, got {type(value).__name__}")
     return operator.index(value)
+
+
+def check_power_of_2(owner: str, name: str, value: int, *, least: int = 1) -> None:
+    """Check that `value`, an integer, is a power of two: every side of a tile has to be one.
+
+    Raises:
+        ValueError: It is none, or less than `least`.
+    """
+    if value < least or value & (value - 1):
+        bound = f" of at least {least}" if least > 1 else ""
+        raise ValueError(f"{owner}: {name} must be a power of two{bound}, got {value}")
 
 
 def check_number(kernel: str, name: str, value: SupportsFloat) -> float:

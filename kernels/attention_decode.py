@@ -32,6 +32,7 @@ from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
+    check_config,
     check_tensors,
     choose_by_width,
     count_sms,
@@ -263,13 +264,15 @@ def attention_decode(
         In the shape of `q`, same dtype and device, contiguous. Zeros where there are no keys.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number.
+        TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number,
+            another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
             scale that is not positive or that float32 does not hold.
     """
     import torch
 
     check_tensors("attention_decode", {"q": q, "k": k, "v": v}, dtypes=("float16", "bfloat16"))
+    check_config("attention_decode", config, AttentionDecodeConfig)
     if q.ndim != 3 and (q.ndim != 4 or q.shape[2] != 1):  # noqa: PLR2004
         raise ValueError(
             "attention_decode: q must be [batch, heads, head_dim] or [batch, heads, 1, head_dim], "

@@ -48,7 +48,6 @@ import cuda.tile as ct
 
 from kernels._attention import (
     attend,
-    check_causal,
     check_out_dtype,
     constants_of,
     make_grid,
@@ -60,6 +59,8 @@ from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
+    check_bool,
+    check_config,
     check_tensors,
     device_arch,
     on_its_gpu,
@@ -278,13 +279,14 @@ def fmha(
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
-            `causal` that is not a bool.
+            `causal` that is not a bool, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
             scale that is not positive or that float32 does not hold.
     """
     import torch
 
     check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=tuple(ITEMSIZE))
+    check_config("fmha", config, FmhaConfig)
     for name, operand in (("q", q), ("k", k), ("v", v)):
         if operand.ndim != 4:  # noqa: PLR2004
             raise ValueError(
@@ -307,7 +309,7 @@ def fmha(
     if h and (h_kv == 0 or h % h_kv):
         raise ValueError(f"fmha: q has {h} heads, which is no multiple of the {h_kv} heads of k and v")
     scale_log2 = check_scale("fmha", 1.0 / math.sqrt(d) if scale is None else scale)
-    check_causal("fmha", causal)
+    causal = check_bool("fmha", "causal", causal)
     out_dtype = check_out_dtype("fmha", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)

@@ -62,6 +62,7 @@ from kernels._gemm import (
     multiply_along_k,
 )
 from kernels._launch import (
+    check_bool,
     check_config,
     check_tensors,
     count_sms,
@@ -376,8 +377,8 @@ def group_gemm(
         One `[M_g, N_g]` per group, contiguous.
 
     Raises:
-        TypeError: Not lists of tensors, dtypes that differ or that are not supported, another kernel's
-            configuration.
+        TypeError: Not lists of tensors, dtypes that differ or that are not supported, flags that are not
+            bools, another kernel's configuration.
         ValueError: Lists of different length; not matrices, inner sizes or devices that differ.
     """
     import torch
@@ -388,6 +389,8 @@ def group_gemm(
                 f"group_gemm: {name} must be a list of matrices, one per group, got {type(matrices).__name__}"
             )
     check_config("group_gemm", config, GroupGemmConfig)
+    transpose_b = check_bool("group_gemm", "transpose_b", transpose_b)
+    use_fast_acc = check_bool("group_gemm", "use_fast_acc", use_fast_acc)
     if len(a) != len(b):
         raise ValueError(f"group_gemm: a has {len(a)} matrices, but b has {len(b)}; a group is one of each")
     if not a:

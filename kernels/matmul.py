@@ -60,6 +60,7 @@ from kernels._gemm import (
     multiply_along_k,
 )
 from kernels._launch import (
+    check_bool,
     check_config,
     check_tensors,
     count_sms,
@@ -429,13 +430,15 @@ def matmul(
         `[M, N]`, `out_dtype`, same device, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
+        TypeError: Not tensors, dtypes that differ or that are not supported, a `use_fast_acc` that is not a
+            bool, another kernel's configuration.
         ValueError: Not matrices, inner sizes or devices that differ, scales that are not one number.
     """
     import torch
 
     check_tensors("matmul", {"a": a, "b": b}, dtypes=DTYPES)
     check_config("matmul", config, MatmulConfig)
+    use_fast_acc = check_bool("matmul", "use_fast_acc", use_fast_acc)
     for name, operand in (("a", a), ("b", b)):
         if operand.ndim != 2:  # noqa: PLR2004
             raise ValueError(f"matmul: {name} must be a matrix, got shape {list(operand.shape)}")

@@ -26,7 +26,6 @@ import cuda.tile as ct
 from kernels import fmha
 from kernels._attention import (
     attend,
-    check_causal,
     check_out_dtype,
     constants_of,
     make_grid,
@@ -38,6 +37,8 @@ from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
+    check_bool,
+    check_config,
     check_tensors,
     device_arch,
     on_its_gpu,
@@ -182,7 +183,7 @@ def mla(
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
-            `causal` that is not a bool.
+            `causal` that is not a bool, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a scale that is not positive or that
             float32 does not hold.
     """
@@ -190,6 +191,7 @@ def mla(
 
     operands = {"q": q, "q_pe": q_pe, "k": k, "k_pe": k_pe, "v": v}
     check_tensors("mla", operands, dtypes=tuple(ITEMSIZE))
+    check_config("mla", config, FmhaConfig)
     for name in ("q", "k"):
         if operands[name].ndim != 4:  # noqa: PLR2004
             raise ValueError(
@@ -213,7 +215,7 @@ def mla(
                 f"{list(shape)}, but is {list(operands[name].shape)}"
             )
     scale_log2 = check_scale("mla", 1.0 / math.sqrt(HEAD_DIM + ROPE_DIM) if scale is None else scale)
-    check_causal("mla", causal)
+    causal = check_bool("mla", "causal", causal)
     out_dtype = check_out_dtype("mla", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)

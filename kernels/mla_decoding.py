@@ -43,6 +43,7 @@ from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
 from kernels._dtypes import FP8, SHORT
 from kernels._launch import (
+    check_config,
     check_tensors,
     choose_by_width,
     count_sms,
@@ -420,7 +421,7 @@ def mla_decoding(
 
     Raises:
         TypeError: Not tensors, dtypes that do not go together or that are not supported, a scale that is not
-            a number.
+            a number, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, dimensions that are not supported, a scale
             that is not positive or that float32 does not hold.
     """
@@ -428,6 +429,7 @@ def mla_decoding(
 
     check_tensors("mla_decoding", {"q": q, "qpe": qpe}, dtypes=DTYPES)
     check_tensors("mla_decoding", {"kv": kv, "kpe": kpe}, dtypes=DTYPES)
+    check_config("mla_decoding", config, MlaDecodingConfig)
     if kv.element_size() > 1 and kv.dtype != q.dtype:
         raise TypeError(
             f"mla_decoding: kv has dtype {kv.dtype}, but q has {q.dtype}; "

@@ -37,9 +37,11 @@ import cuda.tile as ct
 from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
+    check_bool,
     check_config,
     check_grid,
     check_integer,
+    check_power_of_2,
     check_tensors,
     device_arch,
     next_power_of_2,
@@ -205,7 +207,8 @@ def route(
         ids: `[T, top_k]`, int32.
 
     Raises:
-        TypeError: Not a tensor, a dtype that is not supported, or a `top_k` that is no integer.
+        TypeError: Not a tensor, a dtype that is not supported, a `top_k` that is no integer, a `renormalize`
+            that is not a bool, another kernel's configuration.
         ValueError: Not a matrix, no experts or too many, or `top_k` not between 1 and E.
     """
     import torch
@@ -213,6 +216,7 @@ def route(
     check_tensors("route", {"logits": logits}, dtypes=("float16", "bfloat16", "float32"))
     check_config("route", config, RoutingConfig)
     top_k = check_integer("route", "top_k", top_k)
+    renormalize = check_bool("route", "renormalize", renormalize)
     if logits.ndim != 2:  # noqa: PLR2004
         raise ValueError(f"route: logits must be [T, E], got shape {list(logits.shape)}")
     tokens, experts = logits.shape
@@ -267,9 +271,23 @@ def align(
 
     Returns:
         The tables, with room for the worst case: slots are counted from the number of pairs alone.
+
+    Raises:
+        TypeError: Not a tensor, ids that are neither int32 nor int64, an `experts` or a `tile_m` that is no
+            integer, another kernel's configuration.
+        ValueError: No ids, no experts or too many, a `tile_m` that is no power of two.
     """
     import torch
 
+    check_tensors("align", {"topk_ids": topk_ids}, dtypes=("int32", "int64"))
+    check_config("align", config, RoutingConfig)
+    experts = check_integer("align", "experts", experts)
+    tile_m = check_integer("align", "tile_m", tile_m)
+    if topk_ids.numel() == 0:
+        raise ValueError(f"align: topk_ids must hold at least one id, got shape {list(topk_ids.shape)}")
+    if experts < 1:
+        raise ValueError(f"align: experts must be at least 1, got {experts}")
+    check_power_of_2("align", "tile_m", tile_m)
     config = config or choose_config(device_arch())
     flat = topk_ids.reshape(-1)
     pairs = flat.numel()

@@ -36,6 +36,7 @@ from kernels._cases import laid_out
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
+    check_bool,
     check_config,
     check_grid,
     check_integer,
@@ -244,7 +245,8 @@ def rope(
         q and k embedded, with the shape, dtype, device and (if they are dense) strides of q and k.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, an offset that is no integer.
+        TypeError: Not tensors, dtypes that differ or that are not supported, an offset that is no integer, an
+            `interleaved` that is not a bool, another kernel's configuration.
         ValueError: Shapes that do not fit, too few positions, a negative offset, devices that differ.
     """
     import torch
@@ -253,6 +255,7 @@ def rope(
     check_tensors("rope", {"cos": cos, "sin": sin}, dtypes=("float16", "bfloat16", "float32"))
     check_config("rope", config, RopeConfig)
     offset = check_integer("rope", "offset", offset)
+    interleaved = check_bool("rope", "interleaved", interleaved)
     if cos.dtype not in (q.dtype, torch.float32):
         raise TypeError(f"rope: cos has dtype {cos.dtype}, but q has {q.dtype}; use that or torch.float32")
     if cos.device != q.device:
