@@ -16,6 +16,7 @@ Then the rest: `silu_and_mul`, `dropout` and `rope` move memory as `swiglu` does
 What several of them share:
 
 - `_launch`: on the host: the GPU's architecture and size, hints, argument checks, how a row is cut.
+- `_configs`: what the fields of a configuration may hold.
 - `_dtypes`: names of dtypes.
 - `_tiles`: tile code for any kernel: loads with and without checks, the order of blocks.
 - `_gemm`: of matrix products: the walk along K, the walk over tiles, the choice of tiles.

@@ -10,12 +10,13 @@ nothing at run time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import cuda.tile as ct
 
+from kernels._configs import check_fields, vary
 from kernels._launch import check_grid, check_tiles
 
 if TYPE_CHECKING:
@@ -57,6 +58,14 @@ class GemmConfig:
     """Warps that hold the accumulator; None lets the compiler choose."""
     min_k: int = 0
     """In a table: the length of the sums from which `choose_tiles` takes it. Otherwise without meaning."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_m", "tile_n", "tile_k"),
+            counts=("group_m",),
+            optional=("latency", "blocks_per_sm", "occupancy", "num_ctas", "num_worker_warps"),
+        )
 
 
 Config = TypeVar("Config", bound=GemmConfig)
@@ -135,7 +144,7 @@ def choose_fit(candidates: Sequence[Config], count: Callable[[Config], int], k: 
         if blocks >= FULL * places * rounds and k >= config.min_k:
             chosen = config
             break
-    return replace(chosen, min_k=0)
+    return vary(chosen, min_k=0)
 
 
 def count_blocks(tiles: int, config: GemmConfig, *, sms: int) -> int:

@@ -30,6 +30,7 @@ import cuda.tile as ct
 
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
+from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_config,
@@ -85,6 +86,14 @@ class AttentionDecodeConfig:
     """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_n",),
+            counts=("blocks_per_sm", "occupancy"),
+            optional=("num_worker_warps", "latency"),
+        )
 
 
 # By the keys that each multiprocessor takes in, all sequences and heads together.

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
+from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
@@ -38,6 +39,7 @@ from kernels._launch import (
     check_grid,
     check_integer,
     check_number,
+    check_power_of_2,
     check_tensors,
     choose_by_width,
     device_arch,
@@ -82,6 +84,10 @@ class DropoutConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 8
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_elements",), optional=("occupancy", "num_worker_warps"))
+        check_power_of_2("DropoutConfig", "tile_elements", self.tile_elements, least=WORDS)
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 16 elements a thread are four counters, whose

@@ -56,6 +56,7 @@ from kernels._attention import (
 )
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
+from kernels._configs import check_fields, vary
 from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
@@ -114,6 +115,14 @@ class FmhaConfig:
     """How far ahead tiles of K are loaded, 1 to 10; None lets the compiler choose."""
     latency_v: int | None = None
     """The same for V, which is needed later in a step."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_m", "tile_n"),
+            counts=("heads_together",),
+            optional=("occupancy", "num_worker_warps", "latency_k", "latency_v"),
+        )
 
 
 # For heads of 64 and 128 dimensions. Not measured, all of it: sm_103 and sm_121, latencies included, are what
@@ -192,12 +201,12 @@ def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys
     if arch == "sm_90":
         narrow = NARROW_HOPPER_CONFIGS if head_dim <= 64 else {}  # noqa: PLR2004
         config = (WIDE_HOPPER_CONFIGS if wide else HOPPER_CONFIGS | narrow)[itemsize, causal]
-        return replace(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
+        return vary(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
     config = CONFIGS.get(arch, DEFAULT_CONFIG)
     if not wide:
         return config
     # Tiles of Q, K and V and the accumulator are twice as wide: half as many keys a step make room for them.
-    return WIDE_CONFIGS.get(arch) or replace(config, tile_n=config.tile_n // 2)
+    return WIDE_CONFIGS.get(arch) or vary(config, tile_n=config.tile_n // 2)
 
 
 # -- kernel -----------------------------------------------------------------------------------------

@@ -40,13 +40,14 @@ Source: the tiled product of `kernels.matmul`; one launch for all groups is that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._configs import check_fields, vary
 from kernels._dtypes import FP8, SHORT
 from kernels._gemm import (
     COPY_FROM,
@@ -111,6 +112,11 @@ class GroupGemmConfig(GemmConfig):
 
     copy_tile: int | None = None
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copy_tile is not None:
+            check_fields(self, powers=("copy_tile",))
 
     @property
     def alone(self) -> bool:
@@ -255,7 +261,7 @@ def choose_alone(
     alone = table.get(arch)
     if alone is None or not fills_alone(alone, size, sms=sms):
         return None
-    return replace(alone, min_k=0)
+    return vary(alone, min_k=0)
 
 
 def choose_config(
@@ -283,7 +289,7 @@ def choose_config(
     candidates = table.get(arch)
     if candidates is None:
         candidates = tuple(
-            replace(config, tile_k=config.tile_k * 2 // itemsize)
+            vary(config, tile_k=config.tile_k * 2 // itemsize)
             for config in CONFIGS.get(arch, (DEFAULT_CONFIG,))
         )
     return choose_fit(

@@ -39,12 +39,13 @@ Source: the tiled product of any GPU textbook; the block order is that of Triton
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
 from kernels._cases import laid_out
+from kernels._configs import check_fields, vary
 from kernels._dtypes import FP8
 from kernels._gemm import (
     COPY_FROM,
@@ -93,6 +94,11 @@ class MatmulConfig(GemmConfig):
     """Whether the tensor cores take these operands only with K contiguous."""
     copy_tile: int | None = None
     """Side of the tiles in which operands of a wrong layout are copied; None multiplies them as they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copy_tile is not None:
+            check_fields(self, powers=("copy_tile",))
 
 
 # Largest tiles first: `choose_config` takes the first of which there are enough to fill the GPU.
@@ -331,11 +337,11 @@ def choose_config(
     candidates = table.get(arch)
     if candidates is None:
         candidates = tuple(
-            replace(config, tile_k=config.tile_k * 2 // itemsize)
+            vary(config, tile_k=config.tile_k * 2 // itemsize)
             for config in CONFIGS.get(arch, (DEFAULT_CONFIG,))
         )
     config = choose_tiles(candidates, m, n, k, sms=sms)
-    return config if min(m, n) >= COPY_FROM else replace(config, copy_tile=None)
+    return config if min(m, n) >= COPY_FROM else vary(config, copy_tile=None)
 
 
 # -- kernels ----------------------------------------------------------------------------------------

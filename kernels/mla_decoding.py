@@ -34,16 +34,18 @@ et al., "Flash-Decoding for long-context inference", 2023 (https://pytorch.org/b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
+from kernels._configs import check_fields, vary
 from kernels._dtypes import FP8, SHORT
 from kernels._launch import (
     check_config,
+    check_power_of_2,
     check_tensors,
     choose_by_width,
     count_sms,
@@ -105,6 +107,15 @@ class MlaDecodingConfig:
     """Whether an 8-bit cache is loaded as words of two elements, if it lies so that it can be."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_h", "tile_n"),
+            counts=("occupancy",),
+            optional=("num_worker_warps", "latency"),
+        )
+        check_power_of_2("MlaDecodingConfig", "tile_h", self.tile_h, least=MIN_HEADS)
 
 
 # By the keys that each multiprocessor takes in, all sequences together; each tile of 16 heads counts as one.
@@ -217,7 +228,7 @@ def choose_config(
     elif latent_dim == min(LATENT_DIMS):
         ladder = NARROW_CONFIGS.get(arch, ladder)
     config = choose_by_width(ladder, keys_per_sm)
-    return replace(config, late_sum=False) if query_itemsize == 1 else config
+    return vary(config, late_sum=False) if query_itemsize == 1 else config
 
 
 # -- kernel -----------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
+from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._gemm import GemmConfig, for_each_tile, make_grid, multiply_along_k
 from kernels._launch import (
@@ -78,6 +79,7 @@ class MoeConfig:
     """Columns per block of the launch that combines rows."""
 
     def __post_init__(self) -> None:
+        check_fields(self, powers=("row_columns",))
         if self.gate_up.tile_m != self.down.tile_m:
             raise ValueError(
                 f"MoeConfig: gate_up has tile_m {self.gate_up.tile_m} and down {self.down.tile_m}, "

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
+from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._launch import (
     check_bool,
@@ -75,6 +76,9 @@ class RoutingConfig:
     """Pairs that a block looks at in one step while it counts and places them."""
     num_worker_warps: int | None = 4
     """Warps per block; None lets the compiler choose."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("route_elements", "align_pairs"), optional=("num_worker_warps",))
 
 
 # Short kernels that wait for memory, not for each other. Not measured, all of it.

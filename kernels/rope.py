@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
+from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
@@ -73,6 +74,9 @@ class RopeConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_elements", "tile_h"), optional=("occupancy", "num_worker_warps"))
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses tiles of 4096 elements of 2 heads

@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
+from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
     check_grid,
+    check_power_of_2,
     check_tensors,
     device_arch,
     next_power_of_2,
@@ -64,6 +66,10 @@ class SwigluConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_bytes",), optional=("occupancy", "num_worker_warps"))
+        check_power_of_2("SwigluConfig", "tile_bytes", self.tile_bytes, least=4)  # of float32, one element
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 32 bytes a thread are two 16-byte loads of each
