@@ -208,6 +208,17 @@ def rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@overload
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = ...,
+    *,
+    residual: torch.Tensor,
+    config: RmsNormConfig | None = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
 @on_its_gpu
 def rms_norm(
     x: torch.Tensor,
