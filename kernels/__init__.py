@@ -23,5 +23,6 @@ What several of them share:
 - `_online_softmax`: of attention: a softmax whose scores come a tile at a time.
 - `_split_kv`: of decoding: keys cut into parts for several blocks, and the parts merged again.
 
-Launchers compute forward only: no gradient flows through them, whether or not their inputs require one.
+Launchers compute forward only, as each says: no gradient flows through them, whether or not their inputs
+require one, and nothing warns of that.
 """

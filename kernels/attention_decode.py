@@ -258,6 +258,8 @@ def attention_decode(
 ) -> torch.Tensor:
     """Attend from one query per head to all keys of its head.
 
+    Forward only: no gradient flows through it.
+
     Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
@@ -276,7 +278,8 @@ def attention_decode(
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number,
             another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
-            scale that is not positive or that float32 does not hold.
+            scale that is not positive or that float32 does not hold, more batches or heads than one launch
+            takes.
     """
     import torch
 

@@ -206,6 +206,8 @@ def bmm_kernel(
 def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -> torch.Tensor:
     """Multiply a batch of matrices with another, one by one.
 
+    Forward only: no gradient flows through it.
+
     Args:
         a: `[batch, M, K]` or `[1, M, K]`, float16 or bfloat16, any strides.
         b: `[batch, K, N]` or `[1, K, N]`, same dtype and device, any strides: transposed views are as good.
@@ -215,8 +217,9 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
         `[batch, M, N]`, same dtype and device, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Not batches of matrices; batches, inner sizes or devices that differ.
+        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
+        ValueError: Not batches of matrices; batches, inner sizes or devices that differ; more tiles than one
+            launch takes.
     """
     import torch
 

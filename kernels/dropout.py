@@ -206,6 +206,8 @@ def dropout(
 ) -> torch.Tensor:
     """Set each element to zero with probability `p`, and multiply the others by 1 / (1 - p).
 
+    Forward only: no gradient flows through it.
+
     Backward: the same call on the gradient of the output is the gradient of `x`. A CUDA graph keeps the
     seed that it was captured with.
 
@@ -221,7 +223,7 @@ def dropout(
     Raises:
         TypeError: Not a tensor, a dtype that is not supported, a `p` that is no number or a `seed` that is no
             integer, another kernel's configuration.
-        ValueError: `p` or `seed` out of range, or 2^31 elements or more.
+        ValueError: `p` or `seed` out of range, 2^31 elements or more, or more tiles than one launch takes.
     """
     import torch
 

@@ -270,6 +270,8 @@ def fmha(
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
+    Forward only: no gradient flows through it.
+
     Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
@@ -290,7 +292,8 @@ def fmha(
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
             `causal` that is not a bool, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
-            scale that is not positive or that float32 does not hold.
+            scale that is not positive or that float32 does not hold, more heads or queries than one launch
+            takes.
     """
     import torch
 

@@ -365,6 +365,8 @@ def group_gemm(
 ) -> list[torch.Tensor]:
     """Multiply many pairs of matrices.
 
+    Forward only: no gradient flows through it.
+
     Args:
         a: One `[M_g, K_g]` per group, all float16, bfloat16, float8_e4m3fn or float8_e5m2; any strides.
             cuTile has 8-bit floats on sm_90 and newer only.
@@ -385,7 +387,8 @@ def group_gemm(
     Raises:
         TypeError: Not lists of tensors, dtypes that differ or that are not supported, flags that are not
             bools, another kernel's configuration.
-        ValueError: Lists of different length; not matrices, inner sizes or devices that differ.
+        ValueError: Lists of different length; not matrices, inner sizes or devices that differ; more tiles
+            than one launch takes.
     """
     import torch
 

@@ -418,6 +418,8 @@ def matmul(
 ) -> torch.Tensor:
     """Multiply two matrices.
 
+    Forward only: no gradient flows through it.
+
     Args:
         a: `[M, K]`, float16, bfloat16, float32, float8_e4m3fn or float8_e5m2, any strides. cuTile has 8-bit
             floats on sm_90 and newer only.
@@ -438,7 +440,8 @@ def matmul(
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, a `use_fast_acc` that is not a
             bool, another kernel's configuration.
-        ValueError: Not matrices, inner sizes or devices that differ, scales that are not one number.
+        ValueError: Not matrices, inner sizes or devices that differ, scales that are not one number, more
+            tiles than one launch takes.
     """
     import torch
 

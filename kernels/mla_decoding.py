@@ -413,6 +413,8 @@ def mla_decoding(
 ) -> torch.Tensor:
     """Attend from one query per head to all tokens of a latent cache.
 
+    Forward only: no gradient flows through it.
+
     Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
@@ -434,7 +436,7 @@ def mla_decoding(
         TypeError: Not tensors, dtypes that do not go together or that are not supported, a scale that is not
             a number, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, dimensions that are not supported, a scale
-            that is not positive or that float32 does not hold.
+            that is not positive or that float32 does not hold, more batches or heads than one launch takes.
     """
     import torch
 

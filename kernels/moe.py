@@ -289,6 +289,8 @@ def moe(
 ) -> torch.Tensor:
     """Send every token through its experts, and sum what they return.
 
+    Forward only: no gradient flows through it.
+
     Args:
         x: `[T, H]`, float16 or bfloat16, any strides.
         w1: `[E, 2 I, H]`, gate before up; same dtype and device, any strides.
@@ -301,8 +303,8 @@ def moe(
         `[T, H]`, same dtype and device as `x`, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Shapes that do not fit together, or devices that differ.
+        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
+        ValueError: Shapes that do not fit together, devices that differ, more tokens than one launch takes.
     """
     import torch
 

@@ -200,6 +200,8 @@ def route(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose the `top_k` experts of each token, and how much each counts.
 
+    Forward only: no gradient flows through it.
+
     Args:
         logits: `[T, E]`, float16, bfloat16 or float32, finite, any strides; E at most 4096.
         top_k: How many experts each token goes to.
@@ -213,7 +215,8 @@ def route(
     Raises:
         TypeError: Not a tensor, a dtype that is not supported, a `top_k` that is no integer, a `renormalize`
             that is not a bool, another kernel's configuration.
-        ValueError: Not a matrix, no experts or too many, or `top_k` not between 1 and E.
+        ValueError: Not a matrix, no experts or too many, `top_k` not between 1 and E, or more tokens than
+            one launch takes.
     """
     import torch
 

@@ -230,6 +230,8 @@ def rms_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Divide each row of `x`, or of `x + residual`, by its root mean square and multiply it by `weight`.
 
+    Forward only: no gradient flows through it.
+
     Squares are float32, in which a sum of them overflows above 3.4e38: from values of about 1e19 on, which
     bfloat16 and float32 hold, a row becomes zeros or NaN. With an `eps` of 0, values below about 1e-19, whose
     squares have few digits or none, become inexact, infinite or NaN.
@@ -245,9 +247,10 @@ def rms_norm(
         `[..., N]`, same shape, dtype and device as `x`, contiguous; with `residual`, that and the sum.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, an `eps` that is no number.
+        TypeError: Not tensors, dtypes that differ or that are not supported, an `eps` that is no number,
+            another kernel's configuration.
         ValueError: `weight` does not fit the last axis or `residual` the shape, N above 16384, negative
-            `eps`, devices that differ.
+            `eps`, devices that differ, more rows than one launch takes.
     """
     import torch
 

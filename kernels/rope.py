@@ -234,6 +234,8 @@ def rope(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Turn the first `2 * cos.shape[1]` dimensions of each query and key by the angles of its position.
 
+    Forward only: no gradient flows through it.
+
     Tables in the style of transformers, which hold each angle twice, are passed as `cos[:, : R // 2]`.
 
     Args:
@@ -251,7 +253,8 @@ def rope(
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, an offset that is no integer, an
             `interleaved` that is not a bool, another kernel's configuration.
-        ValueError: Shapes that do not fit, too few positions, a negative offset, devices that differ.
+        ValueError: Shapes that do not fit, too few positions, a negative offset, devices that differ, more
+            batches, heads or tokens than one launch takes.
     """
     import torch
 

@@ -51,6 +51,8 @@ def choose_config(arch: str, *, itemsize: int) -> SwigluConfig:
 def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
     """Multiply the SiLU of the first half of each row by the second half.
 
+    Forward only: no gradient flows through it.
+
     Args:
         x: `[..., 2 N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         config: Instead of the one chosen for this GPU.
@@ -59,8 +61,8 @@ def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torc
         `[..., N]`, same dtype and device, contiguous.
 
     Raises:
-        TypeError: Not a tensor, or a dtype that is not supported.
-        ValueError: The last axis is odd, or there is none.
+        TypeError: Not a tensor, a dtype that is not supported, another kernel's configuration.
+        ValueError: The last axis is odd, or there is none; more rows than one launch takes.
     """
     import torch
 

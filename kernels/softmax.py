@@ -233,6 +233,8 @@ def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool
 def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Tensor:
     """Normalise the rows of a matrix so that each sums to one.
 
+    Forward only: no gradient flows through it.
+
     A row that holds NaN or +inf, or nothing but -inf, becomes NaN, as in PyTorch.
 
     Args:
@@ -243,8 +245,8 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
         `[M, N]`, same dtype and device, contiguous.
 
     Raises:
-        TypeError: Not a tensor, or a dtype that is not supported.
-        ValueError: Not a matrix.
+        TypeError: Not a tensor, a dtype that is not supported, another kernel's configuration.
+        ValueError: Not a matrix, or more rows than one launch takes.
     """
     import torch
 

@@ -193,6 +193,8 @@ def launch_swiglu(
 def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
     """Multiply the SiLU of `a` by `b`, element by element.
 
+    Forward only: no gradient flows through it.
+
     Args:
         a: The gate, `[..., N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         b: Same shape, dtype and device; copied likewise.
@@ -202,8 +204,8 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = No
         Same shape, dtype and device, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Shapes or devices that differ.
+        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
+        ValueError: Shapes or devices that differ, more rows than one launch takes.
     """
     import torch
 

@@ -196,6 +196,12 @@ def test_nothing_is_launched_for_nothing():
     )
 
 
+@by_name
+def test_launchers_say_that_no_gradient_flows_through_them(spec):
+    text = inspect.getdoc(spec.launch) or ""
+    assert "\n\nForward only: no gradient flows through it.\n" in text
+
+
 # -- specs ------------------------------------------------------------------------------------------
 
 
