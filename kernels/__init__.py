@@ -17,7 +17,7 @@ What several of them share:
 
 - `_launch`: on the host: the GPU's architecture and size, hints, argument checks, how a row is cut.
 - `_configs`: what the fields of a configuration may hold.
-- `_dtypes`: names of dtypes.
+- `_dtypes`: names and sizes of dtypes, and which a result may have.
 - `_tiles`: tile code for any kernel: loads with and without checks, the order of blocks.
 - `_gemm`: of matrix products: the walk along K, the walk over tiles, the choice of tiles.
 - `_online_softmax`: of attention: a softmax whose scores come a tile at a time.

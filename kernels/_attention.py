@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import choose_out_dtype
 from kernels._gemm import TMA_ALIGNMENT
 from kernels._launch import check_grid, check_tiles, count_sms
 from kernels._online_softmax import add_scores, exponentiate, finish_softmax, start_softmax
@@ -222,17 +223,17 @@ def make_keys_contiguous(kernel: str, v: torch.Tensor) -> torch.Tensor:
     return transposed.transpose(2, 3)
 
 
-def check_out_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
-    """Return the dtype of the result.
+def choose_attention_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of the result: `out_dtype`, by default that of `q`.
 
     Raises:
-        TypeError: It is neither that of q nor one of 16 bits.
+        TypeError: `out_dtype` is no dtype, or neither that of `q` nor one of 16 bits.
     """
     import torch
 
-    if out_dtype not in (None, q.dtype, torch.float16, torch.bfloat16):
-        raise TypeError(f"{kernel}: out_dtype must be q's {q.dtype}, float16 or bfloat16, got {out_dtype}")
-    return q.dtype if out_dtype is None else out_dtype
+    return choose_out_dtype(
+        kernel, q.dtype, out_dtype, default=q.dtype, others=(torch.float16, torch.bfloat16)
+    )
 
 
 def constants_of(config: FmhaConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import cuda.tile as ct
 
 from kernels._configs import check_fields, vary
+from kernels._dtypes import choose_out_dtype
 from kernels._launch import check_grid, check_tiles
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ and are within 0.5 % of the fastest; 128 of them (2 x 1024^3) fill 48 %, and 64x
 """
 
 
-def choose_out_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype | None) -> torch.dtype:
+def choose_product_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype | None) -> torch.dtype:
     """Return the dtype of a product of operands of `dtype`: `out_dtype`, by default theirs or bfloat16.
 
     Raises:
@@ -94,19 +95,13 @@ def choose_out_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype | N
     """
     import torch
 
-    if out_dtype is None:
-        return torch.bfloat16 if dtype.itemsize == 1 else dtype
-    if not isinstance(out_dtype, torch.dtype):
-        raise TypeError(
-            f"{kernel}: out_dtype must be a torch.dtype, e.g. torch.float16, "
-            f"got {type(out_dtype).__name__} {out_dtype!r}"
-        )
-    if out_dtype not in (allowed := {torch.float16, torch.bfloat16, torch.float32, dtype}):
-        raise TypeError(
-            f"{kernel}: out_dtype is {out_dtype}; for operands of {dtype} supported are "
-            f"{', '.join(sorted(map(str, allowed)))}"
-        )
-    return out_dtype
+    return choose_out_dtype(
+        kernel,
+        dtype,
+        out_dtype,
+        default=torch.bfloat16 if dtype.itemsize == 1 else dtype,
+        others=(torch.float16, torch.bfloat16, torch.float32),
+    )
 
 
 def may_store_tma(c: torch.Tensor) -> bool:

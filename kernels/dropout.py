@@ -32,7 +32,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -331,8 +331,7 @@ def inputs(
 def work(*, shape: tuple[int, ...], dtype: str, p: float, seed: int, transposed: bool = False) -> Work:
     """Count bytes only: x read once, y written once."""
     del p, seed, transposed  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=2.0 * math.prod(shape) * itemsize, dtype=dtype)
+    return Work(bytes=2.0 * math.prod(shape) * ITEMSIZE[dtype], dtype=dtype)
 
 
 def _case(

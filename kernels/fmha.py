@@ -48,7 +48,7 @@ import cuda.tile as ct
 
 from kernels._attention import (
     attend,
-    check_out_dtype,
+    choose_attention_dtype,
     constants_of,
     make_grid,
     make_keys_contiguous,
@@ -57,7 +57,7 @@ from kernels._attention import (
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
-from kernels._dtypes import SHORT
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_bool,
@@ -79,8 +79,7 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 ConstFloat: TypeAlias = ct.Constant[float]
 
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
-"""The dtypes that are supported, and their bytes."""
+DTYPES = ("float16", "bfloat16", *FP8)
 HEAD_DIMS = (64, 128, 256)
 
 
@@ -297,7 +296,7 @@ def fmha(
     """
     import torch
 
-    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=tuple(ITEMSIZE))
+    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=DTYPES)
     check_config("fmha", config, FmhaConfig)
     for name, operand in (("q", q), ("k", k), ("v", v)):
         if operand.ndim != 4:  # noqa: PLR2004
@@ -322,7 +321,7 @@ def fmha(
         raise ValueError(f"fmha: q has {h} heads, which is no multiple of the {h_kv} heads of k and v")
     scale_log2 = check_scale("fmha", 1.0 / math.sqrt(d) if scale is None else scale)
     causal = check_bool("fmha", "causal", causal)
-    out_dtype = check_out_dtype("fmha", q, out_dtype)
+    out_dtype = choose_attention_dtype("fmha", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
 

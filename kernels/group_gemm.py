@@ -48,12 +48,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8, SHORT
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._gemm import (
     COPY_FROM,
     GemmConfig,
     choose_fit,
-    choose_out_dtype,
+    choose_product_dtype,
     copy_k_major,
     count_blocks,
     count_tiles,
@@ -406,7 +406,7 @@ def group_gemm(
         return []
     _check(a, b, transpose_b=transpose_b)
     dtype = a[0].dtype
-    out_dtype = choose_out_dtype("group_gemm", dtype, out_dtype)
+    out_dtype = choose_product_dtype("group_gemm", dtype, out_dtype)
     b = [matrix.T for matrix in b] if transpose_b else b
     c = [
         torch.empty((left.shape[0], right.shape[1]), dtype=out_dtype, device=left.device)
@@ -577,9 +577,7 @@ def work(
 ) -> Work:
     """Count a multiply and an add per product; each matrix is moved once."""
     out_dtype = out_dtype or ("bfloat16" if dtype in FP8 else dtype)
-    itemsize, out_itemsize = (
-        1 if name in FP8 else 4 if name == "float32" else 2 for name in (dtype, out_dtype)
-    )
+    itemsize, out_itemsize = ITEMSIZE[dtype], ITEMSIZE[out_dtype]
     return Work(
         flops=sum(2.0 * m * n * k for m, n, k in sizes),
         bytes=float(

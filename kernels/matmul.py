@@ -46,12 +46,12 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._gemm import (
     COPY_FROM,
     TMA_ALIGNMENT,
     GemmConfig,
-    choose_out_dtype,
+    choose_product_dtype,
     choose_tiles,
     copy_k_major,
     count_tiles,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
-DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+DTYPES = ("float16", "bfloat16", "float32", *FP8)
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ def matmul(
             raise ValueError(f"matmul: {name} must be one number, got shape {list(scale.shape)}")
         if scale.device != a.device:
             raise ValueError(f"matmul: {name} is on {scale.device}, but a is on {a.device}; move one")
-    c = torch.empty((m, n), dtype=choose_out_dtype("matmul", a.dtype, out_dtype), device=a.device)
+    c = torch.empty((m, n), dtype=choose_product_dtype("matmul", a.dtype, out_dtype), device=a.device)
     if 0 in (m, n):
         return c
     if k == 0:
@@ -557,16 +557,13 @@ def inputs(
     return made
 
 
-ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
-
-
 def work(*, m: int, n: int, k: int, dtype: str, out_dtype: str | None = None, **layout: Any) -> Work:
     """Count a multiply and an add per product; each matrix is moved once, in whatever `layout`."""
     del layout
     out_dtype = out_dtype or ("bfloat16" if dtype in FP8 else dtype)
     return Work(
         flops=2.0 * m * n * k,
-        bytes=float((m * k + k * n) * ITEMSIZES[dtype] + m * n * ITEMSIZES[out_dtype]),
+        bytes=float((m * k + k * n) * ITEMSIZE[dtype] + m * n * ITEMSIZE[out_dtype]),
         dtype="tfloat32" if dtype == "float32" else dtype,
     )
 
@@ -575,16 +572,6 @@ def longest_sum(*, k: int, **others: Any) -> int:
     """Return how many products each element of C adds up."""
     del others
     return k
-
-
-SHORT = {
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "tf32",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-}
-"""Names of dtypes in names of cases."""
 
 
 def precision(*, use_fast_acc: bool = False, **_: object) -> dict[str, Any]:
@@ -605,10 +592,11 @@ def _case(
     speed: bool = False,
 ) -> Case:
     params: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype, "transposed": transposed}
-    name = f"{SHORT[dtype]}-{m}x{n}x{k}" + (f"-transposed_{transposed}" if transposed else "")
+    multiplied = "tf32" if dtype == "float32" else SHORT[dtype]
+    name = f"{multiplied}-{m}x{n}x{k}" + (f"-transposed_{transposed}" if transposed else "")
     if out_dtype is not None:
         params["out_dtype"] = out_dtype
-        name += f"-to_{SHORT[out_dtype].replace('tf32', 'fp32')}"
+        name += f"-to_{SHORT[out_dtype]}"
     if use_fast_acc:
         params["use_fast_acc"] = True
         name += "-fast_acc"

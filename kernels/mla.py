@@ -26,7 +26,7 @@ import cuda.tile as ct
 from kernels import fmha
 from kernels._attention import (
     attend,
-    check_out_dtype,
+    choose_attention_dtype,
     constants_of,
     make_grid,
     make_keys_contiguous,
@@ -34,7 +34,7 @@ from kernels._attention import (
 )
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_bool,
@@ -45,7 +45,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import check_scale
-from kernels.fmha import ITEMSIZE, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
+from kernels.fmha import DTYPES, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def mla(
     import torch
 
     operands = {"q": q, "q_pe": q_pe, "k": k, "k_pe": k_pe, "v": v}
-    check_tensors("mla", operands, dtypes=tuple(ITEMSIZE))
+    check_tensors("mla", operands, dtypes=DTYPES)
     check_config("mla", config, FmhaConfig)
     for name in ("q", "k"):
         if operands[name].ndim != 4:  # noqa: PLR2004
@@ -218,7 +218,7 @@ def mla(
             )
     scale_log2 = check_scale("mla", 1.0 / math.sqrt(HEAD_DIM + ROPE_DIM) if scale is None else scale)
     causal = check_bool("mla", "causal", causal)
-    out_dtype = check_out_dtype("mla", q, out_dtype)
+    out_dtype = choose_attention_dtype("mla", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
 

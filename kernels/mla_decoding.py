@@ -42,7 +42,7 @@ import cuda.tile as ct
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8, SHORT
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._launch import (
     check_config,
     check_power_of_2,
@@ -592,7 +592,7 @@ def work(
     parts are not counted. Products are of the dtype of Q, whatever the cache's.
     """
     del scale, layout
-    itemsize, cache_itemsize = (1 if each in FP8 else 2 for each in (dtype, cache_dtype))
+    itemsize, cache_itemsize = (ITEMSIZE[each] for each in (dtype, cache_dtype))
     return Work(
         flops=2.0 * b * h * n * (2 * d + ROPE_DIM),
         bytes=float(b * ((n * cache_itemsize + h * itemsize) * (d + ROPE_DIM) + h * d * 2)),

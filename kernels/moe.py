@@ -38,7 +38,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._gemm import GemmConfig, for_each_tile, make_grid, multiply_along_k
 from kernels._launch import (
     check_config,
@@ -503,7 +503,7 @@ def work(
     `top_k`, the fewest that there can be.
     """
     used = top_k if skew else count_experts(tokens, experts, top_k)
-    pair_bytes = (8 if index_dtype == "int64" else 4) + (4 if weights_dtype == "float32" else 2)
+    pair_bytes = (8 if index_dtype == "int64" else 4) + ITEMSIZE[weights_dtype]
     return Work(
         flops=2.0 * tokens * top_k * 3 * hidden * inner,
         bytes=2.0 * (used * 3 * hidden * inner + 2 * tokens * hidden) + pair_bytes * tokens * top_k,

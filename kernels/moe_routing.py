@@ -36,7 +36,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     check_bool,
     check_config,
@@ -364,7 +364,7 @@ def inputs(
 
 def work(*, tokens: int, experts: int, top_k: int, dtype: str, **_: object) -> Work:
     """Count the logits that are read, and four bytes for each weight and each index."""
-    return Work(bytes=float(tokens * (experts * (4 if dtype == "float32" else 2) + 8 * top_k)), dtype=dtype)
+    return Work(bytes=float(tokens * (experts * ITEMSIZE[dtype] + 8 * top_k)), dtype=dtype)
 
 
 def longest_sum(*, experts: int, **_: object) -> int:

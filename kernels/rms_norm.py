@@ -26,7 +26,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -356,9 +356,8 @@ def work(
 ) -> Work:
     """Count bytes only: x, the residual and the weight read once, y and the sum written once."""
     del eps, transposed  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
     tensors = 4 if add else 2
-    return Work(bytes=float((tensors * math.prod(shape) + shape[-1]) * itemsize), dtype=dtype)
+    return Work(bytes=float((tensors * math.prod(shape) + shape[-1]) * ITEMSIZE[dtype]), dtype=dtype)
 
 
 def longest_sum(

@@ -34,7 +34,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_bool,
@@ -412,7 +412,7 @@ def work(
     **_same_work: Any,
 ) -> Work:
     """Count bytes only: q and k read and written once, and one row of cos and of sin per token read once."""
-    table_itemsize = 4 if table_dtype == "float32" else 2
+    table_itemsize = ITEMSIZE[table_dtype or dtype]
     q_and_k = batch * (heads + heads_kv) * tokens * width * 2
     return Work(bytes=float(2 * q_and_k + tokens * rotary * table_itemsize), dtype=dtype)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kernels import swiglu
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import check_config, check_tensors, device_arch, on_its_gpu
 from kernels.swiglu import SwigluConfig, launch_swiglu
 from pytest_cutile import Case, KernelSpec, Work
@@ -107,8 +107,7 @@ def inputs(
 def work(*, shape: tuple[int, ...], dtype: str, transposed: bool = False, scale: float = 1.0) -> Work:
     """Count bytes only: x read once, y, which is half as large, written once."""
     del transposed, scale  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=1.5 * math.prod(shape) * itemsize, dtype=dtype)
+    return Work(bytes=1.5 * math.prod(shape) * ITEMSIZE[dtype], dtype=dtype)
 
 
 def _case(dtype: str, *shape: int, transposed: bool = False, scale: float = 1.0, speed: bool = False) -> Case:

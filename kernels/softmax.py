@@ -25,7 +25,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -298,8 +298,7 @@ def inputs(
 def work(*, m: int, n: int, dtype: str, transposed: bool = False) -> Work:
     """Count bytes only: x read once, y written once, however often a kernel reads a long row."""
     del transposed  # the same work, whatever the layout
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=2.0 * m * n * itemsize, dtype=dtype)
+    return Work(bytes=2.0 * m * n * ITEMSIZE[dtype], dtype=dtype)
 
 
 def longest_sum(*, m: int, n: int, dtype: str, transposed: bool = False) -> int:

@@ -24,7 +24,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -258,8 +258,7 @@ def inputs(
 def work(*, shape: tuple[int, ...], dtype: str, transposed: str = "", spread: float = 1.0) -> Work:
     """Count bytes only: a and b read once, y written once."""
     del transposed, spread  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=3.0 * math.prod(shape) * itemsize, dtype=dtype)
+    return Work(bytes=3.0 * math.prod(shape) * ITEMSIZE[dtype], dtype=dtype)
 
 
 def _case(dtype: str, *shape: int, transposed: str = "", spread: float = 1.0, speed: bool = False) -> Case:

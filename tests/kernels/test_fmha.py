@@ -104,9 +104,11 @@ def test_out_dtype_is_checked_and_taken():
     q = torch.zeros(1, 1, 2, 64, dtype=torch.float8_e5m2)
     for wrong in (torch.float32, torch.float8_e4m3fn):
         with pytest.raises(
-            TypeError, match=f"^fmha: out_dtype must be q's torch.float8_e5m2, .* got {wrong}"
+            TypeError, match=f"^fmha: out_dtype is {wrong}; for operands of torch.float8_e5m2 supported are "
         ):
             fmha.fmha(q, q, q, out_dtype=wrong)
+    with pytest.raises(TypeError, match=r"^fmha: out_dtype must be a torch\.dtype, .* got str 'float16'$"):
+        fmha.fmha(q, q, q, out_dtype="float16")  # type: ignore[arg-type]
     assert fmha.fmha(q, q[:, :, :0], q[:, :, :0]).dtype == torch.float8_e5m2
     assert fmha.fmha(q, q[:, :, :0], q[:, :, :0], out_dtype=torch.bfloat16).dtype == torch.bfloat16
 
