@@ -16,11 +16,13 @@ Then the rest: `silu_and_mul`, `dropout` and `rope` move memory as `swiglu` does
 What several of them share:
 
 - `_launch`: on the host: the GPU's architecture and size, hints, argument checks, how a row is cut.
-- `_dtypes`: names of dtypes.
+- `_configs`: what the fields of a configuration may hold.
+- `_dtypes`: names and sizes of dtypes, and which a result may have.
 - `_tiles`: tile code for any kernel: loads with and without checks, the order of blocks.
 - `_gemm`: of matrix products: the walk along K, the walk over tiles, the choice of tiles.
 - `_online_softmax`: of attention: a softmax whose scores come a tile at a time.
 - `_split_kv`: of decoding: keys cut into parts for several blocks, and the parts merged again.
 
-Launchers compute forward only: no gradient flows through them, whether or not their inputs require one.
+Launchers compute forward only, as each says: no gradient flows through them, whether or not their inputs
+require one, and nothing warns of that.
 """

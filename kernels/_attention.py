@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._dtypes import choose_out_dtype
 from kernels._gemm import TMA_ALIGNMENT
-from kernels._launch import count_sms
+from kernels._launch import check_grid, check_tiles, count_sms
 from kernels._online_softmax import add_scores, exponentiate, finish_softmax, start_softmax
 from kernels._tiles import swizzle
 
@@ -25,9 +26,6 @@ ConstInt: TypeAlias = ct.Constant[int]
 
 HEADROOM = {"float8_e4m3fn": 8.0, "float8_e5m2": 15.0}
 """Largest power of two that P reaches, where it is not 0. The formats end at 448 and 57344."""
-MIN_TILE_M = 32
-MAX_BLOCKS = 2**31 - 1
-"""Blocks along the first axis of a grid: CUDA C++ Programming Guide, technical specifications."""
 
 
 # -- tile code --------------------------------------------------------------------------------------
@@ -188,57 +186,54 @@ def count_blocks(tiles: int, config: FmhaConfig) -> int:
     return min(tiles, count_sms() * (config.occupancy or 1))
 
 
-def make_keys_contiguous(v: torch.Tensor) -> torch.Tensor:
-    """Return V, `[B, H_kv, N, D]` of 8-bit floats, with an N that is contiguous in memory, ready for TMA."""
+def make_grid(kernel: str, b: int, h: int, m: int, config: FmhaConfig) -> tuple[int, ...]:
+    """Return the grid for `b` batches of `h` heads of `m` queries.
+
+    Raises:
+        ValueError: They are too many for one launch.
+    """
+    tiles = b * h * ct.cdiv(m, config.tile_m)
+    return check_tiles(
+        kernel, tiles, count_blocks(tiles, config), "tiles of queries, of all heads,", "split the batch"
+    )
+
+
+def make_keys_contiguous(kernel: str, v: torch.Tensor) -> torch.Tensor:
+    """Return V, `[B, H_kv, N, D]` of 8-bit floats, with an N that is contiguous in memory, ready for TMA.
+
+    Raises:
+        ValueError: It has too many tiles for the launch that transposes it.
+    """
     import torch
 
     b, h, n, d = v.shape
     if v.stride(2) == 1 and all(v.stride(axis) % TMA_ALIGNMENT == 0 for axis in (0, 1, 3)):
         return v
+    grid = check_grid(
+        kernel,
+        (b * h * ct.cdiv(n, TRANSPOSED_ROWS),),
+        (
+            "tiles of v to transpose, of all heads,",
+            "split the batch, or pass v as [B, H_kv, D, N] transposed",
+        ),
+    )
     row = ct.cdiv(n, TMA_ALIGNMENT) * TMA_ALIGNMENT
     transposed = torch.empty((b, h, d, row), dtype=v.dtype, device=v.device)[..., :n]
-    ct.launch(
-        torch.cuda.current_stream(),
-        (b * h * ct.cdiv(n, TRANSPOSED_ROWS),),
-        transpose_kernel,
-        (v, transposed, TRANSPOSED_ROWS, d),
-    )
+    ct.launch(torch.cuda.current_stream(), grid, transpose_kernel, (v, transposed, TRANSPOSED_ROWS, d))
     return transposed.transpose(2, 3)
 
 
-def check_causal(kernel: str, causal: bool) -> None:
-    """Check that `causal` is a bool.
+def choose_attention_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of the result: `out_dtype`, by default that of `q`.
 
     Raises:
-        TypeError: It is not.
-    """
-    if not isinstance(causal, bool):
-        raise TypeError(f"{kernel}: causal must be a bool, got {type(causal).__name__}")
-
-
-def check_out_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
-    """Return the dtype of the result.
-
-    Raises:
-        TypeError: It is neither that of q nor one of 16 bits.
+        TypeError: `out_dtype` is no dtype, or neither that of `q` nor one of 16 bits.
     """
     import torch
 
-    if out_dtype not in (None, q.dtype, torch.float16, torch.bfloat16):
-        raise TypeError(f"{kernel}: out_dtype must be q's {q.dtype}, float16 or bfloat16, got {out_dtype}")
-    return q.dtype if out_dtype is None else out_dtype
-
-
-def check_blocks(kernel: str, b: int, h: int, m: int) -> None:
-    """Check that a grid can have a block for every tile of queries, of the smallest height there is.
-
-    Raises:
-        ValueError: It cannot.
-    """
-    if b * h * ct.cdiv(m, MIN_TILE_M) > MAX_BLOCKS:
-        raise ValueError(
-            f"{kernel}: {b} batches of {h} heads of {m} queries are too many for one launch; split the batch"
-        )
+    return choose_out_dtype(
+        kernel, q.dtype, out_dtype, default=q.dtype, others=(torch.float16, torch.bfloat16)
+    )
 
 
 def constants_of(config: FmhaConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:

@@ -1,6 +1,13 @@
-"""Names of dtypes."""
+"""Names and sizes of dtypes, and which of them a result may have."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import torch
 
 FP8 = ("float8_e4m3fn", "float8_e5m2")
 SHORT = {
@@ -11,3 +18,42 @@ SHORT = {
     "float8_e5m2": "e5m2",
 }
 """What the cases' names call them."""
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
+"""Bytes of an element."""
+
+
+def choose_out_dtype(
+    kernel: str,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype | None,
+    *,
+    default: torch.dtype,
+    others: Collection[torch.dtype],
+) -> torch.dtype:
+    """Return the dtype of a result of operands of `dtype`.
+
+    Args:
+        kernel: The kernel's name, for the message.
+        dtype: Of the operands.
+        out_dtype: What the kernel's user asks for, or None.
+        default: What it is if nothing was asked for.
+        others: What it may be besides the operands'.
+
+    Raises:
+        TypeError: `out_dtype` is no dtype, or not supported for these operands.
+    """
+    import torch
+
+    if out_dtype is None:
+        return default
+    if not isinstance(out_dtype, torch.dtype):
+        raise TypeError(
+            f"{kernel}: out_dtype must be a torch.dtype, e.g. torch.float16, "
+            f"got {type(out_dtype).__name__} {out_dtype!r}"
+        )
+    if out_dtype != dtype and out_dtype not in others:
+        raise TypeError(
+            f"{kernel}: out_dtype is {out_dtype}; for operands of {dtype} supported are "
+            f"{', '.join(sorted({str(each) for each in (dtype, *others)}))}"
+        )
+    return out_dtype

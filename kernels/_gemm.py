@@ -10,11 +10,15 @@ nothing at run time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import cuda.tile as ct
+
+from kernels._configs import check_fields, vary
+from kernels._dtypes import choose_out_dtype
+from kernels._launch import check_grid, check_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +60,14 @@ class GemmConfig:
     min_k: int = 0
     """In a table: the length of the sums from which `choose_tiles` takes it. Otherwise without meaning."""
 
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_m", "tile_n", "tile_k"),
+            counts=("group_m",),
+            optional=("latency", "blocks_per_sm", "occupancy", "num_ctas", "num_worker_warps"),
+        )
+
 
 Config = TypeVar("Config", bound=GemmConfig)
 
@@ -75,7 +87,7 @@ and are within 0.5 % of the fastest; 128 of them (2 x 1024^3) fill 48 %, and 64x
 """
 
 
-def choose_out_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype | None) -> torch.dtype:
+def choose_product_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype | None) -> torch.dtype:
     """Return the dtype of a product of operands of `dtype`: `out_dtype`, by default theirs or bfloat16.
 
     Raises:
@@ -83,19 +95,13 @@ def choose_out_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype | N
     """
     import torch
 
-    if out_dtype is None:
-        return torch.bfloat16 if dtype.itemsize == 1 else dtype
-    if not isinstance(out_dtype, torch.dtype):
-        raise TypeError(
-            f"{kernel}: out_dtype must be a torch.dtype, e.g. torch.float16, "
-            f"got {type(out_dtype).__name__} {out_dtype!r}"
-        )
-    if out_dtype not in (allowed := {torch.float16, torch.bfloat16, torch.float32, dtype}):
-        raise TypeError(
-            f"{kernel}: out_dtype is {out_dtype}; for operands of {dtype} supported are "
-            f"{', '.join(sorted(map(str, allowed)))}"
-        )
-    return out_dtype
+    return choose_out_dtype(
+        kernel,
+        dtype,
+        out_dtype,
+        default=torch.bfloat16 if dtype.itemsize == 1 else dtype,
+        others=(torch.float16, torch.bfloat16, torch.float32),
+    )
 
 
 def may_store_tma(c: torch.Tensor) -> bool:
@@ -133,7 +139,7 @@ def choose_fit(candidates: Sequence[Config], count: Callable[[Config], int], k: 
         if blocks >= FULL * places * rounds and k >= config.min_k:
             chosen = config
             break
-    return replace(chosen, min_k=0)
+    return vary(chosen, min_k=0)
 
 
 def count_blocks(tiles: int, config: GemmConfig, *, sms: int) -> int:
@@ -141,6 +147,31 @@ def count_blocks(tiles: int, config: GemmConfig, *, sms: int) -> int:
     if config.blocks_per_sm is None:
         return tiles
     return min(tiles, max(1, sms * config.blocks_per_sm // (config.num_ctas or 1)))
+
+
+def make_grid(
+    kernel: str,
+    tiles: int,
+    config: GemmConfig,
+    *,
+    sms: int,
+    counted: str = "tiles of the result",
+    remedy: str,
+) -> tuple[int, ...]:
+    """Return the grid for `tiles` tiles on a GPU of `sms` multiprocessors.
+
+    Args:
+        kernel: The kernel's name, for a message.
+        tiles: How many there are, of all products of the launch.
+        config: How they are cut.
+        sms: Multiprocessors of the GPU.
+        counted: What the tiles are to the kernel's user.
+        remedy: What to do where there are too many.
+
+    Raises:
+        ValueError: There are too many for one launch.
+    """
+    return check_tiles(kernel, tiles, count_blocks(tiles, config, sms=sms), counted, remedy)
 
 
 # -- tile code --------------------------------------------------------------------------------------
@@ -207,29 +238,37 @@ def copy_kernel(Xs: tuple[ct.Array, ...], Y: ct.Array, ends: tuple[int, ...], TI
     ct.store(Y, (row, col), tile)
 
 
-def copy_k_major(operands: Sequence[torch.Tensor], tile: int) -> list[torch.Tensor]:
+AS_IT_IS = "pass matrices that need no copy: with K contiguous, in rows of whole 16 bytes"
+
+
+def copy_k_major(kernel: str, operands: Sequence[torch.Tensor], tile: int) -> list[torch.Tensor]:
     """Copy operands, each `[rows, K]`, in one launch, to where K is contiguous and TMA can fetch every row.
 
     Args:
+        kernel: The name of the kernel that is to multiply them, for a message.
         operands: At least one, of one dtype and any strides.
         tile: Side of the tiles in which they are copied.
 
     Returns:
         The copies, in the same order: parts of one tensor, as wide as the widest.
+
+    Raises:
+        ValueError: They have too many tiles for one launch.
     """
     import torch
 
     ends = tuple(accumulate(ct.cdiv(operand.shape[0], tile) for operand in operands))
     k = max(operand.shape[1] for operand in operands)
+    grid = check_grid(
+        kernel,
+        (ends[-1], ct.cdiv(k, tile)),
+        ("rows of tiles to copy", f"split the matrices, or {AS_IT_IS}"),
+        ("columns of tiles to copy", f"split K, or {AS_IT_IS}"),
+    )
     # Rows of whole 16 bytes, whatever K is.
     pitch = ct.cdiv(k, TMA_ALIGNMENT) * TMA_ALIGNMENT
     y = torch.empty((ends[-1] * tile, pitch), dtype=operands[0].dtype, device=operands[0].device)
-    ct.launch(
-        torch.cuda.current_stream(),
-        (ends[-1], ct.cdiv(k, tile)),
-        copy_kernel,
-        (tuple(operands), y, ends, tile),
-    )
+    ct.launch(torch.cuda.current_stream(), grid, copy_kernel, (tuple(operands), y, ends, tile))
     return [
         y[first * tile :][: operand.shape[0], : operand.shape[1]]
         for first, operand in zip((0, *ends), operands, strict=False)

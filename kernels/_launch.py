@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from functools import cache, wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
@@ -104,6 +105,60 @@ def choose_by_width(ladder: Sequence[tuple[float, ConfigT]], width: float) -> Co
     return next(config for limit, config in ladder if width <= limit)
 
 
+MAX_GRID = (2**24 - 1, 65535, 65535)
+"""Blocks along each axis of a grid, at most.
+
+`cuda.tile.launch` refuses more than 2^24 - 1 along any axis (cuda-tile 1.7.0: "Grid[0] exceeds 24-bit
+limit"), and CUDA more than 65535 along the second and third (CUDA C++ Programming Guide, technical
+specifications).
+"""
+MAX_TILES = 2**31 - 1
+"""Tiles are counted with 32 bits."""
+
+
+def check_grid(kernel: str, grid: tuple[int, ...], *axes: tuple[str, str]) -> tuple[int, ...]:
+    """Return `grid`, if one launch takes as many blocks along each of its axes.
+
+    Args:
+        kernel: The kernel's name, for the message.
+        grid: Blocks along each axis.
+        axes: For each axis, what its blocks are to the kernel's user, and what to do where they are too many,
+            e.g. `("batches", "split the batch")`.
+
+    Raises:
+        ValueError: There are too many.
+    """
+    for size, limit, (counted, remedy) in zip(grid, MAX_GRID, axes, strict=False):
+        if size > limit:
+            raise ValueError(
+                f"{kernel}: {size} {counted} are too many for one launch, "
+                f"which takes at most {limit}; {remedy}"
+            )
+    return grid
+
+
+def check_tiles(kernel: str, tiles: int, blocks: int, counted: str, remedy: str) -> tuple[int, ...]:
+    """Return the grid of `blocks` blocks that take `tiles` tiles, one each or in turn.
+
+    Args:
+        kernel: The kernel's name, for the message.
+        tiles: How many there are.
+        blocks: How many take them: fewer take them in turn.
+        counted: What the tiles are to the kernel's user.
+        remedy: What to do where they are too many.
+
+    Raises:
+        ValueError: There are too many.
+    """
+    # A block that takes several counts on until it is past the last.
+    if blocks < tiles and tiles > MAX_TILES - blocks:
+        raise ValueError(
+            f"{kernel}: {tiles} {counted} are too many for one launch, which takes at most "
+            f"{MAX_TILES - blocks}; {remedy}"
+        )
+    return check_grid(kernel, (blocks,), (counted, remedy))
+
+
 def check_tensors(
     kernel: str,
     tensors: Mapping[str, torch.Tensor],
@@ -150,6 +205,20 @@ def check_config(kernel: str, config: object, kind: type) -> None:
         raise TypeError(f"{kernel}: config must be a {kind.__name__}, got {type(config).__name__}")
 
 
+def check_bool(kernel: str, name: str, value: object) -> bool:
+    """Return `value` as a bool; NumPy's bools are fine.
+
+    Raises:
+        TypeError: It is no bool: "no" and 2 hide a mistake, and to read a tensor would wait for the GPU.
+    """
+    if isinstance(value, bool):
+        return value
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.bool_):
+        raise TypeError(f"{kernel}: {name} must be a bool, got {type(value).__name__}")
+    return bool(value)
+
+
 def check_integer(kernel: str, name: str, value: SupportsIndex) -> int:
     """Return `value` as an int; NumPy's integers are fine.
 
@@ -161,6 +230,17 @@ def check_integer(kernel: str, name: str, value: SupportsIndex) -> int:
     if isinstance(value, (bool, torch.Tensor)) or not hasattr(value, "__index__"):
         raise TypeError(f"{kernel}: {name} must be an integer, got {type(value).__name__}")
     return operator.index(value)
+
+
+def check_power_of_2(owner: str, name: str, value: int, *, least: int = 1) -> None:
+    """Check that `value`, an integer, is a power of two: every side of a tile has to be one.
+
+    Raises:
+        ValueError: It is none, or less than `least`.
+    """
+    if value < least or value & (value - 1):
+        bound = f" of at least {least}" if least > 1 else ""
+        raise ValueError(f"{owner}: {name} must be a power of two{bound}, got {value}")
 
 
 def check_number(kernel: str, name: str, value: SupportsFloat) -> float:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import next_power_of_2, replace_hints
+from kernels._launch import check_grid, next_power_of_2, replace_hints
 
 if TYPE_CHECKING:
     import torch
@@ -46,18 +46,19 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
 
-MAX_GRID = 65535
-"""Blocks along the second and third axis of a grid: CUDA C++ Programming Guide, technical specifications."""
-
-
-def check_grid(kernel: str, b: int, h: int) -> None:
-    """Check that a grid can have a block for every one of `b` batches and of `h` heads, on an axis each.
+def make_grid(kernel: str, splits: int, head_tiles: int, b: int) -> tuple[int, ...]:
+    """Return the grid for `b` batches of `head_tiles` tiles of heads, each of `splits` parts of the keys.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: They are too many for one launch.
     """
-    if max(b, h) > MAX_GRID:
-        raise ValueError(f"{kernel}: at most {MAX_GRID} batches and heads, got {b} and {h}; split the batch")
+    return check_grid(
+        kernel,
+        (splits, head_tiles, b),
+        ("parts of the keys", "take fewer blocks per multiprocessor"),
+        ("tiles of heads", "split the heads"),
+        ("batches", "split the batch"),
+    )
 
 
 # -- how many parts ---------------------------------------------------------------------------------
@@ -188,6 +189,9 @@ def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, depe
         o: `[..., D]`, contiguous; written.
         dependent: The kernel before has called `grid_dependency_control_launch_dependents`, and this one
             may start before it has ended.
+
+    Raises:
+        ValueError: There are too many rows for one launch.
     """
     import torch
 
@@ -200,7 +204,12 @@ def merge_parts(parts: torch.Tensor, lse: torch.Tensor, o: torch.Tensor, *, depe
     tile_d = min(d, MERGED_COLUMNS, MERGED_ELEMENTS // (tile_r * tile_s))
     ct.launch(
         torch.cuda.current_stream(),
-        (rows // tile_r, ct.cdiv(d, tile_d)),
+        check_grid(
+            "merge_parts",
+            (rows // tile_r, ct.cdiv(d, tile_d)),
+            ("groups of rows", "split the batch"),
+            ("groups of columns", "split the dimensions"),
+        ),
         # Small blocks find a place beside those that still run.
         replace_hints(merge_kernel, num_worker_warps=4, occupancy=8),
         (

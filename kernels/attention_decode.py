@@ -30,8 +30,10 @@ import cuda.tile as ct
 
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
+from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._launch import (
+    check_config,
     check_tensors,
     choose_by_width,
     count_sms,
@@ -41,7 +43,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import check_grid, choose_part, merge_parts
+from kernels._split_kv import choose_part, make_grid, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -84,6 +86,14 @@ class AttentionDecodeConfig:
     """Whether queries and output, a few KiB a block, may go by TMA, which has to fetch descriptors first."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_n",),
+            counts=("blocks_per_sm", "occupancy"),
+            optional=("num_worker_warps", "latency"),
+        )
 
 
 # By the keys that each multiprocessor takes in, all sequences and heads together.
@@ -248,6 +258,8 @@ def attention_decode(
 ) -> torch.Tensor:
     """Attend from one query per head to all keys of its head.
 
+    Forward only: no gradient flows through it.
+
     Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
@@ -263,13 +275,16 @@ def attention_decode(
         In the shape of `q`, same dtype and device, contiguous. Zeros where there are no keys.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number.
+        TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number,
+            another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
-            scale that is not positive or that float32 does not hold.
+            scale that is not positive or that float32 does not hold, more batches or heads than one launch
+            takes.
     """
     import torch
 
     check_tensors("attention_decode", {"q": q, "k": k, "v": v}, dtypes=("float16", "bfloat16"))
+    check_config("attention_decode", config, AttentionDecodeConfig)
     if q.ndim != 3 and (q.ndim != 4 or q.shape[2] != 1):  # noqa: PLR2004
         raise ValueError(
             "attention_decode: q must be [batch, heads, head_dim] or [batch, heads, 1, head_dim], "
@@ -300,7 +315,6 @@ def attention_decode(
             f"attention_decode: q has {h} heads, which is no multiple of the {h_kv} heads of k and v"
         )
     scale_log2 = check_scale("attention_decode", 1.0 / math.sqrt(d) if scale is None else scale)
-    check_grid("attention_decode", b, h)
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
@@ -312,13 +326,14 @@ def attention_decode(
     tiles = ct.cdiv(n, config.tile_n)
     part = choose_part(b * row_tiles, tiles, sms, config.blocks_per_sm, config.part_cost)
     splits = ct.cdiv(tiles, part)
+    grid = make_grid("attention_decode", splits, row_tiles, b)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
     lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
     dependent = splits > 1 and config.dependent_merge
     ct.launch(
         torch.cuda.current_stream(),
-        (splits, row_tiles, b),
+        grid,
         with_hints(attention_decode_kernel, config),
         (
             q.reshape(b, h_kv, group, d),  # always a view

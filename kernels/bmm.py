@@ -26,9 +26,9 @@ from kernels._dtypes import SHORT
 from kernels._gemm import (
     GemmConfig,
     choose_tiles,
-    count_blocks,
     count_tiles,
     for_each_tile,
+    make_grid,
     may_store_tma,
     multiply_along_k,
 )
@@ -206,6 +206,8 @@ def bmm_kernel(
 def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -> torch.Tensor:
     """Multiply a batch of matrices with another, one by one.
 
+    Forward only: no gradient flows through it.
+
     Args:
         a: `[batch, M, K]` or `[1, M, K]`, float16 or bfloat16, any strides.
         b: `[batch, K, N]` or `[1, K, N]`, same dtype and device, any strides: transposed views are as good.
@@ -215,8 +217,9 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
         `[batch, M, N]`, same dtype and device, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Not batches of matrices; batches, inner sizes or devices that differ.
+        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
+        ValueError: Not batches of matrices; batches, inner sizes or devices that differ; more tiles than one
+            launch takes.
     """
     import torch
 
@@ -249,7 +252,7 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
     config = config or choose_config(device_arch(), batch=batch, m=m, n=n, k=k, sms=sms)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(batch * count_tiles(m, n, config), config, sms=sms),),
+        make_grid("bmm", batch * count_tiles(m, n, config), config, sms=sms, remedy="split the batch"),
         with_hints(bmm_kernel, config),
         (
             *(a, b, c, config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),

@@ -31,12 +31,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._configs import check_fields
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_integer,
     check_number,
+    check_power_of_2,
     check_tensors,
     choose_by_width,
     device_arch,
@@ -81,6 +84,10 @@ class DropoutConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 8
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_elements",), optional=("occupancy", "num_worker_warps"))
+        check_power_of_2("DropoutConfig", "tile_elements", self.tile_elements, least=WORDS)
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 16 elements a thread are four counters, whose
@@ -199,6 +206,8 @@ def dropout(
 ) -> torch.Tensor:
     """Set each element to zero with probability `p`, and multiply the others by 1 / (1 - p).
 
+    Forward only: no gradient flows through it.
+
     Backward: the same call on the gradient of the output is the gradient of `x`. A CUDA graph keeps the
     seed that it was captured with.
 
@@ -214,7 +223,7 @@ def dropout(
     Raises:
         TypeError: Not a tensor, a dtype that is not supported, a `p` that is no number or a `seed` that is no
             integer, another kernel's configuration.
-        ValueError: `p` or `seed` out of range, or 2^31 elements or more.
+        ValueError: `p` or `seed` out of range, 2^31 elements or more, or more tiles than one launch takes.
     """
     import torch
 
@@ -237,7 +246,7 @@ def dropout(
     tile = min(config.tile_elements, max(next_power_of_2(n), WORDS))
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(n, tile),),
+        check_grid("dropout", (ct.cdiv(n, tile),), ("tiles of x", "take larger tile_elements")),
         with_hints(dropout_kernel, config),
         (
             x.reshape(-1),
@@ -322,8 +331,7 @@ def inputs(
 def work(*, shape: tuple[int, ...], dtype: str, p: float, seed: int, transposed: bool = False) -> Work:
     """Count bytes only: x read once, y written once."""
     del p, seed, transposed  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=2.0 * math.prod(shape) * itemsize, dtype=dtype)
+    return Work(bytes=2.0 * math.prod(shape) * ITEMSIZE[dtype], dtype=dtype)
 
 
 def _case(

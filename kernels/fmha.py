@@ -48,19 +48,20 @@ import cuda.tile as ct
 
 from kernels._attention import (
     attend,
-    check_blocks,
-    check_causal,
-    check_out_dtype,
+    choose_attention_dtype,
     constants_of,
-    count_blocks,
+    make_grid,
     make_keys_contiguous,
     order_tiles,
 )
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._configs import check_fields, vary
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
+    check_bool,
+    check_config,
     check_tensors,
     device_arch,
     on_its_gpu,
@@ -78,8 +79,7 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 ConstFloat: TypeAlias = ct.Constant[float]
 
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
-"""The dtypes that are supported, and their bytes."""
+DTYPES = ("float16", "bfloat16", *FP8)
 HEAD_DIMS = (64, 128, 256)
 
 
@@ -114,6 +114,14 @@ class FmhaConfig:
     """How far ahead tiles of K are loaded, 1 to 10; None lets the compiler choose."""
     latency_v: int | None = None
     """The same for V, which is needed later in a step."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_m", "tile_n"),
+            counts=("heads_together",),
+            optional=("occupancy", "num_worker_warps", "latency_k", "latency_v"),
+        )
 
 
 # For heads of 64 and 128 dimensions. Not measured, all of it: sm_103 and sm_121, latencies included, are what
@@ -209,7 +217,7 @@ def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys
     if arch == "sm_90":
         narrow = NARROW_HOPPER_CONFIGS if head_dim <= 64 else {}  # noqa: PLR2004
         config = (WIDE_HOPPER_CONFIGS if wide else HOPPER_CONFIGS | narrow)[itemsize, causal]
-        return replace(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
+        return vary(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
     if itemsize == 1 and arch in CONFIGS_8BIT:
         return CONFIGS_8BIT[arch]
     return WIDE_CONFIGS.get(arch, WIDE_DEFAULT_CONFIG) if wide else CONFIGS.get(arch, DEFAULT_CONFIG)
@@ -276,6 +284,8 @@ def fmha(
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
+    Forward only: no gradient flows through it.
+
     Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
@@ -294,13 +304,15 @@ def fmha(
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
-            `causal` that is not a bool.
+            `causal` that is not a bool, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a head dimension that is not supported, a
-            scale that is not positive or that float32 does not hold.
+            scale that is not positive or that float32 does not hold, more heads or queries than one launch
+            takes.
     """
     import torch
 
-    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=tuple(ITEMSIZE))
+    check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=DTYPES)
+    check_config("fmha", config, FmhaConfig)
     for name, operand in (("q", q), ("k", k), ("v", v)):
         if operand.ndim != 4:  # noqa: PLR2004
             raise ValueError(
@@ -323,21 +335,21 @@ def fmha(
     if h and (h_kv == 0 or h % h_kv):
         raise ValueError(f"fmha: q has {h} heads, which is no multiple of the {h_kv} heads of k and v")
     scale_log2 = check_scale("fmha", 1.0 / math.sqrt(d) if scale is None else scale)
-    check_causal("fmha", causal)
-    out_dtype = check_out_dtype("fmha", q, out_dtype)
+    causal = check_bool("fmha", "causal", causal)
+    out_dtype = choose_attention_dtype("fmha", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
-    check_blocks("fmha", b, h, m)
 
     config = config or choose_config(
         device_arch(), head_dim=d, causal=causal, itemsize=q.dtype.itemsize, keys=n
     )
+    grid = make_grid("fmha", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
-        v = make_keys_contiguous(v)
+        v = make_keys_contiguous("fmha", v)
     o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
+        grid,
         with_hints(fmha_kernel, config),
         (q, k, v, o, scale_log2, d, h // h_kv, *constants_of(config, q, n, causal=causal)),
     )

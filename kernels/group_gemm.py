@@ -40,27 +40,30 @@ Source: the tiled product of `kernels.matmul`; one launch for all groups is that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._dtypes import FP8, SHORT
+from kernels._configs import check_fields, vary
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._gemm import (
     COPY_FROM,
     GemmConfig,
     choose_fit,
-    choose_out_dtype,
+    choose_product_dtype,
     copy_k_major,
     count_blocks,
     count_tiles,
     for_each_tile,
+    make_grid,
     may_store_tma,
     multiply_along_k,
 )
 from kernels._launch import (
+    check_bool,
     check_config,
     check_tensors,
     count_sms,
@@ -109,6 +112,11 @@ class GroupGemmConfig(GemmConfig):
 
     copy_tile: int | None = None
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copy_tile is not None:
+            check_fields(self, powers=("copy_tile",))
 
     @property
     def alone(self) -> bool:
@@ -170,7 +178,7 @@ _UNMEASURED: dict[str, tuple[GroupGemmConfig, ...]] = {
 def _of_itemsize(itemsize: int) -> dict[str, tuple[GroupGemmConfig, ...]]:
     """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
     return {
-        arch: tuple(replace(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
+        arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
         for arch, candidates in _UNMEASURED.items()
     }
 
@@ -268,7 +276,7 @@ def choose_alone(
     alone = table.get(arch)
     if alone is None or not fills_alone(alone, size, sms=sms):
         return None
-    return replace(alone, min_k=0)
+    return vary(alone, min_k=0)
 
 
 def choose_config(
@@ -295,7 +303,7 @@ def choose_config(
     table = CONFIGS if itemsize == 2 else FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS  # noqa: PLR2004
     candidates = table.get(arch)
     if candidates is None:
-        candidates = (replace(DEFAULT_CONFIG, tile_k=DEFAULT_CONFIG.tile_k * 2 // itemsize),)
+        candidates = (vary(DEFAULT_CONFIG, tile_k=DEFAULT_CONFIG.tile_k * 2 // itemsize),)
     return choose_fit(
         candidates,
         lambda config: sum(count_tiles(m, n, config) for m, n, _ in sizes),
@@ -369,6 +377,8 @@ def group_gemm(
 ) -> list[torch.Tensor]:
     """Multiply many pairs of matrices.
 
+    Forward only: no gradient flows through it.
+
     Args:
         a: One `[M_g, K_g]` per group, all float16, bfloat16, float8_e4m3fn or float8_e5m2; any strides.
             cuTile has 8-bit floats on sm_90 and newer only.
@@ -387,9 +397,10 @@ def group_gemm(
         One `[M_g, N_g]` per group, contiguous.
 
     Raises:
-        TypeError: Not lists of tensors, dtypes that differ or that are not supported, another kernel's
-            configuration.
-        ValueError: Lists of different length; not matrices, inner sizes or devices that differ.
+        TypeError: Not lists of tensors, dtypes that differ or that are not supported, flags that are not
+            bools, another kernel's configuration.
+        ValueError: Lists of different length; not matrices, inner sizes or devices that differ; more tiles
+            than one launch takes.
     """
     import torch
 
@@ -399,13 +410,15 @@ def group_gemm(
                 f"group_gemm: {name} must be a list of matrices, one per group, got {type(matrices).__name__}"
             )
     check_config("group_gemm", config, GroupGemmConfig)
+    transpose_b = check_bool("group_gemm", "transpose_b", transpose_b)
+    use_fast_acc = check_bool("group_gemm", "use_fast_acc", use_fast_acc)
     if len(a) != len(b):
         raise ValueError(f"group_gemm: a has {len(a)} matrices, but b has {len(b)}; a group is one of each")
     if not a:
         return []
     _check(a, b, transpose_b=transpose_b)
     dtype = a[0].dtype
-    out_dtype = choose_out_dtype("group_gemm", dtype, out_dtype)
+    out_dtype = choose_product_dtype("group_gemm", dtype, out_dtype)
     b = [matrix.T for matrix in b] if transpose_b else b
     c = [
         torch.empty((left.shape[0], right.shape[1]), dtype=out_dtype, device=left.device)
@@ -473,12 +486,13 @@ def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool
     import torch
 
     a, b, c = zip(*groups, strict=True)
+    ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
+    grid = make_grid("group_gemm", ends[-1], config, sms=sms, remedy="pass fewer or smaller groups")
     if config.copy_tile is not None:
         a, b = _k_major(a, b, config.copy_tile)
-    ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(ends[-1], config, sms=sms),),
+        grid,
         with_hints(group_gemm_kernel, config),
         (
             *(a, b, c, ends),
@@ -500,7 +514,8 @@ def _k_major(
         if operand.stride(1) != 1 and used >= COPY_FROM
     ]
     if wrong:
-        for i, copy in zip(wrong, copy_k_major([operands[i] for i in wrong], tile), strict=True):
+        copies = copy_k_major("group_gemm", [operands[i] for i in wrong], tile)
+        for i, copy in zip(wrong, copies, strict=True):
             operands[i] = copy
     return tuple(operands[: len(a)]), tuple(right.T for right in operands[len(a) :])
 
@@ -574,9 +589,7 @@ def work(
 ) -> Work:
     """Count a multiply and an add per product; each matrix is moved once."""
     out_dtype = out_dtype or ("bfloat16" if dtype in FP8 else dtype)
-    itemsize, out_itemsize = (
-        1 if name in FP8 else 4 if name == "float32" else 2 for name in (dtype, out_dtype)
-    )
+    itemsize, out_itemsize = ITEMSIZE[dtype], ITEMSIZE[out_dtype]
     return Work(
         flops=sum(2.0 * m * n * k for m, n, k in sizes),
         bytes=float(

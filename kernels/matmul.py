@@ -39,27 +39,29 @@ Source: the tiled product of any GPU textbook; the block order is that of Triton
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import FP8
+from kernels._configs import check_fields, vary
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._gemm import (
     COPY_FROM,
     TMA_ALIGNMENT,
     GemmConfig,
-    choose_out_dtype,
+    choose_product_dtype,
     choose_tiles,
     copy_k_major,
-    count_blocks,
     count_tiles,
     for_each_tile,
+    make_grid,
     may_store_tma,
     multiply_along_k,
 )
 from kernels._launch import (
+    check_bool,
     check_config,
     check_tensors,
     count_sms,
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
-DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+DTYPES = ("float16", "bfloat16", "float32", *FP8)
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -92,6 +94,11 @@ class MatmulConfig(GemmConfig):
     """Whether the tensor cores take these operands only with K contiguous."""
     copy_tile: int | None = None
     """Side of the tiles in which operands of a wrong layout are copied; None multiplies them as they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copy_tile is not None:
+            check_fields(self, powers=("copy_tile",))
 
 
 # Largest tiles first: `choose_config` takes the first of which there are enough to fill the GPU.
@@ -140,7 +147,7 @@ _UNMEASURED: dict[str, tuple[MatmulConfig, ...]] = {
 def _of_itemsize(itemsize: int) -> dict[str, tuple[MatmulConfig, ...]]:
     """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
     return {
-        arch: tuple(replace(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
+        arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
         for arch, candidates in _UNMEASURED.items()
     }
 
@@ -345,9 +352,9 @@ def choose_config(
     table = {1: FAST_FP8_CONFIGS if use_fast_acc else FP8_CONFIGS, 4: TF32_CONFIGS}.get(itemsize, CONFIGS)
     candidates = table.get(arch)
     if candidates is None:
-        candidates = (replace(DEFAULT_CONFIG, tile_k=DEFAULT_CONFIG.tile_k * 2 // itemsize),)
+        candidates = (vary(DEFAULT_CONFIG, tile_k=DEFAULT_CONFIG.tile_k * 2 // itemsize),)
     config = choose_tiles(candidates, m, n, k, sms=sms)
-    return config if min(m, n) >= COPY_FROM else replace(config, copy_tile=None)
+    return config if min(m, n) >= COPY_FROM else vary(config, copy_tile=None)
 
 
 # -- kernels ----------------------------------------------------------------------------------------
@@ -408,7 +415,7 @@ def _ready(operand: torch.Tensor, config: MatmulConfig) -> torch.Tensor:
         fits, stride = row_stride == 1 and not config.k_major, k_stride
     if fits and stride * operand.element_size() % TMA_ALIGNMENT == 0:
         return operand
-    return copy_k_major([operand], config.copy_tile)[0]
+    return copy_k_major("matmul", [operand], config.copy_tile)[0]
 
 
 @on_its_gpu
@@ -423,6 +430,8 @@ def matmul(
     config: MatmulConfig | None = None,
 ) -> torch.Tensor:
     """Multiply two matrices.
+
+    Forward only: no gradient flows through it.
 
     Args:
         a: `[M, K]`, float16, bfloat16, float32, float8_e4m3fn or float8_e5m2, any strides. cuTile has 8-bit
@@ -442,13 +451,16 @@ def matmul(
         `[M, N]`, `out_dtype`, same device, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
-        ValueError: Not matrices, inner sizes or devices that differ, scales that are not one number.
+        TypeError: Not tensors, dtypes that differ or that are not supported, a `use_fast_acc` that is not a
+            bool, another kernel's configuration.
+        ValueError: Not matrices, inner sizes or devices that differ, scales that are not one number, more
+            tiles than one launch takes.
     """
     import torch
 
     check_tensors("matmul", {"a": a, "b": b}, dtypes=DTYPES)
     check_config("matmul", config, MatmulConfig)
+    use_fast_acc = check_bool("matmul", "use_fast_acc", use_fast_acc)
     for name, operand in (("a", a), ("b", b)):
         if operand.ndim != 2:  # noqa: PLR2004
             raise ValueError(f"matmul: {name} must be a matrix, got shape {list(operand.shape)}")
@@ -467,12 +479,13 @@ def matmul(
             raise ValueError(f"matmul: {name} must be one number, got shape {list(scale.shape)}")
         if scale.device != a.device:
             raise ValueError(f"matmul: {name} is on {scale.device}, but a is on {a.device}; move one")
-    c = torch.empty((m, n), dtype=choose_out_dtype("matmul", a.dtype, out_dtype), device=a.device)
+    c = torch.empty((m, n), dtype=choose_product_dtype("matmul", a.dtype, out_dtype), device=a.device)
     if 0 in (m, n):
         return c
     if k == 0:
         return c.zero_()
 
+    sms = count_sms()
     config = config or choose_config(
         device_arch(),
         m=m,
@@ -480,12 +493,13 @@ def matmul(
         k=k,
         itemsize=a.element_size(),
         use_fast_acc=use_fast_acc,
-        sms=count_sms(),
+        sms=sms,
     )
+    grid = make_grid("matmul", count_tiles(m, n, config), config, sms=sms, remedy="split a or b")
     a, b = _ready(a, config), _ready(b.T, config).T
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(count_tiles(m, n, config), config, sms=count_sms()),),
+        grid,
         with_hints(matmul_kernel, config),
         (
             *(a, b, c, tuple(scale.reshape(1) for scale in scales.values())),
@@ -556,16 +570,13 @@ def inputs(
     return made
 
 
-ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
-
-
 def work(*, m: int, n: int, k: int, dtype: str, out_dtype: str | None = None, **layout: Any) -> Work:
     """Count a multiply and an add per product; each matrix is moved once, in whatever `layout`."""
     del layout
     out_dtype = out_dtype or ("bfloat16" if dtype in FP8 else dtype)
     return Work(
         flops=2.0 * m * n * k,
-        bytes=float((m * k + k * n) * ITEMSIZES[dtype] + m * n * ITEMSIZES[out_dtype]),
+        bytes=float((m * k + k * n) * ITEMSIZE[dtype] + m * n * ITEMSIZE[out_dtype]),
         dtype="tfloat32" if dtype == "float32" else dtype,
     )
 
@@ -574,16 +585,6 @@ def longest_sum(*, k: int, **others: Any) -> int:
     """Return how many products each element of C adds up."""
     del others
     return k
-
-
-SHORT = {
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "tf32",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-}
-"""Names of dtypes in names of cases."""
 
 
 def precision(*, use_fast_acc: bool = False, **_: object) -> dict[str, Any]:
@@ -604,10 +605,11 @@ def _case(
     speed: bool = False,
 ) -> Case:
     params: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype, "transposed": transposed}
-    name = f"{SHORT[dtype]}-{m}x{n}x{k}" + (f"-transposed_{transposed}" if transposed else "")
+    multiplied = "tf32" if dtype == "float32" else SHORT[dtype]
+    name = f"{multiplied}-{m}x{n}x{k}" + (f"-transposed_{transposed}" if transposed else "")
     if out_dtype is not None:
         params["out_dtype"] = out_dtype
-        name += f"-to_{SHORT[out_dtype].replace('tf32', 'fp32')}"
+        name += f"-to_{SHORT[out_dtype]}"
     if use_fast_acc:
         params["use_fast_acc"] = True
         name += "-fast_acc"

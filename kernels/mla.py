@@ -26,26 +26,26 @@ import cuda.tile as ct
 from kernels import fmha
 from kernels._attention import (
     attend,
-    check_blocks,
-    check_causal,
-    check_out_dtype,
+    choose_attention_dtype,
     constants_of,
-    count_blocks,
+    make_grid,
     make_keys_contiguous,
     order_tiles,
 )
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
+    check_bool,
+    check_config,
     check_tensors,
     device_arch,
     on_its_gpu,
     with_hints,
 )
 from kernels._online_softmax import check_scale
-from kernels.fmha import ITEMSIZE, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
+from kernels.fmha import DTYPES, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ def mla(
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
+    Forward only: no gradient flows through it.
+
     Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
@@ -188,14 +190,15 @@ def mla(
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, a scale that is not a number, a
-            `causal` that is not a bool.
+            `causal` that is not a bool, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, a scale that is not positive or that
-            float32 does not hold.
+            float32 does not hold, more heads or queries than one launch takes.
     """
     import torch
 
     operands = {"q": q, "q_pe": q_pe, "k": k, "k_pe": k_pe, "v": v}
-    check_tensors("mla", operands, dtypes=tuple(ITEMSIZE))
+    check_tensors("mla", operands, dtypes=DTYPES)
+    check_config("mla", config, FmhaConfig)
     for name in ("q", "k"):
         if operands[name].ndim != 4:  # noqa: PLR2004
             raise ValueError(
@@ -219,19 +222,19 @@ def mla(
                 f"{list(shape)}, but is {list(operands[name].shape)}"
             )
     scale_log2 = check_scale("mla", 1.0 / math.sqrt(HEAD_DIM + ROPE_DIM) if scale is None else scale)
-    check_causal("mla", causal)
-    out_dtype = check_out_dtype("mla", q, out_dtype)
+    causal = check_bool("mla", "causal", causal)
+    out_dtype = choose_attention_dtype("mla", q, out_dtype)
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
-    check_blocks("mla", b, h, m)
 
     config = config or choose_config(device_arch(), causal=causal, itemsize=q.dtype.itemsize)
+    grid = make_grid("mla", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
-        v = make_keys_contiguous(v)
+        v = make_keys_contiguous("mla", v)
     o = torch.empty((b, h, m, d), dtype=out_dtype, device=q.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(b * h * ct.cdiv(m, config.tile_m), config),),
+        grid,
         with_hints(mla_kernel, config),
         (
             *(q, q_pe, k, k_pe, v, o, scale_log2, HEAD_DIM, ROPE_DIM),

@@ -34,15 +34,18 @@ et al., "Flash-Decoding for long-context inference", 2023 (https://pytorch.org/b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
-from kernels._dtypes import FP8, SHORT
+from kernels._configs import check_fields, vary
+from kernels._dtypes import FP8, ITEMSIZE, SHORT
 from kernels._launch import (
+    check_config,
+    check_power_of_2,
     check_tensors,
     choose_by_width,
     count_sms,
@@ -52,7 +55,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import check_grid, choose_part, merge_parts
+from kernels._split_kv import choose_part, make_grid, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -104,6 +107,15 @@ class MlaDecodingConfig:
     """Whether an 8-bit cache is loaded as words of two elements, if it lies so that it can be."""
     dependent_merge: bool = True
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            powers=("tile_h", "tile_n"),
+            counts=("occupancy",),
+            optional=("num_worker_warps", "latency"),
+        )
+        check_power_of_2("MlaDecodingConfig", "tile_h", self.tile_h, least=MIN_HEADS)
 
 
 # By the keys that each multiprocessor takes in, all sequences together; each tile of 16 heads counts as one.
@@ -167,8 +179,8 @@ CONFIGS_8BIT: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
 """For a cache of 8 bits, whose converted tiles take registers and shared memory, too."""
 MANY_HEADS = 64
 MANY_HEADS_CONFIGS: dict[str, tuple[tuple[float, MlaDecodingConfig], ...]] = {
-    # H200, 2026-11-23, driver 580.159.04, cold L2, interleaved, 128 heads in bfloat16; in parentheses what all
-    # of them had before: the line in the middle.
+    # H200, 2026-11-23, driver 580.159.04, cold L2, interleaved, 128 heads in bfloat16; in parentheses what
+    # all of them had before: the line in the middle.
     "sm_90": (
         # 4096 keys 19.5 us (21.5), 16 * 4096 keys 83.2 us (86.2).
         (5600, MlaDecodingConfig(tile_h=32, latency=2)),
@@ -224,7 +236,7 @@ def choose_config(
     elif latent_dim == min(LATENT_DIMS):
         ladder = NARROW_CONFIGS.get(arch, ladder)
     config = choose_by_width(ladder, keys_per_sm)
-    return replace(config, late_sum=False) if query_itemsize == 1 else config
+    return vary(config, late_sum=False) if query_itemsize == 1 else config
 
 
 # -- kernel -----------------------------------------------------------------------------------------
@@ -409,6 +421,8 @@ def mla_decoding(
 ) -> torch.Tensor:
     """Attend from one query per head to all tokens of a latent cache.
 
+    Forward only: no gradient flows through it.
+
     Inputs are finite, and scaled scores at most 2^11 to be as precise as float16, or 2^19 to mean anything:
     `_online_softmax` says why. A row that meets NaN or the score inf becomes NaN.
 
@@ -428,14 +442,15 @@ def mla_decoding(
 
     Raises:
         TypeError: Not tensors, dtypes that do not go together or that are not supported, a scale that is not
-            a number.
+            a number, another kernel's configuration.
         ValueError: Shapes or devices that do not fit together, dimensions that are not supported, a scale
-            that is not positive or that float32 does not hold.
+            that is not positive or that float32 does not hold, more batches or heads than one launch takes.
     """
     import torch
 
     check_tensors("mla_decoding", {"q": q, "qpe": qpe}, dtypes=DTYPES)
     check_tensors("mla_decoding", {"kv": kv, "kpe": kpe}, dtypes=DTYPES)
+    check_config("mla_decoding", config, MlaDecodingConfig)
     if kv.element_size() > 1 and kv.dtype != q.dtype:
         raise TypeError(
             f"mla_decoding: kv has dtype {kv.dtype}, but q has {q.dtype}; "
@@ -467,7 +482,6 @@ def mla_decoding(
                 f"so {name} must be {list(expected)}, but is {list(operand.shape)}"
             )
     scale_log2 = check_scale("mla_decoding", scale)
-    check_grid("mla_decoding", b, h)
     out_dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=out_dtype, device=q.device)
@@ -486,6 +500,7 @@ def mla_decoding(
     tiles = ct.cdiv(n, config.tile_n)
     part = choose_part(b * head_tiles, tiles, sms, config.occupancy, config.part_cost)
     splits = ct.cdiv(tiles, part)
+    grid = make_grid("mla_decoding", splits, head_tiles, b)
     words = config.cache_words and kv.element_size() == 1 and _has_words(kv) and _has_words(kpe)
     o = torch.empty(q.shape, dtype=out_dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
@@ -493,7 +508,7 @@ def mla_decoding(
     dependent = splits > 1 and config.dependent_merge
     ct.launch(
         torch.cuda.current_stream(),
-        (splits, head_tiles, b),
+        grid,
         with_hints(mla_decoding_kernel, config),
         (
             *(q, qpe, kv.view(torch.int16) if words else kv, kpe.view(torch.int16) if words else kpe),
@@ -585,7 +600,7 @@ def work(
     parts are not counted. Products are of the dtype of Q, whatever the cache's.
     """
     del scale, layout
-    itemsize, cache_itemsize = (1 if each in FP8 else 2 for each in (dtype, cache_dtype))
+    itemsize, cache_itemsize = (ITEMSIZE[each] for each in (dtype, cache_dtype))
     return Work(
         flops=2.0 * b * h * n * (2 * d + ROPE_DIM),
         bytes=float(b * ((n * cache_itemsize + h * itemsize) * (d + ROPE_DIM) + h * d * 2)),

@@ -37,10 +37,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
-from kernels._gemm import GemmConfig, count_blocks, for_each_tile, multiply_along_k
+from kernels._configs import check_fields
+from kernels._dtypes import ITEMSIZE, SHORT
+from kernels._gemm import GemmConfig, for_each_tile, make_grid, multiply_along_k
 from kernels._launch import (
     check_config,
+    check_grid,
     check_tensors,
     count_sms,
     device_arch,
@@ -77,6 +79,7 @@ class MoeConfig:
     """Columns per block of the launch that combines rows."""
 
     def __post_init__(self) -> None:
+        check_fields(self, powers=("row_columns",))
         if self.gate_up.tile_m != self.down.tile_m:
             raise ValueError(
                 f"MoeConfig: gate_up has tile_m {self.gate_up.tile_m} and down {self.down.tile_m}, "
@@ -286,6 +289,8 @@ def moe(
 ) -> torch.Tensor:
     """Send every token through its experts, and sum what they return.
 
+    Forward only: no gradient flows through it.
+
     Args:
         x: `[T, H]`, float16 or bfloat16, any strides.
         w1: `[E, 2 I, H]`, gate before up; same dtype and device, any strides.
@@ -298,8 +303,8 @@ def moe(
         `[T, H]`, same dtype and device as `x`, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Shapes that do not fit together, or devices that differ.
+        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
+        ValueError: Shapes that do not fit together, devices that differ, more tokens than one launch takes.
     """
     import torch
 
@@ -311,6 +316,12 @@ def moe(
         return torch.zeros((tokens, hidden_size), dtype=x.dtype, device=x.device)
 
     config = config or choose_config(device_arch(), rows_per_expert=tokens * top_k / experts)
+    grid = check_grid(
+        "moe",
+        (tokens, ct.cdiv(hidden_size, config.row_columns)),
+        ("tokens", "split them"),
+        ("groups of columns", "take larger row_columns"),
+    )
     aligned = align(topk_ids, experts, config.down.tile_m)
     slots = len(aligned.pair_of_slot)
     hidden = torch.empty((slots, inner), dtype=x.dtype, device=x.device)
@@ -327,7 +338,7 @@ def moe(
     o = torch.empty((tokens, hidden_size), dtype=x.dtype, device=x.device)
     ct.launch(
         torch.cuda.current_stream(),
-        (tokens, ct.cdiv(hidden_size, config.row_columns)),
+        grid,
         combine_kernel,
         (y, aligned.slot_of_pair, topk_weights, o, top_k, config.row_columns),
     )
@@ -350,7 +361,7 @@ def _launch(
     tiles = len(aligned.expert_of_tile) * ct.cdiv(columns, config.tile_n)
     ct.launch(
         torch.cuda.current_stream(),
-        (count_blocks(tiles, config, sms=count_sms()),),
+        make_grid("moe", tiles, config, sms=count_sms(), counted="tiles of slots", remedy="split the tokens"),
         with_hints(kernel, config),
         (
             *arrays,
@@ -492,7 +503,7 @@ def work(
     `top_k`, the fewest that there can be.
     """
     used = top_k if skew else count_experts(tokens, experts, top_k)
-    pair_bytes = (8 if index_dtype == "int64" else 4) + (4 if weights_dtype == "float32" else 2)
+    pair_bytes = (8 if index_dtype == "int64" else 4) + ITEMSIZE[weights_dtype]
     return Work(
         flops=2.0 * tokens * top_k * 3 * hidden * inner,
         bytes=2.0 * (used * 3 * hidden * inner + 2 * tokens * hidden) + pair_bytes * tokens * top_k,

@@ -35,10 +35,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._configs import check_fields
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
+    check_bool,
     check_config,
+    check_grid,
     check_integer,
+    check_power_of_2,
     check_tensors,
     device_arch,
     next_power_of_2,
@@ -72,6 +76,9 @@ class RoutingConfig:
     """Pairs that a block looks at in one step while it counts and places them."""
     num_worker_warps: int | None = 4
     """Warps per block; None lets the compiler choose."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("route_elements", "align_pairs"), optional=("num_worker_warps",))
 
 
 # Short kernels that wait for memory, not for each other. Not measured, all of it.
@@ -193,6 +200,8 @@ def route(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose the `top_k` experts of each token, and how much each counts.
 
+    Forward only: no gradient flows through it.
+
     Args:
         logits: `[T, E]`, float16, bfloat16 or float32, finite, any strides; E at most 4096.
         top_k: How many experts each token goes to.
@@ -204,14 +213,17 @@ def route(
         ids: `[T, top_k]`, int32.
 
     Raises:
-        TypeError: Not a tensor, a dtype that is not supported, or a `top_k` that is no integer.
-        ValueError: Not a matrix, no experts or too many, or `top_k` not between 1 and E.
+        TypeError: Not a tensor, a dtype that is not supported, a `top_k` that is no integer, a `renormalize`
+            that is not a bool, another kernel's configuration.
+        ValueError: Not a matrix, no experts or too many, `top_k` not between 1 and E, or more tokens than
+            one launch takes.
     """
     import torch
 
     check_tensors("route", {"logits": logits}, dtypes=("float16", "bfloat16", "float32"))
     check_config("route", config, RoutingConfig)
     top_k = check_integer("route", "top_k", top_k)
+    renormalize = check_bool("route", "renormalize", renormalize)
     if logits.ndim != 2:  # noqa: PLR2004
         raise ValueError(f"route: logits must be [T, E], got shape {list(logits.shape)}")
     tokens, experts = logits.shape
@@ -231,7 +243,7 @@ def route(
     tile_t = max(1, config.route_elements // tile_e)
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(tokens, tile_t),),
+        check_grid("route", (ct.cdiv(tokens, tile_t),), ("groups of tokens", "split logits")),
         with_hints(route_kernel, config),
         (logits, weights, ids, tile_t, tile_e, top_k, next_power_of_2(top_k), renormalize),
     )
@@ -266,14 +278,30 @@ def align(
 
     Returns:
         The tables, with room for the worst case: slots are counted from the number of pairs alone.
+
+    Raises:
+        TypeError: Not a tensor, ids that are neither int32 nor int64, an `experts` or a `tile_m` that is no
+            integer, another kernel's configuration.
+        ValueError: No ids, no experts or too many, a `tile_m` that is no power of two.
     """
     import torch
 
+    check_tensors("align", {"topk_ids": topk_ids}, dtypes=("int32", "int64"))
+    check_config("align", config, RoutingConfig)
+    experts = check_integer("align", "experts", experts)
+    tile_m = check_integer("align", "tile_m", tile_m)
+    if topk_ids.numel() == 0:
+        raise ValueError(f"align: topk_ids must hold at least one id, got shape {list(topk_ids.shape)}")
+    if experts < 1:
+        raise ValueError(f"align: experts must be at least 1, got {experts}")
+    check_power_of_2("align", "tile_m", tile_m)
     config = config or choose_config(device_arch())
     flat = topk_ids.reshape(-1)
     pairs = flat.numel()
     # At most `tile_m - 1` slots of padding for every expert that has a pair.
     tiles = (pairs + min(experts, pairs) * (tile_m - 1)) // tile_m
+
+    grid = check_grid("align", (experts,), ("experts", "split them"))
 
     def empty(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.int32, device=flat.device)
@@ -287,10 +315,10 @@ def align(
     )
     step = min(config.align_pairs, next_power_of_2(pairs))
     stream = torch.cuda.current_stream()
-    ct.launch(stream, (experts,), with_hints(count_kernel, config), (flat, counts, step))
+    ct.launch(stream, grid, with_hints(count_kernel, config), (flat, counts, step))
     ct.launch(
         stream,
-        (experts,),
+        grid,
         with_hints(place_kernel, config),
         (
             flat,
@@ -336,7 +364,7 @@ def inputs(
 
 def work(*, tokens: int, experts: int, top_k: int, dtype: str, **_: object) -> Work:
     """Count the logits that are read, and four bytes for each weight and each index."""
-    return Work(bytes=float(tokens * (experts * (4 if dtype == "float32" else 2) + 8 * top_k)), dtype=dtype)
+    return Work(bytes=float(tokens * (experts * ITEMSIZE[dtype] + 8 * top_k)), dtype=dtype)
 
 
 def longest_sum(*, experts: int, **_: object) -> int:

@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._configs import check_fields
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_number,
     check_tensors,
     choose_by_width,
@@ -66,6 +68,9 @@ class RmsNormConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_elements",), optional=("occupancy", "num_worker_warps"))
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses two blocks an SM that loop over
@@ -203,6 +208,17 @@ def rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@overload
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = ...,
+    *,
+    residual: torch.Tensor,
+    config: RmsNormConfig | None = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
 @on_its_gpu
 def rms_norm(
     x: torch.Tensor,
@@ -213,6 +229,8 @@ def rms_norm(
     config: RmsNormConfig | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Divide each row of `x`, or of `x + residual`, by its root mean square and multiply it by `weight`.
+
+    Forward only: no gradient flows through it.
 
     Squares are float32, in which a sum of them overflows above 3.4e38: from values of about 1e19 on, which
     bfloat16 and float32 hold, a row becomes zeros or NaN. With an `eps` of 0, values below about 1e-19, whose
@@ -229,9 +247,10 @@ def rms_norm(
         `[..., N]`, same shape, dtype and device as `x`, contiguous; with `residual`, that and the sum.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, an `eps` that is no number.
+        TypeError: Not tensors, dtypes that differ or that are not supported, an `eps` that is no number,
+            another kernel's configuration.
         ValueError: `weight` does not fit the last axis or `residual` the shape, N above 16384, negative
-            `eps`, devices that differ.
+            `eps`, devices that differ, more rows than one launch takes.
     """
     import torch
 
@@ -285,7 +304,7 @@ def _launch(
     tile_n, pieces = cut_row(n)
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(m, tile_m),),
+        check_grid("rms_norm", (ct.cdiv(m, tile_m),), ("groups of rows", "split x")),
         with_hints(rms_norm_kernel, config),
         (
             rows,
@@ -337,9 +356,8 @@ def work(
 ) -> Work:
     """Count bytes only: x, the residual and the weight read once, y and the sum written once."""
     del eps, transposed  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
     tensors = 4 if add else 2
-    return Work(bytes=float((tensors * math.prod(shape) + shape[-1]) * itemsize), dtype=dtype)
+    return Work(bytes=float((tensors * math.prod(shape) + shape[-1]) * ITEMSIZE[dtype]), dtype=dtype)
 
 
 def longest_sum(

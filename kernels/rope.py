@@ -33,10 +33,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._configs import check_fields
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
+    check_bool,
     check_config,
+    check_grid,
     check_integer,
     check_tensors,
     device_arch,
@@ -55,9 +58,6 @@ if TYPE_CHECKING:
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
-MAX_BATCH = 65535
-"""Batches are the grid's third axis."""
-
 
 # -- configuration ----------------------------------------------------------------------------------
 
@@ -74,6 +74,9 @@ class RopeConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_elements", "tile_h"), optional=("occupancy", "num_worker_warps"))
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses tiles of 4096 elements of 2 heads
@@ -231,6 +234,8 @@ def rope(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Turn the first `2 * cos.shape[1]` dimensions of each query and key by the angles of its position.
 
+    Forward only: no gradient flows through it.
+
     Tables in the style of transformers, which hold each angle twice, are passed as `cos[:, : R // 2]`.
 
     Args:
@@ -246,8 +251,10 @@ def rope(
         q and k embedded, with the shape, dtype, device and (if they are dense) strides of q and k.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported, an offset that is no integer.
-        ValueError: Shapes that do not fit, too few positions, a negative offset, devices that differ.
+        TypeError: Not tensors, dtypes that differ or that are not supported, an offset that is no integer, an
+            `interleaved` that is not a bool, another kernel's configuration.
+        ValueError: Shapes that do not fit, too few positions, a negative offset, devices that differ, more
+            batches, heads or tokens than one launch takes.
     """
     import torch
 
@@ -255,6 +262,7 @@ def rope(
     check_tensors("rope", {"cos": cos, "sin": sin}, dtypes=("float16", "bfloat16", "float32"))
     check_config("rope", config, RopeConfig)
     offset = check_integer("rope", "offset", offset)
+    interleaved = check_bool("rope", "interleaved", interleaved)
     if cos.dtype not in (q.dtype, torch.float32):
         raise TypeError(f"rope: cos has dtype {cos.dtype}, but q has {q.dtype}; use that or torch.float32")
     if cos.device != q.device:
@@ -285,11 +293,8 @@ def rope(
             f"rope: {tokens} tokens from position {offset} on need {offset + tokens} rows of cos, "
             f"but it has {cos.shape[0]}"
         )
-    if batch > MAX_BATCH:
-        raise ValueError(f"rope: at most {MAX_BATCH} batches are supported, got {batch}")
-    outs = torch.empty_like(q), torch.empty_like(k)
     if q.numel() + k.numel() == 0:
-        return outs
+        return torch.empty_like(q), torch.empty_like(k)
 
     config = config or choose_config(
         device_arch(), interleaved=interleaved, table_itemsize=cos.element_size()
@@ -298,9 +303,17 @@ def rope(
     tile_h = min(config.tile_h, next_power_of_2(max(heads, k.shape[1])))
     tile_s = max(1, config.tile_elements // (tile_h * next_power_of_2(2 * half)))
     tile_s = min(tile_s, next_power_of_2(tokens))
+    grid = check_grid(
+        "rope",
+        (ct.cdiv(tokens, tile_s), ct.cdiv(heads, tile_h) + ct.cdiv(k.shape[1], tile_h), batch),
+        ("groups of tokens", "split the tokens"),
+        ("groups of heads, of q and k,", "split the heads"),
+        ("batches", "split the batch"),
+    )
+    outs = torch.empty_like(q), torch.empty_like(k)
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(tokens, tile_s), ct.cdiv(heads, tile_h) + ct.cdiv(k.shape[1], tile_h), batch),
+        grid,
         with_hints(rope_kernel, config),
         (
             q,
@@ -399,7 +412,7 @@ def work(
     **_same_work: Any,
 ) -> Work:
     """Count bytes only: q and k read and written once, and one row of cos and of sin per token read once."""
-    table_itemsize = 4 if table_dtype == "float32" else 2
+    table_itemsize = ITEMSIZE[table_dtype or dtype]
     q_and_k = batch * (heads + heads_kv) * tokens * width * 2
     return Work(bytes=float(2 * q_and_k + tokens * rotary * table_itemsize), dtype=dtype)
 

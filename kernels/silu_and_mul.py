@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kernels import swiglu
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import check_config, check_tensors, device_arch, on_its_gpu
 from kernels.swiglu import SwigluConfig, launch_swiglu
 from pytest_cutile import Case, KernelSpec, Work
@@ -54,6 +54,8 @@ def choose_config(arch: str, *, itemsize: int) -> SwigluConfig:
 def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
     """Multiply the SiLU of the first half of each row by the second half.
 
+    Forward only: no gradient flows through it.
+
     Args:
         x: `[..., 2 N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         config: Instead of the one chosen for this GPU.
@@ -62,8 +64,8 @@ def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torc
         `[..., N]`, same dtype and device, contiguous.
 
     Raises:
-        TypeError: Not a tensor, or a dtype that is not supported.
-        ValueError: The last axis is odd, or there is none.
+        TypeError: Not a tensor, a dtype that is not supported, another kernel's configuration.
+        ValueError: The last axis is odd, or there is none; more rows than one launch takes.
     """
     import torch
 
@@ -79,7 +81,7 @@ def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torc
         return y
     rows = x.reshape(-1, 2 * n)
     config = config or choose_config(device_arch(), itemsize=x.element_size())
-    launch_swiglu(rows[:, :n], rows[:, n:], y.view(-1, n), config)
+    launch_swiglu("silu_and_mul", rows[:, :n], rows[:, n:], y.view(-1, n), config)
     return y
 
 
@@ -108,8 +110,7 @@ def inputs(
 def work(*, shape: tuple[int, ...], dtype: str, transposed: bool = False, scale: float = 1.0) -> Work:
     """Count bytes only: x read once, y, which is half as large, written once."""
     del transposed, scale  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=1.5 * math.prod(shape) * itemsize, dtype=dtype)
+    return Work(bytes=1.5 * math.prod(shape) * ITEMSIZE[dtype], dtype=dtype)
 
 
 def _case(dtype: str, *shape: int, transposed: bool = False, scale: float = 1.0, speed: bool = False) -> Case:

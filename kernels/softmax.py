@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._configs import check_fields
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
     check_tensors,
     choose_by_width,
     cut_row,
@@ -65,6 +67,9 @@ class SoftmaxConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_elements", "chunk"), optional=("occupancy", "num_worker_warps"))
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses 4096 elements or one row per tile,
@@ -228,6 +233,8 @@ def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool
 def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Tensor:
     """Normalise the rows of a matrix so that each sums to one.
 
+    Forward only: no gradient flows through it.
+
     A row that holds NaN or +inf, or nothing but -inf, becomes NaN, as in PyTorch.
 
     Args:
@@ -238,8 +245,8 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
         `[M, N]`, same dtype and device, contiguous.
 
     Raises:
-        TypeError: Not a tensor, or a dtype that is not supported.
-        ValueError: Not a matrix.
+        TypeError: Not a tensor, a dtype that is not supported, another kernel's configuration.
+        ValueError: Not a matrix, or more rows than one launch takes.
     """
     import torch
 
@@ -265,8 +272,8 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
     else:
         kernel, blocks = softmax_chunks, m
         arguments = (x, y, config.chunk, n % config.chunk == 0)
-    kernel = with_hints(kernel, config)
-    ct.launch(torch.cuda.current_stream(), (blocks,), kernel, arguments)
+    grid = check_grid("softmax", (blocks,), ("groups of rows", "split x"))
+    ct.launch(torch.cuda.current_stream(), grid, with_hints(kernel, config), arguments)
     return y
 
 
@@ -291,8 +298,7 @@ def inputs(
 def work(*, m: int, n: int, dtype: str, transposed: bool = False) -> Work:
     """Count bytes only: x read once, y written once, however often a kernel reads a long row."""
     del transposed  # the same work, whatever the layout
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=2.0 * m * n * itemsize, dtype=dtype)
+    return Work(bytes=2.0 * m * n * ITEMSIZE[dtype], dtype=dtype)
 
 
 def longest_sum(*, m: int, n: int, dtype: str, transposed: bool = False) -> int:

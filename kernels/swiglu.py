@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
-from kernels._dtypes import SHORT
+from kernels._configs import check_fields
+from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
+    check_grid,
+    check_power_of_2,
     check_tensors,
     device_arch,
     next_power_of_2,
@@ -63,6 +66,10 @@ class SwigluConfig:
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int = 4
     """Warps per block."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_bytes",), optional=("occupancy", "num_worker_warps"))
+        check_power_of_2("SwigluConfig", "tile_bytes", self.tile_bytes, least=4)  # of float32, one element
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved: 32 bytes a thread are two 16-byte loads of each
@@ -151,12 +158,17 @@ def choose_tile(m: int, n: int, elements: int) -> tuple[int, int]:
     return min(elements // tile_n, next_power_of_2(m)), tile_n
 
 
-def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: SwigluConfig) -> None:
+def launch_swiglu(
+    kernel: str, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: SwigluConfig
+) -> None:
     """Write swiglu(a, b) into y; all are matrices `[m, n]`, not empty, of one dtype and any strides.
 
     For rows that are apart, of which a model has few lengths, the kernel is compiled for their number of
     tiles: blocks do not divide before they can load. H200, 2026-11-22, `silu_and_mul`, fp16: 32768x4096 99.8
     us (102.8), 8192x4096 30.9 us (31.4), 2048x4096 12.5 us (12.6). A dense tensor is one row, of any length.
+
+    Raises:
+        ValueError: `kernel`, as its user calls it, would have too many tiles for one launch.
     """
     import torch
 
@@ -168,7 +180,7 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
     apart = m > 1
     ct.launch(
         torch.cuda.current_stream(),
-        (ct.cdiv(m, tile_m) * tiles_n,),
+        check_grid(kernel, (ct.cdiv(m, tile_m) * tiles_n,), ("tiles of the result", "split the rows")),
         with_hints(swiglu_kernel, config),
         (
             *(a, b, y, tile_m, tile_n, tiles_n if apart else 0),
@@ -181,6 +193,8 @@ def launch_swiglu(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor, config: Swi
 def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = None) -> torch.Tensor:
     """Multiply the SiLU of `a` by `b`, element by element.
 
+    Forward only: no gradient flows through it.
+
     Args:
         a: The gate, `[..., N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         b: Same shape, dtype and device; copied likewise.
@@ -190,8 +204,8 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = No
         Same shape, dtype and device, contiguous.
 
     Raises:
-        TypeError: Not tensors, dtypes that differ or that are not supported.
-        ValueError: Shapes or devices that differ.
+        TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
+        ValueError: Shapes or devices that differ, more rows than one launch takes.
     """
     import torch
 
@@ -204,7 +218,7 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = No
         return y
     n = a.shape[-1] if a.ndim else 1
     config = config or choose_config(device_arch())
-    launch_swiglu(a.reshape(-1, n), b.reshape(-1, n), y.view(-1, n), config)
+    launch_swiglu("swiglu", a.reshape(-1, n), b.reshape(-1, n), y.view(-1, n), config)
     return y
 
 
@@ -244,8 +258,7 @@ def inputs(
 def work(*, shape: tuple[int, ...], dtype: str, transposed: str = "", spread: float = 1.0) -> Work:
     """Count bytes only: a and b read once, y written once."""
     del transposed, spread  # the same work, whatever they are
-    itemsize = 4 if dtype == "float32" else 2
-    return Work(bytes=3.0 * math.prod(shape) * itemsize, dtype=dtype)
+    return Work(bytes=3.0 * math.prod(shape) * ITEMSIZE[dtype], dtype=dtype)
 
 
 def _case(dtype: str, *shape: int, transposed: str = "", spread: float = 1.0, speed: bool = False) -> Case:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from kernels import fmha as MODULE  # noqa: N812 - the name that every suite has
+from kernels._dtypes import ITEMSIZE
 from kernels.fmha import FmhaConfig
 from pytest_cutile import Case
 
@@ -36,7 +37,7 @@ def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> It
     """Yield the configurations worth trying for a case on `arch`."""
     del params
     if arch == "sm_90":
-        yield from hopper_configs(d, itemsize=MODULE.ITEMSIZE[dtype], causal=causal)
+        yield from hopper_configs(d, itemsize=ITEMSIZE[dtype], causal=causal)
         return
     large = arch in ("sm_100", "sm_103", "sm_110")
     tiles = [(64, 32), (64, 64), (128, 64), (64, 128), (128, 128)] + [(256, 64), (256, 128)] * large
@@ -100,7 +101,7 @@ def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable
 
     q, k, v, causal = args["q"], args["k"], args["v"], args["causal"]
     found: dict[str, Callable[[], object]] = {}
-    if MODULE.ITEMSIZE[params["dtype"]] > 1:
+    if ITEMSIZE[params["dtype"]] > 1:
 
         def attend() -> object:
             return torch.nn.functional.scaled_dot_product_attention(

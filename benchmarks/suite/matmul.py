@@ -7,6 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from kernels import matmul as MODULE  # noqa: N812 - the name that every suite has
+from kernels._dtypes import ITEMSIZE
 from kernels.matmul import MatmulConfig
 from pytest_cutile import Case
 
@@ -47,7 +48,7 @@ def configs(arch: str, *, m: int, n: int, k: int, dtype: str, **params: Any) -> 
     if arch == "sm_90":
         yield from dict.fromkeys(_hopper(m, n, k, dtype, **params))
         return
-    itemsize = MODULE.ITEMSIZES[dtype]
+    itemsize = ITEMSIZE[dtype]
     wide = arch in ("sm_100", "sm_103", "sm_110")
     tiles = [(64, 64), (128, 64), (64, 128), (128, 128)] + [(128, 256), (256, 128), (256, 256)] * wide
     for (tile_m, tile_n), step_bytes, occupancy, blocks_per_sm in product(
@@ -117,7 +118,7 @@ def _hopper(
 ) -> Iterator[MatmulConfig]:
     tiles = -(-m // 128) * -(-n // 128)
     small, few = tiles < 132, tiles < 2 * 132
-    itemsize = MODULE.ITEMSIZES[dtype]
+    itemsize = ITEMSIZE[dtype]
     step = 128 // itemsize
     layouts: dict[str, Any] = {"k_major": itemsize != 2, "copy_tile": 64}
     precise = itemsize == 1 and not use_fast_acc

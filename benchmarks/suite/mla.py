@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.suite.fmha import hopper_configs
 from kernels import mla as MODULE  # noqa: N812 - the name that every suite has
+from kernels._dtypes import ITEMSIZE
 from kernels.fmha import FmhaConfig
 from pytest_cutile import Case
 
@@ -28,7 +29,7 @@ def configs(arch: str, *, dtype: str, causal: bool, **params: Any) -> Iterator[F
     """Yield the configurations worth trying for a case on `arch`."""
     del params
     if arch == "sm_90":
-        yield from hopper_configs(MODULE.HEAD_DIM, itemsize=MODULE.ITEMSIZE[dtype], causal=causal)
+        yield from hopper_configs(MODULE.HEAD_DIM, itemsize=ITEMSIZE[dtype], causal=causal)
         return
     large = arch in ("sm_100", "sm_103", "sm_110")
     tiles = [(64, 32), (64, 64), (128, 64), (64, 128), (128, 128)] + [(256, 64), (256, 128)] * large
@@ -46,7 +47,7 @@ def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable
     q, q_pe, k, k_pe, v = (args[name] for name in ("q", "q_pe", "k", "k_pe", "v"))
     causal = args["causal"]
     found: dict[str, Callable[[], object]] = {}
-    if MODULE.ITEMSIZE[params["dtype"]] > 1:
+    if ITEMSIZE[params["dtype"]] > 1:
         whole_q = torch.cat((q, q_pe), -1)
         whole_k = torch.cat((k, k_pe.expand(-1, params["h"], -1, -1)), -1)
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Backing = Literal["meta", "cpu"]
 
 _MAX_GRID_RANK = 3
-_MAX_GRID_SIZE = 2**24 - 1
+_MAX_GRID_SIZES = (2**24 - 1, 65535, 65535)
+"""What cuda-tile 1.7.0 takes along any axis ("24-bit limit"), and CUDA along the second and third (CUDA C++
+Programming Guide, technical specifications)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +63,11 @@ class Recorder:
         *,
         programmatic_dependent_launch: bool = False,
     ) -> None:
-        """Stand in for `cuda.tile.launch`: check what it checks, and record.
+        """Stand in for `cuda.tile.launch`: check what it checks, or CUDA for it, and record.
 
         Raises:
             TypeError: an argument of a type that `cuda.tile.launch` refuses.
-            ValueError: a grid that it refuses.
+            ValueError: a grid that it or CUDA refuses.
         """
         __tracebackhide__ = True
         del stream
@@ -74,8 +76,10 @@ class Recorder:
         if len(grid) > _MAX_GRID_RANK:
             raise ValueError(f"Grid dimensions must be at most {_MAX_GRID_RANK}, got {grid}")
         sizes = tuple(size.__index__() for size in grid)
-        if not all(0 <= size <= _MAX_GRID_SIZE for size in sizes):
-            raise ValueError(f"Grid sizes must be within 0 and {_MAX_GRID_SIZE}, got {sizes}")
+        if not all(0 <= size <= limit for size, limit in zip(sizes, _MAX_GRID_SIZES, strict=False)):
+            raise ValueError(
+                f"Grid sizes must be within 0 and {_MAX_GRID_SIZES[: len(sizes)]}, axis by axis, got {sizes}"
+            )
         if not cutile.is_kernel(kernel):
             raise TypeError(
                 f"launch() expects a tile kernel as the third argument, got {type(kernel).__name__}"

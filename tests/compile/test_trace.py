@@ -130,6 +130,8 @@ def test_exceptions_of_user_code_go_through() -> None:
         ([1], launchers.add_kernel, (), TypeError, "must be a tuple"),
         ((1, 1, 1, 1), launchers.add_kernel, (), ValueError, "at most 3"),
         ((2**24,), launchers.add_kernel, (), ValueError, "within"),
+        ((1, 65536), launchers.add_kernel, (), ValueError, r"within 0 and \(16777215, 65535\)"),
+        ((1, 1, 65536), launchers.add_kernel, (), ValueError, "within"),
         ((-1,), launchers.add_kernel, (), ValueError, "within"),
         ((1.5,), launchers.add_kernel, (), AttributeError, "__index__"),
         ((1,), print, (), TypeError, "expects a tile kernel"),
@@ -139,6 +141,12 @@ def test_exceptions_of_user_code_go_through() -> None:
 def test_refuses_what_launch_refuses(grid, kernel, args, error, message) -> None:
     with pytest.raises(error, match=message):
         record_launches(lambda: ct.launch(0, grid, kernel, args), "sm_90")
+
+
+def test_the_largest_grid_is_recorded() -> None:
+    grid = (2**24 - 1, 65535, 65535)
+    [launch] = record_launches(lambda: ct.launch(0, grid, launchers.add_kernel, ()), "sm_90")
+    assert launch.grid == grid
 
 
 def test_tuning_takes_the_first_configuration() -> None:

@@ -27,6 +27,12 @@ def test_constants_that_are_equal_and_not_the_same_make_kernels_of_their_own() -
             assert x[0].item() == expected, factor
 
 
+@pytest.mark.parametrize("grid", [(2**24,), (1, 65536), (1, 1, 65536)])
+def test_grids_that_no_gpu_takes_are_refused(grid) -> None:
+    with interpreting("sm_90"), pytest.raises(ValueError, match=r"^Grid sizes must be within 0 and \("):
+        ct.launch(0, grid, scaled_kernel, (torch.ones(16, device="cuda"), 2))
+
+
 def launch_scaled() -> None:
     ct.launch(0, (1,), scaled_kernel, (torch.ones(16), 2))
 

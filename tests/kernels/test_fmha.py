@@ -65,16 +65,16 @@ def test_persistent_blocks_fill_the_gpu(monkeypatch):
 def test_values_are_transposed_unless_they_come_that_way(dtype):
     v = randn(2, 3, 133, 64, dtype=dtype)
     with interpreting("sm_90"):
-        contiguous = _attention.make_keys_contiguous(v)
+        contiguous = _attention.make_keys_contiguous("fmha", v)
     assert contiguous.stride(2) == 1
     assert contiguous.shape == v.shape
     # TMA wants strides in multiples of 16 bytes.
     assert [stride % 16 for stride in contiguous.stride()] == [0, 0, 1, 0]
     assert torch.equal(contiguous.float(), v.float())
-    assert _attention.make_keys_contiguous(contiguous) is contiguous
+    assert _attention.make_keys_contiguous("fmha", contiguous) is contiguous
     # Keys beside each other, but in rows of 133 bytes.
     with interpreting("sm_90"):
-        aligned = _attention.make_keys_contiguous(v.transpose(2, 3).contiguous().transpose(2, 3))
+        aligned = _attention.make_keys_contiguous("fmha", v.transpose(2, 3).contiguous().transpose(2, 3))
     assert aligned.stride() == contiguous.stride()
     assert torch.equal(aligned.float(), v.float())
 
@@ -104,9 +104,11 @@ def test_out_dtype_is_checked_and_taken():
     q = torch.zeros(1, 1, 2, 64, dtype=torch.float8_e5m2)
     for wrong in (torch.float32, torch.float8_e4m3fn):
         with pytest.raises(
-            TypeError, match=f"^fmha: out_dtype must be q's torch.float8_e5m2, .* got {wrong}"
+            TypeError, match=f"^fmha: out_dtype is {wrong}; for operands of torch.float8_e5m2 supported are "
         ):
             fmha.fmha(q, q, q, out_dtype=wrong)
+    with pytest.raises(TypeError, match=r"^fmha: out_dtype must be a torch\.dtype, .* got str 'float16'$"):
+        fmha.fmha(q, q, q, out_dtype="float16")  # type: ignore[arg-type]
     assert fmha.fmha(q, q[:, :, :0], q[:, :, :0]).dtype == torch.float8_e5m2
     assert fmha.fmha(q, q[:, :, :0], q[:, :, :0], out_dtype=torch.bfloat16).dtype == torch.bfloat16
 
@@ -133,7 +135,6 @@ def test_work_in_8_bits():
 def test_every_architecture_has_a_configuration(arch):
     for head_dim, causal, itemsize in itertools.product(fmha.HEAD_DIMS, (False, True), (1, 2)):
         config = fmha.choose_config(arch, head_dim=head_dim, causal=causal, itemsize=itemsize, keys=1024)
-        assert config.tile_m >= _attention.MIN_TILE_M
         # Only Hopper's tensor cores care where V's keys are.
         assert config.transpose_v == (arch == "sm_90" and itemsize == 1)
 

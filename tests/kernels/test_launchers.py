@@ -1,17 +1,22 @@
 """The kernels' host side, on a CPU: argument checks, declared cases and work, references."""
 
 import importlib
+import inspect
 import pkgutil
+from dataclasses import dataclass
 
 import pytest
 
 import kernels
 from kernels import (
+    attention_decode,
     bmm,
     dropout,
     fmha,
     group_gemm,
     matmul,
+    mla,
+    mla_decoding,
     moe,
     moe_routing,
     rms_norm,
@@ -20,7 +25,7 @@ from kernels import (
     softmax,
     swiglu,
 )
-from kernels._launch import cut_row, next_power_of_2
+from kernels._launch import check_bool, cut_row, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
 
@@ -37,6 +42,12 @@ SPECS = [module.SPEC for module in MODULES]
 by_name = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
 HALF = {"dtype": torch.float16}
+
+
+@dataclass(frozen=True)
+class OtherConfig:
+    """What no launcher takes."""
+
 
 # Timed on workloads that others chose: what matters is that figures can be compared.
 PUBLISHED = {"fmha", "mla"}
@@ -165,12 +176,6 @@ def half(*shape, **kwargs):
         (*[half(1, 2, 3, 64)] * 3, 1e-46, ValueError, "scale must be 8.15e-39 to .* got 1e-46"),
         (*[half(1, 2, 3, 64)] * 3, torch.tensor(0.1), TypeError, "scale must be a number, got Tensor"),
         (*[half(1, 2, 3, 64)] * 3, float("nan"), ValueError, "scale must be a positive number, got nan"),
-        (
-            *[half(1, 1, 1, 64).expand(65536, 32768, 1, 64)] * 3,
-            None,
-            ValueError,
-            "65536 batches of 32768 heads of 1 queries are too many for one launch",
-        ),
     ],
 )
 def test_fmha_says_what_is_wrong(q, k, v, scale, error, message):
@@ -189,6 +194,12 @@ def test_nothing_is_launched_for_nothing():
     assert torch.equal(
         fmha.fmha(half(2, 4, 5, 64), *[half(2, 2, 0, 64)] * 2), torch.zeros(2, 4, 5, 64, **HALF)
     )
+
+
+@by_name
+def test_launchers_say_that_no_gradient_flows_through_them(spec):
+    text = inspect.getdoc(spec.launch) or ""
+    assert "\n\nForward only: no gradient flows through it.\n" in text
 
 
 # -- specs ------------------------------------------------------------------------------------------
@@ -398,13 +409,67 @@ def test_every_architecture_is_in_the_tables(module):
         (group_gemm.group_gemm, ([], []), "GroupGemmConfig"),
         (moe.moe, (None,) * 5, "MoeConfig"),
         (moe_routing.route, (torch.ones(2, 3), 1), "RoutingConfig"),
+        (moe_routing.align, (torch.ones(2, 3, dtype=torch.int32), 4, 16), "RoutingConfig"),
+        (fmha.fmha, (half(1, 2, 3, 64),) * 3, "FmhaConfig"),
+        (mla.mla, (half(1, 1, 3, 128), half(1, 1, 3, 64)) * 2 + (half(1, 1, 3, 128),), "FmhaConfig"),
+        (
+            attention_decode.attention_decode,
+            (half(1, 2, 64), *[half(1, 2, 3, 64)] * 2),
+            "AttentionDecodeConfig",
+        ),
+        (
+            mla_decoding.mla_decoding,
+            (half(1, 2, 128), half(1, 2, 64), half(1, 3, 128), half(1, 3, 64)),
+            "MlaDecodingConfig",
+        ),
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-def test_another_kernels_configuration_is_refused(launch, arguments, expected):
-    options = {"seed": 0} if launch is dropout.dropout else {}
-    with pytest.raises(TypeError, match=f": config must be a {expected}, got FmhaConfig$"):
-        launch(*arguments, config=fmha.DEFAULT_CONFIG, **options)
+@pytest.mark.parametrize("config", [OtherConfig(), {"tile_m": 64}, "fast", 0, False], ids=repr)
+def test_another_kernels_configuration_is_refused(launch, arguments, expected, config):
+    needed: dict[str, dict[str, float]] = {"dropout": {"seed": 0}, "mla_decoding": {"scale": 0.1}}
+    found = type(config).__name__
+    with pytest.raises(TypeError, match=f"^{launch.__name__}: config must be a {expected}, got {found}$"):
+        launch(*arguments, config=config, **needed.get(launch.__name__, {}))
+
+
+@pytest.mark.parametrize(
+    ("launch", "arguments", "flag"),
+    [
+        (matmul.matmul, (torch.ones(2, 3), torch.ones(3, 2)), "use_fast_acc"),
+        (group_gemm.group_gemm, ([], []), "transpose_b"),
+        (group_gemm.group_gemm, ([], []), "use_fast_acc"),
+        (rope.rope, (half(1, 2, 3, 8),) * 2 + (torch.ones(3, 4),) * 2, "interleaved"),
+        (moe_routing.route, (torch.ones(2, 3), 1), "renormalize"),
+        (fmha.fmha, (half(1, 2, 3, 64),) * 3, "causal"),
+        (mla.mla, (half(1, 1, 3, 128), half(1, 1, 3, 64)) * 2 + (half(1, 1, 3, 128),), "causal"),
+    ],
+    ids=lambda each: getattr(each, "__name__", each if isinstance(each, str) else None),
+)
+@pytest.mark.parametrize("value", ["no", None, 1, torch.tensor(True)], ids=lambda value: type(value).__name__)
+def test_flags_are_bools(launch, arguments, flag, value):
+    with pytest.raises(
+        TypeError, match=f"^{launch.__name__}: {flag} must be a bool, got {type(value).__name__}$"
+    ):
+        launch(*arguments, **{flag: value})
+
+
+def test_every_flag_of_a_launcher_is_tested():
+    """Those that are annotated as bools, whose number is that of the cases above."""
+    launchers = {spec.launch for spec in SPECS} | {moe_routing.align}
+    flags = [
+        f"{launch.__name__}.{name}"
+        for launch in launchers
+        for name, parameter in inspect.signature(launch).parameters.items()
+        if parameter.annotation == "bool"
+    ]
+    assert len(flags) == 7, flags
+
+
+def test_a_bool_of_numpy_is_a_bool():
+    numpy = pytest.importorskip("numpy")
+    assert check_bool("rope", "interleaved", numpy.bool_(1)) is True
+    assert check_bool("rope", "interleaved", numpy.bool_(0)) is False
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_121", "sm_999"])

@@ -75,6 +75,33 @@ def test_route_says_what_is_wrong(logits, top_k, error, message):
         moe_routing.route(logits, top_k)
 
 
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"topk_ids": [[1, 2]]}, TypeError, "topk_ids must be a torch.Tensor, got list"),
+        ({"topk_ids": torch.ones(3, 2)}, TypeError, r"topk_ids has dtype torch\.float32; .* int32, int64"),
+        (
+            {"topk_ids": IDS.short()},
+            TypeError,
+            r"topk_ids has dtype torch\.int16; supported are int32, int64",
+        ),
+        ({"topk_ids": IDS.byte()}, TypeError, r"topk_ids has dtype torch\.uint8; supported are int32, int64"),
+        ({"topk_ids": ids(0, 2)}, ValueError, r"topk_ids must hold at least one id, got shape \[0, 2\]"),
+        ({"experts": 4.0}, TypeError, "experts must be an integer, got float"),
+        ({"experts": 0}, ValueError, "experts must be at least 1, got 0"),
+        ({"experts": -1}, ValueError, "experts must be at least 1, got -1"),
+        ({"tile_m": True}, TypeError, "tile_m must be an integer, got bool"),
+        ({"tile_m": 0}, ValueError, "tile_m must be a power of two, got 0"),
+        ({"tile_m": -16}, ValueError, "tile_m must be a power of two, got -16"),
+        ({"tile_m": 3}, ValueError, "tile_m must be a power of two, got 3"),
+        ({"config": "x"}, TypeError, "config must be a RoutingConfig, got str"),
+    ],
+)
+def test_align_says_what_is_wrong(changed, error, message):
+    with pytest.raises(error, match="^align: .*" + message):
+        moe_routing.align(**{"topk_ids": IDS, "experts": 4, "tile_m": 16, **changed})
+
+
 def test_nothing_is_launched_for_nothing():
     assert moe.moe(half(0, 8), W1, W2, torch.ones(0, 2), ids(0, 2)).shape == (0, 8)
     assert torch.equal(moe.moe(X, W1, W2, torch.ones(3, 0), ids(3, 0)), torch.zeros(3, 8, **HALF))

@@ -1,0 +1,151 @@
+"""What configurations refuse when they are made, instead of what a kernel would make of it."""
+
+import dataclasses
+import importlib
+import pkgutil
+from typing import Any
+
+import pytest
+
+import kernels
+from kernels._configs import vary
+from kernels._gemm import GemmConfig
+from kernels._launch import HINTS
+from kernels.attention_decode import AttentionDecodeConfig
+from kernels.dropout import DropoutConfig
+from kernels.fmha import FmhaConfig
+from kernels.group_gemm import GroupGemmConfig
+from kernels.matmul import MatmulConfig
+from kernels.mla_decoding import MlaDecodingConfig
+from kernels.moe import DEFAULT_CONFIG as MOE
+from kernels.moe import MoeConfig
+from kernels.moe_routing import RoutingConfig
+from kernels.rms_norm import RmsNormConfig
+from kernels.rope import RopeConfig
+from kernels.softmax import SoftmaxConfig
+from kernels.swiglu import SwigluConfig
+
+TILES: dict[str, Any] = {"tile_m": 64, "tile_n": 64, "tile_k": 64}
+SOUND: list[Any] = [
+    GemmConfig(**TILES),
+    MatmulConfig(**TILES, copy_tile=64),
+    GroupGemmConfig(**TILES, copy_tile=64),
+    FmhaConfig(tile_m=64, tile_n=64),
+    AttentionDecodeConfig(),
+    MlaDecodingConfig(),
+    MOE,
+    RoutingConfig(),
+    SoftmaxConfig(),
+    RmsNormConfig(),
+    SwigluConfig(),
+    DropoutConfig(),
+    RopeConfig(),
+]
+ANY_NUMBER = {"min_k", "max_row"}
+"""Fields that are compared with a length, and nothing else."""
+
+
+def fields_of(config, *kinds):
+    return [
+        field.name
+        for field in dataclasses.fields(config)
+        if field.type in kinds and field.name not in ANY_NUMBER
+    ]
+
+
+def is_tile(name):
+    return name.startswith(("tile_", "align_", "route_", "row_")) or name in {"chunk", "copy_tile"}
+
+
+NUMBERS = [(config, name) for config in SOUND for name in fields_of(config, "int", "int | None")]
+by_number = pytest.mark.parametrize(
+    ("config", "name"), NUMBERS, ids=[f"{type(config).__name__}-{name}" for config, name in NUMBERS]
+)
+
+
+def test_all_configurations_are_tested():
+    classes = set()
+    for module in pkgutil.iter_modules(kernels.__path__):
+        for name, value in vars(importlib.import_module(f"kernels.{module.name}")).items():
+            if name.endswith("Config") and isinstance(value, type):
+                classes.add(value)
+    assert {type(config) for config in SOUND} == classes
+    assert {field.type for config in SOUND for field in dataclasses.fields(config)} == {
+        "int",
+        "int | None",
+        "bool",
+        "float",
+        "GemmConfig",
+    }
+
+
+@by_number
+@pytest.mark.parametrize("value", [0, -16])
+def test_numbers_are_positive(config, name, value):
+    what = "a power of two" if is_tile(name) else "at least 1"
+    with pytest.raises(ValueError, match=rf"^{type(config).__name__}: {name} must be {what}.*, got {value}$"):
+        dataclasses.replace(config, **{name: value})
+
+
+@by_number
+@pytest.mark.parametrize("value", [64.0, "64", True], ids=lambda value: type(value).__name__)
+def test_numbers_are_integers(config, name, value):
+    message = rf"^{type(config).__name__}: {name} must be an integer, got {type(value).__name__}$"
+    with pytest.raises(TypeError, match=message):
+        dataclasses.replace(config, **{name: value})
+
+
+@by_number
+def test_sides_of_tiles_are_powers_of_two(config, name):
+    if not is_tile(name):
+        dataclasses.replace(config, **{name: 3})
+        return
+    with pytest.raises(
+        ValueError, match=rf"^{type(config).__name__}: {name} must be a power of two, got 48$"
+    ):
+        dataclasses.replace(config, **{name: 48})
+
+
+@by_number
+def test_what_may_be_none_may_be_none(config, name):
+    if name in fields_of(config, "int | None"):
+        dataclasses.replace(config, **{name: None})
+    elif name not in HINTS:
+        with pytest.raises(TypeError, match=f": {name} must be an integer, got NoneType$"):
+            dataclasses.replace(config, **{name: None})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: DropoutConfig(tile_elements=2),
+            "DropoutConfig: tile_elements must be .* of at least 4, got 2",
+        ),
+        (lambda: SwigluConfig(tile_bytes=2), "SwigluConfig: tile_bytes must be .* of at least 4, got 2"),
+        (lambda: MlaDecodingConfig(tile_h=8), "MlaDecodingConfig: tile_h must be .* of at least 16, got 8"),
+    ],
+)
+def test_the_smallest_tiles(make, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        make()
+
+
+def test_an_integer_of_numpy_is_an_integer():
+    numpy = pytest.importorskip("numpy")
+    assert GemmConfig(**TILES | {"tile_m": numpy.int64(128)}).tile_m == 128
+    with pytest.raises(ValueError, match=r"^GemmConfig: tile_m must be a power of two, got 48$"):
+        GemmConfig(**TILES | {"tile_m": numpy.int64(48)})
+
+
+def test_a_configuration_of_two_checks_both():
+    with pytest.raises(ValueError, match=r"^GemmConfig: tile_n must be a power of two, got 24$"):
+        MoeConfig(gate_up=dataclasses.replace(MOE.gate_up, tile_n=24), down=MOE.down)
+
+
+def test_variants_are_made_once_and_checked():
+    config = FmhaConfig(tile_m=64, tile_n=64)
+    assert vary(config, tile_n=32) == FmhaConfig(tile_m=64, tile_n=32)
+    assert vary(config, tile_n=32) is vary(FmhaConfig(tile_m=64, tile_n=64), tile_n=32)
+    with pytest.raises(ValueError, match=r"^FmhaConfig: tile_n must be a power of two, got 24$"):
+        vary(config, tile_n=24)
