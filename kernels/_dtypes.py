@@ -20,6 +20,13 @@ SHORT = {
 """What the cases' names call them."""
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 """Bytes of an element."""
+FP8_ARCH = "sm_90"
+"""The oldest architecture that 8-bit floats are compiled for.
+
+Ada (sm_89) has them, but cuda-tile 1.7.0 refuses them there: `_passes/check_dtype_support.py`.
+"""
+MIN_ARCH = dict.fromkeys(FP8, FP8_ARCH)
+"""The oldest architecture that a dtype is compiled for, where that is not all of them."""
 
 
 def choose_out_dtype(

@@ -453,6 +453,8 @@ SPEC = KernelSpec(
         _case("bfloat16", 1, 32, 2, 127, 256),
         _case("float16", 1, 71, 1, 200, 64),
         _case("bfloat16", 1, 12, 1, 1000, 64),
+        # As many keys for each multiprocessor as want larger tiles.
+        _case("float16", 2, 8, 4, 2111, 64),
         # No groups: one query a head.
         _case("bfloat16", 2, 3, 3, 333, 64),
         # One key, fewer than a tile, exactly one tile.

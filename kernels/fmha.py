@@ -57,7 +57,7 @@ from kernels._attention import (
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8, ITEMSIZE, SHORT
+from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_bool,
@@ -525,7 +525,7 @@ def _case(
         name=f"{SHORT[dtype]}{'-causal' * causal}-{b}x{heads}x{lengths}x{d}{options}",
         params={**params, "dtype": dtype, "causal": causal, "heads_inside": heads_inside},
         speed=speed,
-        min_arch="sm_90" if ITEMSIZE[dtype] == 1 else None,
+        min_arch=MIN_ARCH.get(dtype),
     )
 
 
@@ -553,6 +553,7 @@ SPEC = KernelSpec(
         _case("float16", 2, 4, 130, 128, n=333, h_kv=2),
         _case("float16", 2, 3, 257, 128, h_kv=1, causal=True),
         _case("float16", 1, 2, 65, 256, n=128),
+        _case("float8_e4m3fn", 1, 2, 70, 256, n=130),
         _case("float8_e5m2", 1, 2, 257, 64, causal=True),
         _case("float8_e4m3fn", 1, 2, 130, 128),
         # Fewer queries than keys, more, one query, one key. The last two are compiled as the first case is.

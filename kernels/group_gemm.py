@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8, ITEMSIZE, SHORT
+from kernels._dtypes import FP8, FP8_ARCH, ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import (
     COPY_FROM,
     GemmConfig,
@@ -63,6 +63,7 @@ from kernels._gemm import (
     multiply_along_k,
 )
 from kernels._launch import (
+    ARCHITECTURES,
     check_bool,
     check_config,
     check_tensors,
@@ -135,7 +136,7 @@ class GroupGemmConfig(GemmConfig):
 #     either, blocks that take tiles in turn          0.86     0.82
 #     one launch of `kernels.matmul` for each group   0.98     1.00
 #
-# The smaller tiles are those of `kernels.bmm`, not measured with groups. Other architectures are not
+# The smallest tiles are those of `kernels.bmm`, not measured with groups. Other architectures are not
 # measured: they follow the candidates that NVIDIA publishes for TileGym's group GEMM
 # (https://github.com/NVIDIA/TileGym, src/tilegym/ops/cutile/group_gemm.py).
 _UNMEASURED: dict[str, tuple[GroupGemmConfig, ...]] = {
@@ -175,11 +176,12 @@ _UNMEASURED: dict[str, tuple[GroupGemmConfig, ...]] = {
 }
 
 
-def _of_itemsize(itemsize: int) -> dict[str, tuple[GroupGemmConfig, ...]]:
+def _of_itemsize(itemsize: int, *, since: str = ARCHITECTURES[0]) -> dict[str, tuple[GroupGemmConfig, ...]]:
     """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
     return {
         arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
         for arch, candidates in _UNMEASURED.items()
+        if ARCHITECTURES.index(arch) >= ARCHITECTURES.index(since)
     }
 
 
@@ -189,13 +191,12 @@ CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
         GroupGemmConfig(
             tile_m=128, tile_n=256, tile_k=64, group_m=16, latency=4, occupancy=1, num_worker_warps=8
         ),
-        GroupGemmConfig(tile_m=128, tile_n=128, tile_k=64, group_m=16, latency=4, occupancy=2),
         GroupGemmConfig(tile_m=64, tile_n=128, tile_k=64, group_m=4, latency=4, occupancy=2),
     ),
 }
 """For operands of 16 bits."""
 FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
-    **_of_itemsize(1),
+    **_of_itemsize(1, since=FP8_ARCH),
     "sm_90": (
         GroupGemmConfig(tile_m=128, tile_n=128, tile_k=256, occupancy=1, num_worker_warps=8, copy_tile=64),
         GroupGemmConfig(tile_m=64, tile_n=128, tile_k=128, group_m=16, latency=6, occupancy=2, copy_tile=64),
@@ -203,7 +204,7 @@ FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=False`."""
 FAST_FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
-    **_of_itemsize(1),
+    **_of_itemsize(1, since=FP8_ARCH),
     "sm_90": (
         GroupGemmConfig(
             tile_m=128,
@@ -632,7 +633,7 @@ def _case(
         name="-".join(words),
         params={"sizes": tuple(sizes), "dtype": dtype, **options},
         speed=speed,
-        min_arch="sm_90" if dtype in FP8 else None,
+        min_arch=MIN_ARCH.get(dtype),
     )
 
 
@@ -670,6 +671,9 @@ SPEC = KernelSpec(
             transpose_b=True,
             speed=True,
         ),
+        # A group that has a launch of its own.
+        _case("float16", "1x4096", _equal(1, 4096)),
+        _case("float8_e4m3fn", "1x4096", _equal(1, 4096), transpose_b=True, use_fast_acc=True),
         # No two sizes equal, so that swapped sizes or groups show; one to each side of a tile's edge. What
         # TMA cannot move takes long to compile, 8-bit floats most of all: few cases have it.
         _case("float16", "odd", [(127, 129, 65), (64, 64, 64)]),
@@ -686,7 +690,8 @@ SPEC = KernelSpec(
         _case("bfloat16", "views", [(96, 200, 64), (40, 72, 72)], transpose_b=True, views="b"),
         # More than a launch takes, and empty ones among them; two launches of nine run the same code.
         _case("bfloat16", "many", [(16 * (g % 7), 32 + 16 * (g % 3), 48 + 16 * (g % 5)) for g in range(21)]),
-        # 8-bit floats: both layouts, every output.
+        # 8-bit floats: enough rows to fill a GPU with large tiles; both layouts, every output.
+        _case("float8_e4m3fn", "tall", [(12000, 72, 48), (8000, 40, 80)], transpose_b=True),
         _case("float8_e5m2", "even", [(128, 192, 256), (64, 64, 128)], out_dtype="float8_e5m2"),
         _case("float8_e4m3fn", "even", [(128, 192, 256), (64, 64, 128)], transpose_b=True, use_fast_acc=True),
         _case("float8_e5m2", "even", [(128, 192, 256)], transpose_b=True, out_dtype="float16"),

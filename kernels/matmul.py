@@ -46,7 +46,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8, ITEMSIZE, SHORT
+from kernels._dtypes import FP8, FP8_ARCH, ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import (
     COPY_FROM,
     TMA_ALIGNMENT,
@@ -61,6 +61,7 @@ from kernels._gemm import (
     multiply_along_k,
 )
 from kernels._launch import (
+    ARCHITECTURES,
     check_bool,
     check_config,
     check_tensors,
@@ -144,11 +145,12 @@ _UNMEASURED: dict[str, tuple[MatmulConfig, ...]] = {
 }
 
 
-def _of_itemsize(itemsize: int) -> dict[str, tuple[MatmulConfig, ...]]:
+def _of_itemsize(itemsize: int, *, since: str = ARCHITECTURES[0]) -> dict[str, tuple[MatmulConfig, ...]]:
     """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
     return {
         arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
         for arch, candidates in _UNMEASURED.items()
+        if ARCHITECTURES.index(arch) >= ARCHITECTURES.index(since)
     }
 
 
@@ -240,7 +242,7 @@ TF32_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For float32 operands."""
 FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
-    **_of_itemsize(1),
+    **_of_itemsize(1, since=FP8_ARCH),
     # H200, 2026-11-21, as above. Every 128 products the sums move to float32: 64 registers a thread for
     # those, 64 for these. With 256 products a step the compiler has another 64 to multiply into while it
     # adds.
@@ -273,7 +275,7 @@ FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=False`."""
 FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
-    **_of_itemsize(1),
+    **_of_itemsize(1, since=FP8_ARCH),
     # H200, 2026-11-21, as above. Twice the rate of 16 bits needs twice the work per byte from the L2.
     "sm_90": (
         # e4m3, transposed B, 4096x4096x8192 186 us, 1477 TFLOPS, 8192^3 768 us, 1432 TFLOPS, against 191 and
@@ -616,7 +618,7 @@ def _case(
     if scaled:
         params["scaled"] = True
         name += "-scaled"
-    return Case(name=name, params=params, speed=speed, min_arch="sm_90" if dtype in FP8 else None)
+    return Case(name=name, params=params, speed=speed, min_arch=MIN_ARCH.get(dtype))
 
 
 SPEC = KernelSpec(
@@ -644,6 +646,12 @@ SPEC = KernelSpec(
         # Rows that no 16-byte load is aligned to.
         _case("float16", 200, 504, 519),
         _case("bfloat16", 511, 313, 1023, transposed="b"),
+        # Enough rows to fill a GPU with tiles of every size, but sums too short for the largest.
+        _case("float16", 30500, 72, 40),
+        _case("bfloat16", 15200, 200, 40),
+        _case("float32", 15200, 72, 36),
+        _case("float8_e4m3fn", 30500, 80, 48, transposed="b", use_fast_acc=True),
+        _case("float8_e5m2", 15200, 208, 48, transposed="b", use_fast_acc=True),
         # Every layout.
         _case("float16", 192, 320, 448, transposed="a"),
         _case("bfloat16", 192, 320, 448, transposed="ab"),

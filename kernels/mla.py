@@ -34,7 +34,7 @@ from kernels._attention import (
 )
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
-from kernels._dtypes import ITEMSIZE, SHORT
+from kernels._dtypes import ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
     check_bool,
@@ -369,7 +369,7 @@ def _case(
         name=f"{SHORT[dtype]}{'-causal' * causal}-{b}x{h}x{lengths}{flags}",
         params={"b": b, "h": h, "m": m, "n": n or m, "dtype": dtype, "causal": causal, **options},
         speed=speed,
-        min_arch="sm_90" if ITEMSIZE[dtype] == 1 else None,
+        min_arch=MIN_ARCH.get(dtype),
     )
 
 

@@ -42,7 +42,7 @@ import cuda.tile as ct
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8, ITEMSIZE, SHORT
+from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT
 from kernels._launch import (
     check_config,
     check_power_of_2,
@@ -644,7 +644,7 @@ def _case(
         # As TileGym's benchmark has it: what it is makes no difference to the kernel.
         params={**params, "scale": scale or 1.0 / math.sqrt(d + ROPE_DIM), "layout": layout},
         speed=speed,
-        min_arch="sm_90" if cache_dtype in FP8 else None,
+        min_arch=MIN_ARCH.get(cache_dtype),
     )
 
 
@@ -684,6 +684,14 @@ SPEC = KernelSpec(
         _case("bfloat16", 2, 7, 65, 512, cache_dtype="float8_e5m2"),
         _case("bfloat16", 1, 128, 40, 512, cache_dtype="float8_e4m3fn"),
         _case("float16", 2, 16, 77, 128, cache_dtype="float8_e5m2"),
+        # As many keys for each multiprocessor as want other tiles.
+        _case("bfloat16", 1, 48, 4250, 512),
+        _case("float16", 1, 60, 6400, 512),
+        _case("float16", 1, 16, 4099, 128),
+        _case("bfloat16", 1, 16, 8200, 128),
+        _case("float16", 1, 16, 16301, 128),
+        _case("bfloat16", 1, 16, 26001, 128),
+        _case("bfloat16", 1, 128, 100003, 512),
         # 8-bit queries: few heads and many, both dtypes, also one each, and keys in several parts.
         _case("float8_e4m3fn", 2, 16, 65, 512),
         _case("float8_e5m2", 1, 20, 300, 128),

@@ -567,7 +567,8 @@ SPEC = KernelSpec(
         # One token at one expert of one. No two sizes equal, and none a multiple of a tile.
         _case("float16", 1, 64, 32, 1, 1),
         _case("float16", 13, 75, 41, 5, 3),
-        # As many rows per expert as want larger tiles, and the largest.
+        # As many rows per expert as want larger tiles, step by step, and the largest.
+        _case("float16", 37, 72, 56, 3, 2),
         _case("bfloat16", 60, 136, 72, 3, 2),
         _case("float16", 200, 64, 48, 2, 1),
         # All tokens at the same experts, so that most have none; more experts than pairs.

@@ -405,6 +405,9 @@ SPEC = KernelSpec(
         _case("float32", 21, 257),
         _case("float16", 301, 1000),
         _case("bfloat16", 65, 1023),
+        # Widths in three and five pieces, with several blocks on a multiprocessor.
+        _case("float32", 9, 1536),
+        _case("bfloat16", 7, 2560),
         # Leading axes, and a width in three pieces (Llama 3.2 3B).
         _case("bfloat16", 3, 5, 3072),
         _case("float32", 2, 3, 5, 130),

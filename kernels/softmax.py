@@ -336,6 +336,8 @@ SPEC = KernelSpec(
         # Rows in three pieces: several a tile, of which the last sticks out; one a tile.
         _case("bfloat16", 7, 768),
         _case("float16", 3, 3072),
+        # A row that takes all registers that 8 warps have.
+        _case("float16", 5, 16001),
         # To each side of the longest row that is held in registers, and a chunk that is almost all padding.
         _case("float16", 3, 32768),
         _case("float32", 2, 32767),

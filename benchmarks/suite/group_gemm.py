@@ -13,6 +13,7 @@ from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any
 
 from kernels import group_gemm
+from kernels._dtypes import MIN_ARCH
 from kernels.group_gemm import GroupGemmConfig
 from pytest_cutile import Case
 
@@ -28,7 +29,7 @@ def _tilegym_case(dtype: str, groups: int, n: int, *, transpose_b: bool, fast: b
     if dtype in group_gemm.FP8:
         params |= {"use_fast_acc": fast, "out_dtype": dtype}
     name = f"{short}-{groups}x{n}" + "-transposed_b" * transpose_b + "-precise" * (not fast)
-    return Case(name=f"tilegym-{name}", params=params, min_arch="sm_90" if dtype in group_gemm.FP8 else None)
+    return Case(name=f"tilegym-{name}", params=params, min_arch=MIN_ARCH.get(dtype))
 
 
 CASES: tuple[Case, ...] = (

@@ -1,4 +1,4 @@
-"""What the tuner can write into the tables of the kernels here: every entry, for this architecture alone."""
+"""The tables of the kernels: a declared case for every entry, and how the tuner writes entries."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -22,6 +22,26 @@ def varied(config):
     """Return a configuration of which as many blocks are started, so that a search finds it as before."""
     name = next(name for name in ("num_worker_warps", "latency", "row_columns") if hasattr(config, name))
     return replace(config, **{name: 16 if getattr(config, name) != 16 else 8})
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_every_entry_is_chosen_by_a_declared_case(name):
+    suite = load_suite(name)
+    tables = Tables(Path(suite.module.__file__))
+    declared = {case.name for case in suite.spec.cases}
+    chosen = set()
+    for arch in ARCHITECTURES:
+        for question in declared_questions(suite, arch)[0]:
+            if question.case in declared:
+                # What is in no table is as on sm_75.
+                chosen |= {find_place(tables, replace(question, arch=each)) for each in (arch, "sm_75")}
+    # Not what others are made of: names that begin with "_", and a configuration that is in no table.
+    entries = {
+        place
+        for place in tables.leaves()
+        if is_configuration(tables.entry(place)) and place.path and not place.table.startswith("_")
+    }
+    assert not entries - chosen
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_121"])
