@@ -1,7 +1,18 @@
-"""What all tests share: the processes that they start."""
+"""What all tests share: the processes that they start, and random numbers."""
 
 import os
+import sys
+
+import pytest
 
 # Containers often set it. Each of the processes that tests start would then compile what it imports anew,
 # and rewrite its asserts: a third of its time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.fixture(autouse=True)
+def _seed_torch():
+    """Let random tensors not depend on which tests the same worker ran before."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)

@@ -292,7 +292,8 @@ def test_transposed_cases_are_views():
 
 
 def test_float32_matmul_inputs_survive_the_tensor_core():
-    for operand in matmul.SPEC.inputs(make_tensor, m=7, n=5, k=3, dtype="float32", transposed="b").values():
+    operands = matmul.SPEC.inputs(make_tensor, m=70, n=50, k=30, dtype="float32", transposed="b")
+    for operand in operands.values():
         assert operand.std() > 0.5
         assert not (operand.contiguous().view(torch.int32) & 0x1FFF).any()
 
