@@ -112,6 +112,19 @@ def choose_config(arch: str, *, interleaved: bool, table_itemsize: int) -> RopeC
 # -- kernel -----------------------------------------------------------------------------------------
 
 
+MAX_PIECES = 8
+
+
+def cut_part(n: int) -> int:
+    """Return how wide the tiles are that hold `n` dimensions beside each other.
+
+    As wide as the largest power of two that divides `n`, so that none sticks out (`load_tile` says what
+    checks cost); one for all, where that would be more than `MAX_PIECES`: the code grows with each.
+    """
+    divisor = n & -n
+    return divisor if n // divisor <= MAX_PIECES else next_power_of_2(n)
+
+
 def turn(first: ct.Tile, second: ct.Tile, cos: ct.Tile, sin: ct.Tile) -> tuple[ct.Tile, ct.Tile]:
     """Turn the points (first, second) by the angles with this cosine and sine."""
     return first * cos - second * sin, second * cos + first * sin
@@ -136,14 +149,18 @@ def embed_tile(
 
     `HALF` is R / 2, `REST` is D - R, and `INSIDE` says that no head or token of the tile is outside X.
     """
-    TILE_D = HALF & -HALF  # divides HALF
+    TILE_D = ct.static_eval(cut_part(HALF))
     SHAPE = (1, TILE_H, TILE_S, TILE_D)
-    for j in ct.static_iter(range(HALF // TILE_D)):
-        cos = load_tile(COS, (tokens, j), (TILE_S, TILE_D), INSIDE=INSIDE).astype(ct.float32)
-        sin = load_tile(SIN, (tokens, j), (TILE_S, TILE_D), INSIDE=INSIDE).astype(ct.float32)
+    FULL = INSIDE and HALF % TILE_D == 0
+    for j in ct.static_iter(range(ct.cdiv(HALF, TILE_D))):
+        cos = load_tile(COS, (tokens, j), (TILE_S, TILE_D), INSIDE=FULL).astype(ct.float32)
+        sin = load_tile(SIN, (tokens, j), (TILE_S, TILE_D), INSIDE=FULL).astype(ct.float32)
         at = (batch, heads, tokens, j)
         if INTERLEAVED:
-            x = load_tile(X, at, (1, TILE_H, TILE_S, 2 * TILE_D), INSIDE=INSIDE)
+            X_pairs, Y_pairs = X, Y
+            if HALF % TILE_D:
+                X_pairs, Y_pairs = X.slice(3, 0, 2 * HALF), Y.slice(3, 0, 2 * HALF)
+            x = load_tile(X_pairs, at, (1, TILE_H, TILE_S, 2 * TILE_D), INSIDE=FULL)
             x = x.reshape((*SHAPE, 2)).astype(ct.float32)  # [1, TILE_H, TILE_S, TILE_D, 2]
             first = ct.extract(x, (0, 0, 0, 0, 0), (*SHAPE, 1))
             second = ct.extract(x, (0, 0, 0, 0, 1), (*SHAPE, 1))
@@ -154,10 +171,10 @@ def embed_tile(
                 sin.reshape((1, 1, TILE_S, TILE_D, 1)),
             )
             y = ct.cat(pair, 4).reshape((1, TILE_H, TILE_S, 2 * TILE_D))
-            ct.store(Y, at, y.astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
+            ct.store(Y_pairs, at, y.astype(Y.dtype), check_bounds=not FULL, allow_tma=False)
         else:
-            first = load_tile(X.slice(3, 0, HALF), at, SHAPE, INSIDE=INSIDE)
-            second = load_tile(X.slice(3, HALF, 2 * HALF), at, SHAPE, INSIDE=INSIDE)
+            first = load_tile(X.slice(3, 0, HALF), at, SHAPE, INSIDE=FULL)
+            second = load_tile(X.slice(3, HALF, 2 * HALF), at, SHAPE, INSIDE=FULL)
             first, second = turn(
                 first.astype(ct.float32),  # [1, TILE_H, TILE_S, TILE_D]
                 second.astype(ct.float32),
@@ -165,15 +182,16 @@ def embed_tile(
                 sin.reshape((1, 1, TILE_S, TILE_D)),
             )
             Y1, Y2 = Y.slice(3, 0, HALF), Y.slice(3, HALF, 2 * HALF)
-            ct.store(Y1, at, first.astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
-            ct.store(Y2, at, second.astype(Y.dtype), check_bounds=not INSIDE, allow_tma=False)
+            ct.store(Y1, at, first.astype(Y.dtype), check_bounds=not FULL, allow_tma=False)
+            ct.store(Y2, at, second.astype(Y.dtype), check_bounds=not FULL, allow_tma=False)
     if REST:
-        TILE_REST = REST & -REST  # divides REST
+        TILE_REST = ct.static_eval(cut_part(REST))
+        FULL_REST = INSIDE and REST % TILE_REST == 0
         X_rest, Y_rest = X.slice(3, 2 * HALF, 2 * HALF + REST), Y.slice(3, 2 * HALF, 2 * HALF + REST)
-        for j in ct.static_iter(range(REST // TILE_REST)):
+        for j in ct.static_iter(range(ct.cdiv(REST, TILE_REST))):
             at = (batch, heads, tokens, j)
-            x = load_tile(X_rest, at, (1, TILE_H, TILE_S, TILE_REST), INSIDE=INSIDE)
-            ct.store(Y_rest, at, x, check_bounds=not INSIDE, allow_tma=False)
+            x = load_tile(X_rest, at, (1, TILE_H, TILE_S, TILE_REST), INSIDE=FULL_REST)
+            ct.store(Y_rest, at, x, check_bounds=not FULL_REST, allow_tma=False)
 
 
 def embed(
@@ -488,10 +506,12 @@ SPEC = KernelSpec(
         _case("bfloat16", 1, 2, 5, 96, heads_kv=1, rotary=24),
         _case("float16", 1, 1, 5, 80, rotary=80),
         _case("float16", 1, 1, 5, 7, rotary=6),
+        _case("bfloat16", 2, 3, 17, 138, heads_kv=1, rotary=90),
         # Interleaved, whole and partial.
         _case("float16", 2, 3, 33, 64, interleaved=True),
         _case("bfloat16", 1, 4, 21, 128, heads_kv=2, rotary=32, offset=9, interleaved=True),
         _case("float16", 1, 2, 9, 28, rotary=12, interleaved=True, table_dtype="float32"),
+        _case("float16", 1, 3, 11, 100, rotary=62, interleaved=True),
         # Heads inside tokens, as projections leave them.
         _case("bfloat16", 2, 4, 19, 64, heads_kv=2, heads_inside=True),
         _case("float16", 2, 3, 33, 64, interleaved=True, heads_inside=True),
