@@ -75,7 +75,7 @@ def summary_text(cases: Sequence[Case]) -> str:
     if misses:
         parts += ["", "Below the goals", aligned(("what", "beside", "ratio", "goal", "", ""), misses)]
     else:
-        parts += ["", "Nothing that was measured is below the goals."]
+        parts += ["", _no_misses(cases)]
     parts += [line for found in cases for line in impossible(found)]
     return "\n".join(parts)
 
@@ -159,6 +159,10 @@ def _ratio(peer: Mapping[str, Any]) -> str:
     )
 
 
+def _no_misses(cases: Sequence[Case]) -> str:
+    return "Nothing that was measured is below the goals." if cases else "Nothing was measured."
+
+
 def _certainty(decided: bool) -> str:
     return "" if decided else "within the spread"
 
@@ -192,7 +196,7 @@ def _misses_markdown(cases: Sequence[Case]) -> str:
         for miss in find_misses(cases)
     ]
     if not rows:
-        return "Nothing that was measured is below the goals."
+        return _no_misses(cases)
     table = markdown(("what", "beside", "ratio", "goal", "which is"), rows)
     cases_below = [miss.what for miss in find_misses(cases) if miss.decided]
     bounds = [f"- {', '.join(f'`{name}`' for name in names)}: {why}" for why, names in explain(cases_below)]

@@ -248,6 +248,7 @@ def test_the_last_of_several_runs_counts():
 
 def test_nothing_below_the_goals_is_said():
     assert "Nothing that was measured is below the goals." in summary_text([compared("rope", tilegym=2.0)])
+    assert "Nothing was measured." in summary_text([])
 
 
 def test_columns_of_numbers_are_to_the_right():
