@@ -12,6 +12,7 @@ from benchmarks.tuner.config_source import config_source, is_configuration, rewr
 from benchmarks.tuner.config_tables import Place, Tables, find_place, make_entry, replace_entry
 from benchmarks.tuner.questions import declared_questions
 from kernels._launch import ARCHITECTURES
+from pytest_cutile.core.platforms import representative
 
 COMMENT = "GB10, 2026-12-01, cold L2, interleaved, against the entry before: some case 12.34 us (13.4), more."
 HOPPER = "HOPPER_CONFIGS"
@@ -24,17 +25,26 @@ def varied(config):
     return replace(config, **{name: 16 if getattr(config, name) != 16 else 8})
 
 
+def ask_for(question, arch):
+    """Return what a launcher asks on `arch` where it asks `question` on sm_90."""
+    platform = representative(arch)
+    sms = {"sms": platform.sm_count} if platform and "sms" in question.facets else {}
+    return replace(question, arch=arch, facets={**question.facets, **sms})
+
+
 @pytest.mark.parametrize("name", suite_names())
 def test_every_entry_is_chosen_by_a_declared_case(name):
     suite = load_suite(name)
     tables = Tables(Path(suite.module.__file__))
-    declared = {case.name for case in suite.spec.cases}
-    chosen = set()
-    for arch in ARCHITECTURES:
-        for question in declared_questions(suite, arch)[0]:
-            if question.case in declared:
-                # What is in no table is as on sm_75.
-                chosen |= {find_place(tables, replace(question, arch=each)) for each in (arch, "sm_75")}
+    declared = {case.name: case for case in suite.spec.cases}
+    questions = [each for each in declared_questions(suite, "sm_90")[0] if each.case in declared]
+    chosen = {
+        find_place(tables, ask_for(question, arch))
+        for question in questions
+        # What is in no table is as on sm_75.
+        for arch in (*ARCHITECTURES, "sm_75")
+        if declared[question.case].runs_on(arch)
+    }
     # Not what others are made of: names that begin with "_", and a configuration that is in no table.
     entries = {
         place
