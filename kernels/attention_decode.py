@@ -99,7 +99,8 @@ class AttentionDecodeConfig:
 # By the keys that each multiprocessor takes in, all sequences and heads together.
 # sm_90: H200, 2026-11-22, driver 580.159.04, tileiras 13.4.92, cold L2, in turns, by how much faster than the
 # table of 2026-11-21: tiles of 64 keys and 4 blocks up to 128 keys, of 128 and 3 up to 4096, of 128 and 4.
-# The others are not measured.
+# The others are not measured: nothing spills (tileiras 13.4.92), but where a head of keys has more than 32
+# queries, up to 104 bytes a thread.
 CONFIGS: dict[str, tuple[tuple[float, AttentionDecodeConfig], ...]] = {
     "sm_80": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),
     "sm_86": ((math.inf, AttentionDecodeConfig(dependent_merge=False)),),

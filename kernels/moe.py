@@ -98,8 +98,13 @@ def _both(**options: Any) -> MoeConfig:
 # Up to how many rows per expert, on average, and what is best there. While there are few, reading weights is
 # what takes the time (a row costs one FLOP per byte of weights, and an H200 does 200 while it reads a byte),
 # and a tile of more rows than an expert has is filled up with padding. Only sm_90 is measured.
+# Others have what tileiras 13.4.92 compiles without spilling registers; before sm_90, where threads compute
+# the address of each row that they gather, that is half the step, and fewer blocks or more warps.
+_NO_TMA = (
+    (32, _both(tile_m=16, tile_n=64, tile_k=32, occupancy=3)),
+    (math.inf, _both(tile_m=64, tile_n=128, tile_k=32, occupancy=1, num_worker_warps=8)),
+)
 _FEW = _both(tile_m=16, tile_n=64, tile_k=64, occupancy=4)
-_NO_TMA = ((32, _FEW), (math.inf, _both(tile_m=64, tile_n=128, tile_k=32, occupancy=2)))
 _TENSOR_MEMORY = ((32, _FEW), (math.inf, _both(tile_m=128, tile_n=256, tile_k=64, occupancy=1)))
 _CONSUMER = ((32, _FEW), (math.inf, _both(tile_m=64, tile_n=128, tile_k=64, occupancy=1)))
 CONFIGS: dict[str, tuple[tuple[float, MoeConfig], ...]] = {
