@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._division import Divisor, divisor
 from kernels._dtypes import choose_out_dtype
 from kernels._gemm import TMA_ALIGNMENT
 from kernels._launch import check_grid, check_tiles, count_sms
@@ -153,13 +154,16 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
     return finish(state)
 
 
-def order_tiles(block: int, tiles: int, heads: int, HEADS_TOGETHER: int) -> tuple[int, int]:
+def order_tiles(
+    block: int, tiles: int, heads: int, HEADS_TOGETHER: int, band_size: Divisor
+) -> tuple[int, int]:
     """Return the head, counted through all batches, and the tile of rows that are the `block`-th to compute.
 
     Blocks run roughly in order, and persistent ones take tiles in that order. Later rows of causal attention
     see more keys: the last tile of `HEADS_TOGETHER` heads first, then the one before, and so on.
+    `band_size` is `divisor(HEADS_TOGETHER * tiles)`.
     """
-    head, tile = swizzle(block, heads, tiles, HEADS_TOGETHER)
+    head, tile = swizzle(block, heads, tiles, HEADS_TOGETHER, band_size)
     return head, tiles - 1 - tile
 
 
@@ -237,11 +241,15 @@ def choose_attention_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype 
 
 
 def constants_of(config: FmhaConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:
-    """Return what the kernel takes from `TILE_M` on, for queries `q` and `n` keys."""
+    """Return what the kernel takes from `TILE_M` on, for queries `q` and `n` keys.
+
+    Compiled for the number of heads, of which a model has one, the kernel divides by a constant.
+    """
     # A causal query only meets the end of the keys if there are more queries than keys.
     ragged = n % config.tile_n != 0 and not (causal and q.shape[2] <= n)
     return (
         *(config.tile_m, config.tile_n, config.latency_k or 0, config.latency_v or 0, causal, ragged),
         *(config.overlap, config.heads_together, config.persistent),
-        HEADROOM.get(str(q.dtype).removeprefix("torch."), 0.0),
+        *(HEADROOM.get(str(q.dtype).removeprefix("torch."), 0.0), q.shape[1]),
+        divisor(config.heads_together * ct.cdiv(q.shape[2], config.tile_m)),
     )

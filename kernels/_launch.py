@@ -112,8 +112,6 @@ MAX_GRID = (2**24 - 1, 65535, 65535)
 limit"), and CUDA more than 65535 along the second and third (CUDA C++ Programming Guide, technical
 specifications).
 """
-MAX_TILES = 2**31 - 1
-"""Tiles are counted with 32 bits."""
 
 
 def check_grid(kernel: str, grid: tuple[int, ...], *axes: tuple[str, str]) -> tuple[int, ...]:
@@ -140,6 +138,9 @@ def check_grid(kernel: str, grid: tuple[int, ...], *axes: tuple[str, str]) -> tu
 def check_tiles(kernel: str, tiles: int, blocks: int, counted: str, remedy: str) -> tuple[int, ...]:
     """Return the grid of `blocks` blocks that take `tiles` tiles, one each or in turn.
 
+    At most as many tiles as a grid may have blocks, also where fewer blocks take them: that is what
+    `_division.divide` is exact for.
+
     Args:
         kernel: The kernel's name, for the message.
         tiles: How many there are.
@@ -150,13 +151,8 @@ def check_tiles(kernel: str, tiles: int, blocks: int, counted: str, remedy: str)
     Raises:
         ValueError: There are too many.
     """
-    # A block that takes several counts on until it is past the last.
-    if blocks < tiles and tiles > MAX_TILES - blocks:
-        raise ValueError(
-            f"{kernel}: {tiles} {counted} are too many for one launch, which takes at most "
-            f"{MAX_TILES - blocks}; {remedy}"
-        )
-    return check_grid(kernel, (blocks,), (counted, remedy))
+    check_grid(kernel, (tiles,), (counted, remedy))
+    return (blocks,)
 
 
 def check_tensors(
@@ -174,13 +170,18 @@ def check_tensors(
 
     Raises:
         TypeError: An argument is not a tensor, has another dtype than the first, or one outside `dtypes`.
-        ValueError: An argument lives on another device than the first.
+        ValueError: An argument lives on another device than the first, or its memory does not hold what it
+            stands for: it is sparse, or negated by a flag, as the imaginary part of a conjugate is.
     """
     import torch
 
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{kernel}: {name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{kernel}: {name} must be dense, got {tensor.layout}; call to_dense()")
+        if tensor.is_neg():
+            raise ValueError(f"{kernel}: {name} is negated by a flag of PyTorch; call resolve_neg()")
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if str(tensor.dtype).removeprefix("torch.") not in dtypes:

@@ -6,11 +6,15 @@ import math
 
 import cuda.tile as ct
 
+from kernels._division import Divisor, divide
+
 LOG2_E = math.log2(math.e)
 """exp(x) = 2^(x log2 e), and 2^x is one instruction."""
 
 
-def swizzle(block: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, int]:
+def swizzle(
+    block: int, tiles_m: int, tiles_n: int, GROUP_M: int, band_size: Divisor | None = None
+) -> tuple[int, int]:
     """Map a linear block index to the output tile it computes, so that neighbours in time share operands.
 
     Blocks run roughly in order of their index. Row by row, the blocks in flight would share one row of A
@@ -27,15 +31,20 @@ def swizzle(block: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, 
         tiles_m: Rows of tiles in the output.
         tiles_n: Columns of tiles in the output.
         GROUP_M: Height of a band in tiles, a constant.
+        band_size: `divisor(GROUP_M * tiles_n)`, if the launcher knows it; it saves a division.
 
     Returns:
         The tile's row and column.
     """
-    band = block // (GROUP_M * tiles_n)
+    band = block // (GROUP_M * tiles_n) if band_size is None else divide(block, band_size)
     first_row = band * GROUP_M
-    height = min(tiles_m - first_row, GROUP_M)
     inside = block - first_row * tiles_n
-    return first_row + inside % height, inside // height
+    # Full bands are divided by a constant, which is fast; the last one may be lower.
+    row, column = inside % GROUP_M, inside // GROUP_M
+    height = tiles_m - first_row
+    if GROUP_M > 1 and height < GROUP_M:
+        row, column = inside % height, inside // height
+    return first_row + row, column
 
 
 def is_full(index: int, size: int, TILE: int) -> bool:

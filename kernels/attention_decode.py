@@ -184,18 +184,19 @@ def attention_decode_kernel(
     SMALL_TMA: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
+    ROW_TILES: ConstInt,
 ) -> None:
     """Take in one part of the keys for `ROWS` of the queries that share them.
 
     Q is `[B, H_kv, G, D]`, PARTS is `[B, H_kv, G, splits, D]` and LSE `[B, H_kv, G, splits]`. Without `SPLIT`
     there is one part, PARTS is the output, and LSE is not written. A latency of 0 leaves it to the compiler.
+    `ROW_TILES` blocks share the G queries of a head of keys.
     """
     if DEPENDENT:
         # All that the merge may do before it waits is to take its place.
         ct.grid_dependency_control_launch_dependents()
     part, batch = ct.bid(0), ct.bid(2)
-    tiles_of_rows = ct.cdiv(Q.shape[2], ROWS)
-    kv_head, row = ct.bid(1) // tiles_of_rows, ct.bid(1) % tiles_of_rows
+    kv_head, row = ct.bid(1) // ROW_TILES, ct.bid(1) % ROW_TILES
     keys = K.shape[2]
     latency = ct.static_eval(LATENCY or None)
 
@@ -323,11 +324,11 @@ def attention_decode(
     config = config or choose_config(device_arch(), keys=n, heads_per_sm=b * h_kv / sms, head_dim=d)
     group = h // h_kv
     rows = min(max(next_power_of_2(group), MIN_ROWS[config.keys_first]), MAX_ROWS)
-    row_tiles = h_kv * ct.cdiv(group, rows)
+    row_tiles = ct.cdiv(group, rows)
     tiles = ct.cdiv(n, config.tile_n)
-    part = choose_part(b * row_tiles, tiles, sms, config.blocks_per_sm, config.part_cost)
+    part = choose_part(b * h_kv * row_tiles, tiles, sms, config.blocks_per_sm, config.part_cost)
     splits = ct.cdiv(tiles, part)
-    grid = make_grid("attention_decode", splits, row_tiles, b)
+    grid = make_grid("attention_decode", splits, h_kv * row_tiles, b)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
     lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
@@ -340,7 +341,7 @@ def attention_decode(
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
             *(part, scale_log2, rows, d, config.tile_n, config.latency or 0),
-            *(config.keys_first, config.small_tma, splits > 1, dependent),
+            *(config.keys_first, config.small_tma, splits > 1, dependent, row_tiles),
         ),
     )
     if splits > 1:

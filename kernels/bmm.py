@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import cuda.tile as ct
 
 from kernels._cases import laid_out
+from kernels._division import Divisor, divide, divisor
 from kernels._dtypes import SHORT
 from kernels._gemm import (
     GemmConfig,
@@ -165,18 +166,21 @@ def bmm_kernel(
     LATENCY: ConstInt,
     STORE_TMA: ConstBool,
     PERSISTENT: ConstBool,
+    band_size: Divisor,
+    matrix_size: Divisor,
 ) -> None:
     """Compute `[TILE_M, TILE_N]` tiles of C, one per block, or with `PERSISTENT` every n-th of n blocks.
 
-    `LATENCY` 0 leaves it to the compiler.
+    `LATENCY` 0 leaves it to the compiler. `band_size` is `swizzle`'s, and `matrix_size` is
+    `divisor` of a matrix' tiles.
     """
     tiles_m = ct.cdiv(C.shape[1], TILE_M)
     tiles_n = ct.cdiv(C.shape[2], TILE_N)
     latency = ct.static_eval(LATENCY or None)
 
     def compute(tile: int) -> None:
-        batch = tile // (tiles_m * tiles_n)
-        row, col = swizzle(tile % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
+        batch = divide(tile, matrix_size)
+        row, col = swizzle(tile - batch * tiles_m * tiles_n, tiles_m, tiles_n, GROUP_M, band_size)
         # A matrix that is shared by the batch is the last of its batch of one.
         batch_a = min(batch, A.shape[0] - 1)
         batch_b = min(batch, B.shape[0] - 1)
@@ -257,6 +261,8 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
         (
             *(a, b, c, config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
             *(config.store_tma and may_store_tma(c), config.blocks_per_sm is not None),
+            divisor(config.group_m * ct.cdiv(n, config.tile_n)),
+            divisor(count_tiles(m, n, config)),
         ),
     )
     return c

@@ -57,6 +57,7 @@ from kernels._attention import (
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
+from kernels._division import Divisor
 from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
@@ -195,6 +196,7 @@ WIDE_HOPPER_CONFIGS = {
     (2, False): replace(TWO_GROUPS, tile_n=64),
     # H200, 2026-11-22: fp16, 4x16x4096x256 897.6 us (978.7 with 16 heads together and no overlap; with the
     # overlap 960.5). K and V of 16 such heads are 64 MiB, more than the L2 holds, those of 4 are 16.
+    # The best of 32 (2026-11-23).
     (2, True): replace(TWO_GROUPS, tile_n=64, overlap=True, heads_together=4),
     # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
     (1, False): replace(TWO_GROUPS, tile_m=64, transpose_v=True),
@@ -245,17 +247,19 @@ def fmha_kernel(
     HEADS_TOGETHER: ConstInt,
     PERSISTENT: ConstBool,
     HEADROOM: ConstFloat,
+    HEADS: ConstInt,
+    band_size: Divisor,
 ) -> None:
     """Compute `TILE_M` rows of one head of O per block, or with `PERSISTENT` of every n-th of n blocks.
 
     `GROUP` query heads share a head of K and V. The rest is as in `attend` and in the configuration.
     """
-    heads = Q.shape[1]
     tiles = ct.cdiv(Q.shape[2], TILE_M)
+    any_heads = HEADS * Q.shape[0]
 
     def compute(block: int) -> None:
-        any_head, tile = order_tiles(block, tiles, heads * Q.shape[0], HEADS_TOGETHER)
-        batch, head = any_head // heads, any_head % heads
+        any_head, tile = order_tiles(block, tiles, any_heads, HEADS_TOGETHER, band_size)
+        batch, head = any_head // HEADS, any_head % HEADS
         kv_head = head // GROUP
         q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
         o = attend(
@@ -265,7 +269,7 @@ def fmha_kernel(
         # Drops the rows past M.
         ct.store(O, (batch, head, tile, 0), o.astype(O.dtype).reshape((1, 1, TILE_M, D)))
 
-    for_each_tile(compute, tiles * heads * Q.shape[0], PERSISTENT)
+    for_each_tile(compute, tiles * any_heads, PERSISTENT)
 
 
 # -- launcher ---------------------------------------------------------------------------------------
@@ -374,8 +378,8 @@ def reference(
     """Follow the formula in float64, some rows of one head of K at a time.
 
     All scores at once would be 69 GB for 4x32x8192x8192. In pieces the memory is bounded, and what is left is
-    time: four times as much for twice the length. That is why no case has 16384 queries: it would take
-    minutes on a GPU with slow memory or little float64.
+    time: four times as much for twice the length. That is why no case of the spec has 16384 queries: it would
+    take minutes on a GPU with slow memory or little float64.
     """
     import torch
 
@@ -553,9 +557,12 @@ SPEC = KernelSpec(
         _case("float16", 2, 4, 130, 128, n=333, h_kv=2),
         _case("float16", 2, 3, 257, 128, h_kv=1, causal=True),
         _case("float16", 1, 2, 65, 256, n=128),
+        _case("bfloat16", 1, 2, 150, 128, causal=True),
         _case("float8_e4m3fn", 1, 2, 70, 256, n=130),
         _case("float8_e5m2", 1, 2, 257, 64, causal=True),
         _case("float8_e4m3fn", 1, 2, 130, 128),
+        _case("float8_e4m3fn", 1, 4, 130, 64, h_kv=2, causal=True),
+        _case("float8_e5m2", 1, 4, 70, 128, n=130, h_kv=2),
         # Fewer queries than keys, more, one query, one key. The last two are compiled as the first case is.
         _case("bfloat16", 2, 3, 77, 64, n=300, causal=True),
         _case("bfloat16", 1, 2, 150, 256, n=77, causal=True),

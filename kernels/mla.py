@@ -34,6 +34,7 @@ from kernels._attention import (
 )
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
+from kernels._division import Divisor
 from kernels._dtypes import ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import (
@@ -81,8 +82,10 @@ CONFIGS = {
 }
 CONFIGS_8BIT = fmha.CONFIGS_8BIT
 """For numbers of 8 bits; not measured, and nothing spills here, either. Others are those of 16."""
-# The figures are us, cold L2, interleaved (H200, 2026-11-21). Without a mask nothing is measured.
+# The figures are us, cold L2, interleaved (H200, 2026-11-21, or what they say). 8 bits without a mask are not
+# measured.
 HOPPER_CONFIGS = {
+    # fp16-4x16x2048 283.4, the best of 8 (2026-11-23): persistent ones 282.
     (2, False): replace(TWO_GROUPS, overlap=True),
     # Q and K are too long for two blocks to load ahead. bf16-causal-4x16x2048: 168.6 (510 TFLOPS), without
     # the overlap 171.6; timed once only, TWO_BLOCKS are 13 % slower, and 1 or 64 heads together 7 %.
@@ -129,14 +132,16 @@ def mla_kernel(
     HEADS_TOGETHER: ConstInt,
     PERSISTENT: ConstBool,
     HEADROOM: ConstFloat,
+    HEADS: ConstInt,
+    band_size: Divisor,
 ) -> None:
     """Compute `TILE_M` rows of a head of O per block, as `fmha_kernel` does."""
-    heads = Q.shape[1]
     tiles = ct.cdiv(Q.shape[2], TILE_M)
+    any_heads = HEADS * Q.shape[0]
 
     def compute(block: int) -> None:
-        any_head, tile = order_tiles(block, tiles, heads * Q.shape[0], HEADS_TOGETHER)
-        batch, head = any_head // heads, any_head % heads
+        any_head, tile = order_tiles(block, tiles, any_heads, HEADS_TOGETHER, band_size)
+        batch, head = any_head // HEADS, any_head % HEADS
         q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
         q_pe = ct.load(Q_PE, (batch, head, tile, 0), (1, 1, TILE_M, D_PE), padding_mode=ct.PaddingMode.ZERO)
         o = attend(
@@ -147,7 +152,7 @@ def mla_kernel(
         # Drops the rows past M.
         ct.store(O, (batch, head, tile, 0), o.astype(O.dtype).reshape((1, 1, TILE_M, D)))
 
-    for_each_tile(compute, tiles * heads * Q.shape[0], PERSISTENT)
+    for_each_tile(compute, tiles * any_heads, PERSISTENT)
 
 
 # -- launcher ---------------------------------------------------------------------------------------

@@ -500,6 +500,7 @@ SPEC = KernelSpec(
         # Grouped heads, offsets, tables of float32.
         _case("bfloat16", 2, 8, 19, 64, heads_kv=2, offset=5),
         _case("float16", 1, 6, 37, 128, heads_kv=1, table_dtype="float32"),
+        _case("float16", 1, 2, 9, 64, offset=3),
         _case("bfloat16", 3, 2, 7, 32, heads_kv=5, offset=1000, table_dtype="float32"),
         # Partial, also where neither part is a power of two; a rest of one.
         _case("float16", 2, 3, 21, 128, rotary=32),

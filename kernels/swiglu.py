@@ -131,12 +131,12 @@ def swiglu_kernel(
 ) -> None:
     """Compute one tile of Y; blocks count tiles row by row.
 
-    `TILES_N` is the number of tiles in a row, or 0, and then it is computed; `EVEN` says that no tile sticks
-    out, as far as it is known before.
+    `TILES_N` is the number of tiles in a row, or 0 if there is one row of any length; `EVEN` says that no
+    tile sticks out, as far as it is known before.
     """
     m, n = Y.shape
-    tiles_n = ct.cdiv(n, TILE_N) if TILES_N == 0 else TILES_N
-    i, j = ct.bid(0) // tiles_n, ct.bid(0) % tiles_n
+    # Nothing is divided but by a constant: a block would wait for it before it can load.
+    i, j = (0, ct.bid(0)) if TILES_N == 0 else (ct.bid(0) // TILES_N, ct.bid(0) % TILES_N)
     if EVEN or (is_full(i, m, TILE_M) and is_full(j, n, TILE_N)):
         multiply_gated(A, B, Y, (i, j), TILE_M, TILE_N, True)
     else:

@@ -41,6 +41,9 @@ from pytest_cutile.core.timing import Launch, Timer, TimingError
 COPY = "copy"
 """Name of the peer that only moves as many bytes ("copy", or "copy-..."): its result is not compared, and it
 does none of the arithmetic."""
+SECONDS = 8.0
+"""Of GPU time in a case's samples, after which fewer places of the buffers are enough: what takes 20 ms a
+launch gets all of them."""
 WARM_UP_CALLS = 3
 """The first call of a peer compiles it, or tries algorithms."""
 
@@ -225,10 +228,12 @@ def _time(timer: Timer, stream_timer: Timer, ready: _Ready) -> dict[str, Any]:
         done = replace(work, flops=0.0) if _is_copy(name) else work
         return {**figures(timer, done, blocks), "ratio": plain_ratio(ratio_of(blocks, beside))}
 
-    own, *others = time_in_turns(timer, [ready.ours, *lanes.values()], case.inputs)
+    own, *others = time_in_turns(timer, [ready.ours, *lanes.values()], case.inputs, seconds=SECONDS)
     peers = {name: figures_of(name, blocks, own) for name, blocks in zip(lanes, others, strict=True)}
     if on_stream:
-        beside, *others = time_in_turns(stream_timer, [ready.ours, *on_stream.values()], case.inputs)
+        beside, *others = time_in_turns(
+            stream_timer, [ready.ours, *on_stream.values()], case.inputs, seconds=SECONDS
+        )
         for name, blocks in zip(on_stream, others, strict=True):
             peers[name] = {**figures_of(name, blocks, beside), "on_stream": True}
     return {

@@ -103,7 +103,8 @@ def is_memory_bound(found: Mapping[str, Any]) -> bool:
 def rival(found: Mapping[str, Any], peers: str) -> tuple[str, Mapping[str, Any]] | None:
     """Return the peer of a case that a goal speaks of: its name and figures; None if it was not measured.
 
-    Of several the fastest. One that computes something else, or faster than the chip can, is none.
+    Of several the one with the lowest ratio. One that computes something else, or faster than the chip can,
+    is none.
     """
     same = {
         name: peer
@@ -113,7 +114,33 @@ def rival(found: Mapping[str, Any], peers: str) -> tuple[str, Mapping[str, Any]]
     same = {name: peer for name, peer in same.items() if kind_of(name) == peers}
     if not same:
         return None
-    return min(same.items(), key=lambda item: float(item[1]["us_per_launch"]))
+    return min(same.items(), key=lambda item: float(item[1]["ratio"]["value"]))
+
+
+def is_judged(found: Mapping[str, Any], goal: Goal) -> bool:
+    """Return whether a goal speaks of a case, if its peer was measured."""
+    return (
+        goal.applies(found)
+        and (goal.peers != COPY or is_memory_bound(found))
+        and (not goal.mean or found["of_tilegym"])
+    )
+
+
+def find_unjudged(cases: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Goal, list[str]]]:
+    """Yield the goals of which cases are not judged, because the peer was not measured, and these cases.
+
+    TileGym has not every kernel, and is judged where its own benchmark has the case.
+    """
+    for goal in GOALS:
+        names = [
+            f"{found['kernel']}[{found['case']}]"
+            for found in cases
+            if is_judged(found, goal)
+            and (goal.peers != TILEGYM or found["of_tilegym"])
+            and rival(found, goal.peers) is None
+        ]
+        if names:
+            yield goal, names
 
 
 def find_misses(cases: Sequence[Mapping[str, Any]]) -> Iterator[Miss]:
@@ -121,9 +148,7 @@ def find_misses(cases: Sequence[Mapping[str, Any]]) -> Iterator[Miss]:
     for goal in GOALS:
         ratios = []
         for found in cases:
-            if not goal.applies(found) or (goal.peers == COPY and not is_memory_bound(found)):
-                continue
-            if goal.mean and not found["of_tilegym"]:
+            if not is_judged(found, goal):
                 continue
             pair = rival(found, goal.peers)
             if pair is None:

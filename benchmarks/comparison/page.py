@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.comparison.bounds import explain
 from benchmarks.comparison.case import COPY
-from benchmarks.comparison.goals import TILEGYM, find_misses, rival
+from benchmarks.comparison.goals import TILEGYM, find_misses, find_unjudged, rival
 from benchmarks.gpu_runs.measure import geometric_mean
 from benchmarks.gpu_runs.tables import aligned, markdown
 
@@ -24,8 +24,9 @@ is the median of the fastest place. A ratio is the peer's time over ours, so abo
 median over the places, and between brackets the second lowest and second highest of eight (lowest and highest
 of fewer). The last column of a table is the number of the run."""
 MEANS = """\
-Of a peer's time over ours; the number of cases is in brackets. `torch` is the fastest of all that a PyTorch
-user would call. Peers that compute something else, or faster than the chip can, do not count."""
+Of a peer's time over ours; the number of cases is in brackets. `torch` is the one with the lowest ratio of
+all that a PyTorch user would call, `copy` of two ways to copy as many bytes. Peers that compute something
+else, or faster than the chip can, do not count."""
 
 
 def case_text(found: Case) -> str:
@@ -105,6 +106,12 @@ def page(
         "## Below the goals",
         _misses_markdown(cases),
     ]
+    unjudged = [
+        f"- {goal.why} ({goal.peers}): {', '.join(f'`{name}`' for name in names)}"
+        for goal, names in find_unjudged(cases)
+    ]
+    if unjudged:
+        parts += ["Not judged, because the peer was not measured:", "\n".join(unjudged)]
     warnings = [line for found in cases for line in impossible(found)]
     if warnings:
         parts += ["## Above the chip's limits", "\n".join(f"- {line}" for line in warnings)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchmarks.mutants.mutant import Mutant
 
-_WEIGHED = "return parts * weights.reshape((TILE_R, TILE_S, 1))"
+_WEIGHED = "return parts * weights[:, :, None]"
+_MERGED = "acc = weigh_parts(parts, weights)"
 _ROUNDED = "pow2 = next_power_of_2(splits)"
 
 FMHA = (
@@ -186,7 +187,7 @@ FMHA = (
         name="fmha-heads-outside",
         kernel="fmha",
         imitates="nothing: batches and heads in another order",
-        old="batch, head = any_head // heads, any_head % heads",
+        old="batch, head = any_head // HEADS, any_head % HEADS",
         new="batch, head = any_head % Q.shape[0], any_head // Q.shape[0]",
         harmless="each head of each batch is computed once, as before",
     ),
@@ -321,18 +322,17 @@ ATTENTION_DECODE = (
         file="_split_kv.py",
         imitates="each part is merged twice",
         old=_WEIGHED,
-        new="return 2.0 * parts * weights.reshape((TILE_R, TILE_S, 1))",
+        new="return 2.0 * parts * weights[:, :, None]",
     ),
     Mutant(
         name="split_kv-last-part-missing",
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="the last part is left out of the merge",
-        old=_WEIGHED,
+        old=_MERGED,
         new=(
-            "number = i * TILE_S + ct.arange(TILE_S, dtype=ct.int32)[None, :]\n"
-            "        some = ct.where(number < PARTS.shape[1] - 1, weights, 0.0)\n"
-            "        return parts * some.reshape((TILE_R, TILE_S, 1))"
+            "number = ct.arange(SPLITS, dtype=ct.int32)[None, :]\n"
+            "        acc = weigh_parts(parts, ct.where(number < splits - 1, weights, 0.0))"
         ),
         witness="bf16-1x12_1x1000x64",
     ),
@@ -342,23 +342,23 @@ ATTENTION_DECODE = (
         file="_split_kv.py",
         imitates="exp for exp2 in the weights of the merge",
         old=_WEIGHED,
-        new="return parts * ct.exp(ct.log2(weights)).reshape((TILE_R, TILE_S, 1))",
+        new="return parts * ct.exp(ct.log2(weights))[:, :, None]",
     ),
     Mutant(
         name="split_kv-padded-with-zero",
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="parts that do not exist count, where their number is no power of two",
-        old="LSE, (row, 0), (TILE_R, SPLITS), padding_mode=ct.PaddingMode.NEG_INF",
-        new="LSE, (row, 0), (TILE_R, SPLITS), padding_mode=ct.PaddingMode.ZERO",
+        old="ct.where((part < splits)[None, :], lse, -math.inf)",
+        new="ct.where((part < splits)[None, :], lse, 0.0)",
     ),
     Mutant(
         name="split_kv-unweighted",
         kernel="attention_decode",
         file="_split_kv.py",
         imitates="the plain mean of the parts",
-        old=_WEIGHED,
-        new="return parts * (0.0 * weights + total / PARTS.shape[1]).reshape((TILE_R, TILE_S, 1))",
+        old=_MERGED,
+        new="acc = weigh_parts(parts, 0.0 * weights + total[:, None] / splits)",
     ),
     Mutant(
         name="split_kv-merge-does-not-wait",
@@ -423,11 +423,10 @@ MLA_DECODING = (
         kernel="mla_decoding",
         file="_split_kv.py",
         imitates="the first part is left out of the merge",
-        old=_WEIGHED,
+        old=_MERGED,
         new=(
-            "number = i * TILE_S + ct.arange(TILE_S, dtype=ct.int32)[None, :]\n"
-            "        some = ct.where(number > 0, weights, 0.0)\n"
-            "        return parts * some.reshape((TILE_R, TILE_S, 1))"
+            "number = ct.arange(SPLITS, dtype=ct.int32)[None, :]\n"
+            "        acc = weigh_parts(parts, ct.where(number > 0, weights, 0.0))"
         ),
     ),
     Mutant(

@@ -6,7 +6,7 @@ from benchmarks.mutants.mutant import Mutant
 
 _MMA = "acc = ct.mma(a.astype(dtype), b.astype(dtype), acc, use_fast_acc=FAST_ACC)"
 _OPERANDS = "dtype = ct.tfloat32 if a.dtype == ct.float32 else a.dtype"
-_SWIZZLE = "return first_row + inside % height, inside // height"
+_SWIZZLE = "row, column = inside % height, inside // height"
 
 MATMUL = (
     Mutant(
@@ -44,7 +44,7 @@ MATMUL = (
         file="_tiles.py",
         imitates="a swizzle that misses tiles of the last, lower band",
         old=_SWIZZLE,
-        new="return first_row + inside % GROUP_M, inside // GROUP_M",
+        new="row, column = inside % GROUP_M, inside // GROUP_M",
     ),
     Mutant(
         name="matmul-fp16-sum",
@@ -143,7 +143,7 @@ MATMUL = (
         file="_tiles.py",
         imitates="nothing: the tiles of a band in another order",
         old=_SWIZZLE,
-        new="return first_row + height - 1 - inside % height, inside // height",
+        new="row, column = height - 1 - inside % height, inside // height",
         harmless="each tile is computed once, as before",
     ),
 )
@@ -161,7 +161,7 @@ BMM = (
         name="bmm-batch-by-wrong-size",
         kernel="bmm",
         imitates="swapped sizes in the index of the batch",
-        old="batch = tile // (tiles_m * tiles_n)",
+        old="batch = divide(tile, matrix_size)",
         new="batch = min(tile // (tiles_n * tiles_n), C.shape[0] - 1)",
     ),
     Mutant(

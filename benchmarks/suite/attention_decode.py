@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.suite._peers import COPIES, copies_of
 from kernels import attention_decode as MODULE  # noqa: N812 - the name that every suite has
 from kernels.attention_decode import AttentionDecodeConfig
 from pytest_cutile import Case
@@ -35,7 +36,7 @@ DIMS = (_case("bfloat16", 8, 32, 8, 8192, 64), _case("bfloat16", 8, 16, 8, 8192,
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *MODELS, *DIMS) if case.speed}.values()
 )
-PEERS = ("torch", "cudnn", "flash", "torch-rows", "flash-rows", "copy", "tilegym")
+PEERS = ("torch", "cudnn", "flash", "torch-rows", "flash-rows", *COPIES, "tilegym")
 
 
 # Sequences times heads below which what a part costs counts.
@@ -83,7 +84,6 @@ def configs(arch: str, *, b: int, h: int, d: int, **_: Any) -> Iterator[Attentio
 
 def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
     """Return what else computes the same, and a copy that moves as many bytes."""
-    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -104,15 +104,13 @@ def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable
 
         return run
 
-    moved = torch.empty(int(MODULE.work(**params).bytes) // 2, dtype=torch.uint8, device=q.device)
-    target = torch.empty_like(moved)
     found = {
         "torch": torch_with(None, q),
         "cudnn": torch_with(SDPBackend.CUDNN_ATTENTION, q),
         "flash": torch_with(SDPBackend.FLASH_ATTENTION, q),
         "torch-rows": torch_with(None, rows),
         "flash-rows": torch_with(SDPBackend.FLASH_ATTENTION, rows),
-        "copy": lambda: target.copy_(moved),
+        **copies_of(MODULE.work(**params)),
     }
     try:
         import tilegym

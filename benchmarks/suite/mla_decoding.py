@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.suite._peers import COPIES, copies_of
 from kernels import mla_decoding as MODULE  # noqa: N812 - the name that every suite has
 from kernels.mla_decoding import MlaDecodingConfig
 from pytest_cutile import Case
@@ -42,7 +43,7 @@ MODELS = tuple(
 CASES: tuple[Case, ...] = tuple(
     {case.name: case for case in (*MODULE.SPEC.cases, *TILEGYM, *MODELS) if case.speed}.values()
 )
-PEERS = ("torch", "compile", "copy", "sdpa", "tilegym")
+PEERS = ("torch", "compile", *COPIES, "sdpa", "tilegym")
 
 
 # What compiles for sm_90 without spills, or nearly so: (tile_n, num_worker_warps, occupancy) for few heads,
@@ -142,12 +143,10 @@ def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable
         return torch.matmul(torch.softmax(s * scale, -1).to(dtype), values)
 
     compiled = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
-    moved = torch.empty(int(MODULE.work(**params).bytes) // 2, dtype=torch.uint8, device=q.device)
-    target = torch.empty_like(moved)
     found: dict[str, Callable[[], object]] = {
         "torch": lambda: eager(q, qpe, kv, kpe),
         "compile": lambda: compiled(q, qpe, kv, kpe),
-        "copy": lambda: target.copy_(moved),
+        **copies_of(MODULE.work(**params)),
     }
     if kv.dtype == dtype:
         # Heads as the queries of one head, over a cache joined beforehand: what one does who knows.

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.suite._peers import COPIES, copies_of
 from kernels import moe
 from kernels._gemm import GemmConfig
 from kernels.moe import MoeConfig
@@ -38,7 +39,7 @@ CASES: tuple[Case, ...] = (
     *(_deepseek("bfloat16", tokens) for tokens in (1, 4, 16, 32, 64, 128, 256, 1024, 4096)),
     *(_deepseek("float16", tokens) for tokens in (1, 16, 256, 2048)),
 )
-PEERS = ("torch", "compile", "torch-dense", "tilegym")
+PEERS = ("torch", "compile", "torch-dense", *COPIES, "tilegym")
 
 
 def configs(arch: str, *, tokens: int, experts: int, top_k: int, **_: Any) -> Iterator[MoeConfig]:
@@ -143,10 +144,10 @@ def dense_experts(
 
 
 def peers(args: Sequence[Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
-    """Return what else computes the same."""
+    """Return what else computes the same, and copies that move as many bytes."""
     import torch
 
-    found: dict[str, Callable[[], object]] = {}
+    found = copies_of(MODULE.work(**params))
     if params["dtype"] == "bfloat16":  # the only dtype that `torch._grouped_mm` multiplies in one launch
         # To tune `_grouped_mm`, torch.compile makes up ends of groups, all but the last rounded to 8 rows. Of
         # 6 rows, the last but one is beyond the last, which an assertion on the GPU refuses (torch 2.11).

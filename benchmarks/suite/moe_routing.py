@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.suite._peers import compiled, copy_of
+from benchmarks.suite._peers import COPIES, compiled, copies_of
 from kernels import moe_routing as MODULE  # noqa: N812 - the name that every suite has
 from kernels.moe_routing import RoutingConfig
 
@@ -25,7 +25,7 @@ CASES: tuple[Case, ...] = (
     *(MODULE._case("float32", tokens, 64, 6, speed=True) for tokens in (1, 64, 4096)),  # noqa: SLF001
     *(MODULE._case("bfloat16", tokens, 128, 8, renormalize=True, speed=True) for tokens in (64, 4096)),  # noqa: SLF001
 )
-PEERS = ("torch", "compile", "copy")
+PEERS = ("torch", "compile", *COPIES)
 
 
 def configs(arch: str, **params: Any) -> Iterator[RoutingConfig]:
@@ -48,5 +48,5 @@ def peers(args: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Calla
     return {
         "torch": lambda: eager(**args),
         "compile": lambda: fused(**args),
-        "copy": copy_of(MODULE.work(**params)),
+        **copies_of(MODULE.work(**params)),
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.suite._peers import compiled, copy_of, has_tilegym
+from benchmarks.suite._peers import COPIES, compiled, copies_of, has_tilegym
 from kernels import rms_norm as MODULE  # noqa: N812
 from kernels.rms_norm import RmsNormConfig, _case
 
@@ -33,7 +33,7 @@ _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *TILEGYM)}.values())
 
 TILEGYM_MODES = ("static_persistent", "multi_wave_reload", "multi_wave_cached")
-PEERS = ("torch", "compile", "copy", "tilegym", *(f"tilegym_{mode}" for mode in TILEGYM_MODES))
+PEERS = ("torch", "compile", *COPIES, "tilegym", *(f"tilegym_{mode}" for mode in TILEGYM_MODES))
 
 
 def configs(arch: str, **params: Any) -> Iterator[RmsNormConfig]:
@@ -66,7 +66,7 @@ def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[
     found: dict[str, Callable[[], object]] = {
         "torch": lambda: eager(x, weight, eps, residual),
         "compile": lambda: fused(x, weight, eps, residual),
-        "copy": copy_of(MODULE.work(**params)),
+        **copies_of(MODULE.work(**params)),
     }
     if has_tilegym() and residual is None:
         import tilegym

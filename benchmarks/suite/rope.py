@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.suite._peers import InPlace, compiled, copy_of, has_tilegym
+from benchmarks.suite._peers import COPIES, InPlace, compiled, copies_of, has_tilegym
 from kernels import rope as MODULE  # noqa: N812
 from kernels.rope import RopeConfig, _case
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TILEGYM = [_case("float16", 1, 16, tokens, 64, speed=True) for tokens in (4096, 8192, 16384, 32768)]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
-PEERS = ("torch", "compile", "copy", "tilegym")
+PEERS = ("torch", "compile", *COPIES, "tilegym")
 
 
 def configs(arch: str, **params: Any) -> Iterator[RopeConfig]:
@@ -74,7 +74,7 @@ def peers(args: dict[str, Any], params: dict[str, Any]) -> dict[str, Callable[[]
     found: dict[str, Callable[[], object] | str] = {
         "torch": lambda: eager(q, k, cos, sin, interleaved),
         "compile": lambda: fused(q, k, cos, sin, interleaved),
-        "copy": copy_of(MODULE.work(**params)),
+        **copies_of(MODULE.work(**params)),
     }
     if has_tilegym() and params["rotary"] < params["width"]:
         found["tilegym"] = "computes something else: in place, it does not move what does not turn"

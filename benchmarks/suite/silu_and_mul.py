@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.suite._peers import compiled, copy_of, has_tilegym
+from benchmarks.suite._peers import COPIES, compiled, copies_of, has_tilegym
 from benchmarks.suite.swiglu import configs
 from kernels import silu_and_mul as MODULE  # noqa: N812
 from kernels.silu_and_mul import _case
@@ -25,7 +25,7 @@ TILEGYM = [
 ]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
-PEERS = ("torch", "compile", "copy", "tilegym")
+PEERS = ("torch", "compile", *COPIES, "tilegym")
 
 
 def eager(x: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[
     found: dict[str, Callable[[], object]] = {
         "torch": lambda: eager(x),
         "compile": lambda: fused(x),
-        "copy": copy_of(MODULE.work(**params)),
+        **copies_of(MODULE.work(**params)),
     }
     if has_tilegym():
         import tilegym

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.suite._peers import compiled, copy_of, has_tilegym
+from benchmarks.suite._peers import COPIES, compiled, copies_of, has_tilegym
 from kernels import softmax as MODULE  # noqa: N812
 from kernels.softmax import SoftmaxConfig, _case
 
@@ -33,7 +33,7 @@ _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *_PIECES, *TILEGYM)}.values())
 
 TILEGYM_VARIANTS = ("use_tma", "use_chunked", "use_multi_wave")
-PEERS = ("torch", "compile", "copy", "tilegym", *(f"tilegym_{variant}" for variant in TILEGYM_VARIANTS))
+PEERS = ("torch", "compile", *COPIES, "tilegym", *(f"tilegym_{variant}" for variant in TILEGYM_VARIANTS))
 
 
 def configs(arch: str, **params: Any) -> Iterator[SoftmaxConfig]:
@@ -64,7 +64,7 @@ def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[
     found: dict[str, Callable[[], object]] = {
         "torch": lambda: eager(x),
         "compile": lambda: fused(x),
-        "copy": copy_of(MODULE.work(**params)),
+        **copies_of(MODULE.work(**params)),
     }
     if has_tilegym():
         import tilegym

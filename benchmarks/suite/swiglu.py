@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.suite._peers import compiled, copy_of, has_tilegym
+from benchmarks.suite._peers import COPIES, compiled, copies_of, has_tilegym
 from kernels import swiglu as MODULE  # noqa: N812
 from kernels.swiglu import SwigluConfig, _case
 
@@ -24,7 +24,7 @@ TILEGYM = [
 ]
 _TIMED = [case for case in MODULE.SPEC.cases if case.speed]
 CASES: tuple[Case, ...] = tuple({case.name: case for case in (*_TIMED, *TILEGYM)}.values())
-PEERS = ("torch", "compile", "copy", "tilegym")
+PEERS = ("torch", "compile", *COPIES, "tilegym")
 
 
 def configs(arch: str, **params: Any) -> Iterator[SwigluConfig]:
@@ -52,7 +52,7 @@ def peers(args: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Callable[[
     found: dict[str, Callable[[], object]] = {
         "torch": lambda: eager(a, b),
         "compile": lambda: fused(a, b),
-        "copy": copy_of(MODULE.work(**params)),
+        **copies_of(MODULE.work(**params)),
     }
     if has_tilegym() and a.is_contiguous() and b.is_contiguous():
         import tilegym

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 from typing import Any
 
@@ -113,6 +114,31 @@ def test_what_may_be_none_may_be_none(config, name):
     elif name not in HINTS:
         with pytest.raises(TypeError, match=f": {name} must be an integer, got NoneType$"):
             dataclasses.replace(config, **{name: None})
+
+
+OTHERS = [(config, name) for config in SOUND for name in fields_of(config, "bool", "float")]
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), OTHERS, ids=[f"{type(config).__name__}-{name}" for config, name in OTHERS]
+)
+def test_flags_are_bools_and_costs_are_numbers(config, name):
+    flag = name in fields_of(config, "bool")
+    what = "a bool" if flag else "a number"
+    with pytest.raises(TypeError, match=rf"^{type(config).__name__}: {name} must be {what}, got str$"):
+        dataclasses.replace(config, **{name: "no"})
+    if flag:
+        dataclasses.replace(config, **{name: True})
+    for value in () if flag else (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=rf": {name} must be finite and not negative, got {value}$"):
+            dataclasses.replace(config, **{name: value})
+
+
+@pytest.mark.parametrize(("config", "name"), [pair for pair in NUMBERS if pair[1].startswith("latency")])
+def test_latencies_are_as_cuda_tile_takes_them(config, name):
+    dataclasses.replace(config, **{name: 10})
+    with pytest.raises(ValueError, match=rf": {name} must be at most 10, got 11$"):
+        dataclasses.replace(config, **{name: 11})
 
 
 @pytest.mark.parametrize(

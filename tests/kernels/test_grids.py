@@ -23,6 +23,7 @@ from kernels import (
     softmax,
     swiglu,
 )
+from kernels._division import DIVIDEND_BITS
 from pytest_cutile.compile import pretend_gpu, trace, trace_launches
 
 torch = pytest.importorskip("torch")
@@ -242,8 +243,8 @@ def test_copies_of_operands_are_as_large_as_their_grid():
 
 def test_values_to_transpose_are_as_many_as_their_grid():
     """Blocks that take tiles in turn are few, but not those that transpose."""
-    transpose, attend = trace_launches(lambda: run_fmha(2**18 - 1, 64, dtype=E4M3), "sm_90")
-    assert transpose.grid == (2**24 - 64,)
+    transpose, attend = trace_launches(lambda: run_fmha(2**17 - 1, 64, dtype=E4M3, n=256), "sm_90")
+    assert transpose.grid == (2**24 - 128,)
     assert attend.grid == (264,)
     with (
         pretend_gpu("sm_90"),
@@ -251,7 +252,7 @@ def test_values_to_transpose_are_as_many_as_their_grid():
             ValueError, match=r"^fmha: 16777216 tiles of v to transpose, .* split the batch, or pass v as"
         ),
     ):
-        run_fmha(2**18, 64, dtype=E4M3)
+        run_fmha(2**17, 64, dtype=E4M3, n=256)
 
 
 def test_groups_of_queries_share_a_tile_of_heads():
@@ -261,13 +262,13 @@ def test_groups_of_queries_share_a_tile_of_heads():
 
 
 @pytest.mark.parametrize("blocks", [1, 264])
-def test_blocks_that_take_tiles_in_turn_do_not_count_past_32_bits(blocks):
-    largest = 2**31 - 1 - blocks
-    assert _launch.check_tiles("fmha", largest, blocks, "tiles", "split") == (blocks,)
+def test_blocks_that_take_tiles_in_turn_take_no_more_than_can_be_divided(blocks):
+    assert MOST < 2**DIVIDEND_BITS
+    assert _launch.check_tiles("fmha", MOST, blocks, "tiles", "split") == (blocks,)
     with pytest.raises(
-        ValueError, match=f"^fmha: {largest + 1} tiles are too many .*, which takes at most {largest}; split"
+        ValueError, match=f"^fmha: {MOST + 1} tiles are too many .*, which takes at most {MOST}; split"
     ):
-        _launch.check_tiles("fmha", largest + 1, blocks, "tiles", "split")
+        _launch.check_tiles("fmha", MOST + 1, blocks, "tiles", "split")
 
 
 def test_the_limits_are_those_of_the_traced_launch():

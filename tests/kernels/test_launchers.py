@@ -25,6 +25,7 @@ from kernels import (
     softmax,
     swiglu,
 )
+from kernels._division import divisor
 from kernels._launch import check_bool, cut_row, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
@@ -341,6 +342,18 @@ def to_float64(tensor):
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
+def test_tensors_whose_memory_holds_something_else_are_refused():
+    negated = torch.randn(4, 4, dtype=torch.complex64).conj().imag
+    with pytest.raises(
+        ValueError, match=r"^softmax: x is negated by a flag of PyTorch; call resolve_neg\(\)"
+    ):
+        softmax.softmax(negated)
+    with pytest.raises(
+        ValueError, match=r"^softmax: x must be dense, got torch.sparse_coo; call to_dense\(\)"
+    ):
+        softmax.softmax(torch.eye(4).to_sparse())
+
+
 # -- the plain Python that kernels share ------------------------------------------------------------
 
 
@@ -350,6 +363,18 @@ def to_float64(tensor):
 def test_swizzle_visits_every_tile_once(tiles_m, tiles_n, group_m):
     visited = [swizzle(block, tiles_m, tiles_n, group_m) for block in range(tiles_m * tiles_n)]
     assert sorted(visited) == [(row, col) for row in range(tiles_m) for col in range(tiles_n)]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 7, 8, 132, 1000, 65535, 65537, 2**24 - 1, 2**24, 2**31 - 1])
+def test_division_by_a_divisor_is_exact_below_its_limit(d):
+    most = 2**24 - 1
+    multiples = {k * d for k in (1, 2, 3, most // d // 2, most // d)}
+    dividends = {0, 1, most - 1, most} | {m + e for m in multiples for e in (-1, 0, 1)}
+    multiplier, shift = divisor(d)
+    assert multiplier < 2**31  # an argument of 32 bits
+    assert most * multiplier < 2**63
+    for n in dividends & set(range(most + 1)):
+        assert (n * multiplier) >> shift == n // d
 
 
 def test_swizzle_draws_its_docstring():

@@ -232,4 +232,4 @@ def test_tma_stores_no_column_whose_end_it_would_overwrite(columns, tma):
         )
 
     (launched,) = record_launches(launch, "sm_90")
-    assert launched.args[-3] is tma
+    assert launched.args[-4] is tma

@@ -92,13 +92,13 @@ def test_merge_leaves_out_parts_that_saw_no_key():
     [
         # Few rows: one each, and few columns of many parts.
         (16, 2, 512, (16, 8), (1, 2, 64)),
-        (16, 64, 128, (16, 2), (1, 64, 64)),
-        (16, 128, 128, (16, 4), (1, 128, 32)),
+        (16, 64, 128, (16, 4), (1, 64, 32)),
         (16, 256, 512, (16, 16), (1, 128, 32)),
+        (128, 4, 256, (128, 1), (1, 4, 256)),
         # Many rows, and a number that four does not divide.
-        (1024, 2, 512, (256, 8), (4, 2, 64)),
+        (1024, 2, 512, (256, 4), (4, 2, 128)),
         (1024, 32, 512, (256, 16), (4, 32, 32)),
-        (514, 2, 128, (257, 2), (2, 2, 64)),
+        (514, 2, 128, (257, 1), (2, 2, 128)),
     ],
 )
 def test_a_block_of_the_merge_has_as_much_as_was_measured(rows, splits, d, grid, tiles):
