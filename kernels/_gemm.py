@@ -107,9 +107,9 @@ def choose_product_dtype(kernel: str, dtype: torch.dtype, out_dtype: torch.dtype
 def may_store_tma(c: torch.Tensor) -> bool:
     """Return whether TMA may store tiles of C `[m, n]`, contiguous.
 
-    It needs rows that start at multiples of 16 bytes. A single column has no second row of memory that could
-    start elsewhere, so tileiras 13.4.92 lets TMA store it, and what arrives at its end is whole pieces of 16
-    bytes: of 300 bfloat16 values four more behind the last (H200, 2026-11-22).
+    It needs rows that start at multiples of 16 bytes. A single row or column has no second row of memory that
+    could start elsewhere, so tileiras 13.4.92 lets TMA store it, and what arrives at its end is whole pieces
+    of 16 bytes: of 300 bfloat16 values four more behind the last (H200, 2026-11-22).
     """
     return c.shape[-1] * c.element_size() % TMA_ALIGNMENT == 0
 

@@ -37,6 +37,7 @@ import cuda.tile as ct
 from kernels._cases import laid_out
 from kernels._configs import check_fields
 from kernels._dtypes import ITEMSIZE, SHORT
+from kernels._gemm import TMA_ALIGNMENT
 from kernels._launch import (
     check_bool,
     check_config,
@@ -146,10 +147,12 @@ def route_kernel(
         ids = ct.where(choice == k, index, ids)
         left = ct.where(expert == index, -math.inf, left)
     weights /= ct.sum(weights, 1, keepdims=True) if RENORMALIZE else total
-    # The stores drop the columns from K on, and the rows past T; of a single column TMA would drop only whole
-    # pieces of 16 bytes (`_gemm.may_store_tma`).
-    ct.store(Weights, (ct.bid(0), 0), weights, allow_tma=TOP_K > 1)
-    ct.store(Ids, (ct.bid(0), 0), ids, allow_tma=TOP_K > 1)
+    # The stores drop the columns from K on, and the rows past T. Of a single row or column TMA would drop
+    # only whole pieces of 16 bytes (`_gemm.may_store_tma`): of six experts of one token it wrote two more
+    # (H200, 2026-11-23).
+    ROWS_OF_16_BYTES = ct.static_eval(TOP_K * 4 % TMA_ALIGNMENT == 0)
+    ct.store(Weights, (ct.bid(0), 0), weights, allow_tma=ROWS_OF_16_BYTES)
+    ct.store(Ids, (ct.bid(0), 0), ids, allow_tma=ROWS_OF_16_BYTES)
 
 
 @ct.kernel
@@ -413,6 +416,7 @@ SPEC = KernelSpec(
         _case("bfloat16", 65536, 128, 8, renormalize=True, speed=True),
         # One to each side of a tile, and widths that fill none.
         _case("float32", 33, 64, 6),
+        _case("float32", 1, 64, 6),
         _case("float32", 7, 60, 4, renormalize=True),
         _case("float16", 19, 129, 3),
         _case("bfloat16", 5, 8, 2, renormalize=True),
