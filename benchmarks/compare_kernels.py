@@ -46,6 +46,7 @@ def main(
         documents = sorted(map(_read, options.source), key=lambda document: str(document["date"]))
         complete = True
     else:
+        select(options.names, options.case)  # a name that is none is said first
         if make_timer is gpu_timer:
             require_gpus(options.device)
         start = partial(
