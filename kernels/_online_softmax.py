@@ -49,7 +49,7 @@ from numbers import Real
 
 import cuda.tile as ct
 
-from kernels._tiles import LOG2_E
+from kernels._tiles import LOG2_E, reciprocal
 
 LOWEST = -(2.0 - 2.0**-23) * 2.0**127
 """The lowest finite float32: where a maximum starts from."""
@@ -158,5 +158,5 @@ def finish_softmax(
     if ct.static_eval(row_sum.shape != row_max.shape):
         row_sum = ct.sum(row_sum, KEY_AXIS, keepdims=True)
     # One division per row instead of one per element.
-    inverse = ct.where(row_sum > 0.0, 1.0 / row_sum, 0.0)
+    inverse = ct.where(row_sum > 0.0, reciprocal(row_sum), 0.0)
     return acc * inverse, row_max + ct.log2(row_sum)

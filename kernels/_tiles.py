@@ -47,6 +47,15 @@ def swizzle(
     return first_row + row, column
 
 
+def reciprocal(x: ct.Tile) -> ct.Tile:
+    """Return 1 / x of float32 numbers between 2^-126 and 2^126, good to one ulp; 0 and inf are each other's.
+
+    It is one instruction of the special function unit. `/` is 10 to 20, and a branch to some that take
+    numbers outside of that range (tileiras 13.4.92, sm_90).
+    """
+    return ct.truediv(1.0, x, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+
+
 def is_full(index: int, size: int, TILE: int) -> bool:
     """Return whether the `index`-th tile of `TILE` elements does not stick out of an axis of `size`.
 

@@ -43,7 +43,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import choose_part, make_grid, merge_parts
+from kernels._split_kv import block_of_part, choose_part, make_grid, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -185,18 +185,19 @@ def attention_decode_kernel(
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
     ROW_TILES: ConstInt,
+    HEAD_TILES: ConstInt,
 ) -> None:
     """Take in one part of the keys for `ROWS` of the queries that share them.
 
     Q is `[B, H_kv, G, D]`, PARTS is `[B, H_kv, G, splits, D]` and LSE `[B, H_kv, G, splits]`. Without `SPLIT`
     there is one part, PARTS is the output, and LSE is not written. A latency of 0 leaves it to the compiler.
-    `ROW_TILES` blocks share the G queries of a head of keys.
+    `ROW_TILES` blocks share the G queries of a head of keys; of all heads there are `HEAD_TILES`.
     """
     if DEPENDENT:
         # All that the merge may do before it waits is to take its place.
         ct.grid_dependency_control_launch_dependents()
-    part, batch = ct.bid(0), ct.bid(2)
-    kv_head, row = ct.bid(1) // ROW_TILES, ct.bid(1) % ROW_TILES
+    part, tile, batch = block_of_part(HEAD_TILES)
+    kv_head, row = tile // ROW_TILES, tile % ROW_TILES
     keys = K.shape[2]
     latency = ct.static_eval(LATENCY or None)
 
@@ -328,7 +329,8 @@ def attention_decode(
     tiles = ct.cdiv(n, config.tile_n)
     part = choose_part(b * h_kv * row_tiles, tiles, sms, config.blocks_per_sm, config.part_cost)
     splits = ct.cdiv(tiles, part)
-    grid = make_grid("attention_decode", splits, h_kv * row_tiles, b)
+    head_tiles = h_kv * row_tiles
+    grid = make_grid("attention_decode", splits, head_tiles, b)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = torch.empty((b, h, splits, d), dtype=torch.float32, device=q.device) if splits > 1 else o
     lse = torch.empty((b, h, splits), dtype=torch.float32, device=q.device)
@@ -341,7 +343,7 @@ def attention_decode(
             q.reshape(b, h_kv, group, d),  # always a view
             *(k, v, parts.view(b, h_kv, group, splits, d), lse.view(b, h_kv, group, splits)),
             *(part, scale_log2, rows, d, config.tile_n, config.latency or 0),
-            *(config.keys_first, config.small_tma, splits > 1, dependent, row_tiles),
+            *(config.keys_first, config.small_tma, splits > 1, dependent, row_tiles, head_tiles),
         ),
     )
     if splits > 1:

@@ -55,7 +55,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
-from kernels._split_kv import choose_part, make_grid, merge_parts
+from kernels._split_kv import block_of_part, choose_part, make_grid, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -327,6 +327,7 @@ def mla_decoding_kernel(
     E5M2: ConstBool,
     SPLIT: ConstBool,
     DEPENDENT: ConstBool,
+    HEAD_TILES: ConstInt,
 ) -> None:
     """Take in one part of the keys for `TILE_H` heads.
 
@@ -337,7 +338,7 @@ def mla_decoding_kernel(
     if DEPENDENT:
         # All that the merge may do before it waits is to take its place.
         ct.grid_dependency_control_launch_dependents()
-    part, tile, batch = ct.bid(0), ct.bid(1), ct.bid(2)
+    part, tile, batch = block_of_part(HEAD_TILES)
     keys = KV.shape[1]
     latency = ct.static_eval(LATENCY or None)
 
@@ -515,7 +516,7 @@ def mla_decoding(
             *(parts.view(b, h, splits, d), lse),
             *(part, scale_log2, d, ROPE_DIM, tile_h, config.tile_n, config.latency or 0),
             *(config.keys_first, config.late_sum, config.small_tma, words, kv.dtype == torch.float8_e5m2),
-            *(splits > 1, dependent),
+            *(splits > 1, dependent, head_tiles),
         ),
     )
     if splits > 1:

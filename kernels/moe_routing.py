@@ -39,17 +39,20 @@ from kernels._configs import check_fields
 from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._gemm import TMA_ALIGNMENT
 from kernels._launch import (
+    ARCHITECTURES,
     check_bool,
     check_config,
     check_grid,
     check_integer,
     check_power_of_2,
     check_tensors,
+    choose_by_width,
     device_arch,
     next_power_of_2,
     on_its_gpu,
     with_hints,
 )
+from kernels._tiles import reciprocal
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -82,37 +85,39 @@ class RoutingConfig:
         check_fields(self, powers=("route_elements", "align_pairs"), optional=("num_worker_warps",))
 
 
-# Short kernels that wait for memory, not for each other. Not measured, except on sm_90: of 15 configurations,
-# H200, 2026-11-23, cold L2, interleaved, this one is the best for all of 65536x64 49.7 us, 4096x64 9.7 us,
-# 64x64 8.0 us and 64x128 7.1 us together. 512 logits a block gain 8 and 14 % of the second and third, and
-# lose 3 % of the first.
-CONFIGS = {
-    "sm_80": RoutingConfig(),
-    "sm_86": RoutingConfig(),
-    "sm_89": RoutingConfig(),
-    "sm_90": RoutingConfig(),
-    "sm_100": RoutingConfig(),
-    "sm_103": RoutingConfig(),
-    "sm_110": RoutingConfig(),
-    "sm_120": RoutingConfig(),
-    "sm_121": RoutingConfig(),
-}
-
-
-MANY_EXPERTS, MANY_LOGITS = 64, 2**18
-MANY_CONFIGS = {
-    # H200, 2026-11-23: 65536x128 125.7 us (182.7 by the entry above), 4096x128 12.5 us (16.2); 64x128, of
-    # fewer logits, would take 8.4 us (7.1).
-    "sm_90": RoutingConfig(route_elements=2048, num_worker_warps=8),
-}
-"""For more experts than `MANY_EXPERTS`, and at least `MANY_LOGITS` logits of all tokens."""
+# By experts, and then by logits of all tokens: (most, configuration). H200, 2026-11-23, cold L2, interleaved,
+# the best of 15; in parentheses 1024 logits a block and 4 warps:
+#
+#     65536x64   44.3 us (46.4)      64x64  6.5 us (7.5)      65536x128  119.9 us (169.7)
+#      4096x64    9.0 us (9.1)        1x64  6.0 us (7.1)       4096x128   12.2 us (15.7)
+#
+# Of 64x128 1024 logits are the best, 7.2 us: 256 take 8.1 us, 2048 8.2 us.
+_MEASURED = (
+    (
+        64,
+        (
+            (2**14 - 1, RoutingConfig(route_elements=256)),
+            (math.inf, RoutingConfig(route_elements=2048)),
+        ),
+    ),
+    (
+        math.inf,
+        (
+            (2**18 - 1, RoutingConfig()),
+            (math.inf, RoutingConfig(route_elements=2048, num_worker_warps=8)),
+        ),
+    ),
+)
+# Not measured, except on sm_90.
+CONFIGS = dict.fromkeys(ARCHITECTURES, _MEASURED)
+DEFAULT_CONFIGS = _MEASURED
+"""For architectures that are not in the table."""
 
 
 def choose_config(arch: str, *, tokens: int = 1, experts: int = 1) -> RoutingConfig:
     """Return the configuration for `arch`, and for `tokens` that `route` sends to some of `experts`."""
-    if experts > MANY_EXPERTS and tokens * experts >= MANY_LOGITS and arch in MANY_CONFIGS:
-        return MANY_CONFIGS[arch]
-    return CONFIGS.get(arch, RoutingConfig())
+    by_logits = choose_by_width(CONFIGS.get(arch, DEFAULT_CONFIGS), experts)
+    return choose_by_width(by_logits, tokens * experts)
 
 
 # -- kernels ----------------------------------------------------------------------------------------
@@ -146,7 +151,7 @@ def route_kernel(
         weights = ct.where(choice == k, ct.exp(best - largest), weights)
         ids = ct.where(choice == k, index, ids)
         left = ct.where(expert == index, -math.inf, left)
-    weights /= ct.sum(weights, 1, keepdims=True) if RENORMALIZE else total
+    weights *= reciprocal(ct.sum(weights, 1, keepdims=True) if RENORMALIZE else total)
     # The stores drop the columns from K on, and the rows past T. Of a single row or column TMA would drop
     # only whole pieces of 16 bytes (`_gemm.may_store_tma`): of six experts of one token it wrote two more
     # (H200, 2026-11-23).

@@ -38,7 +38,7 @@ from kernels._launch import (
     on_its_gpu,
     with_hints,
 )
-from kernels._tiles import LOG2_E, is_full, load_rows, load_tile, store_rows
+from kernels._tiles import LOG2_E, is_full, load_rows, load_tile, reciprocal, store_rows
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def normalise_rows(
     for j in ct.static_iter(range(1, PIECES)):
         total = total + e[j]
     # One division per row instead of one per element.
-    scale = 1.0 / ct.sum(total, 1, keepdims=True)  # [TILE_M, 1]
+    scale = reciprocal(ct.sum(total, 1, keepdims=True))  # [TILE_M, 1]
     for j in ct.static_iter(range(PIECES)):
         store_rows(Y, (i, j), (e[j] * scale).astype(Y.dtype), WIDTH=WIDTH, INSIDE=INSIDE)
 
@@ -218,7 +218,7 @@ def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool
         row_max, row_sum = take_in(X, j, row_max, row_sum, TILE_N, True)
     if not FULL_N:
         row_max, row_sum = take_in(X, chunks, row_max, row_sum, TILE_N, False)
-    scale = 1.0 / row_sum
+    scale = reciprocal(row_sum)
     # Last chunk first: it is the one most likely to be in a cache still.
     if not FULL_N:
         write_out(X, Y, chunks, row_max, scale, TILE_N, False)

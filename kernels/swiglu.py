@@ -36,7 +36,7 @@ from kernels._launch import (
     on_its_gpu,
     with_hints,
 )
-from kernels._tiles import LOG2_E, is_full, load_tile
+from kernels._tiles import LOG2_E, is_full, load_tile, reciprocal
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ def silu(x: ct.Tile) -> ct.Tile:
     are lost only where t is subnormal, below x = -87.
     """
     t = ct.exp2(-ct.abs(x) * LOG2_E)
-    # Between 1 and 2, the special function unit's reciprocal is good to one ulp, and it is not subnormal.
-    reciprocal = ct.truediv(1.0, 1.0 + t, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
-    return x * ct.where(x < 0.0, t, 1.0) * reciprocal
+    return x * ct.where(x < 0.0, t, 1.0) * reciprocal(1.0 + t)
 
 
 def multiply_gated(

@@ -55,8 +55,8 @@ FMHA = (
         kernel="fmha",
         file="_online_softmax.py",
         imitates="an eps that keeps from dividing by zero, and is too large",
-        old="inverse = ct.where(row_sum > 0.0, 1.0 / row_sum, 0.0)",
-        new="inverse = ct.where(row_sum > 0.0, 1.0 / (row_sum + 1e-2), 0.0)",
+        old="inverse = ct.where(row_sum > 0.0, reciprocal(row_sum), 0.0)",
+        new="inverse = ct.where(row_sum > 0.0, reciprocal(row_sum + 1e-2), 0.0)",
     ),
     Mutant(
         name="fmha-causal-strict",

@@ -271,6 +271,17 @@ def test_blocks_that_take_tiles_in_turn_take_no_more_than_can_be_divided(blocks)
         _launch.check_tiles("fmha", MOST + 1, blocks, "tiles", "split")
 
 
+@pytest.mark.parametrize(("blocks", "grid", "axis"), [(65535, (1, 65535), 1), (65536, (65536,), 0)])
+def test_a_line_is_on_the_second_axis_while_that_takes_as_many(blocks, grid, axis):
+    assert _launch.line_grid("dropout", blocks, "tiles", "split") == (grid, axis)
+
+    def launch():
+        dropout.dropout(gpu(4 * blocks), seed=0, config=dropout.DropoutConfig(tile_elements=4))
+
+    [traced] = trace_launches(launch, "sm_90")
+    assert (traced.grid[: len(grid)], traced.args[-1]) == (grid, axis)
+
+
 def test_the_limits_are_those_of_the_traced_launch():
     assert _launch.MAX_GRID == trace._MAX_GRID_SIZES
 
