@@ -257,5 +257,5 @@ def test_many_elements_have_smaller_tiles_above_all_of_32_bits():
     def tile(exponent, itemsize):
         return dropout.choose_config("sm_90", elements=2**exponent, itemsize=itemsize).tile_elements
 
-    assert (tile(22, 4), tile(24, 4)) == (4096, 1024)
+    assert (tile(21, 4), tile(22, 4), tile(24, 4)) == (4096, 1024, 1024)
     assert (tile(22, 2), tile(24, 2)) == (4096, 2048)
