@@ -376,6 +376,8 @@ SPEC = KernelSpec(
         _case("float16", 5, seed=2**32),
         _case("bfloat16", 1024, seed=2**64 - 1),
         _case("float32", 8191, seed=0x0123_4567_89AB_CDEF),
+        # More than 2^21 elements of 32 bits, which have tiles of their own.
+        _case("float32", 2050, 1025),
         # Nothing dropped, a little, most; p = 1 launches no kernel.
         _case("float16", 300, p=0.0),
         _case("bfloat16", 300, p=0.1),

@@ -82,8 +82,8 @@ class RmsNormConfig:
 #
 # One row per tile is the rule, held by 8 warps from 4096 on; rows of up to 1024 go by four. With rows of
 # 4096 and a residual, 8 blocks an SM win 2 % against what the compiler chooses; with float32 they lose 4 %,
-# with 16384 elements 55 %. Loops and TMA won once only: fp16 4096x2048 takes 14.3 us with four looping blocks
-# an SM, 14.9 us as it is here.
+# with 16384 elements 55 %. Loops and TMA won once only: fp16 4096x2048 took 14.3 us with four looping blocks
+# an SM, 14.9 us with the entry of then.
 #
 # 2026-11-22: bf16 16384x3072 53.3 us with 4 warps and no hint, 56.0 us as 4096; with a residual, and with
 # other widths between 2048 and 4096, it was not measured. 5120 and 7168 have no clear gain.

@@ -152,7 +152,7 @@ FEW_TOKENS = moe.choose_config("sm_80", rows_per_expert=1)
             id="group_gemm",
         ),
         pytest.param(
-            lambda tokens: moe_routing.route(gpu(tokens, 1024), 2),
+            lambda tokens: moe_routing.route(gpu(tokens, 2048), 2),
             MOST,
             "route: 16777216 groups of tokens .* split logits",
             id="route",
