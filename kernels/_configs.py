@@ -29,71 +29,43 @@ def _vary(config: Any, **changes: Any) -> Any:
     return replace(config, **changes)
 
 
-def check_fields(
-    config: object,
-    *,
-    powers: Collection[str] = (),
-    counts: Collection[str] = (),
-    optional: Collection[str] = (),
-) -> None:
+def check_fields(config: object, *, powers: Collection[str] = (), limits: Collection[str] = ()) -> None:
     """Check fields of `config`, before a kernel would be compiled with them, or compute something else.
 
-    Fields that are declared as `bool` are bools, and those declared as `float` are numbers, not negative.
+    What a field may hold is what it is declared as: a `bool`; a `float`, finite and not negative; an `int` of
+    at least 1; or None, if it is declared so.
 
     Args:
         config: The configuration.
-        powers: Fields that are powers of two, as every side of a tile has to be.
-        counts: Fields that are at least 1.
-        optional: Fields that are at least 1, or None.
+        powers: Integers that are powers of two, as every side of a tile has to be.
+        limits: Integers that are compared with a size and nothing else, and so may be 0.
 
     Raises:
         TypeError: A field has another type.
         ValueError: A field is out of range.
     """
-    values = vars(config)
-    own: Any = type(config)
-    for name, kind in _kinds(own).items():
-        value = values[name]
-        if kind == "bool" and not isinstance(value, bool):
-            raise TypeError(f"{type(config).__name__}: {name} must be a bool, got {type(value).__name__}")
-        if kind == "float":
-            _check_number(config, name, value)
-    for name in powers:
-        value = values[name]
-        if type(value) is not int or value < 1 or value & (value - 1):
-            _check_integer(config, name, value)
-            check_power_of_2(type(config).__name__, name, value)
-    for name in counts:
-        value = values[name]
-        if type(value) is not int or value < 1:
-            _check_count(config, name, value)
-    for name in optional:
-        value = values[name]
-        if value is not None and (type(value) is not int or value < 1):
-            _check_count(config, name, value)
-        if value is not None and name.startswith("latency") and value > MAX_LATENCY:
-            raise ValueError(f"{type(config).__name__}: {name} must be at most {MAX_LATENCY}, got {value}")
+    owner = type(config).__name__
+    for field in fields(config):  # type: ignore[arg-type]  # nothing types a dataclass
+        name, value = field.name, getattr(config, field.name)
+        if field.type == "bool":
+            _check_type(owner, name, value, "a bool", fits=isinstance(value, bool))
+        elif field.type == "float":
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            _check_type(owner, name, value, "a number", fits=number)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{owner}: {name} must be finite and not negative, got {value}")
+        elif field.type == "int" or (field.type == "int | None" and value is not None):
+            integer = hasattr(value, "__index__") and not isinstance(value, bool)
+            _check_type(owner, name, value, "an integer", fits=integer)
+            if name in powers:
+                check_power_of_2(owner, name, value)
+            least = 0 if name in limits else 1
+            if value < least:
+                raise ValueError(f"{owner}: {name} must be at least {least}, got {value}")
+            if name.startswith("latency") and value > MAX_LATENCY:
+                raise ValueError(f"{owner}: {name} must be at most {MAX_LATENCY}, got {value}")
 
 
-@cache
-def _kinds(config: type) -> dict[str, Any]:
-    """Return the fields of a class of configurations that are bools and floats, by name."""
-    return {field.name: field.type for field in fields(config) if field.type in ("bool", "float")}
-
-
-def _check_number(config: object, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{type(config).__name__}: {name} must be a number, got {type(value).__name__}")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{type(config).__name__}: {name} must be finite and not negative, got {value}")
-
-
-def _check_integer(config: object, name: str, value: object) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{type(config).__name__}: {name} must be an integer, got {type(value).__name__}")
-
-
-def _check_count(config: object, name: str, value: int) -> None:
-    _check_integer(config, name, value)
-    if value < 1:
-        raise ValueError(f"{type(config).__name__}: {name} must be at least 1, got {value}")
+def _check_type(owner: str, name: str, value: object, what: str, *, fits: bool) -> None:
+    if not fits:
+        raise TypeError(f"{owner}: {name} must be {what}, got {type(value).__name__}")

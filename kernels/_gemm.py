@@ -61,12 +61,7 @@ class GemmConfig:
     """In a table: the length of the sums from which `choose_tiles` takes it. Otherwise without meaning."""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            powers=("tile_m", "tile_n", "tile_k"),
-            counts=("group_m",),
-            optional=("latency", "blocks_per_sm", "occupancy", "num_ctas", "num_worker_warps"),
-        )
+        check_fields(self, powers=("tile_m", "tile_n", "tile_k"), limits=("min_k",))
 
 
 Config = TypeVar("Config", bound=GemmConfig)

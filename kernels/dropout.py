@@ -82,11 +82,11 @@ class DropoutConfig:
     """Elements per tile, a power of two of at least four."""
     occupancy: int | None = 2
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int = 8
-    """Warps per block."""
+    num_worker_warps: int | None = 8
+    """Warps per block; None lets the compiler choose."""
 
     def __post_init__(self) -> None:
-        check_fields(self, powers=("tile_elements",), optional=("occupancy", "num_worker_warps"))
+        check_fields(self, powers=("tile_elements",))
         check_power_of_2("DropoutConfig", "tile_elements", self.tile_elements, least=WORDS)
 
 

@@ -117,12 +117,7 @@ class FmhaConfig:
     """The same for V, which is needed later in a step."""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            powers=("tile_m", "tile_n"),
-            counts=("heads_together",),
-            optional=("occupancy", "num_worker_warps", "latency_k", "latency_v"),
-        )
+        check_fields(self, powers=("tile_m", "tile_n"))
 
 
 # For heads of 64 and 128 dimensions. Not measured, all of it: sm_103 and sm_121, latencies included, are what

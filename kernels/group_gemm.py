@@ -115,9 +115,7 @@ class GroupGemmConfig(GemmConfig):
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.copy_tile is not None:
-            check_fields(self, powers=("copy_tile",))
+        check_fields(self, powers=("tile_m", "tile_n", "tile_k", "copy_tile"), limits=("min_k",))
 
     @property
     def alone(self) -> bool:

@@ -98,9 +98,7 @@ class MatmulConfig(GemmConfig):
     """Side of the tiles in which operands of a wrong layout are copied; None multiplies them as they are."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.copy_tile is not None:
-            check_fields(self, powers=("copy_tile",))
+        check_fields(self, powers=("tile_m", "tile_n", "tile_k", "copy_tile"), limits=("min_k",))
 
 
 # Largest tiles first: `choose_config` takes the first of which there are enough to fill the GPU.

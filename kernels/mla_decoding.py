@@ -109,12 +109,7 @@ class MlaDecodingConfig:
     """Whether the merge is a programmatic dependent launch, which sm_80 to sm_89 do not have."""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            powers=("tile_h", "tile_n"),
-            counts=("occupancy",),
-            optional=("num_worker_warps", "latency"),
-        )
+        check_fields(self, powers=("tile_h", "tile_n"))
         check_power_of_2("MlaDecodingConfig", "tile_h", self.tile_h, least=MIN_HEADS)
 
 

@@ -82,7 +82,7 @@ class RoutingConfig:
     """Warps per block; None lets the compiler choose."""
 
     def __post_init__(self) -> None:
-        check_fields(self, powers=("route_elements", "align_pairs"), optional=("num_worker_warps",))
+        check_fields(self, powers=("route_elements", "align_pairs"))
 
 
 # By experts, and then by logits of all tokens: (most, configuration). H200, 2026-11-23, cold L2, interleaved,

@@ -66,11 +66,11 @@ class RmsNormConfig:
     """Elements to aim at of a tile: short rows are grouped until a tile has as many."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int = 4
-    """Warps per block."""
+    num_worker_warps: int | None = 4
+    """Warps per block; None lets the compiler choose."""
 
     def __post_init__(self) -> None:
-        check_fields(self, powers=("tile_elements",), optional=("occupancy", "num_worker_warps"))
+        check_fields(self, powers=("tile_elements",))
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses two blocks an SM that loop over

@@ -72,11 +72,11 @@ class RopeConfig:
     """Heads per tile, a power of two: as many share one load of the angles. Tokens make up the rest."""
     occupancy: int | None = 8
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int = 4
-    """Warps per block."""
+    num_worker_warps: int | None = 4
+    """Warps per block; None lets the compiler choose."""
 
     def __post_init__(self) -> None:
-        check_fields(self, powers=("tile_elements", "tile_h"), optional=("occupancy", "num_worker_warps"))
+        check_fields(self, powers=("tile_elements", "tile_h"))
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses tiles of 4096 elements of 2 heads

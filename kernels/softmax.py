@@ -65,11 +65,11 @@ class SoftmaxConfig:
     """Columns per chunk of a row that is longer."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int = 4
-    """Warps per block."""
+    num_worker_warps: int | None = 4
+    """Warps per block; None lets the compiler choose."""
 
     def __post_init__(self) -> None:
-        check_fields(self, powers=("tile_elements", "chunk"), optional=("occupancy", "num_worker_warps"))
+        check_fields(self, powers=("tile_elements", "chunk"), limits=("max_row",))
 
 
 # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; in parentheses 4096 elements or one row per tile,

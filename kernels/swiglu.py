@@ -64,11 +64,11 @@ class SwigluConfig:
     """Bytes per tile of each tensor."""
     occupancy: int | None = 8
     """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int = 4
-    """Warps per block."""
+    num_worker_warps: int | None = 4
+    """Warps per block; None lets the compiler choose."""
 
     def __post_init__(self) -> None:
-        check_fields(self, powers=("tile_bytes",), optional=("occupancy", "num_worker_warps"))
+        check_fields(self, powers=("tile_bytes",))
         check_power_of_2("SwigluConfig", "tile_bytes", self.tile_bytes, least=4)  # of float32, one element
 
 
