@@ -536,6 +536,7 @@ def _case(
     top_k: int = 6,
     *,
     speed: bool = False,
+    seed: int | None = None,
     word: str = "",
     **options: Any,
 ) -> Case:
@@ -553,6 +554,7 @@ def _case(
             **options,
         },
         speed=speed,
+        seed=seed,
     )
 
 
@@ -565,8 +567,9 @@ SPEC = KernelSpec(
     reduction=longest_sum,
     check=precision,
     cases=[
-        # From decoding a small batch, which reads half of the experts, to a prefill step that multiplies.
-        _case("bfloat16", 8, speed=True),
+        # From decoding a small batch, which reads half of the experts, to a prefill step that multiplies. How
+        # many of few tokens' experts differ depends on the draw: with this seed 37 of 64, on average 35.
+        _case("bfloat16", 8, speed=True, seed=4),
         _case("float16", 64, speed=True),
         _case("bfloat16", 512, speed=True),
         _case("bfloat16", 2048, speed=True),

@@ -12,8 +12,9 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_runs.inputs import as_arguments, make_inputs
+from benchmarks.gpu_runs.inputs import as_arguments
 from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.gates.tensors import MakeTensor, timed_seed
 
 FOLDER = Path(__file__).resolve().parent.parent / "suite"
 _NEEDED = {"MODULE": "the kernel's module", "CASES": "what is timed", "configs": "the search space"}
@@ -141,7 +142,7 @@ class Prepared:
 
 
 def prepare(suite: str, case: str, device: str, *, arch: str | None = None) -> Prepared:
-    """Make a case's arguments on `device`; the same ones in every process.
+    """Make a case's arguments on `device`: those that the speed gate times, in every process.
 
     Raises:
         ValueError: the case does not run on `arch`.
@@ -150,7 +151,8 @@ def prepare(suite: str, case: str, device: str, *, arch: str | None = None) -> P
     chosen = found.case(case)
     if arch is not None and not chosen.runs_on(arch):
         raise ValueError(f"it needs {chosen.min_arch} or newer, and this is {arch}")
-    inputs = make_inputs(found.spec, chosen, device=device, seed_text=f"{suite}[{case}]")
+    seed = timed_seed(found.spec, chosen)
+    inputs = found.spec.make_inputs(partial(MakeTensor, device=device, seed=seed), chosen)
     return Prepared(suite=found, case=chosen, inputs=inputs)
 
 

@@ -22,7 +22,7 @@ from pytest_cutile.gates.measuring import Call
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import SpeedCase, SpeedOutcome, gate_speed
 from pytest_cutile.gates.static import StaticGate, StaticOutcome
-from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.gates.tensors import MakeTensor, timed_seed
 from pytest_cutile.gpu.tensors import seed_from
 
 
@@ -175,9 +175,9 @@ class DeclaredGates:
             said = f"{error}".partition("\n")[0]
             raise Blocked(Reason.NOT_COMPILED, f"it does not compile, see the gate compile: {said}") from None
 
-    def _inputs(self, torch_device: str | None = None) -> Any:
+    def _inputs(self, torch_device: str | None = None, seed: int | None = None) -> Any:
         device = torch_device or self._engine.usable_device(self._arch).torch_device
-        make = functools.partial(MakeTensor, device=device, seed=self._seed)
+        make = functools.partial(MakeTensor, device=device, seed=self._seed if seed is None else seed)
         return self._spec.make_inputs(make, self._case, self._inputs_name)
 
     @property
@@ -185,7 +185,8 @@ class DeclaredGates:
         return seed_from(self._nodeid) if self._case.seed is None else self._case.seed
 
     def _call(self) -> Call:
-        return _call_of(self._spec.launch, self._inputs())
+        """Return the timed call."""
+        return _call_of(self._spec.launch, self._inputs(seed=timed_seed(self._spec, self._case)))
 
     def _base(self) -> Callable[..., object] | None:
         """Return the launcher of the revision to compare with, or None if it has none."""

@@ -11,6 +11,17 @@ from pytest_cutile.gpu.tensors import layout_of, make_tensor, seed_from
 if TYPE_CHECKING:
     import torch
 
+    from pytest_cutile.core.spec import Case, KernelSpec
+
+
+def timed_seed(spec: KernelSpec, case: Case) -> int:
+    """Return the seed of the inputs with which a declared case is timed: the same wherever its file stands.
+
+    Baselines are found by kernel and case, not by file, and what some kernels have to do depends on the
+    values: a mixture of experts reads the weights of those that get a token.
+    """
+    return seed_from(f"{spec.name}[{case.name}]") if case.seed is None else case.seed
+
 
 class MakeTensor:
     """`make_tensor(shape, dtype, *, dist="normal", seed=None, strides=None, ...)` on the device under test.

@@ -8,6 +8,7 @@ import pytest
 from kernels import moe, moe_routing
 from kernels._gemm import GemmConfig
 from pytest_cutile import Work
+from pytest_cutile.gates.tensors import MakeTensor
 
 torch = pytest.importorskip("torch")
 
@@ -244,6 +245,20 @@ def test_experts_with_a_token_are_counted_as_often_as_they_come():
     average = sum(len(set(first) | set(second)) for first, second in ways) / len(ways)
     assert moe.count_experts(2, 3, 2) == pytest.approx(average)
     assert moe.count_experts(1, 64, 6) == pytest.approx(6)
+
+
+def test_the_timed_batch_of_eight_draws_as_many_experts_as_its_case_says():
+    """Its time is that of reading their weights, whichever test, process or machine draws them."""
+    case = case_of(moe.SPEC, "bf16-8xdeepseek_v2_lite")
+    make = MakeTensor(device="cpu", seed=case.seed)
+
+    def without_weights(shape, dtype, **options):
+        return make(shape if len(shape) == 2 else (1,), dtype, **options)
+
+    *_, ids_ = moe.inputs(without_weights, **case.params)
+    assert ids_.shape == (8, 6)
+    assert ids_.unique().numel() == 37
+    assert round(moe.count_experts(8, 64, 6)) == 35
 
 
 def test_reductions():
