@@ -18,9 +18,9 @@ to a multiple of `tile_m`: then each tile of `tile_m` slots needs the weights of
                                                      expert    0     1     2         of tile 0, 1, 2
 
 How it works: `route` keeps a few tokens' logits in registers and takes their maximum K times. `align` sorts
-by counting, in two launches and with no word from the host: a block per expert counts its pairs; then a block
-per expert, which now knows where its slots begin, walks the ids once more and hands out slots by a running
-sum. Both are deterministic.
+by counting, in two launches and with no word from the host: for each expert a block counts its pairs, or
+several do, in a part of all pairs each; then as many blocks, which now know where their slots begin, walk the
+ids once more and hand out slots by a running sum. Both are deterministic.
 
 Sources: Shazeer et al., "Outrageously large neural networks", 2017 (https://arxiv.org/abs/1701.06538), for
 the top-k softmax; the table is what vLLM calls `moe_align_block_size` (https://github.com/vllm-project/vllm).
@@ -64,7 +64,7 @@ ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
 MAX_EXPERTS = 4096
-"""Logits of a token that are kept in registers."""
+"""Logits of a token, or counts of all experts, that are kept in registers."""
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -78,6 +78,8 @@ class RoutingConfig:
     """Logits per block: as many tokens as that makes, at least one."""
     align_pairs: int = 1024
     """Pairs that a block looks at in one step while it counts and places them."""
+    align_blocks: int = 1024
+    """Blocks that may share this work; one per expert if there are more experts, or only one step."""
     num_worker_warps: int | None = 4
     """Warps per block; None lets the compiler choose."""
 
@@ -92,6 +94,10 @@ class RoutingConfig:
 #      4096x64    9.0 us (9.1)        1x64  6.0 us (7.1)       4096x128   12.2 us (15.7)
 #
 # Of 64x128 1024 logits are the best, 7.2 us: 256 take 8.1 us, 2048 8.2 us.
+#
+# `align` of 6 of 64 experts with up to 1024 blocks, in parentheses with 64, one per expert: 64 tokens 7.1 us
+# (7.2), 2048 11.6 us (19.7), 65536 112 us (412); 2 of 8 experts, 65536 tokens, 17.4 us (152). Steps of 2048
+# pairs are faster there (93 us) and slower below: 256 tokens 19 us (8.6).
 _MEASURED = (
     (
         64,
@@ -161,14 +167,14 @@ def route_kernel(
 
 
 @ct.kernel
-def count_kernel(Ids: ct.Array, Counts: ct.Array, TILE: ConstInt) -> None:
-    """Count the pairs of one expert per block."""
-    expert = ct.bid(0)
+def count_kernel(Ids: ct.Array, Counts: ct.Array, steps: int, TILE: ConstInt) -> None:
+    """Count the pairs of one expert in one part of all pairs, of `steps` tiles: Counts is `[E, parts]`."""
+    expert, part = ct.bid(0), ct.bid(1)
     hits = ct.zeros((TILE,), dtype=ct.int32)
-    for i in range(ct.cdiv(Ids.shape[0], TILE)):
+    for i in range(part * steps, (part + 1) * steps):
         pair = i * TILE + ct.arange(TILE, dtype=ct.int32)
         hits += (ct.gather(Ids, pair, padding_value=-1) == expert).astype(ct.int32)
-    ct.store(Counts, (expert,), ct.sum(hits))
+    ct.store(Counts, (expert, part), ct.sum(hits))
 
 
 @ct.kernel
@@ -179,38 +185,44 @@ def place_kernel(
     SlotOfPair: ct.Array,
     ExpertOfTile: ct.Array,
     TileCount: ct.Array,
+    steps: int,
     TILE: ConstInt,
     TILE_E: ConstInt,
     TILE_M: ConstInt,
+    PARTS: ConstInt,
 ) -> None:
-    """Give slots to the pairs of one expert per block; `TILE_E` holds all experts."""
-    expert = ct.bid(0)
+    """Give slots to the pairs that `count_kernel`'s block has counted; `TILE_E` holds all experts."""
+    expert, part = ct.bid(0), ct.bid(1)
     pairs = Ids.shape[0]
 
+    counts = ct.load(Counts, (0, 0), (TILE_E, PARTS), padding_mode=ct.PaddingMode.ZERO, allow_tma=False)
     index = ct.arange(TILE_E, dtype=ct.int32)
-    counts = ct.gather(Counts, index)  # [TILE_E], zero past the last
-    tiles = ct.cdiv(counts, TILE_M)
+    own = ct.where((index == expert)[:, None], counts, 0)  # [TILE_E, PARTS]
+    own_pairs = ct.sum(own)
+    before = ct.sum(ct.where(ct.arange(PARTS, dtype=ct.int32)[None, :] < part, own, 0))
+    tiles = ct.cdiv(ct.sum(counts, 1), TILE_M)  # [TILE_E]
     first_tile = ct.sum(ct.where(index < expert, tiles, 0))
-    own_tiles = ct.sum(ct.where(index == expert, tiles, 0))
-    own_pairs = ct.sum(ct.where(index == expert, counts, 0))
-    if expert == ct.num_blocks(0) - 1:
-        ct.store(TileCount, (0,), first_tile + own_tiles)
-    for i in range(ct.cdiv(own_tiles, TILE)):
-        tile = i * TILE + ct.arange(TILE, dtype=ct.int32)
-        ct.scatter(ExpertOfTile, first_tile + tile, expert, mask=tile < own_tiles)
+    own_tiles = ct.cdiv(own_pairs, TILE_M)
+    first_slot = first_tile * TILE_M
 
-    slot = first_tile * TILE_M
-    for i in range(ct.cdiv(pairs, TILE)):
+    if part == 0:
+        if expert == ct.num_blocks(0) - 1:
+            ct.store(TileCount, (0,), first_tile + own_tiles)
+        for i in range(ct.cdiv(own_tiles, TILE)):
+            tile = i * TILE + ct.arange(TILE, dtype=ct.int32)
+            ct.scatter(ExpertOfTile, first_tile + tile, expert, mask=tile < own_tiles)
+        # Padding names a pair that does not exist, whose token does not exist either.
+        padding = own_pairs + ct.arange(TILE_M, dtype=ct.int32)
+        ct.scatter(PairOfSlot, first_slot + padding, pairs, mask=padding < own_tiles * TILE_M)
+
+    slot = first_slot + before
+    for i in range(part * steps, (part + 1) * steps):
         pair = i * TILE + ct.arange(TILE, dtype=ct.int32)
         hit = ct.gather(Ids, pair, padding_value=-1) == expert
         rank = ct.cumsum(hit.astype(ct.int32), 0)  # from 1
         ct.scatter(PairOfSlot, slot + rank - 1, pair, mask=hit)
         ct.scatter(SlotOfPair, pair, slot + rank - 1, mask=hit)
         slot += ct.sum(hit.astype(ct.int32))
-
-    # Padding names a pair that does not exist, whose token does not exist either.
-    padding = ct.arange(TILE_M, dtype=ct.int32)
-    ct.scatter(PairOfSlot, slot + padding, pairs, mask=padding < own_tiles * TILE_M - own_pairs)
 
 
 # -- launchers --------------------------------------------------------------------------------------
@@ -225,7 +237,8 @@ def route(
     Forward only: no gradient flows through it.
 
     Args:
-        logits: `[T, E]`, float16, bfloat16 or float32, finite, any strides; E at most 4096.
+        logits: `[T, E]`, float16, bfloat16 or float32, finite, any strides; E at most 4096. Where -inf hides
+            experts, at least `top_k` of a token have to be left: beyond those, an expert is named again.
         top_k: How many experts each token goes to.
         renormalize: Whether the weights of a token sum to 1.
         config: Instead of the one chosen for this GPU.
@@ -294,7 +307,7 @@ def align(
 
     Args:
         topk_ids: `[T, K]`, int32 or int64, each in `[0, experts)`, which nobody checks; T * K is not 0.
-        experts: How many there are.
+        experts: How many there are, at most 4096.
         tile_m: Slots that one block computes, a power of two.
         config: Instead of the one chosen for this GPU.
 
@@ -314,30 +327,33 @@ def align(
     tile_m = check_integer("align", "tile_m", tile_m)
     if topk_ids.numel() == 0:
         raise ValueError(f"align: topk_ids must hold at least one id, got shape {list(topk_ids.shape)}")
-    if experts < 1:
-        raise ValueError(f"align: experts must be at least 1, got {experts}")
+    if not 1 <= experts <= MAX_EXPERTS:
+        raise ValueError(f"align: experts must be between 1 and {MAX_EXPERTS}, got {experts}")
     check_power_of_2("align", "tile_m", tile_m)
     config = config or choose_config(device_arch())
     flat = topk_ids.reshape(-1)
     pairs = flat.numel()
     # At most `tile_m - 1` slots of padding for every expert that has a pair.
     tiles = (pairs + min(experts, pairs) * (tile_m - 1)) // tile_m
-
-    grid = check_grid("align", (experts,), ("experts", "split them"))
+    step = min(config.align_pairs, next_power_of_2(pairs))
+    all_steps = ct.cdiv(pairs, step)
+    # A power of two, as every side of a tile.
+    parts = 1 << (max(1, min(config.align_blocks // experts, all_steps)).bit_length() - 1)
+    steps = ct.cdiv(all_steps, parts)
 
     def empty(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.int32, device=flat.device)
 
-    counts = empty(experts)
+    counts = empty(experts * parts).view(experts, parts)
     made = Alignment(
         pair_of_slot=empty(tiles * tile_m),
         slot_of_pair=empty(pairs),
         expert_of_tile=empty(tiles),
         tile_count=empty(1),
     )
-    step = min(config.align_pairs, next_power_of_2(pairs))
+    grid = (experts, parts)
     stream = torch.cuda.current_stream()
-    ct.launch(stream, grid, with_hints(count_kernel, config), (flat, counts, step))
+    ct.launch(stream, grid, with_hints(count_kernel, config), (flat, counts, steps, step))
     ct.launch(
         stream,
         grid,
@@ -349,9 +365,11 @@ def align(
             made.slot_of_pair,
             made.expert_of_tile,
             made.tile_count,
+            steps,
             step,
             next_power_of_2(experts),
             tile_m,
+            parts,
         ),
     )
     return made
@@ -415,8 +433,8 @@ SPEC = KernelSpec(
     undefined_inputs=dict.fromkeys(("nan", "inf"), "logits are finite"),
     independent={"logits": ("tokens",), "output": ("tokens",)},
     cases=[
-        # DeepSeek-V2-Lite's router and one of 128 experts, in a large prefill step. They take a few
-        # microseconds, and what counts is that this is little beside the experts' time.
+        # DeepSeek-V2-Lite's router and one of 128 experts, in a large prefill step. To read the logits is a
+        # tenth of the time: each of K choices is a maximum over all experts, after the one before.
         _case("float32", 65536, 64, 6, speed=True),
         _case("bfloat16", 65536, 128, 8, renormalize=True, speed=True),
         # One to each side of a tile, and widths that fill none.

@@ -317,8 +317,18 @@ MOE = (
         kernel="moe",
         file="moe_routing.py",
         imitates="the last, partial step of counting is left out",
-        old="for i in range(ct.cdiv(Ids.shape[0], TILE)):",
-        new="for i in range(Ids.shape[0] // TILE):",
+        old="""hits = ct.zeros((TILE,), dtype=ct.int32)
+    for i in range(part * steps, (part + 1) * steps):""",
+        new="""hits = ct.zeros((TILE,), dtype=ct.int32)
+    for i in range(part * steps, min((part + 1) * steps, Ids.shape[0] // TILE)):""",
+    ),
+    Mutant(
+        name="moe-parts-of-an-expert-overlap",
+        kernel="moe",
+        file="moe_routing.py",
+        imitates="every part of an expert's pairs begins at the expert's first slot",
+        old="slot = first_slot + before",
+        new="slot = first_slot",
     ),
     Mutant(
         name="moe-count-of-tiles-race",

@@ -50,7 +50,8 @@ def fields_of(config, *kinds):
 
 
 def is_tile(name):
-    return name.startswith(("tile_", "align_", "route_", "row_")) or name in {"chunk", "copy_tile"}
+    others = {"chunk", "copy_tile", "align_pairs", "route_elements", "row_columns"}
+    return name.startswith("tile_") or name in others
 
 
 NUMBERS = [(config, name) for config in SOUND for name in fields_of(config, "int", "int | None")]

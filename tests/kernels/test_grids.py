@@ -157,12 +157,6 @@ FEW_TOKENS = moe.choose_config("sm_80", rows_per_expert=1)
             "route: 16777216 groups of tokens .* split logits",
             id="route",
         ),
-        pytest.param(
-            lambda experts: moe_routing.align(gpu(3, 2, dtype=torch.int32), experts, 16),
-            MOST,
-            "align: 16777216 experts .* split them",
-            id="align",
-        ),
         pytest.param(run_moe, MOST, "moe: 16777216 tokens .* split them", id="moe-tokens"),
         pytest.param(
             lambda tiles: run_moe(1, hidden=1024 * tiles),

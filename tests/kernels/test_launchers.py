@@ -54,7 +54,7 @@ class OtherConfig:
 PUBLISHED = {"fmha", "mla"}
 # One token of one sequence is what a user alone waits for; it takes a few us, and they are all latency.
 ONE_TOKEN = {"attention_decode", "mla_decoding"}
-# Timed although they last a few microseconds, as they do in a model: what matters is that they stay so short.
+# Timed although they move little, as in a model: what matters is that they stay short beside the rest.
 SHORT = {"moe_routing"}
 
 

@@ -89,8 +89,9 @@ def test_route_says_what_is_wrong(logits, top_k, error, message):
         ({"topk_ids": IDS.byte()}, TypeError, r"topk_ids has dtype torch\.uint8; supported are int32, int64"),
         ({"topk_ids": ids(0, 2)}, ValueError, r"topk_ids must hold at least one id, got shape \[0, 2\]"),
         ({"experts": 4.0}, TypeError, "experts must be an integer, got float"),
-        ({"experts": 0}, ValueError, "experts must be at least 1, got 0"),
-        ({"experts": -1}, ValueError, "experts must be at least 1, got -1"),
+        ({"experts": 0}, ValueError, "experts must be between 1 and 4096, got 0"),
+        ({"experts": -1}, ValueError, "experts must be between 1 and 4096, got -1"),
+        ({"experts": 4097}, ValueError, "experts must be between 1 and 4096, got 4097"),
         ({"tile_m": True}, TypeError, "tile_m must be an integer, got bool"),
         ({"tile_m": 0}, ValueError, "tile_m must be a power of two, got 0"),
         ({"tile_m": -16}, ValueError, "tile_m must be a power of two, got -16"),
@@ -141,6 +142,16 @@ def align_by_hand(topk_ids, experts, tile_m):
     return slots, tiles
 
 
+def test_route_takes_no_hidden_expert_while_others_are_left(interpreting):
+    logits = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
+    logits[:, ::2] = -torch.inf
+    with interpreting("sm_90"):
+        weights, chosen = moe_routing.route(logits.to("cuda"), 6)
+    expected, order = moe_routing.reference(logits.double(), 6)
+    assert chosen.tolist() == order.tolist()
+    torch.testing.assert_close(weights.double(), expected, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize(
     ("tokens", "top_k", "experts", "tile_m", "drawn_from"),
     [
@@ -150,10 +161,13 @@ def align_by_hand(topk_ids, experts, tile_m):
         # Several steps of 64 pairs, an expert with several tiles, and experts with none.
         (70, 2, 9, 4, 2),
         (100, 1, 3, 128, 3),
+        # Experts whose pairs several blocks share: of 9 steps in 4 parts, the last has none.
+        (555, 1, 3, 16, 3),
+        (550, 1, 4, 2, 1),
     ],
 )
 def test_align_sorts_by_expert_and_pads(interpreting, tokens, top_k, experts, tile_m, drawn_from):
-    config = moe_routing.RoutingConfig(align_pairs=64)
+    config = moe_routing.RoutingConfig(align_pairs=64, align_blocks=16)
     torch.manual_seed(tokens)
     with interpreting("sm_90"):
         topk_ids = torch.randint(drawn_from, (tokens, top_k), device="cuda")
