@@ -26,7 +26,7 @@ from benchmarks.comparison.case import start_comparing
 from benchmarks.comparison.page import case_text, merged, page, summary_text
 from benchmarks.comparison.stream_timer import StreamTimer
 from benchmarks.gpu_runs.measure import MakeTimer, gpu_timer
-from benchmarks.gpu_runs.runs import Job, add_options, positive, require_gpus, run_jobs
+from benchmarks.gpu_runs.runs import Job, add_options, positive, require_gpus, run_jobs, select_jobs
 from benchmarks.gpu_runs.suites import peer_names, select
 from pytest_cutile.core.timing import Timer
 
@@ -46,7 +46,7 @@ def main(
         documents = sorted(map(_read, options.source), key=lambda document: str(document["date"]))
         complete = True
     else:
-        select(options.names, options.case)  # a name that is none is said first
+        jobs = select_jobs(options)  # a name that is none is said first
         if make_timer is gpu_timer:
             require_gpus(options.device)
         start = partial(
@@ -58,6 +58,7 @@ def main(
             without=options.without,
         )
         document, complete = run_jobs(
+            jobs,
             options,
             start,
             _show_case,
@@ -111,7 +112,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(argv)
     options.without = [name.strip() for name in options.without.split(",") if name.strip()]
-    if options.without and not options.source:
+    if options.source and (options.names or options.case or options.without or options.json):
+        parser.error("--from measures nothing: NAME, --case, --without and --json are for what is measured")
+    if options.without:
         known = peer_names(options.names)
         if wrong := [name for name in options.without if name not in known]:
             parser.error(f"--without: there is no {', '.join(wrong)}; there are: {', '.join(known)}")

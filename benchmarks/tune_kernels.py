@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_runs.measure import MakeTimer, geometric_mean, gpu_timer
-from benchmarks.gpu_runs.runs import Job, add_options, positive, require_gpus, run_jobs
-from benchmarks.gpu_runs.suites import Suite, difference, load_suite, plain_config, select
+from benchmarks.gpu_runs.runs import Job, add_options, positive, require_gpus, run_jobs, select_jobs
+from benchmarks.gpu_runs.suites import Suite, difference, load_suite, plain_config
 from benchmarks.gpu_runs.tables import aligned
 from benchmarks.tuner.case import start_tuning
 from benchmarks.tuner.config_source import config_source, entry_lines
@@ -64,12 +64,12 @@ WORTH_WRITING = 1.01
 def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer) -> int:
     """Tune what the command line names; return 1 if a case could not be tuned."""
     options = _parse(argv)
-    select(options.names, options.case)  # a name that is none is said first
+    jobs = select_jobs(options)  # a name that is none is said first
     if make_timer is gpu_timer:
         require_gpus(options.device)
     processes = max(1, (options.processes or len(os.sched_getaffinity(0))) // len(options.device))
     start = partial(start_tuning, devices=options.device, make_timer=make_timer, processes=processes)
-    document, complete = run_jobs(options, start, _show_case, case_seconds=CASE_SECONDS)
+    document, complete = run_jobs(jobs, options, start, _show_case, case_seconds=CASE_SECONDS)
     _show_summary(document["cases"])
     _show_entries(document, write=options.write)
     return 0 if complete else 1

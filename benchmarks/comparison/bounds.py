@@ -4,7 +4,8 @@ Each says what it was seen with. Counters are Nsight Compute's (`python -m bench
 H200s, driver 580.159.04, cold L2, 2026-11-22, or 2026-11-23 where `h200-2026-11-23-profile.json` of
 benchmarks/data has them. What was tried is in `h200-2026-11-23-tuning.jsonl` there, as far as it was kept:
 that of bmm, attention_decode, moe, moe_routing, rms_norm, softmax, dropout, group_gemm, mla_decoding and
-silu_and_mul; other code than the committed, in its two files of variants.
+silu_and_mul; other code than the committed, in its three files of variants. Where the figures of a trial were
+not kept, its text says so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,26 @@ BOUNDS: tuple[tuple[str, str], ...] = (
         "tile meanwhile. Blocks that take tiles in turn (`persistent`) gain 2 to 3 % here, indices without "
         "division 1 %; more is not for the kernel's author to say. Counters at n = 1024: tensor cores busy "
         "62 % of the time, cuDNN's 68 %; neither memory (20 %) nor the L2 (36 %) is near its limit.",
+    ),
+    (
+        r"fmha\[fp16-(causal-)?4x32x16384x128\]",
+        "Power, presumably: at 14 and 28 ms a launch the clock falls to 1635 to 1680 MHz of 1980, and moves "
+        "within a turn, so that at eight places the ratios lie between 0.90 and 1.08. Half and a quarter as "
+        "long, with the same loop over keys, it is 0.98 and 0.99.",
+    ),
+    (
+        r"moe\[bf16-(4x2048x1408-64top6|8xdeepseek_v2_lite)\]",
+        "Of five launches, one after the other, two say who computes what (`align`), before any weight can "
+        "be asked for: they take 6 to 7 us, and all together 19 to 27 us more than a copy, for 1 token as "
+        "for 64, where that is 0.93 of a copy. Of 8 tokens this draw takes 37 experts, and 34.9 are counted: "
+        "by what it moves, 0.86.",
+    ),
+    (
+        r"moe\[(bf|fp)16-(1024|2048)x.*\]",
+        "Not the memory alone: 106 and 213 GFLOP take 138 and 276 us at the rate that `matmul` reaches (770 "
+        "TFLOPS), and 184 and 368 us with what pads 96 and 192 rows of an expert, in the mean, to tiles of "
+        "128; a copy takes 265. One product waits for the other, and each loads its weights and multiplies "
+        "at once. Beside torch.compile and TileGym it is 1.10 to 1.25.",
     ),
     (
         r"bmm\[fp16-2x1024x1024x1024.*\]|silu_and_mul\[fp16-(1024|2048)x4096\]",
@@ -71,7 +92,8 @@ BOUNDS: tuple[tuple[str, str], ...] = (
         r"matmul\[fp16-16384x16384x16384\]|bmm\[fp16-8x4096x4096x4096.*\]",
         "Power: at the limit of 700 W the clock falls to 1335 to 1515 MHz of 1980, and what counts is the "
         "energy of a product, of which TileGym's take 1.1 to 1.4 % less: why, is not known. cuBLAS' take 2 % "
-        "more. None of 49 and of 44 configurations gains 0.2 % (2026-11-22, 57723c2).",
+        "more. None of 49 and of 44 configurations gains 0.2 % (2026-11-22, 57723c2; figures not "
+        "kept).",
     ),
     (
         r"mla_decoding\[e4m3-128x16x5000x512\]",
@@ -95,7 +117,7 @@ BOUNDS: tuple[tuple[str, str], ...] = (
         "adding is in the code that tileiras makes of an `mma`. Written by the kernel instead (`acc + "
         "mma(a, b, zeros)` of fast sums of 128 or 256 terms, added at once or while the next ones are "
         "multiplied) the best of 13 configurations of each took 1.04 to 1.05 times as long at 2048, 4096 "
-        "and 8192 (2026-11-23).",
+        "and 8192 (2026-11-23; figures not kept).",
     ),
     (
         r"group_gemm\[bf16-unequal.*\]",
@@ -126,8 +148,8 @@ BOUNDS: tuple[tuple[str, str], ...] = (
         "A row of 64 KiB fills a quarter of a multiprocessor's registers: two are there at a time, and each "
         "loads, then computes, then stores. Of 46 ways to write it (chunks that are read twice, or rows "
         "kept in 16 bits, in pieces of 2048 to 32768, with 4 or 8 warps, 1 to 8 blocks a multiprocessor, by "
-        "TMA or not) none was reliably faster: 1.02 and 1.06 of it the best one in two runs, 0.86 at one "
-        "block a multiprocessor, and less than 0.6 at three, where registers spill.",
+        "TMA or not; figures not kept) none was reliably faster: 1.02 and 1.06 of it the best one in two "
+        "runs, 0.86 at one block a multiprocessor, and less than 0.6 at three, where registers spill.",
     ),
 )
 """(pattern of "kernel[case]", what bounds it)."""

@@ -88,6 +88,11 @@ class Miss:
     decided: bool
     """Whether the whole interval of the ratio is below the goal."""
 
+    @property
+    def needs_reason(self) -> bool:
+        """Whether somebody has to say what bounds it: a wide interval alone excuses no more than 1 %."""
+        return self.decided or self.ratio < 0.99 * self.goal.least
+
 
 def kind_of(peer: str) -> str:
     """Return what a peer counts as: "tilegym" (all its variants), "copy", else "torch"."""

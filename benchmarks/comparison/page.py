@@ -205,9 +205,15 @@ def _misses_markdown(cases: Sequence[Case]) -> str:
     if not rows:
         return _no_misses(cases)
     table = markdown(("what", "beside", "ratio", "goal", "which is"), rows)
-    cases_below = [miss.what for miss in find_misses(cases) if miss.decided]
+    cases_below = [miss.what for miss in find_misses(cases) if miss.needs_reason]
     bounds = [f"- {', '.join(f'`{name}`' for name in names)}: {why}" for why, names in explain(cases_below)]
-    return "\n\n".join([table, "What bounds those that are below beyond their spread:", "\n".join(bounds)])
+    return "\n\n".join(
+        [
+            table,
+            "What bounds those that are below beyond their spread, or by more than 1 %:",
+            "\n".join(bounds),
+        ]
+    )
 
 
 def _kernel_markdown(cases: Sequence[Case], runs: Mapping[str, int]) -> str:

@@ -73,7 +73,21 @@ def require_gpus(devices: Sequence[int]) -> None:
         raise SystemExit(f"--device {max(devices)}: visible GPUs are 0 to {count - 1} ({found.name})")
 
 
+def select_jobs(options: argparse.Namespace) -> list[Job]:
+    """Return the cases that the command line names.
+
+    Raises:
+        SystemExit: there are none.
+    """
+    jobs = [Job(suite=suite, case=case) for suite, case in select(options.names, options.case)]
+    if not jobs:
+        named = f" among {', '.join(options.names)}" if options.names else ""
+        raise SystemExit(f"no case has {options.case!r} in its name{named}")
+    return jobs
+
+
 def run_jobs(
+    jobs: Sequence[Job],
     options: argparse.Namespace,
     start: Start,
     show: Callable[[Job, Mapping[str, Any]], None],
@@ -81,9 +95,10 @@ def run_jobs(
     case_seconds: float,
     processes: int = 1,
 ) -> tuple[dict[str, Any], bool]:
-    """Measure the cases that the command line names; return the document, and whether all is in it.
+    """Measure cases; return the document, and whether all is in it.
 
     Args:
+        jobs: of `select_jobs`.
         options: of `add_options`, and `names`.
         start: prepares the process of a GPU, whose handler takes a Job and returns plain data, with the
             environment under "environment".
@@ -92,9 +107,6 @@ def run_jobs(
         processes: for each GPU; process N is of the N-th GPU, counted round and round.
     """
     begun = time.monotonic()
-    jobs = [Job(suite=suite, case=case) for suite, case in select(options.names, options.case)]
-    if not jobs:
-        raise SystemExit(f"no case has {options.case!r} in its name")
     document: dict[str, Any] = {
         "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M}",
         "environment": {},

@@ -143,12 +143,16 @@ def dense_experts(
     return torch.einsum("be,ebh->bh", share, y)
 
 
-def peers(args: Sequence[Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
+def peers(args: Sequence[Any], params: Mapping[str, Any]) -> dict[str, Callable[[], object] | str]:
     """Return what else computes the same, and copies that move as many bytes."""
     import torch
 
-    found = copies_of(MODULE.work(**params))
-    if params["dtype"] == "bfloat16":  # the only dtype that `torch._grouped_mm` multiplies in one launch
+    found: dict[str, Callable[[], object] | str] = {**copies_of(MODULE.work(**params))}
+    if params["dtype"] != "bfloat16":
+        found |= dict.fromkeys(
+            ("torch", "compile"), "torch._grouped_mm multiplies bfloat16 alone in one launch"
+        )
+    else:
         # To tune `_grouped_mm`, torch.compile makes up ends of groups, all but the last rounded to 8 rows. Of
         # 6 rows, the last but one is beyond the last, which an assertion on the GPU refuses (torch 2.11).
         tuned = params["tokens"] * params["top_k"] % GROUPED_MM_ROWS == 0
@@ -158,6 +162,8 @@ def peers(args: Sequence[Any], params: Mapping[str, Any]) -> dict[str, Callable[
         found["compile"] = lambda: compiled(*args)
     if params["tokens"] <= DENSE_TOKENS:
         found["torch-dense"] = lambda: dense_experts(*args)
+    else:
+        found["torch-dense"] = "every token at every expert is ten times the work"
 
     try:
         import tilegym

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import compare_kernels
+from benchmarks import compare_kernels, tune_kernels
 from benchmarks.comparison.goals import find_misses, is_memory_bound, rival
 from benchmarks.comparison.page import page, summary_text
 from benchmarks.gpu_runs.inputs import make_inputs
@@ -116,6 +116,21 @@ def test_a_file_that_cannot_be_read_is_named(text, said, tmp_path):
         file.write_text(text)
     with pytest.raises(SystemExit, match=rf"--from .*compared.json: .*{said}"):
         compare_kernels.main(["--from", str(file)])
+
+
+@pytest.mark.parametrize("ignored", [["matmul"], ["--case", "fp16"], ["--without", "torch"], ["--json", "f"]])
+def test_what_chooses_measurements_has_no_place_beside_what_was_measured(ignored, capsys, tmp_path):
+    file = tmp_path / "compared.json"
+    file.write_text('{"date": "today", "environment": {}, "errors": {}, "cases": []}')
+    with pytest.raises(SystemExit):
+        compare_kernels.main([*ignored, "--from", str(file)])
+    assert "--from measures nothing" in capsys.readouterr().err
+
+
+def test_a_case_that_is_none_is_said_before_a_gpu_is_looked_for():
+    for command in (compare_kernels, tune_kernels):
+        with pytest.raises(SystemExit, match=r"^no case has 'nosuch' in its name among softmax$"):
+            command.main(["softmax", "--case", "nosuch"])
 
 
 def test_a_peer_that_is_none_is_refused(capsys):
@@ -277,3 +292,11 @@ def test_what_is_below_a_goal_is_explained_or_said_not_to_be():
     text = page([{"date": "today", "environment": {}, "errors": {}, "cases": cases}])
     assert "- `fmha[fp16-4x32x1024x128]`: What a tile of queries costs" in text
     assert "- `fmha[unheard-of]`: Not looked into." in text
+
+
+def test_a_wide_interval_excuses_no_more_than_one_percent():
+    def reasons(ratio):
+        (miss,) = find_misses([compared("softmax", torch=ratio)])
+        return (miss.decided, miss.needs_reason)
+
+    assert [reasons(ratio) for ratio in (0.995, 0.985, 0.9)] == [(False, False), (False, True), (True, True)]
