@@ -20,6 +20,8 @@ SHORT = {
 """What the cases' names call them."""
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 """Bytes of an element."""
+SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
+"""The smallest positive float32 that is not a denormal number, and the largest that is finite."""
 FP8_ARCH = "sm_90"
 """The oldest architecture that 8-bit floats are compiled for.
 

@@ -18,10 +18,10 @@ import cuda.tile as ct
 
 from kernels._configs import check_fields, vary
 from kernels._dtypes import choose_out_dtype
-from kernels._launch import check_grid, check_tiles
+from kernels._launch import ARCHITECTURES, check_grid, check_tiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -112,6 +112,23 @@ def may_store_tma(c: torch.Tensor) -> bool:
 def count_tiles(m: int, n: int, config: GemmConfig) -> int:
     """Return how many tiles an `[m, n]` output is cut into."""
     return -(-m // config.tile_m) * -(-n // config.tile_n)
+
+
+def in_steps_of(
+    itemsize: int, table: Mapping[str, tuple[Config, ...]], *, since: str = ARCHITECTURES[0]
+) -> dict[str, tuple[Config, ...]]:
+    """Return a table of 16 bits for operands of `itemsize` bytes: steps along K are as many bytes.
+
+    Args:
+        itemsize: Bytes per element.
+        table: Configurations by architecture.
+        since: The oldest architecture to keep.
+    """
+    return {
+        arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
+        for arch, candidates in table.items()
+        if ARCHITECTURES.index(arch) >= ARCHITECTURES.index(since)
+    }
 
 
 def choose_tiles(candidates: Sequence[Config], m: int, n: int, k: int, *, batch: int = 1, sms: int) -> Config:

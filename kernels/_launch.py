@@ -8,6 +8,8 @@ from functools import cache, wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 
+from kernels._dtypes import MIN_ARCH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -46,12 +48,29 @@ def on_its_gpu(launcher: Callable[ParamsT, ResultT]) -> Callable[ParamsT, Result
     return launch
 
 
-def device_arch() -> str:
-    """Return the current GPU's architecture, e.g. `"sm_90"`."""
+def find_arch(kernel: str, tensor: torch.Tensor) -> str:
+    """Return the architecture of the current GPU, e.g. `"sm_90"`, if it can take `tensor`.
+
+    Args:
+        kernel: The kernel's name, for the message.
+        tensor: An argument, whose device and dtype the others have; of several dtypes, the narrowest.
+
+    Raises:
+        ValueError: It is not on a GPU.
+        TypeError: Its dtype is not compiled for so old an architecture.
+    """
     import torch
 
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
+    if not tensor.is_cuda:
+        raise ValueError(f"{kernel}: tensors are on {tensor.device}, and kernels run on a GPU; move them")
+    capability = torch.cuda.get_device_capability()
+    arch = "sm_{}{}".format(*capability)
+    least = MIN_ARCH.get(str(tensor.dtype).removeprefix("torch."))
+    if least is not None and capability < (int(least[3:-1]), int(least[-1])):
+        raise TypeError(
+            f"{kernel}: {tensor.dtype} is compiled for {least} and newer, and this GPU is {arch}; convert it"
+        )
+    return arch
 
 
 def count_sms() -> int:

@@ -49,12 +49,11 @@ from numbers import Real
 
 import cuda.tile as ct
 
+from kernels._dtypes import LARGEST_FLOAT32, SMALLEST_FLOAT32
 from kernels._tiles import LOG2_E, reciprocal
 
-LOWEST = -(2.0 - 2.0**-23) * 2.0**127
-"""The lowest finite float32: where a maximum starts from."""
-SMALLEST = 2.0**-126
-"""The smallest positive float32 that is not a denormal number."""
+LOWEST = -LARGEST_FLOAT32
+"""Where a maximum starts from."""
 
 
 def check_scale(kernel: str, scale: float) -> float:
@@ -72,9 +71,10 @@ def check_scale(kernel: str, scale: float) -> float:
         raise TypeError(f"{kernel}: scale must be a number, got {type(scale).__name__}")
     if not 0 < scale < math.inf:
         raise ValueError(f"{kernel}: scale must be a positive number, got {scale}")
-    if not SMALLEST / LOG2_E <= scale <= -LOWEST / LOG2_E:
+    smallest, largest = SMALLEST_FLOAT32 / LOG2_E, LARGEST_FLOAT32 / LOG2_E
+    if not smallest <= scale <= largest:
         raise ValueError(
-            f"{kernel}: scale must be {SMALLEST / LOG2_E:.3g} to {-LOWEST / LOG2_E:.3g}, got {scale}: "
+            f"{kernel}: scale must be {smallest:.3g} to {largest:.3g}, got {scale}: "
             "scale * log2(e) has to be a normal float32"
         )
     return float(scale) * LOG2_E

@@ -37,7 +37,7 @@ from kernels._launch import (
     check_tensors,
     choose_by_width,
     count_sms,
-    device_arch,
+    find_arch,
     next_power_of_2,
     on_its_gpu,
     with_hints,
@@ -316,8 +316,9 @@ def attention_decode(
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
+    arch = find_arch("attention_decode", q)
     sms = count_sms()
-    config = config or choose_config(device_arch(), keys=n, heads_per_sm=b * h_kv / sms, head_dim=d)
+    config = config or choose_config(arch, keys=n, heads_per_sm=b * h_kv / sms, head_dim=d)
     group = h // h_kv
     rows = min(max(next_power_of_2(group), MIN_ROWS[config.keys_first]), MAX_ROWS)
     row_tiles = ct.cdiv(group, rows)

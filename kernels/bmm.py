@@ -37,7 +37,7 @@ from kernels._launch import (
     check_config,
     check_tensors,
     count_sms,
-    device_arch,
+    find_arch,
     on_its_gpu,
     with_hints,
 )
@@ -252,8 +252,9 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
 
     # What `expand` has made is one matrix, too.
     a, b = (operand[:1] if operand.stride(0) == 0 else operand for operand in (a, b))
+    arch = find_arch("bmm", a)
     sms = count_sms()
-    config = config or choose_config(device_arch(), batch=batch, m=m, n=n, k=k, sms=sms)
+    config = config or choose_config(arch, batch=batch, m=m, n=n, k=k, sms=sms)
     ct.launch(
         torch.cuda.current_stream(),
         make_grid("bmm", batch * count_tiles(m, n, config), config, sms=sms, remedy="split the batch"),

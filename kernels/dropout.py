@@ -41,7 +41,7 @@ from kernels._launch import (
     check_power_of_2,
     check_tensors,
     choose_by_width,
-    device_arch,
+    find_arch,
     line_grid,
     next_power_of_2,
     on_its_gpu,
@@ -247,8 +247,9 @@ def dropout(
     if x.numel() == 0 or p == 1:
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
 
+    arch = find_arch("dropout", x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    config = config or choose_config(device_arch(), elements=x.numel(), itemsize=x.element_size())
+    config = config or choose_config(arch, elements=x.numel(), itemsize=x.element_size())
     n = x.numel()
     tile = min(config.tile_elements, max(next_power_of_2(n), WORDS))
     grid, axis = line_grid("dropout", ct.cdiv(n, tile), "tiles of x", "take larger tile_elements")

@@ -64,7 +64,7 @@ from kernels._launch import (
     check_bool,
     check_config,
     check_tensors,
-    device_arch,
+    find_arch,
     on_its_gpu,
     with_hints,
 )
@@ -339,9 +339,8 @@ def fmha(
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
 
-    config = config or choose_config(
-        device_arch(), head_dim=d, causal=causal, itemsize=q.dtype.itemsize, keys=n
-    )
+    arch = find_arch("fmha", q)
+    config = config or choose_config(arch, head_dim=d, causal=causal, itemsize=q.dtype.itemsize, keys=n)
     grid = make_grid("fmha", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
         v = make_keys_contiguous("fmha", v)

@@ -58,17 +58,17 @@ from kernels._gemm import (
     count_blocks,
     count_tiles,
     for_each_tile,
+    in_steps_of,
     make_grid,
     may_store_tma,
     multiply_along_k,
 )
 from kernels._launch import (
-    ARCHITECTURES,
     check_bool,
     check_config,
     check_tensors,
     count_sms,
-    device_arch,
+    find_arch,
     on_its_gpu,
     with_hints,
 )
@@ -97,10 +97,9 @@ Their code, presumably. H200, 2026-11-22, fp16, B transposed, in us by the launc
                       1      2      4     cuBLAS, one after the other
     16 of 2048^3    442.9  418.0  416.8  405.4
     16 of 1024^3     77.3   70.1   71.1  105.3
-    unequal         518.5  501.6  532.5  488.5    two have 20 rounds of blocks in place of 19
-    12 of 1536^3    155.5  166.2  182.5  156.7    two have 8 rounds in place of 7
+    12 of 1536^3    155.5  166.2  182.5  156.7    two have 8 rounds of blocks in place of 7
 """
-ROUNDS, FULL = 3, 0.94
+ALONE_ROUNDS, ALONE_FULL = 3, 0.94
 """Rounds of blocks from which a group is not slower alone, and what share of the last one it has to fill."""
 
 
@@ -174,15 +173,6 @@ _UNMEASURED: dict[str, tuple[GroupGemmConfig, ...]] = {
 }
 
 
-def _of_itemsize(itemsize: int, *, since: str = ARCHITECTURES[0]) -> dict[str, tuple[GroupGemmConfig, ...]]:
-    """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
-    return {
-        arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
-        for arch, candidates in _UNMEASURED.items()
-        if ARCHITECTURES.index(arch) >= ARCHITECTURES.index(since)
-    }
-
-
 CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
     **_UNMEASURED,
     "sm_90": (
@@ -194,7 +184,7 @@ CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 }
 """For operands of 16 bits."""
 FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
-    **_of_itemsize(1, since=FP8_ARCH),
+    **in_steps_of(1, _UNMEASURED, since=FP8_ARCH),
     "sm_90": (
         GroupGemmConfig(tile_m=128, tile_n=128, tile_k=256, occupancy=1, num_worker_warps=8, copy_tile=64),
         GroupGemmConfig(tile_m=64, tile_n=128, tile_k=128, group_m=16, latency=6, occupancy=2, copy_tile=64),
@@ -202,7 +192,7 @@ FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=False`."""
 FAST_FP8_CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
-    **_of_itemsize(1, since=FP8_ARCH),
+    **in_steps_of(1, _UNMEASURED, since=FP8_ARCH),
     "sm_90": (
         GroupGemmConfig(
             tile_m=128,
@@ -261,7 +251,7 @@ def fills_alone(config: GroupGemmConfig, size: tuple[int, int, int], *, sms: int
     m, n, k = size
     tiles = count_tiles(m, n, config)
     rounds = tiles / count_blocks(tiles, config, sms=sms)
-    return k >= config.min_k and rounds > ROUNDS - 1 and rounds / ceil(rounds) > FULL
+    return k >= config.min_k and rounds > ALONE_ROUNDS - 1 and rounds / ceil(rounds) > ALONE_FULL
 
 
 def choose_alone(
@@ -435,7 +425,7 @@ def group_gemm(
     # The longest tiles first: what starts last should end soon.
     groups.sort(key=lambda group: -group[0].shape[1])
     use_fast_acc = use_fast_acc and dtype.itemsize == 1
-    arch, sms, itemsize = device_arch(), count_sms(), dtype.itemsize
+    arch, sms, itemsize = find_arch("group_gemm", groups[0][0]), count_sms(), dtype.itemsize
 
     together: list[Group] = []
     for group in groups:

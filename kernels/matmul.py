@@ -57,17 +57,17 @@ from kernels._gemm import (
     copy_k_major,
     count_tiles,
     for_each_tile,
+    in_steps_of,
     make_grid,
     may_store_tma,
     multiply_along_k,
 )
 from kernels._launch import (
-    ARCHITECTURES,
     check_bool,
     check_config,
     check_tensors,
     count_sms,
-    device_arch,
+    find_arch,
     on_its_gpu,
     with_hints,
 )
@@ -146,15 +146,6 @@ _UNMEASURED: dict[str, tuple[MatmulConfig, ...]] = {
 }
 
 
-def _of_itemsize(itemsize: int, *, since: str = ARCHITECTURES[0]) -> dict[str, tuple[MatmulConfig, ...]]:
-    """Return what is not measured for operands of `itemsize` bytes: as for 16 bits, in steps of as many."""
-    return {
-        arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
-        for arch, candidates in _UNMEASURED.items()
-        if ARCHITECTURES.index(arch) >= ARCHITECTURES.index(since)
-    }
-
-
 CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
     **_UNMEASURED,
     # H200, 2026-11-21, driver 580.159.04, cold L2, interleaved; "against" is the next best of 37 candidates
@@ -199,7 +190,7 @@ CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For operands of 16 bits."""
 TF32_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
-    **_of_itemsize(4),
+    **in_steps_of(4, _UNMEASURED),
     "sm_90": (
         # H200, 2026-11-23, tf32 4096x4096x2048, transposed B, the best of 49: 179 us, 384 TFLOPS; with a
         # latency of 4 182 us.
@@ -244,7 +235,7 @@ TF32_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For float32 operands."""
 FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
-    **_of_itemsize(1, since=FP8_ARCH),
+    **in_steps_of(1, _UNMEASURED, since=FP8_ARCH),
     # H200, 2026-11-21, as above. Every 128 products the sums move to float32: 64 registers a thread for
     # those, 64 for these. With 256 products a step the compiler has another 64 to multiply into while it
     # adds.
@@ -277,7 +268,7 @@ FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
 }
 """For 8-bit floats with `use_fast_acc=False`."""
 FAST_FP8_CONFIGS: dict[str, tuple[MatmulConfig, ...]] = {
-    **_of_itemsize(1, since=FP8_ARCH),
+    **in_steps_of(1, _UNMEASURED, since=FP8_ARCH),
     # H200, 2026-11-21, as above. Twice the rate of 16 bits needs twice the work per byte from the L2.
     "sm_90": (
         # e4m3, transposed B, 4096x4096x8192 186 us, 1477 TFLOPS, 8192^3 768 us, 1432 TFLOPS, against 191 and
@@ -490,9 +481,10 @@ def matmul(
     if k == 0:
         return c.zero_()
 
+    arch = find_arch("matmul", a)
     sms = count_sms()
     config = config or choose_config(
-        device_arch(),
+        arch,
         m=m,
         n=n,
         k=k,

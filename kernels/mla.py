@@ -41,7 +41,7 @@ from kernels._launch import (
     check_bool,
     check_config,
     check_tensors,
-    device_arch,
+    find_arch,
     on_its_gpu,
     with_hints,
 )
@@ -232,7 +232,8 @@ def mla(
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
 
-    config = config or choose_config(device_arch(), causal=causal, itemsize=q.dtype.itemsize)
+    arch = find_arch("mla", q)
+    config = config or choose_config(arch, causal=causal, itemsize=q.dtype.itemsize)
     grid = make_grid("mla", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:
         v = make_keys_contiguous("mla", v)

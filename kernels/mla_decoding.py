@@ -42,19 +42,19 @@ import cuda.tile as ct
 from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
 from kernels._cases import laid_out
 from kernels._configs import check_fields, vary
-from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT
+from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT, SMALLEST_FLOAT32
 from kernels._launch import (
     check_config,
     check_power_of_2,
     check_tensors,
     choose_by_width,
     count_sms,
-    device_arch,
+    find_arch,
     next_power_of_2,
     on_its_gpu,
     with_hints,
 )
-from kernels._online_softmax import SMALLEST, add_scores, check_scale, finish_softmax, start_softmax
+from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
 from kernels._split_kv import block_of_part, choose_part, make_grid, merge_parts
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -354,7 +354,7 @@ def mla_decoding_kernel(
     if SCALED:
         q, qpe, inverse = float16_queries(q, qpe)
         # Not 0, which times the score -inf of a hidden key would be NaN.
-        factor = ct.maximum(inverse * scale_log2, SMALLEST)
+        factor = ct.maximum(inverse * scale_log2, SMALLEST_FLOAT32)
     elif EIGHT_BIT_QUERIES:
         q, qpe = q.astype(ct.float16), qpe.astype(ct.float16)
     if KEYS_FIRST:
@@ -482,9 +482,10 @@ def mla_decoding(
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=out_dtype, device=q.device)
 
+    arch = find_arch("mla_decoding", kv)
     sms = count_sms()
     config = config or choose_config(
-        device_arch(),
+        arch,
         heads=h,
         latent_dim=d,
         query_itemsize=q.element_size(),

@@ -45,7 +45,7 @@ from kernels._launch import (
     check_grid,
     check_tensors,
     count_sms,
-    device_arch,
+    find_arch,
     on_its_gpu,
     with_hints,
 )
@@ -81,6 +81,10 @@ class MoeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, powers=("row_columns",))
+        for name in ("gate_up", "down"):
+            if not isinstance(getattr(self, name), GemmConfig):
+                kind = type(getattr(self, name)).__name__
+                raise TypeError(f"MoeConfig: {name} must be a GemmConfig, got {kind}")
         if self.gate_up.tile_m != self.down.tile_m:
             raise ValueError(
                 f"MoeConfig: gate_up has tile_m {self.gate_up.tile_m} and down {self.down.tile_m}, "
@@ -321,7 +325,8 @@ def moe(
     if 0 in (*topk_ids.shape, *w2.shape):
         return torch.zeros((tokens, hidden_size), dtype=x.dtype, device=x.device)
 
-    config = config or choose_config(device_arch(), rows_per_expert=tokens * top_k / experts)
+    arch = find_arch("moe", x)
+    config = config or choose_config(arch, rows_per_expert=tokens * top_k / experts)
     grid = check_grid(
         "moe",
         (tokens, ct.cdiv(hidden_size, config.row_columns)),

@@ -47,7 +47,7 @@ from kernels._launch import (
     check_power_of_2,
     check_tensors,
     choose_by_width,
-    device_arch,
+    find_arch,
     next_power_of_2,
     on_its_gpu,
     with_hints,
@@ -273,7 +273,8 @@ def route(
     if tokens == 0:
         return weights, ids
 
-    config = config or choose_config(device_arch(), tokens=tokens, experts=experts)
+    arch = find_arch("route", logits)
+    config = config or choose_config(arch, tokens=tokens, experts=experts)
     tile_e = next_power_of_2(experts)
     tile_t = max(1, config.route_elements // tile_e)
     ct.launch(
@@ -330,7 +331,8 @@ def align(
     if not 1 <= experts <= MAX_EXPERTS:
         raise ValueError(f"align: experts must be between 1 and {MAX_EXPERTS}, got {experts}")
     check_power_of_2("align", "tile_m", tile_m)
-    config = config or choose_config(device_arch())
+    arch = find_arch("align", topk_ids)
+    config = config or choose_config(arch)
     flat = topk_ids.reshape(-1)
     pairs = flat.numel()
     # At most `tile_m - 1` slots of padding for every expert that has a pair.

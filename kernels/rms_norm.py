@@ -26,7 +26,7 @@ import cuda.tile as ct
 
 from kernels._cases import laid_out
 from kernels._configs import check_fields
-from kernels._dtypes import ITEMSIZE, SHORT
+from kernels._dtypes import ITEMSIZE, LARGEST_FLOAT32, SHORT, SMALLEST_FLOAT32
 from kernels._launch import (
     ARCHITECTURES,
     check_config,
@@ -35,7 +35,7 @@ from kernels._launch import (
     check_tensors,
     choose_by_width,
     cut_row,
-    device_arch,
+    find_arch,
     next_power_of_2,
     on_its_gpu,
     with_hints,
@@ -80,10 +80,10 @@ class RmsNormConfig:
 #     fp16  32768x2048  70.2 us (76.4)      fp16  4096x16384  70.6 us (79.3)
 #     fp16   4096x4096  22.9 us (23.8)      bf16  16384x4096 with a residual  133 us (138)
 #
-# One row per tile is the rule, held by 8 warps from 4096 on; rows of up to 1024 go by four. With rows of
-# 4096 and a residual, 8 blocks an SM win 2 % against what the compiler chooses; with float32 they lose 4 %,
-# with 16384 elements 55 %. Loops and TMA won once only: fp16 4096x2048 took 14.3 us with four looping blocks
-# an SM, 14.9 us with the entry of then.
+# One row per tile is the rule, held by 8 warps from 2049 on (3072: see below); up to 1024 they go by four.
+# With rows of 4096 and a residual, 8 blocks an SM win 2 % against what the compiler chooses; with float32
+# they lose 4 %, with 16384 elements 55 %. Loops and TMA won once only: fp16 4096x2048 took 14.3 us with four
+# looping blocks an SM, 14.9 us with the entry of then.
 #
 # 2026-11-22: bf16 16384x3072 53.3 us with 4 warps and no hint, 56.0 us as 4096; with a residual, and with
 # other widths between 2048 and 4096, it was not measured. 5120 and 7168 have no clear gain.
@@ -243,7 +243,7 @@ def rms_norm(
     Args:
         x: `[..., N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         weight: `[N]`, same dtype and device.
-        eps: Added to the mean square, so that a row of zeros stays zero.
+        eps: Added to the mean square, so that a row of zeros stays zero; 0, or a normal float32.
         residual: Added to `x` before; same shape, dtype and device, copied likewise.
         config: Instead of the one chosen for this GPU.
 
@@ -253,8 +253,8 @@ def rms_norm(
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, an `eps` that is no number,
             another kernel's configuration.
-        ValueError: `weight` does not fit the last axis or `residual` the shape, N above 16384, negative
-            `eps`, devices that differ, more rows than one launch takes.
+        ValueError: `weight` does not fit the last axis or `residual` the shape, N above 16384, an `eps` that
+            is negative or that float32 does not hold, devices that differ, more rows than one launch takes.
     """
     import torch
 
@@ -279,12 +279,16 @@ def rms_norm(
     if isinstance(eps, torch.Tensor):
         raise TypeError("rms_norm: eps must be a number, got Tensor; to add it to x, pass residual=")
     eps = check_number("rms_norm", "eps", eps)
-    if not eps >= 0:
-        raise ValueError(f"rms_norm: eps must not be negative, got {eps}")
+    if eps != 0 and not SMALLEST_FLOAT32 <= eps <= LARGEST_FLOAT32:
+        raise ValueError(
+            f"rms_norm: eps must be 0, or {SMALLEST_FLOAT32:.3g} to {LARGEST_FLOAT32:.3g}, got {eps}: "
+            "it has to be a normal float32"
+        )
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     h = None if residual is None else torch.empty_like(y)
     if y.numel() > 0:
-        config = config or choose_config(device_arch(), width=n, itemsize=x.element_size())
+        arch = find_arch("rms_norm", x)
+        config = config or choose_config(arch, width=n, itemsize=x.element_size())
         _launch(x, residual, weight, y, h, eps, config)
     return y if h is None else (y, h)
 

@@ -42,7 +42,7 @@ from kernels._launch import (
     check_grid,
     check_integer,
     check_tensors,
-    device_arch,
+    find_arch,
     next_power_of_2,
     on_its_gpu,
     with_hints,
@@ -314,9 +314,8 @@ def rope(
     if q.numel() + k.numel() == 0:
         return torch.empty_like(q), torch.empty_like(k)
 
-    config = config or choose_config(
-        device_arch(), interleaved=interleaved, table_itemsize=cos.element_size()
-    )
+    arch = find_arch("rope", q)
+    config = config or choose_config(arch, interleaved=interleaved, table_itemsize=cos.element_size())
     # With few heads, and of course few tokens, tiles are no larger than what there is.
     tile_h = min(config.tile_h, next_power_of_2(max(heads, k.shape[1])))
     tile_s = max(1, config.tile_elements // (tile_h * next_power_of_2(2 * half)))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kernels import swiglu
 from kernels._cases import laid_out
 from kernels._dtypes import ITEMSIZE, SHORT
-from kernels._launch import check_config, check_tensors, device_arch, on_its_gpu
+from kernels._launch import check_config, check_tensors, find_arch, on_its_gpu
 from kernels.swiglu import SwigluConfig, launch_swiglu
 from pytest_cutile import Case, KernelSpec, Work
 
@@ -80,7 +80,8 @@ def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torc
     if y.numel() == 0:
         return y
     rows = x.reshape(-1, 2 * n)
-    config = config or choose_config(device_arch(), itemsize=x.element_size())
+    arch = find_arch("silu_and_mul", x)
+    config = config or choose_config(arch, itemsize=x.element_size())
     launch_swiglu("silu_and_mul", rows[:, :n], rows[:, n:], y.view(-1, n), config)
     return y
 

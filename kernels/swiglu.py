@@ -27,11 +27,12 @@ from kernels._configs import check_fields
 from kernels._dtypes import ITEMSIZE, SHORT
 from kernels._launch import (
     ARCHITECTURES,
+    MIN_PIECE,
     check_config,
     check_grid,
     check_power_of_2,
     check_tensors,
-    device_arch,
+    find_arch,
     next_power_of_2,
     on_its_gpu,
     with_hints,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 ConstInt: TypeAlias = ct.Constant[int]
 ConstBool: TypeAlias = ct.Constant[bool]
 
-MIN_TILE_N = 256
-"""Shortest piece of a row that is preferred to a longer one that would stick out of the row."""
 MAX_INDEX = 2**31
 """Arrays are indexed with 32 bits, axis by axis: a dense tensor of more elements stays a matrix."""
 
@@ -152,7 +151,7 @@ def choose_tile(m: int, n: int, elements: int) -> tuple[int, int]:
     which is what dense tensors are, has only one last tile: it always takes the longest.
     """
     divisor = n & -n  # the largest power of two that divides n
-    tile_n = min(elements, divisor if m > 1 and divisor >= MIN_TILE_N else next_power_of_2(n))
+    tile_n = min(elements, divisor if m > 1 and divisor >= MIN_PIECE else next_power_of_2(n))
     return min(elements // tile_n, next_power_of_2(m)), tile_n
 
 
@@ -215,7 +214,8 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = No
     if y.numel() == 0:
         return y
     n = a.shape[-1] if a.ndim else 1
-    config = config or choose_config(device_arch())
+    arch = find_arch("swiglu", a)
+    config = config or choose_config(arch)
     launch_swiglu("swiglu", a.reshape(-1, n), b.reshape(-1, n), y.view(-1, n), config)
     return y
 

@@ -168,6 +168,13 @@ def test_a_configuration_of_two_checks_both():
         MoeConfig(gate_up=dataclasses.replace(MOE.gate_up, tile_n=24), down=MOE.down)
 
 
+@pytest.mark.parametrize("name", ["gate_up", "down"])
+def test_a_configuration_of_two_needs_both(name):
+    nothing: dict[str, Any] = {name: None}
+    with pytest.raises(TypeError, match=rf"^MoeConfig: {name} must be a GemmConfig, got NoneType$"):
+        dataclasses.replace(MOE, **nothing)
+
+
 def test_variants_are_made_once_and_checked():
     config = FmhaConfig(tile_m=64, tile_n=64)
     assert vary(config, tile_n=32) == FmhaConfig(tile_m=64, tile_n=32)

@@ -4,10 +4,12 @@ import importlib
 import inspect
 import pkgutil
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 import kernels
+from benchmarks.gpu_runs.inputs import as_arguments
 from kernels import (
     attention_decode,
     bmm,
@@ -29,6 +31,8 @@ from kernels._division import divisor
 from kernels._launch import check_bool, cut_row, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
+from pytest_cutile.compile import pretend_gpu
+from pytest_cutile.gates.tensors import MakeTensor
 
 torch = pytest.importorskip("torch")
 tree_leaves = torch.utils._pytree.tree_leaves
@@ -68,6 +72,28 @@ def case_of(spec: KernelSpec, name: str):
 
 
 # -- argument checks --------------------------------------------------------------------------------
+
+
+@by_name
+def test_tensors_on_the_cpu_are_refused(spec):
+    case = min(
+        (case for case in spec.cases if case.min_arch is None), key=lambda case: spec.work_of(case).bytes
+    )
+    inputs = spec.make_inputs(partial(MakeTensor, device="cpu", seed=0), case)
+    args, kwargs = as_arguments(inputs)
+    with pytest.raises(ValueError, match=r"^\w+: tensors are on cpu, and kernels run on a GPU; move them$"):
+        spec.launch(*args, **kwargs)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if any(case.min_arch for case in spec.cases)])
+def test_dtypes_that_an_architecture_does_not_have_are_refused(spec):
+    case = next(case for case in spec.cases if case.min_arch)
+    with pretend_gpu("sm_89"):
+        args, kwargs = as_arguments(spec.make_inputs(partial(MakeTensor, device="cuda", seed=0), case))
+        with pytest.raises(
+            TypeError, match=rf"float8_\w+ is compiled for {case.min_arch} and newer, .* sm_89"
+        ):
+            spec.launch(*args, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +138,10 @@ def test_softmax_says_what_is_wrong(x, error, message):
         (torch.ones(2, 3), torch.ones(3), torch.ones(2, 3), TypeError, "eps must be .* Tensor; .* residual="),
         (torch.ones(2, 3), torch.ones(3), None, TypeError, "eps must be a number, got NoneType"),
         (torch.ones(2, 3), torch.ones(3), "1e-6", TypeError, "eps must be a number, got str"),
-        (torch.ones(2, 3), torch.ones(3), -1.0, ValueError, "eps must not be negative, got -1.0"),
-        (torch.ones(2, 3), torch.ones(3), float("nan"), ValueError, "eps must not be negative, got nan"),
+        (torch.ones(2, 3), torch.ones(3), -1.0, ValueError, r"eps must be 0, or 1\.18e-38 to .*, got -1\.0"),
+        (torch.ones(2, 3), torch.ones(3), float("nan"), ValueError, "eps must be .* got nan"),
+        (torch.ones(2, 3), torch.ones(3), float("inf"), ValueError, "eps must be .* got inf"),
+        (torch.ones(2, 3), torch.ones(3), 1e-50, ValueError, "eps must be .* got 1e-50: .* normal float32"),
         (torch.ones(2, 3), torch.ones(3, device="meta"), 1e-6, ValueError, "weight is on meta, but x is on"),
     ],
 )

@@ -145,6 +145,8 @@ def test_work_equals_what_a_hand_computes():
         "fp16-1x16x32768x64": Work(bytes=272629760, dtype="float16"),
         # 2 * (6+1) * 37*128 * 2 + 2 * 37*64 * 4
         "fp16-1x6_1x37x128-fp32_tables": Work(bytes=151552, dtype="float16"),
+        # 8 * 2 * 2*16 * 2048*256 * 2 + 2 * 2048*32 * 2: the tables are those of all 8.
+        "fp16-8x16x2048x256-r64-interleaved": Work(bytes=537133056, dtype="float16"),
     }
     for case in rope.SPEC.cases:
         if case.name in expected:

@@ -6,6 +6,7 @@ import cuda.tile as ct
 import pytest
 
 from kernels import silu_and_mul, swiglu
+from kernels._launch import MIN_PIECE
 from pytest_cutile import Work
 from pytest_cutile.compile import record_launches
 from pytest_cutile.interpret import Options, interpreting
@@ -166,7 +167,7 @@ def test_references_agree_with_torch():
 
 def test_tiles_hold_the_shortest_pieces():
     for config in (*swiglu.CONFIGS.values(), swiglu.choose_config("sm_999")):
-        assert config.tile_bytes >= 4 * swiglu.MIN_TILE_N
+        assert config.tile_bytes >= 4 * MIN_PIECE
 
 
 def test_halves_are_cut_as_swiglu_says_where_nothing_was_measured():
