@@ -65,6 +65,8 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 MAX_EXPERTS = 4096
 """Logits of a token, or counts of all experts, that are kept in registers."""
+MAX_SLOTS = 2**31 - 1
+"""Slots and pairs are numbered with 32 bits."""
 
 
 # -- configuration ----------------------------------------------------------------------------------
@@ -318,7 +320,7 @@ def align(
     Raises:
         TypeError: Not a tensor, ids that are neither int32 nor int64, an `experts` or a `tile_m` that is no
             integer, another kernel's configuration.
-        ValueError: No ids, no experts or too many, a `tile_m` that is no power of two.
+        ValueError: No ids or too many, no experts or too many, a `tile_m` that is no power of two.
     """
     import torch
 
@@ -342,6 +344,12 @@ def align(
     # A power of two, as every side of a tile.
     parts = 1 << (max(1, min(config.align_blocks // experts, all_steps)).bit_length() - 1)
     steps = ct.cdiv(all_steps, parts)
+    highest = max(tiles * tile_m, parts * steps * step)
+    if highest > MAX_SLOTS:
+        raise ValueError(
+            f"align: {pairs} ids need numbers up to {highest}, and at most {MAX_SLOTS} are supported; "
+            "split the tokens, or take a smaller tile_m"
+        )
 
     def empty(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.int32, device=flat.device)

@@ -180,6 +180,16 @@ def test_align_sorts_by_expert_and_pads(interpreting, tokens, top_k, experts, ti
     assert [slots[slot] for slot in aligned.slot_of_pair.tolist()] == list(range(tokens * top_k))
 
 
+@pytest.mark.parametrize(("tokens", "tile_m"), [(2**28, 16), (2**28 - 8, 16), (3, 2**30)])
+def test_align_numbers_slots_with_32_bits(interpreting, tokens, tile_m):
+    with interpreting("sm_90"):
+        topk_ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda").expand(tokens, 8)
+        with pytest.raises(
+            ValueError, match=r"^align: \d+ ids need numbers up to \d+, .* at most 2147483647"
+        ):
+            moe_routing.align(topk_ids, 64, tile_m)
+
+
 def test_align_draws_its_docstring(interpreting):
     with interpreting("sm_90"):
         aligned = moe_routing.align(torch.tensor([[1, 2], [1, 0]], device="cuda"), 3, 2)
