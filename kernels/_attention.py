@@ -1,4 +1,4 @@
-"""What the attention kernels of many queries share: the walk along the keys, and what surrounds a launch.
+"""What the attention kernels of many queries share: the walk along the keys, the knobs, and the launch.
 
 `fmha` says how it works. A kernel is a load of the queries, `attend`, and a store of what it returns; its
 launcher takes its grid, its hints and its constants from here.
@@ -7,10 +7,12 @@ launcher takes its grid, its hints and its constants from here.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._configs import check_fields
 from kernels._division import Divisor, divisor
 from kernels._dtypes import choose_out_dtype
 from kernels._gemm import TMA_ALIGNMENT
@@ -21,12 +23,46 @@ from kernels._tiles import swizzle
 if TYPE_CHECKING:
     import torch
 
-    from kernels.fmha import FmhaConfig
-
 ConstInt: TypeAlias = ct.Constant[int]
 
 HEADROOM = {"float8_e4m3fn": 8.0, "float8_e5m2": 15.0}
 """Largest power of two that P reaches, where it is not 0. The formats end at 448 and 57344."""
+
+
+# -- configuration ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """How a head is cut into tiles, in which order they are computed, and what the compiler is told."""
+
+    tile_m: int
+    """Queries per block."""
+    tile_n: int
+    """Keys per step."""
+    overlap: bool = False
+    """Whether P @ V of the tile before is computed during the exponentials, by the warps that take them. It
+    holds one more P; without it, others have to use the tensor cores meanwhile."""
+    heads_together: int = 1
+    """Heads whose tiles take turns. 1 computes head after head, whose K and V then stay in the L2. Causal
+    attention wants the long tiles, of later queries, of several heads before the short ones, which then fill
+    the gaps at the end; the K and V of so many heads should fit in the L2."""
+    persistent: bool = False
+    """As many blocks as the GPU holds, each of which computes tile after tile. The next tile's loads and the
+    last one's store then overlap with what is computed. All get as many tiles: for tiles of one length."""
+    transpose_v: bool = False
+    """Whether 8-bit V is transposed in memory first, unless it comes that way."""
+    occupancy: int | None = None
+    """Blocks that share a multiprocessor; None lets the compiler choose."""
+    num_worker_warps: int | None = None
+    """Warps that hold scores and accumulator; None lets the compiler choose."""
+    latency_k: int | None = None
+    """How far ahead tiles of K are loaded, 1 to 10; None lets the compiler choose."""
+    latency_v: int | None = None
+    """The same for V, which is needed later in a step."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, powers=("tile_m", "tile_n"))
 
 
 # -- tile code --------------------------------------------------------------------------------------
@@ -183,14 +219,14 @@ TRANSPOSED_ROWS = 128
 """Rows per block of the kernel that transposes V. Not measured."""
 
 
-def count_blocks(tiles: int, config: FmhaConfig) -> int:
+def count_blocks(tiles: int, config: AttentionConfig) -> int:
     """Return how many blocks compute `tiles` tiles."""
     if not config.persistent:
         return tiles
     return min(tiles, count_sms() * (config.occupancy or 1))
 
 
-def make_grid(kernel: str, b: int, h: int, m: int, config: FmhaConfig) -> tuple[int, ...]:
+def make_grid(kernel: str, b: int, h: int, m: int, config: AttentionConfig) -> tuple[int, ...]:
     """Return the grid for `b` batches of `h` heads of `m` queries.
 
     Raises:
@@ -240,7 +276,7 @@ def choose_attention_dtype(kernel: str, q: torch.Tensor, out_dtype: torch.dtype 
     )
 
 
-def constants_of(config: FmhaConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:
+def constants_of(config: AttentionConfig, q: torch.Tensor, n: int, *, causal: bool) -> tuple[Any, ...]:
     """Return what the kernel takes from `TILE_M` on, for queries `q` and `n` keys.
 
     Compiled for the number of heads, of which a model has one, the kernel divides by a constant.

@@ -53,16 +53,13 @@ def find_arch(kernel: str, tensor: torch.Tensor) -> str:
 
     Args:
         kernel: The kernel's name, for the message.
-        tensor: An argument, whose device and dtype the others have; of several dtypes, the narrowest.
+        tensor: An argument, whose dtype the others have; of several dtypes, the narrowest.
 
     Raises:
-        ValueError: It is not on a GPU.
         TypeError: Its dtype is not compiled for so old an architecture.
     """
     import torch
 
-    if not tensor.is_cuda:
-        raise ValueError(f"{kernel}: tensors are on {tensor.device}, and kernels run on a GPU; move them")
     capability = torch.cuda.get_device_capability()
     arch = "sm_{}{}".format(*capability)
     least = MIN_ARCH.get(str(tensor.dtype).removeprefix("torch."))

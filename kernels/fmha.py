@@ -41,12 +41,13 @@ Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018 (https
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
 from kernels._attention import (
+    AttentionConfig,
     attend,
     choose_attention_dtype,
     constants_of,
@@ -56,7 +57,7 @@ from kernels._attention import (
 )
 from kernels._attention_inputs import SPECIAL, UNDEFINED
 from kernels._cases import laid_out
-from kernels._configs import check_fields, vary
+from kernels._configs import vary
 from kernels._division import Divisor
 from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import for_each_tile
@@ -87,49 +88,16 @@ HEAD_DIMS = (64, 128, 256)
 # -- configuration ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class FmhaConfig:
-    """How a head is cut into tiles, in which order they are computed, and what the compiler is told."""
-
-    tile_m: int
-    """Queries per block."""
-    tile_n: int
-    """Keys per step."""
-    overlap: bool = False
-    """Whether P @ V of the tile before is computed during the exponentials, by the warps that take them. It
-    holds one more P; without it, others have to use the tensor cores meanwhile."""
-    heads_together: int = 1
-    """Heads whose tiles take turns. 1 computes head after head, whose K and V then stay in the L2. Causal
-    attention wants the long tiles, of later queries, of several heads before the short ones, which then fill
-    the gaps at the end; the K and V of so many heads should fit in the L2."""
-    persistent: bool = False
-    """As many blocks as the GPU holds, each of which computes tile after tile. The next tile's loads and the
-    last one's store then overlap with what is computed. All get as many tiles: for tiles of one length."""
-    transpose_v: bool = False
-    """Whether 8-bit V is transposed in memory first, unless it comes that way."""
-    occupancy: int | None = None
-    """Blocks that share a multiprocessor; None lets the compiler choose."""
-    num_worker_warps: int | None = None
-    """Warps that hold scores and accumulator; None lets the compiler choose."""
-    latency_k: int | None = None
-    """How far ahead tiles of K are loaded, 1 to 10; None lets the compiler choose."""
-    latency_v: int | None = None
-    """The same for V, which is needed later in a step."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, powers=("tile_m", "tile_n"))
-
-
 # For heads of 64 and 128 dimensions. Not measured, all of it: sm_103 and sm_121, latencies included, are what
 # NVIDIA publishes for this kernel on B300 and DGX Spark (DGX Spark playbooks, cuTile kernels), and the other
 # Blackwells follow the nearer of the two.
-_DATA_CENTER = FmhaConfig(tile_m=256, tile_n=128, occupancy=1, latency_k=2, latency_v=4)
-_WORKSTATION = FmhaConfig(tile_m=64, tile_n=64, occupancy=2, latency_k=2, latency_v=4)
+_DATA_CENTER = AttentionConfig(tile_m=256, tile_n=128, occupancy=1, latency_k=2, latency_v=4)
+_WORKSTATION = AttentionConfig(tile_m=64, tile_n=64, occupancy=2, latency_k=2, latency_v=4)
 CONFIGS = {
     # No TMA: small tiles, and two blocks to hide each other's latency.
-    "sm_80": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
-    "sm_86": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
-    "sm_89": FmhaConfig(tile_m=64, tile_n=64, occupancy=2),
+    "sm_80": AttentionConfig(tile_m=64, tile_n=64, occupancy=2),
+    "sm_86": AttentionConfig(tile_m=64, tile_n=64, occupancy=2),
+    "sm_89": AttentionConfig(tile_m=64, tile_n=64, occupancy=2),
     # Accumulators live in tensor memory, which leaves room for large tiles.
     "sm_100": _DATA_CENTER,
     "sm_103": _DATA_CENTER,
@@ -151,9 +119,9 @@ WIDE_CONFIGS = {
     # Tiles of Q, K and V and the accumulator are twice as wide: smaller tiles make room for them.
     # What tileiras 13.4.92 fits into registers and tensor memory without spilling. Not measured. Twice as
     # many queries spill 70 to 150 bytes a thread, on sm_103 with tiles of 256x64 6 KiB.
-    "sm_80": FmhaConfig(tile_m=32, tile_n=32, occupancy=2),
-    "sm_86": FmhaConfig(tile_m=32, tile_n=32, occupancy=2),
-    "sm_89": FmhaConfig(tile_m=32, tile_n=32, occupancy=2),
+    "sm_80": AttentionConfig(tile_m=32, tile_n=32, occupancy=2),
+    "sm_86": AttentionConfig(tile_m=32, tile_n=32, occupancy=2),
+    "sm_89": AttentionConfig(tile_m=32, tile_n=32, occupancy=2),
     "sm_100": replace(_DATA_CENTER, tile_m=128),
     "sm_103": replace(_DATA_CENTER, tile_m=128),
     "sm_110": replace(_DATA_CENTER, tile_m=128),
@@ -163,8 +131,8 @@ WIDE_CONFIGS = {
 """For heads of 256 dimensions."""
 # Two warp groups of 64 rows each: in two blocks, of which one can start or end while the other computes, or
 # in one, which loads K and V once for both.
-TWO_BLOCKS = FmhaConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4)
-TWO_GROUPS = FmhaConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8)
+TWO_BLOCKS = AttentionConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warps=4)
+TWO_GROUPS = AttentionConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8)
 # The figures are us at 4x32xNx128, cold L2, interleaved (H200, 2026-11-21). No latency was faster by 1 % than
 # those that the compiler chooses.
 HOPPER_CONFIGS = {
@@ -202,13 +170,13 @@ PERSISTENT_KEYS = 4096
 """Keys up to which persistent blocks pay on sm_90: the longer a tile takes, the less its beginning and end
 matter, and the more that all blocks wait for the slowest. At N = 1024, 2048, 4096, 8192 and 16384 they were
 1.030, 1.018, 1.001, 0.985 and 0.958 times as fast (fp16, H200, as above)."""
-DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
+DEFAULT_CONFIG = AttentionConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 WIDE_DEFAULT_CONFIG = replace(DEFAULT_CONFIG, tile_n=32)
 """The same for heads of 256 dimensions."""
 
 
-def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> FmhaConfig:
+def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> AttentionConfig:
     """Return the configuration for `keys` keys and heads of `head_dim` numbers of `itemsize` bytes."""
     wide = head_dim > 128  # noqa: PLR2004
     if arch == "sm_90":
@@ -279,7 +247,7 @@ def fmha(
     causal: bool = False,
     scale: float | None = None,
     out_dtype: torch.dtype | None = None,
-    config: FmhaConfig | None = None,
+    config: AttentionConfig | None = None,
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
@@ -311,7 +279,7 @@ def fmha(
     import torch
 
     check_tensors("fmha", {"q": q, "k": k, "v": v}, dtypes=DTYPES)
-    check_config("fmha", config, FmhaConfig)
+    check_config("fmha", config, AttentionConfig)
     for name, operand in (("q", q), ("k", k), ("v", v)):
         if operand.ndim != 4:  # noqa: PLR2004
             raise ValueError(

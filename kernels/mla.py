@@ -25,6 +25,7 @@ import cuda.tile as ct
 
 from kernels import fmha
 from kernels._attention import (
+    AttentionConfig,
     attend,
     choose_attention_dtype,
     constants_of,
@@ -46,7 +47,7 @@ from kernels._launch import (
     with_hints,
 )
 from kernels._online_softmax import check_scale
-from kernels.fmha import DTYPES, TWO_BLOCKS, TWO_GROUPS, FmhaConfig
+from kernels.fmha import DTYPES, TWO_BLOCKS, TWO_GROUPS
 from pytest_cutile import Case, KernelSpec, Work
 
 if TYPE_CHECKING:
@@ -66,13 +67,13 @@ ROPE_DIM = 64
 
 # Not measured, all of it. Tiles are those that NVIDIA's TileGym tries for this kernel, as far as they fit:
 # with a mask, 48 bytes a thread spill on sm_120 and sm_121, and 8 on sm_86 and sm_89 (tileiras 13.4.92).
-_DATA_CENTER = FmhaConfig(tile_m=256, tile_n=128, occupancy=1, latency_k=2, latency_v=4)
-_WORKSTATION = FmhaConfig(tile_m=64, tile_n=64, occupancy=1, latency_k=2, latency_v=4)
+_DATA_CENTER = AttentionConfig(tile_m=256, tile_n=128, occupancy=1, latency_k=2, latency_v=4)
+_WORKSTATION = AttentionConfig(tile_m=64, tile_n=64, occupancy=1, latency_k=2, latency_v=4)
 CONFIGS = {
     # No TMA: small tiles. Two blocks on a multiprocessor spill 270 bytes a thread without a mask.
-    "sm_80": FmhaConfig(tile_m=64, tile_n=64, occupancy=1),
-    "sm_86": FmhaConfig(tile_m=64, tile_n=64, occupancy=1),
-    "sm_89": FmhaConfig(tile_m=64, tile_n=64, occupancy=1),
+    "sm_80": AttentionConfig(tile_m=64, tile_n=64, occupancy=1),
+    "sm_86": AttentionConfig(tile_m=64, tile_n=64, occupancy=1),
+    "sm_89": AttentionConfig(tile_m=64, tile_n=64, occupancy=1),
     # Accumulators live in tensor memory, which leaves room for large tiles.
     "sm_100": _DATA_CENTER,
     "sm_103": _DATA_CENTER,
@@ -95,11 +96,11 @@ HOPPER_CONFIGS = {
     (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
 }
 """For sm_90, by bytes per number, and mask."""
-DEFAULT_CONFIG = FmhaConfig(tile_m=64, tile_n=64)
+DEFAULT_CONFIG = AttentionConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 
 
-def choose_config(arch: str, *, causal: bool, itemsize: int = 2) -> FmhaConfig:
+def choose_config(arch: str, *, causal: bool, itemsize: int = 2) -> AttentionConfig:
     """Return the configuration for numbers of `itemsize` bytes on `arch`."""
     if arch == "sm_90":
         return HOPPER_CONFIGS[itemsize, causal]
@@ -169,7 +170,7 @@ def mla(
     causal: bool = False,
     scale: float | None = None,
     out_dtype: torch.dtype | None = None,
-    config: FmhaConfig | None = None,
+    config: AttentionConfig | None = None,
 ) -> torch.Tensor:
     """Attend from every query to all keys of its head, or with `causal` to those up to its own position.
 
@@ -203,7 +204,7 @@ def mla(
 
     operands = {"q": q, "q_pe": q_pe, "k": k, "k_pe": k_pe, "v": v}
     check_tensors("mla", operands, dtypes=DTYPES)
-    check_config("mla", config, FmhaConfig)
+    check_config("mla", config, AttentionConfig)
     for name in ("q", "k"):
         if operands[name].ndim != 4:  # noqa: PLR2004
             raise ValueError(

@@ -7,8 +7,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from kernels import fmha as MODULE  # noqa: N812 - the name that every suite has
+from kernels._attention import AttentionConfig
 from kernels._dtypes import ITEMSIZE
-from kernels.fmha import FmhaConfig
 from pytest_cutile import Case
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ CASES: tuple[Case, ...] = tuple(
 PEERS = ("torch", "cudnn", "flash", "tilegym")
 
 
-def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> Iterator[FmhaConfig]:
+def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> Iterator[AttentionConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
     del params
     if arch == "sm_90":
@@ -43,7 +43,7 @@ def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> It
     tiles = [(64, 32), (64, 64), (128, 64), (64, 128), (128, 128)] + [(256, 64), (256, 128)] * large
     for (tile_m, tile_n), overlap, occupancy in product(tiles, (False, True), (1, 2)):
         for heads_together in (1, 16) if causal else (1,):
-            yield FmhaConfig(
+            yield AttentionConfig(
                 tile_m=tile_m,
                 tile_n=tile_n,
                 overlap=overlap,
@@ -54,7 +54,7 @@ def configs(arch: str, *, d: int, dtype: str, causal: bool, **params: Any) -> It
             )
 
 
-def hopper_configs(d: int, *, itemsize: int, causal: bool) -> Iterator[FmhaConfig]:
+def hopper_configs(d: int, *, itemsize: int, causal: bool) -> Iterator[AttentionConfig]:
     """Yield the configurations worth trying on sm_90 for heads of `d` dimensions.
 
     Not here: what spills, and what an H200 has measured to be 5 % slower everywhere or no faster than what
@@ -67,7 +67,7 @@ def hopper_configs(d: int, *, itemsize: int, causal: bool) -> Iterator[FmhaConfi
     shapes = [two_blocks, two_groups]
     if d > 128:
         wide = [replace(two_groups, tile_m=64, tile_n=64), replace(two_groups, tile_m=64)]
-        sixteen = [replace(two_groups, tile_n=64), FmhaConfig(tile_m=64, tile_n=64, num_worker_warps=4)]
+        sixteen = [replace(two_groups, tile_n=64), AttentionConfig(tile_m=64, tile_n=64, num_worker_warps=4)]
         shapes = wide if itemsize == 1 else sixteen + wide + [two_groups, replace(two_groups, tile_n=32)]
     elif d <= 64 and itemsize > 1:
         # Half the accumulator, and twice as many exponentials for each product.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.suite.fmha import hopper_configs
 from kernels import mla as MODULE  # noqa: N812 - the name that every suite has
+from kernels._attention import AttentionConfig
 from kernels._dtypes import ITEMSIZE
-from kernels.fmha import FmhaConfig
 from pytest_cutile import Case
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ CASES: tuple[Case, ...] = tuple(
 PEERS = ("torch", "cudnn", "tilegym")
 
 
-def configs(arch: str, *, dtype: str, causal: bool, **params: Any) -> Iterator[FmhaConfig]:
+def configs(arch: str, *, dtype: str, causal: bool, **params: Any) -> Iterator[AttentionConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
     del params
     if arch == "sm_90":
@@ -34,7 +34,7 @@ def configs(arch: str, *, dtype: str, causal: bool, **params: Any) -> Iterator[F
     large = arch in ("sm_100", "sm_103", "sm_110")
     tiles = [(64, 32), (64, 64), (128, 64), (64, 128), (128, 128)] + [(256, 64), (256, 128)] * large
     for (tile_m, tile_n), overlap, occupancy in product(tiles, (False, True), (1, 2)):
-        yield FmhaConfig(
+        yield AttentionConfig(
             tile_m=tile_m, tile_n=tile_n, overlap=overlap, occupancy=occupancy, latency_k=2, latency_v=4
         )
 

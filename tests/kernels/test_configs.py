@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import kernels
+from kernels._attention import AttentionConfig
 from kernels._configs import vary
 from kernels._gemm import GemmConfig
 from kernels.attention_decode import AttentionDecodeConfig
 from kernels.dropout import DropoutConfig
-from kernels.fmha import FmhaConfig
 from kernels.group_gemm import GroupGemmConfig
 from kernels.matmul import MatmulConfig
 from kernels.mla_decoding import MlaDecodingConfig
@@ -30,7 +30,7 @@ SOUND: list[Any] = [
     GemmConfig(**TILES),
     MatmulConfig(**TILES, copy_tile=64),
     GroupGemmConfig(**TILES, copy_tile=64),
-    FmhaConfig(tile_m=64, tile_n=64),
+    AttentionConfig(tile_m=64, tile_n=64),
     AttentionDecodeConfig(),
     MlaDecodingConfig(),
     MOE,
@@ -176,8 +176,8 @@ def test_a_configuration_of_two_needs_both(name):
 
 
 def test_variants_are_made_once_and_checked():
-    config = FmhaConfig(tile_m=64, tile_n=64)
-    assert vary(config, tile_n=32) == FmhaConfig(tile_m=64, tile_n=32)
-    assert vary(config, tile_n=32) is vary(FmhaConfig(tile_m=64, tile_n=64), tile_n=32)
-    with pytest.raises(ValueError, match=r"^FmhaConfig: tile_n must be a power of two, got 24$"):
+    config = AttentionConfig(tile_m=64, tile_n=64)
+    assert vary(config, tile_n=32) == AttentionConfig(tile_m=64, tile_n=32)
+    assert vary(config, tile_n=32) is vary(AttentionConfig(tile_m=64, tile_n=64), tile_n=32)
+    with pytest.raises(ValueError, match=r"^AttentionConfig: tile_n must be a power of two, got 24$"):
         vary(config, tile_n=24)

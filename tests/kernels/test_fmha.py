@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernels import _attention, fmha
-from kernels.fmha import FmhaConfig
+from kernels._attention import AttentionConfig
 from pytest_cutile.core.tolerance import FORMATS
 from pytest_cutile.interpret import interpreting
 
@@ -36,7 +36,7 @@ def test_any_overlap_of_any_tiles(overlap, causal, tile, m, n):
     """Several tiles on the diagonal, one, and part of one; the keys' end in a tile and at its edge."""
     torch.manual_seed(0)
     q, k, v = randn(1, 1, m, 64), randn(1, 1, n, 64), randn(1, 1, n, 64)
-    assert_attends(q, k, v, FmhaConfig(tile_m=tile[0], tile_n=tile[1], overlap=overlap), causal=causal)
+    assert_attends(q, k, v, AttentionConfig(tile_m=tile[0], tile_n=tile[1], overlap=overlap), causal=causal)
 
 
 @pytest.mark.parametrize("heads_together", [1, 3, 100])
@@ -45,13 +45,13 @@ def test_every_tile_is_computed_in_any_order(monkeypatch, heads_together, sms):
     monkeypatch.setattr(_attention, "count_sms", lambda: sms)
     torch.manual_seed(0)
     q, k, v = (randn(2, 2, 40, 64) for _ in range(3))
-    config = FmhaConfig(tile_m=16, tile_n=16, heads_together=heads_together, persistent=sms is not None)
+    config = AttentionConfig(tile_m=16, tile_n=16, heads_together=heads_together, persistent=sms is not None)
     assert_attends(q, k, v, config, causal=True)
 
 
 def test_persistent_blocks_fill_the_gpu(monkeypatch):
     monkeypatch.setattr(_attention, "count_sms", lambda: 132)
-    config = FmhaConfig(tile_m=128, tile_n=128)
+    config = AttentionConfig(tile_m=128, tile_n=128)
     assert _attention.count_blocks(4096, config) == 4096
     assert _attention.count_blocks(4096, replace(config, persistent=True)) == 132
     assert _attention.count_blocks(4096, replace(config, persistent=True, occupancy=2)) == 264
@@ -93,7 +93,7 @@ def test_small_probabilities_survive_8_bits(overlap):
     v = torch.ones(1, 1, keys, 64)
     v[0, 0, 0] = 0.0
     q, k, v = (each.to(torch.float8_e4m3fn) for each in (q, k, v))
-    config = FmhaConfig(tile_m=16, tile_n=64, overlap=overlap)
+    config = AttentionConfig(tile_m=16, tile_n=64, overlap=overlap)
     with interpreting("sm_90"):
         o = fmha.fmha(q, k, v, scale=-math.log(weight), out_dtype=torch.bfloat16, config=config)
     expected = 500 * weight / (1 + 500 * weight)

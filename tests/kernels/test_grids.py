@@ -281,5 +281,5 @@ def test_the_limits_are_those_of_the_traced_launch():
 
 
 def test_tiles_of_all_batches_and_heads_are_counted():
-    config = fmha.FmhaConfig(tile_m=64, tile_n=64)
+    config = _attention.AttentionConfig(tile_m=64, tile_n=64)
     assert _attention.make_grid("fmha", 2, 3, 130, config) == (math.prod((2, 3, 3)),)

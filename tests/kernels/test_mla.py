@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kernels import _attention, mla
-from kernels.fmha import FmhaConfig
+from kernels._attention import AttentionConfig
 from pytest_cutile import Work
 from pytest_cutile.interpret import interpreting
 
@@ -63,7 +63,7 @@ def test_persistent_blocks_compute_every_tile(monkeypatch):
     torch.manual_seed(0)
     made = {name: torch.randn(t.shape).half() for name, t in operands(b=2, m=40, n=20).items()}
     with interpreting("sm_90"):
-        o = mla.mla(**made, config=FmhaConfig(tile_m=16, tile_n=16, persistent=True))
+        o = mla.mla(**made, config=AttentionConfig(tile_m=16, tile_n=16, persistent=True))
     expected = mla.reference(**{name: t.double() for name, t in made.items()})
     torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
 
