@@ -19,8 +19,10 @@ What several of them share:
 - `_configs`: what the fields of a configuration may hold.
 - `_dtypes`: names and sizes of dtypes, and which a result may have.
 - `_tiles`: tile code for any kernel: loads with and without checks, the order of blocks.
+- `_division`: by what is the same in all blocks of a launch, as a multiplication.
 - `_gemm`: of matrix products: the walk along K, the walk over tiles, the choice of tiles.
 - `_online_softmax`: of attention: a softmax whose scores come a tile at a time.
+- `_attention`: of attention of many queries: the walk along the keys, the order of tiles.
 - `_split_kv`: of decoding: keys cut into parts for several blocks, and the parts merged again.
 
 Launchers compute forward only, as each says: no gradient flows through them, whether or not their inputs
