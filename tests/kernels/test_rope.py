@@ -4,6 +4,7 @@ import pytest
 
 from kernels import rope
 from pytest_cutile import Work
+from pytest_cutile.compile import pretend_gpu, record_launches
 from pytest_cutile.interpret import interpreting
 
 torch = pytest.importorskip("torch")
@@ -137,6 +138,29 @@ def test_tiles_of_any_size_give_the_same(config, interleaved):
         expected = rope.rope(q, k, cos, sin, interleaved=interleaved)
         got = rope.rope(q, k, cos, sin, interleaved=interleaved, config=config)
         assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+
+
+def launched_grid(q):
+    """Return the grid for q, and for k of as many heads."""
+
+    def launch():
+        table = torch.empty(q.shape[2], 8, device="cuda", dtype=torch.float16)
+        rope.rope(q, q, table, table)
+
+    (launched,) = record_launches(launch, "sm_90")
+    return launched.grid, launched.args[-1]
+
+
+def test_neighbouring_blocks_take_what_lies_together(monkeypatch):
+    """Tiles are 128 tokens of one head: 2048 elements, as 16 dimensions turn."""
+    with pretend_gpu("sm_90"):
+        inside = torch.empty(2, 300, 5, 16, device="cuda", dtype=torch.float16).transpose(1, 2)
+        outside = torch.empty(2, 5, 300, 16, device="cuda", dtype=torch.float16)
+    assert launched_grid(outside) == ((3, 10, 2), False)
+    assert launched_grid(inside) == ((10, 3, 2), True)
+    # More tokens than there are blocks on the second axis.
+    monkeypatch.setattr(rope, "MAX_GRID", (2**24 - 1, 2, 2))
+    assert launched_grid(inside) == ((3, 10, 2), False)
 
 
 def test_work_equals_what_a_hand_computes():
