@@ -33,7 +33,8 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
     """Check fields of `config`, before a kernel would be compiled with them, or compute something else.
 
     What a field may hold is what it is declared as: a `bool`; a `float`, finite and not negative; an `int` of
-    at least 1; or None, if it is declared so.
+    at least 1; another configuration, or a tuple of them;
+    or None, if it is declared so.
 
     Args:
         config: The configuration.
@@ -46,15 +47,17 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
     """
     owner = type(config).__name__
     for field in fields(config):  # type: ignore[arg-type]  # nothing types a dataclass
-        name, value = field.name, getattr(config, field.name)
-        if field.type == "bool":
+        name, value, kind = field.name, getattr(config, field.name), str(field.type).removesuffix(" | None")
+        if value is None and kind != field.type:
+            continue
+        if kind == "bool":
             _check_type(owner, name, value, "a bool", fits=isinstance(value, bool))
-        elif field.type == "float":
+        elif kind == "float":
             number = isinstance(value, int | float) and not isinstance(value, bool)
             _check_type(owner, name, value, "a number", fits=number)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{owner}: {name} must be finite and not negative, got {value}")
-        elif field.type == "int" or (field.type == "int | None" and value is not None):
+        elif kind == "int":
             integer = hasattr(value, "__index__") and not isinstance(value, bool)
             _check_type(owner, name, value, "an integer", fits=integer)
             if name in powers:
@@ -64,6 +67,17 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
                 raise ValueError(f"{owner}: {name} must be at least {least}, got {value}")
             if name.startswith("latency") and value > MAX_LATENCY:
                 raise ValueError(f"{owner}: {name} must be at most {MAX_LATENCY}, got {value}")
+        elif kind.startswith("tuple["):
+            member = kind.removeprefix("tuple[").removesuffix(", ...]")
+            _check_type(owner, name, value, f"a tuple of {member}", fits=isinstance(value, tuple))
+            for i, part in enumerate(value):
+                _check_type(owner, f"{name}[{i}]", part, f"a {member}", fits=_is_a(part, member))
+        else:
+            _check_type(owner, name, value, f"a {kind}", fits=_is_a(value, kind))
+
+
+def _is_a(config: object, kind: str) -> bool:
+    return kind in (each.__name__ for each in type(config).mro())
 
 
 def _check_type(owner: str, name: str, value: object, what: str, *, fits: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from contextlib import contextmanager
 from functools import cache, wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, 
 from kernels._dtypes import MIN_ARCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import torch
 
@@ -75,6 +76,24 @@ def count_sms() -> int:
     import torch
 
     return torch.cuda.get_device_properties().multi_processor_count
+
+
+@contextmanager
+def beside_current_stream() -> Iterator[torch.cuda.Stream]:
+    """Yield a second stream of the current GPU: its launches and those of the current one run side by side.
+
+    What it is given waits for what the current stream was given before, and what the current stream is given
+    afterwards waits for both; so memory is safe to free and to use again, and CUDA graphs capture it.
+    """
+    import torch
+
+    stream = torch.cuda.current_stream()
+    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(stream)
+    try:
+        yield beside
+    finally:
+        stream.wait_stream(beside)
 
 
 HINTS = ("occupancy", "num_worker_warps", "num_ctas")

@@ -28,7 +28,10 @@ for each group, one after the other, was 12 to 14 % slower than one block per ti
 4096^3, fp16, H200), and one loop around all groups slower still. So a group that fills the GPU by itself for
 several rounds has a launch of its own, in which they do.
 
-Groups with long sums come first, so that the last tiles to start are the short ones.
+Groups with long sums come first, so that the last tiles to start are the short ones. Tiles as large as these
+run in rounds, and the last round takes as long as any, however few tiles it has. So where there are few, the
+last rows of the last group are cut into smaller tiles, and computed by a launch of their own on a second
+stream, whose blocks start where the first launch leaves multiprocessors idle.
 
 8-bit floats: what `kernels.matmul` says of their sums and of their layout holds here, too. Matrices that
 Hopper's tensor cores cannot take as they lie are copied first, all of a launch at once.
@@ -64,6 +67,7 @@ from kernels._gemm import (
     multiply_along_k,
 )
 from kernels._launch import (
+    beside_current_stream,
     check_bool,
     check_config,
     check_tensors,
@@ -99,6 +103,22 @@ Their code, presumably. H200, 2026-11-22, fp16, B transposed, in us by the launc
     16 of 1024^3     77.3   70.1   71.1  105.3
     12 of 1536^3    155.5  166.2  182.5  156.7    two have 8 rounds of blocks in place of 7
 """
+TAIL_FULL = 0.6
+"""Share of a round of blocks up to which smaller tiles are taken for what is left over for the last one.
+
+H200, 2026-11-23, bf16, B transposed, in turns (h200-2026-11-23-variants-04.jsonl): the time for that of one
+launch, by how many tiles of 128x256 are left over for 132 multiprocessors; of eight unequal groups with K of
+2048 or 4096, of four with K of 128 and of 2048, and of one. In brackets: what is not chosen.
+
+    groups          8       8       8       8       8       8       4       4       1
+    left over      20      39      40      70     102     116      56      56      56
+    64x128       0.940  [0.979] [0.968] [0.966] [1.005] [1.001] [0.986] [0.974] [0.969]
+    64x256      [0.951]  0.968   0.957   0.952  [0.995] [0.996]  0.907   0.905   0.898
+
+Two shapes of tiles in one launch, which would need no second stream, make all of its tiles slower: 1.01 to
+1.9 times the time. A programmatic dependent launch, whose blocks may start as soon as all of the first have,
+takes 1.00 to 1.22 times the time.
+"""
 ALONE_ROUNDS, ALONE_FULL = 3, 0.94
 """Rounds of blocks from which a group is not slower alone, and what share of the last one it has to fill."""
 
@@ -112,6 +132,9 @@ class GroupGemmConfig(GemmConfig):
 
     copy_tile: int | None = None
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
+    tails: tuple[GemmConfig, ...] = ()
+    """Smaller tiles for what is left over for the last round of blocks, if that is little: the first of these
+    whose blocks all run at once, or the last; none: it gets the same tiles."""
 
     def __post_init__(self) -> None:
         check_fields(self, powers=("tile_m", "tile_n", "tile_k", "copy_tile"), limits=("min_k",))
@@ -177,7 +200,17 @@ CONFIGS: dict[str, tuple[GroupGemmConfig, ...]] = {
     **_UNMEASURED,
     "sm_90": (
         GroupGemmConfig(
-            tile_m=128, tile_n=256, tile_k=64, group_m=16, latency=4, occupancy=1, num_worker_warps=8
+            tile_m=128,
+            tile_n=256,
+            tile_k=64,
+            group_m=16,
+            latency=4,
+            occupancy=1,
+            num_worker_warps=8,
+            tails=(
+                GemmConfig(tile_m=64, tile_n=128, tile_k=128, latency=4, occupancy=1),
+                GemmConfig(tile_m=64, tile_n=256, tile_k=64, latency=4, occupancy=1),
+            ),
         ),
         GroupGemmConfig(tile_m=64, tile_n=128, tile_k=64, group_m=4, latency=4, occupancy=2),
     ),
@@ -301,6 +334,39 @@ def choose_config(
     )
 
 
+def count_places(config: GemmConfig, *, sms: int) -> int:
+    """Return how many blocks run at a time on a GPU of `sms` multiprocessors."""
+    return sms * (config.occupancy or 1) // (config.num_ctas or 1)
+
+
+def choose_tail(
+    config: GroupGemmConfig, sizes: Sequence[tuple[int, int, int]], *, sms: int
+) -> tuple[int, GemmConfig | None]:
+    """Return how many rows at the end of the last group get other tiles, and which.
+
+    0 if all rows get the same tiles: none is left over for the last round of blocks, or there is only this
+    round, or they are more than `TAIL_FULL` of a round, or not all the last group's.
+
+    Args:
+        config: Of the launch.
+        sizes: (m, n, k) of its groups.
+        sms: Multiprocessors of the GPU.
+    """
+    if not config.tails or config.alone:
+        return 0, None
+    m, n, _ = sizes[-1]
+    places = count_places(config, sms=sms)
+    rounds, left = divmod(sum(count_tiles(m, n, config) for m, n, _ in sizes), places)
+    columns = ct.cdiv(n, config.tile_n)
+    taken = ct.cdiv(left, columns)  # rows of tiles
+    kept = ct.cdiv(m, config.tile_m) - taken
+    if not rounds or not left or kept < 1 or taken * columns > TAIL_FULL * places:
+        return 0, None
+    rows = m - kept * config.tile_m
+    at_once = (tail for tail in config.tails if count_tiles(rows, n, tail) <= count_places(tail, sms=sms))
+    return rows, next(at_once, config.tails[-1])
+
+
 # -- kernels ----------------------------------------------------------------------------------------
 
 
@@ -422,8 +488,9 @@ def group_gemm(
     ]
     if not groups:
         return c
-    # The longest tiles first: what starts last should end soon.
-    groups.sort(key=lambda group: -group[0].shape[1])
+    # The longest tiles first: what starts last should end soon. Of equal ones the largest group last, so that
+    # it has rows to spare for smaller tiles.
+    groups.sort(key=lambda group: (-group[0].shape[1], group[2].numel()))
     use_fast_acc = use_fast_acc and dtype.itemsize == 1
     arch, sms, itemsize = find_arch("group_gemm", groups[0][0]), count_sms(), dtype.itemsize
 
@@ -444,15 +511,16 @@ def group_gemm(
     for first in range(launches):
         some = together[first::launches]
         shared = config or choose_config(
-            arch,
-            sizes=[(*out.shape, left.shape[1]) for left, _, out in some],
-            itemsize=itemsize,
-            use_fast_acc=use_fast_acc,
-            sms=sms,
+            arch, sizes=_sizes(some), itemsize=itemsize, use_fast_acc=use_fast_acc, sms=sms
         )
         for each in _cut(some, shared, sms):
             _launch(each, shared, use_fast_acc, sms)
     return c
+
+
+def _sizes(groups: Sequence[Group]) -> list[tuple[int, int, int]]:
+    """Return (m, n, k) of each."""
+    return [(*out.shape, left.shape[1]) for left, _, out in groups]
 
 
 def _cut(groups: Sequence[Group], config: GroupGemmConfig, sms: int) -> list[Sequence[Group]]:
@@ -463,7 +531,7 @@ def _cut(groups: Sequence[Group], config: GroupGemmConfig, sms: int) -> list[Seq
     if pieces == 1:
         return [groups]
     tiles = [count_tiles(out.shape[0], out.shape[1], config) for _, _, out in groups]
-    places = sms * (config.occupancy or 1) // (config.num_ctas or 1)
+    places = count_places(config, sms=sms)
     rounds = sum(ct.cdiv(sum(tiles[first::pieces]), places) for first in range(pieces))
     if rounds > CROWDED * ct.cdiv(sum(tiles), places):
         return [groups]
@@ -471,42 +539,67 @@ def _cut(groups: Sequence[Group], config: GroupGemmConfig, sms: int) -> list[Seq
 
 
 def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool, sms: int) -> None:
-    """Compute groups, none of them empty, in one launch."""
+    """Compute groups, none of them empty, in one launch, or in two that run side by side."""
+    if config.copy_tile is not None:
+        groups = _k_major(groups, config.copy_tile)
+    rows, tail = choose_tail(config, _sizes(groups), sms=sms)
+    if tail is None:
+        _launch_tiles(groups, config, use_fast_acc, sms)
+        return
+    a, b, c = groups[-1]
+    with beside_current_stream() as beside:
+        _launch_tiles([*groups[:-1], (a[:-rows], b, c[:-rows])], config, use_fast_acc, sms)
+        _launch_tiles([(a[-rows:], b, c[-rows:])], tail, use_fast_acc, sms, beside)
+
+
+def _launch_tiles(
+    groups: Sequence[Group],
+    config: GemmConfig,
+    use_fast_acc: bool,
+    sms: int,
+    stream: torch.cuda.Stream | None = None,
+) -> None:
+    """Compute groups, none of them empty, in one launch, by default on the current stream."""
     import torch
 
     a, b, c = zip(*groups, strict=True)
     ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
     grid = make_grid("group_gemm", ends[-1], config, sms=sms, remedy="pass fewer or smaller groups")
-    if config.copy_tile is not None:
-        a, b = _k_major(a, b, config.copy_tile)
     ct.launch(
-        torch.cuda.current_stream(),
+        stream or torch.cuda.current_stream(),
         grid,
         with_hints(group_gemm_kernel, config),
         (
             *(a, b, c, ends),
             *(config.tile_m, config.tile_n, config.tile_k, config.group_m, config.latency or 0),
-            *(config.store_tma and all(map(may_store_tma, c)), use_fast_acc, config.alone),
+            *(
+                config.store_tma and all(map(may_store_tma, c)),
+                use_fast_acc,
+                config.blocks_per_sm is not None,
+            ),
         ),
     )
 
 
-def _k_major(
-    a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], tile: int
-) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """Return `a` and `b` with copies of those whose K is not contiguous, if they are used often enough."""
-    operands = [*a, *(right.T for right in b)]  # [rows, K]
-    uses = [*(right.shape[1] for right in b), *(left.shape[0] for left in a)]
+def _k_major(groups: Sequence[Group], tile: int) -> Sequence[Group]:
+    """Return groups with copies of operands whose K is not contiguous, where they are used often enough."""
+    operands = [*(left for left, _, _ in groups), *(right.T for _, right, _ in groups)]  # [rows, K]
+    uses = [*(out.shape[1] for _, _, out in groups), *(out.shape[0] for _, _, out in groups)]
     wrong = [
         i
         for i, (operand, used) in enumerate(zip(operands, uses, strict=True))
         if operand.stride(1) != 1 and used >= COPY_FROM
     ]
-    if wrong:
-        copies = copy_k_major("group_gemm", [operands[i] for i in wrong], tile)
-        for i, copy in zip(wrong, copies, strict=True):
-            operands[i] = copy
-    return tuple(operands[: len(a)]), tuple(right.T for right in operands[len(a) :])
+    if not wrong:
+        return groups
+    copies = copy_k_major("group_gemm", [operands[i] for i in wrong], tile)
+    for i, copy in zip(wrong, copies, strict=True):
+        operands[i] = copy
+    n = len(groups)
+    return [
+        (left, right.T, out)
+        for left, right, (_, _, out) in zip(operands[:n], operands[n:], groups, strict=True)
+    ]
 
 
 def _check(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], *, transpose_b: bool) -> None:
@@ -676,7 +769,7 @@ SPEC = KernelSpec(
         # square B, whose layout its shape does not tell.
         _case("float16", "views", [(96, 200, 64)], views="ab"),
         _case("bfloat16", "views", [(96, 200, 64), (40, 72, 72)], transpose_b=True, views="b"),
-        # More than a launch takes, and empty ones among them; two launches of nine run the same code.
+        # More than a launch takes, and empty ones among them.
         _case("bfloat16", "many", [(16 * (g % 7), 32 + 16 * (g % 3), 48 + 16 * (g % 5)) for g in range(21)]),
         # 8-bit floats: enough columns to fill a GPU with large tiles; both layouts, every output.
         _case("float8_e4m3fn", "wide", [(3, 12000, 48), (5, 8000, 80)], transpose_b=True),

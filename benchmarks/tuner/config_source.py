@@ -27,6 +27,8 @@ class CannotWrite(Exception):  # noqa: N818 - it says what cannot be done
 
 def config_source(config: Any) -> str:
     """Return a configuration as Python source; fields that have their default are left out."""
+    if isinstance(config, tuple):
+        return f"({''.join(f'{config_source(each)}, ' for each in config)})"
     if not is_configuration(config):
         return "math.inf" if config == math.inf else repr(config)
     given = [

@@ -29,7 +29,7 @@ TILES: dict[str, Any] = {"tile_m": 64, "tile_n": 64, "tile_k": 64}
 SOUND: list[Any] = [
     GemmConfig(**TILES),
     MatmulConfig(**TILES, copy_tile=64),
-    GroupGemmConfig(**TILES, copy_tile=64),
+    GroupGemmConfig(**TILES, copy_tile=64, tails=(GemmConfig(**TILES),)),
     AttentionConfig(tile_m=64, tile_n=64),
     AttentionDecodeConfig(),
     MlaDecodingConfig(),
@@ -73,6 +73,7 @@ def test_all_configurations_are_tested():
         "bool",
         "float",
         "GemmConfig",
+        "tuple[GemmConfig, ...]",
     }
 
 
@@ -173,6 +174,20 @@ def test_a_configuration_of_two_needs_both(name):
     nothing: dict[str, Any] = {name: None}
     with pytest.raises(TypeError, match=rf"^MoeConfig: {name} must be a GemmConfig, got NoneType$"):
         dataclasses.replace(MOE, **nothing)
+
+
+@pytest.mark.parametrize(
+    ("tails", "message"),
+    [
+        (GemmConfig(**TILES), "tails must be a tuple of GemmConfig, got GemmConfig"),
+        ([GemmConfig(**TILES)], "tails must be a tuple of GemmConfig, got list"),
+        ((GemmConfig(**TILES), RoutingConfig()), r"tails\[1\] must be a GemmConfig, got RoutingConfig"),
+    ],
+)
+def test_tails_are_cut_as_products_are(tails, message):
+    with pytest.raises(TypeError, match=f"^GroupGemmConfig: {message}$"):
+        GroupGemmConfig(**TILES, tails=tails)
+    assert len(GroupGemmConfig(**TILES, tails=(GroupGemmConfig(**TILES), GemmConfig(**TILES))).tails) == 2
 
 
 def test_variants_are_made_once_and_checked():

@@ -1,12 +1,15 @@
 """Two GPUs, neither of which has to be there: where launchers launch, and what they say of mixed operands."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import cuda.tile as ct
 import pytest
 
-from kernels import moe_routing, softmax
+from kernels import group_gemm, moe_routing, softmax
+from kernels._gemm import GemmConfig
+from kernels._launch import beside_current_stream
 from pytest_cutile.compile import pretend_gpu
 from tests.kernels.test_launchers import SPECS
 
@@ -90,6 +93,55 @@ def test_launches_on_the_gpu_of_its_tensors(gpus, spec):
 def test_blocks_are_aligned_on_the_gpu_of_the_ids(gpus):
     moe_routing.align(torch.ones(5, 2, dtype=torch.int32, device="cuda"), 4, 16)
     assert gpus.launches == [(0, "stream of GPU 0")] * 2
+
+
+class Stream:
+    """What is given to it, in one list for all."""
+
+    given: ClassVar[list[tuple[str, str]]] = []
+
+    def __init__(self, name="beside"):
+        self.name = name
+
+    def wait_stream(self, other):
+        self.given.append((self.name, f"waits for {other.name}"))
+
+    def launch(self, what):
+        self.given.append((self.name, what))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_launched_beside_is_between_what_was_before_and_comes_after(monkeypatch, fails):
+    current = Stream("current")
+    monkeypatch.setattr(Stream, "given", [])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    beside: Any
+    with pytest.raises(KeyError) if fails else nullcontext(), beside_current_stream() as beside:
+        current.launch("one")
+        beside.launch("other")
+        if fails:
+            raise KeyError
+    current.launch("next")
+    assert Stream.given == [
+        ("beside", "waits for current"),
+        ("current", "one"),
+        ("beside", "other"),
+        ("current", "waits for beside"),
+        ("current", "next"),
+    ]
+
+
+def test_a_tail_is_launched_beside_the_rest(gpus, monkeypatch):
+    """On the GPU of the tensors, whichever is current."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(f"beside, on GPU {gpus.current}"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream(f"current of GPU {gpus.current}"))
+    tile: dict[str, Any] = {"tile_m": 16, "tile_n": 16, "tile_k": 16}
+    config = group_gemm.GroupGemmConfig(**tile, tails=(GemmConfig(**tile),))
+    a, b = torch.ones(16 * 140, 16, device="cuda").half(), torch.ones(16, 16, device="cuda").half()
+    group_gemm.group_gemm([a], [b], config=config)
+    launched = [(gpu, stream.name) for gpu, stream in gpus.launches]
+    assert launched == [(0, "current of GPU 0"), (0, "beside, on GPU 0")]
 
 
 @pytest.mark.usefixtures("gpus")

@@ -1,8 +1,12 @@
 """Group GEMM on the host: argument checks, order and lookup of tiles, launches, copies, work."""
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from kernels import group_gemm
+from kernels._gemm import GemmConfig
 from pytest_cutile import Work
 from pytest_cutile.compile import record_launches
 from pytest_cutile.interpret import interpreting
@@ -284,6 +288,89 @@ def test_a_configuration_in_which_blocks_take_turns_gives_each_group_a_launch(mo
 )
 def test_a_crowd_is_cut_where_that_costs_few_rounds(sizes, groups):
     assert [len(launched.args[0]) for launched in record(sizes)] == groups
+
+
+QUARTERS, HALVES = (GemmConfig(tile_m=32, tile_n=n, tile_k=32) for n in (32, 64))
+WITH_TAILS = group_gemm.GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32, group_m=2, tails=(QUARTERS, HALVES))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sms", "rows"),
+    [
+        # Three tiles of columns: 3 + 12 tiles, 7 rounds of two, one left over, for which a row of tiles is
+        # more than 0.6 of a round.
+        ([(64, 192, 32), (256, 192, 32)], 2, 0),
+        # A round of ten, five left over, two rows of tiles.
+        ([(64, 192, 32), (256, 192, 32)], 10, 128),
+        # The last tiles of rows stick out.
+        ([(64, 192, 32), (250, 192, 32)], 10, 122),
+        # A round of eleven, four left over: six are taken.
+        ([(64, 192, 32), (256, 192, 32)], 11, 128),
+        ([(64, 192, 32), (256, 192, 32)], 14, 64),
+        # Nothing left over; only one round, full or not.
+        ([(64, 192, 32), (256, 192, 32)], 5, 0),
+        ([(64, 192, 32), (256, 192, 32)], 15, 0),
+        ([(64, 192, 32), (256, 192, 32)], 16, 0),
+        # Two rows of tiles are six: 0.6 of a round of ten, and more than that of nine.
+        ([(64, 192, 32), (448, 192, 32)], 10, 128),
+        ([(64, 192, 32), (448, 192, 32)], 9, 0),
+        # The last group has one row of tiles, and nothing would stay.
+        ([(64, 192, 32), (64, 192, 32)], 5, 0),
+    ],
+)
+def test_few_rows_are_left_over_for_the_last_round(sizes, sms, rows):
+    assert group_gemm.choose_tail(WITH_TAILS, sizes, sms=sms)[0] == rows
+    changed: Any
+    for changed in ({"tails": ()}, {"blocks_per_sm": 1}):
+        config = dataclasses.replace(WITH_TAILS, **changed)
+        assert group_gemm.choose_tail(config, sizes, sms=sms) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("n", "sms", "chosen"),
+    [
+        (64, 5, QUARTERS),  # a tile left over of eleven: four blocks for five places
+        (64, 10, QUARTERS),
+        (64, 9, QUARTERS),  # two tiles, eight blocks
+        (192, 16, QUARTERS),  # one of 33 tiles, three of a row: twelve blocks for sixteen places
+        (192, 10, HALVES),  # three tiles: twelve blocks for ten places, or six
+    ],
+)
+def test_tails_are_the_smallest_that_run_at_once(n, sms, chosen):
+    sizes = [(11 * 64, n, 32)]
+    assert group_gemm.choose_tail(WITH_TAILS, sizes, sms=sms)[1] == chosen
+
+
+def test_what_is_left_over_is_launched_beside():
+    """DeepSeek's shapes with unequal groups: 944 tiles of 128x256, of which 132 run at a time."""
+    sizes = [(m, 4096, 2048) for m in (2000, 150, 900, 0, 64, 1100, 7, 2800)]
+    first, tail = record(sizes)
+    # In the order of their sizes, so that the last has rows to spare.
+    assert [c.shape[0] for c in first.args[2]] == [7, 64, 150, 900, 1100, 2000, 2560]
+    assert first.grid == (944 - 2 * 16,)
+    assert first.args[3][-1] == first.grid[0]
+    # 240 rows, in tiles of 64x128.
+    assert [c.shape for c in tail.args[2]] == [(240, 4096)]
+    assert tail.grid == (4 * 32,)
+    assert tail.args[4:7] == (64, 128, 128)
+
+
+@pytest.mark.parametrize("copy_tile", [None, 32])
+@pytest.mark.parametrize("sms", [5, 6])
+def test_what_is_left_over_is_computed(monkeypatch, sms, copy_tile):
+    """Of 2 + 9 tiles one, or five of five, which are too many."""
+    monkeypatch.setattr(group_gemm, "count_sms", lambda: sms)
+    monkeypatch.setattr(group_gemm, "COPY_FROM", 1)
+    config = dataclasses.replace(WITH_TAILS, copy_tile=copy_tile)
+    sizes = [(40, 70, 50), (520, 60, 40)]
+    assert (group_gemm.choose_tail(config, sizes, sms=sms)[0] > 0) == (sms == 5)
+    torch.manual_seed(0)
+    with interpreting("sm_90"):
+        a = [torch.randint(-4, 5, (k, m), device="cuda").half().T for m, _, k in sizes]
+        b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in sizes]
+        computed = group_gemm.group_gemm(a, b, config=config)
+    for left, right, product in zip(a, b, computed, strict=True):
+        assert torch.equal(product.double(), left.double() @ right.double())
 
 
 def test_tables_are_searched_once_a_launch(monkeypatch):
