@@ -79,21 +79,24 @@ def count_sms() -> int:
 
 
 @contextmanager
-def beside_current_stream() -> Iterator[torch.cuda.Stream]:
-    """Yield a second stream of the current GPU: its launches and those of the current one run side by side.
+def beside_current_stream(count: int) -> Iterator[list[torch.cuda.Stream]]:
+    """Yield `count` streams of the current GPU: launches on them run beside those on the current one.
 
-    What it is given waits for what the current stream was given before, and what the current stream is given
-    afterwards waits for both; so memory is safe to free and to use again, and CUDA graphs capture it.
+    What they are given waits for what the current stream was given before, and what the current stream is
+    given afterwards waits for all of them; so memory is safe to free and to use again, and CUDA graphs
+    capture it.
     """
     import torch
 
     stream = torch.cuda.current_stream()
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    beside.wait_stream(stream)
+    beside = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
+    for each in beside:
+        each.wait_stream(stream)
     try:
         yield beside
     finally:
-        stream.wait_stream(beside)
+        for each in beside:
+            stream.wait_stream(each)
 
 
 HINTS = ("occupancy", "num_worker_warps", "num_ctas")

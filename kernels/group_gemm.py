@@ -15,8 +15,8 @@ where each group ends, and then computes one tile as `kernels.matmul` does. Matr
 arguments (tuples), so that a launch brings along what a GPU wants to know before it moves tiles: where a
 matrix lies and how large it is, its TMA descriptor. That has two consequences:
 
-- Each group has a copy of the code, which names its matrices. So that code stays small, a launch takes at
-  most 16 groups (`GROUPS_PER_LAUNCH`); more become several launches, with groups of all sizes in each.
+- Each group has a copy of the code, which names its matrices. So that code stays small, a launch takes few
+  groups; more become several launches, with groups of all sizes in each, that run side by side.
 - What is compiled depends on each matrix: on its strides, and on which of its sizes are divisible by 16.
 
 The other way, one argument for all matrices (a list, a table in memory), shares the code. But cuda-tile 1.7.0
@@ -30,8 +30,10 @@ several rounds has a launch of its own, in which they do.
 
 Groups with long sums come first, so that the last tiles to start are the short ones. Tiles as large as these
 run in rounds, and the last round takes as long as any, however few tiles it has. So where there are few, the
-last rows of the last group are cut into smaller tiles, and computed by a launch of their own on a second
-stream, whose blocks start where the first launch leaves multiprocessors idle.
+last rows of the last group are cut into smaller tiles, and computed by a launch of their own.
+
+Launches run side by side on streams of their own: the blocks of one start where those before it leave
+multiprocessors idle.
 
 8-bit floats: what `kernels.matmul` says of their sums and of their layout holds here, too. Matrices that
 Hopper's tensor cores cannot take as they lie are copied first, all of a launch at once.
@@ -93,15 +95,20 @@ DTYPES = ("float16", "bfloat16", *FP8)
 GROUPS_PER_LAUNCH = 16
 """Each has a copy of the code: with tiles of 256 x 256 for sm_90, 16 compile in 10 s to a file of 3.6 MB, and
 4 in 2 s to one of 0.6 MB (tileiras 13.4.92)."""
-CROWD, CROWDED = 8, 1.08
-"""Groups from which a launch is slower for their number, and by how much.
+CROWD, CUT = 8, 4
+"""Groups that a launch takes without being slower for their number, and how many each of several takes.
 
-Their code, presumably. H200, 2026-11-22, fp16, B transposed, in us by the launches that groups are cut into:
+H200, 2026-11-23, B transposed, in turns (h200-2026-11-23-variants-04.jsonl), by the groups of each launch,
+all side by side: the time for that of two launches one after the other, or of one, by what had fewer rounds.
 
-                      1      2      4     cuBLAS, one after the other
-    16 of 2048^3    442.9  418.0  416.8  405.4
-    16 of 1024^3     77.3   70.1   71.1  105.3
-    12 of 1536^3    155.5  166.2  182.5  156.7    two have 8 rounds of blocks in place of 7
+                             8      4                                8      4
+    16 of 2048^3, fp16     1.00   0.98       9 of 768^3, fp16      0.92   0.90
+    16 of 1024^3, fp16     0.98   0.93      16 unequal, bf16       1.01   0.97
+    12 of 1536^3, fp16     0.94   0.94      16 of 2048^3, e5m2     0.98   0.94
+    10 of 1024^3, fp16     0.91   0.93      16 of 1024^3, e5m2     0.97   0.88
+
+One launch of all 16 takes 1.07 and 1.11 (of 2048^3 and 1024^3, fp16). Up to 8 groups in two launches take as
+long as in one, and less evenly: 0.94 to 1.01 of it.
 """
 TAIL_FULL = 0.6
 """Share of a round of blocks up to which smaller tiles are taken for what is left over for the last one.
@@ -339,6 +346,16 @@ def count_places(config: GemmConfig, *, sms: int) -> int:
     return sms * (config.occupancy or 1) // (config.num_ctas or 1)
 
 
+def count_pieces(config: GemmConfig, sizes: Sequence[tuple[int, int, int]], *, sms: int) -> int:
+    """Return into how many launches groups of `sizes` (m, n, k) are cut, which run side by side.
+
+    A crowd is cut, unless all of its tiles run at once anyway.
+    """
+    tiles = sum(count_tiles(m, n, config) for m, n, _ in sizes)
+    crowd = len(sizes) > CROWD and tiles > count_places(config, sms=sms)
+    return ct.cdiv(len(sizes), CUT) if crowd else 1
+
+
 def choose_tail(
     config: GroupGemmConfig, sizes: Sequence[tuple[int, int, int]], *, sms: int
 ) -> tuple[int, GemmConfig | None]:
@@ -513,8 +530,7 @@ def group_gemm(
         shared = config or choose_config(
             arch, sizes=_sizes(some), itemsize=itemsize, use_fast_acc=use_fast_acc, sms=sms
         )
-        for each in _cut(some, shared, sms):
-            _launch(each, shared, use_fast_acc, sms)
+        _launch(some, shared, use_fast_acc, sms)
     return c
 
 
@@ -523,33 +539,29 @@ def _sizes(groups: Sequence[Group]) -> list[tuple[int, int, int]]:
     return [(*out.shape, left.shape[1]) for left, _, out in groups]
 
 
-def _cut(groups: Sequence[Group], config: GroupGemmConfig, sms: int) -> list[Sequence[Group]]:
-    """Return which of the groups of a launch share one: a crowd is cut if that costs few rounds of blocks."""
-    if config.alone:
-        return [[group] for group in groups]
-    pieces = ct.cdiv(len(groups), CROWD)
-    if pieces == 1:
-        return [groups]
-    tiles = [count_tiles(out.shape[0], out.shape[1], config) for _, _, out in groups]
-    places = count_places(config, sms=sms)
-    rounds = sum(ct.cdiv(sum(tiles[first::pieces]), places) for first in range(pieces))
-    if rounds > CROWDED * ct.cdiv(sum(tiles), places):
-        return [groups]
-    return [groups[first::pieces] for first in range(pieces)]
-
-
 def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool, sms: int) -> None:
-    """Compute groups, none of them empty, in one launch, or in two that run side by side."""
+    """Compute groups, none of them empty, in few launches that run side by side."""
+    import torch
+
     if config.copy_tile is not None:
         groups = _k_major(groups, config.copy_tile)
-    rows, tail = choose_tail(config, _sizes(groups), sms=sms)
-    if tail is None:
-        _launch_tiles(groups, config, use_fast_acc, sms)
+    if config.alone:
+        for group in groups:
+            _launch_tiles([group], config, use_fast_acc, sms, torch.cuda.current_stream())
         return
-    a, b, c = groups[-1]
-    with beside_current_stream() as beside:
-        _launch_tiles([*groups[:-1], (a[:-rows], b, c[:-rows])], config, use_fast_acc, sms)
-        _launch_tiles([(a[-rows:], b, c[-rows:])], tail, use_fast_acc, sms, beside)
+    sizes = _sizes(groups)
+    rows, tail = choose_tail(config, sizes, sms=sms)
+    *others, (a, b, c) = groups
+    if tail is not None:
+        groups = [*others, (a[:-rows], b, c[:-rows])]
+    pieces = count_pieces(config, sizes, sms=sms)
+    launches: list[tuple[Sequence[Group], GemmConfig]] = [(groups[i::pieces], config) for i in range(pieces)]
+    if tail is not None:
+        launches.append(([(a[-rows:], b, c[-rows:])], tail))
+    with beside_current_stream(len(launches) - 1) as beside:
+        streams = (torch.cuda.current_stream(), *beside)
+        for (each, tiles), stream in zip(launches, streams, strict=True):
+            _launch_tiles(each, tiles, use_fast_acc, sms, stream)
 
 
 def _launch_tiles(
@@ -557,16 +569,14 @@ def _launch_tiles(
     config: GemmConfig,
     use_fast_acc: bool,
     sms: int,
-    stream: torch.cuda.Stream | None = None,
+    stream: torch.cuda.Stream,
 ) -> None:
-    """Compute groups, none of them empty, in one launch, by default on the current stream."""
-    import torch
-
+    """Compute groups, none of them empty, in one launch."""
     a, b, c = zip(*groups, strict=True)
     ends = tuple(accumulate(count_tiles(out.shape[0], out.shape[1], config) for out in c))
     grid = make_grid("group_gemm", ends[-1], config, sms=sms, remedy="pass fewer or smaller groups")
     ct.launch(
-        stream or torch.cuda.current_stream(),
+        stream,
         grid,
         with_hints(group_gemm_kernel, config),
         (

@@ -112,22 +112,26 @@ class Stream:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_is_launched_beside_is_between_what_was_before_and_comes_after(monkeypatch, fails):
-    current = Stream("current")
+    current, names = Stream("current"), iter(("second", "third"))
     monkeypatch.setattr(Stream, "given", [])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    beside: Any
-    with pytest.raises(KeyError) if fails else nullcontext(), beside_current_stream() as beside:
-        current.launch("one")
-        beside.launch("other")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(next(names)))
+    beside: list[Any]
+    stream: Any
+    with pytest.raises(KeyError) if fails else nullcontext(), beside_current_stream(2) as beside:
+        for stream in (current, *beside):
+            stream.launch("one")
         if fails:
             raise KeyError
     current.launch("next")
     assert Stream.given == [
-        ("beside", "waits for current"),
+        ("second", "waits for current"),
+        ("third", "waits for current"),
         ("current", "one"),
-        ("beside", "other"),
-        ("current", "waits for beside"),
+        ("second", "one"),
+        ("third", "one"),
+        ("current", "waits for second"),
+        ("current", "waits for third"),
         ("current", "next"),
     ]
 

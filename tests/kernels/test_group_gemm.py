@@ -278,15 +278,16 @@ def test_a_configuration_in_which_blocks_take_turns_gives_each_group_a_launch(mo
 @pytest.mark.parametrize(
     ("sizes", "groups"),
     [
-        ([(2048, 2048, 2048)] * 16, [8, 8]),  # 8 rounds each of 132 tiles in place of 16
-        ([(1024, 1024, 1024)] * 16, [8, 8]),
+        ([(2048, 2048, 2048)] * 16, [4, 4, 4, 4, 1]),
+        ([(1024, 1024, 1024)] * 16, [4, 4, 4, 4]),
         ([(2048, 2048, 2048)] * 8, [8]),
-        ([(1536, 1536, 1536)] * 12, [12]),  # 8 rounds in place of 7
+        ([(1024, 1024, 1024)] * 9, [3, 3, 3, 1]),
         ([(512, 512, 512)] * 16, [16]),  # all tiles have room at once
-        ([(2048, 2048, 2048)] * 20, [5, 5, 5, 5]),
+        ([(2048, 2048, 2048)] * 20, [4, 3, 3] * 2),  # more than a launch takes: ten, and ten
     ],
 )
-def test_a_crowd_is_cut_where_that_costs_few_rounds(sizes, groups):
+def test_a_crowd_is_cut(sizes, groups):
+    """The last of one group is what is left over for the last round."""
     assert [len(launched.args[0]) for launched in record(sizes)] == groups
 
 
@@ -356,14 +357,20 @@ def test_what_is_left_over_is_launched_beside():
 
 
 @pytest.mark.parametrize("copy_tile", [None, 32])
-@pytest.mark.parametrize("sms", [5, 6])
-def test_what_is_left_over_is_computed(monkeypatch, sms, copy_tile):
-    """Of 2 + 9 tiles one, or five of five, which are too many."""
+@pytest.mark.parametrize(
+    ("small", "sms", "cut"),
+    [
+        (1, 5, True),  # of 2 + 9 tiles one
+        (1, 6, False),  # five of six, which are too many
+        (10, 7, True),  # of 20 + 9 tiles one, and a crowd, which is cut into three launches
+    ],
+)
+def test_what_is_left_over_is_computed(monkeypatch, small, sms, cut, copy_tile):
     monkeypatch.setattr(group_gemm, "count_sms", lambda: sms)
     monkeypatch.setattr(group_gemm, "COPY_FROM", 1)
     config = dataclasses.replace(WITH_TAILS, copy_tile=copy_tile)
-    sizes = [(40, 70, 50), (520, 60, 40)]
-    assert (group_gemm.choose_tail(config, sizes, sms=sms)[0] > 0) == (sms == 5)
+    sizes = [*[(40, 70, 50)] * small, (520, 60, 40)]
+    assert (group_gemm.choose_tail(config, sizes, sms=sms)[0] > 0) == cut
     torch.manual_seed(0)
     with interpreting("sm_90"):
         a = [torch.randint(-4, 5, (k, m), device="cuda").half().T for m, _, k in sizes]
