@@ -33,8 +33,7 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
     """Check fields of `config`, before a kernel would be compiled with them, or compute something else.
 
     What a field may hold is what it is declared as: a `bool`; a `float`, finite and not negative; an `int` of
-    at least 1; another configuration, or a tuple of them;
-    or None, if it is declared so.
+    at least 1; another configuration, or a tuple of them; or None, if it is declared so.
 
     Args:
         config: The configuration.
@@ -77,7 +76,7 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
 
 
 def _is_a(config: object, kind: str) -> bool:
-    return kind in (each.__name__ for each in type(config).mro())
+    return kind in (each.__name__ for each in type(config).__mro__)
 
 
 def _check_type(owner: str, name: str, value: object, what: str, *, fits: bool) -> None:

@@ -182,6 +182,7 @@ def test_a_configuration_of_two_needs_both(name):
         (GemmConfig(**TILES), "tails must be a tuple of GemmConfig, got GemmConfig"),
         ([GemmConfig(**TILES)], "tails must be a tuple of GemmConfig, got list"),
         ((GemmConfig(**TILES), RoutingConfig()), r"tails\[1\] must be a GemmConfig, got RoutingConfig"),
+        ((GemmConfig,), r"tails\[0\] must be a GemmConfig, got type"),
     ],
 )
 def test_tails_are_cut_as_products_are(tails, message):
