@@ -361,8 +361,8 @@ def choose_tail(
 ) -> tuple[int, GemmConfig | None]:
     """Return how many rows at the end of the last group get other tiles, and which.
 
-    0 if all rows get the same tiles: none is left over for the last round of blocks, or there is only this
-    round, or they are more than `TAIL_FULL` of a round, or not all the last group's.
+    0 if all rows get the same tiles: none is left over for the last round of blocks, or they are more than
+    `TAIL_FULL` of a round, or more than the last group can spare (all, where there is but one round).
 
     Args:
         config: Of the launch.
@@ -373,11 +373,11 @@ def choose_tail(
         return 0, None
     m, n, _ = sizes[-1]
     places = count_places(config, sms=sms)
-    rounds, left = divmod(sum(count_tiles(m, n, config) for m, n, _ in sizes), places)
+    left = sum(count_tiles(m, n, config) for m, n, _ in sizes) % places
     columns = ct.cdiv(n, config.tile_n)
     taken = ct.cdiv(left, columns)  # rows of tiles
     kept = ct.cdiv(m, config.tile_m) - taken
-    if not rounds or not left or kept < 1 or taken * columns > TAIL_FULL * places:
+    if not left or kept < 1 or taken * columns > TAIL_FULL * places:
         return 0, None
     rows = m - kept * config.tile_m
     at_once = (tail for tail in config.tails if count_tiles(rows, n, tail) <= count_places(tail, sms=sms))
