@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ from benchmarks.tuner.config_tables import (
     make_entry,
     replace_entry,
 )
+from kernels._gemm import GemmConfig
+from kernels.group_gemm import GroupGemmConfig
 
 TABLES = """
 import math
@@ -90,6 +93,25 @@ def put(tables, question, *, others=(), comment="H200, today.", **fields):
     entry = make_entry(tables, place, question, made)
     rewriting = replace_entry(tables, place, entry, comment, tuned=[(question, made)], others=others)
     return rewriting, [line[1:] for line in rewriting.difference() if line.startswith("+")]
+
+
+def test_configurations_within_a_configuration_are_written_as_it_is():
+    """Without what is the default, and laid out as a person would."""
+    tile: dict[str, Any] = {"tile_m": 64, "tile_n": 64, "tile_k": 32}
+    config = GroupGemmConfig(**tile, latency=4, tails=(GemmConfig(**tile), GemmConfig(**tile, occupancy=2)))
+    assert entry_lines('"sm_90"', config_source(config), "Today.") == [
+        "    # Today.",
+        '    "sm_90": GroupGemmConfig(',
+        "        tile_m=64,",
+        "        tile_n=64,",
+        "        tile_k=32,",
+        "        latency=4,",
+        "        tails=(",
+        "            GemmConfig(tile_m=64, tile_n=64, tile_k=32),",
+        "            GemmConfig(tile_m=64, tile_n=64, tile_k=32, occupancy=2),",
+        "        ),",
+        "    ),",
+    ]
 
 
 def test_an_entry_is_found_by_what_is_chosen_of_it(tables):
