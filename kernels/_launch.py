@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import sys
+import threading
+from collections import defaultdict
 from contextlib import contextmanager
 from functools import cache, wraps
 from numbers import Real
@@ -78,6 +80,16 @@ def count_sms() -> int:
     return torch.cuda.get_device_properties().multi_processor_count
 
 
+class _Kept(threading.local):
+    """Streams that a thread keeps, by their class (another one where a GPU is pretended) and their GPU."""
+
+    def __init__(self) -> None:
+        self.streams: defaultdict[tuple[type, int], list[torch.cuda.Stream]] = defaultdict(list)
+
+
+_KEPT = _Kept()
+
+
 @contextmanager
 def beside_current_stream(count: int) -> Iterator[list[torch.cuda.Stream]]:
     """Yield `count` streams of the current GPU: launches on them run beside those on the current one.
@@ -89,7 +101,11 @@ def beside_current_stream(count: int) -> Iterator[list[torch.cuda.Stream]]:
     import torch
 
     stream = torch.cuda.current_stream()
-    beside = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
+    # This thread's own: PyTorch hands out the 32 of a GPU in turn, so that a new one would now and then be
+    # one that other work is on, for which the current stream would wait then.
+    kept = _KEPT.streams[torch.cuda.Stream, torch.cuda.current_device()]
+    while len(beside := [each for each in kept if each != stream][:count]) < count:
+        kept.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
     for each in beside:
         each.wait_stream(stream)
     try:

@@ -1,6 +1,7 @@
 """Two GPUs, neither of which has to be there: where launchers launch, and what they say of mixed operands."""
 
 from contextlib import contextmanager, nullcontext
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -115,6 +116,7 @@ def test_what_is_launched_beside_is_between_what_was_before_and_comes_after(monk
     current, names = Stream("current"), iter(("second", "third"))
     monkeypatch.setattr(Stream, "given", [])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(next(names)))
     beside: list[Any]
     stream: Any
@@ -134,6 +136,32 @@ def test_what_is_launched_beside_is_between_what_was_before_and_comes_after(monk
         ("current", "waits for third"),
         ("current", "next"),
     ]
+
+
+def test_streams_are_kept_by_thread_and_gpu_and_none_is_the_current_one(monkeypatch):
+    device, current = 0, Stream("current")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: device)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream("new"))
+
+    def streams(count):
+        with beside_current_stream(count) as beside:
+            return beside
+
+    first, second = streams(2)
+    assert streams(1) == [first]
+    assert streams(2) == [first, second]
+    current = first
+    beside = streams(2)
+    assert beside[0] is second
+    assert beside[1] not in (first, second)
+    device = 1
+    assert streams(1)[0] not in (first, *beside)
+    device, others = 0, []
+    thread = Thread(target=lambda: others.extend(streams(1)))
+    thread.start()
+    thread.join()
+    assert others[0] not in (first, *beside)
 
 
 def test_a_tail_is_launched_beside_the_rest(gpus, monkeypatch):
