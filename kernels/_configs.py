@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields, replace
 from functools import cache
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernels._launch import check_power_of_2
@@ -33,7 +34,8 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
     """Check fields of `config`, before a kernel would be compiled with them, or compute something else.
 
     What a field may hold is what it is declared as: a `bool`; a `float`, finite and not negative; an `int` of
-    at least 1; another configuration, or a tuple of them; or None, if it is declared so.
+    at least 1, also of NumPy; another configuration, or a tuple of them; or None, if it is declared so. What
+    is declared as anything else is not looked at.
 
     Args:
         config: The configuration.
@@ -46,8 +48,10 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
     """
     owner = type(config).__name__
     for field in fields(config):  # type: ignore[arg-type]  # nothing types a dataclass
-        name, value, kind = field.name, getattr(config, field.name), str(field.type).removesuffix(" | None")
-        if value is None and kind != field.type:
+        name, value = field.name, getattr(config, field.name)
+        declared = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+        kind = declared.removesuffix(" | None")
+        if value is None and kind != declared:
             continue
         if kind == "bool":
             _check_type(owner, name, value, "a bool", fits=isinstance(value, bool))
@@ -57,8 +61,9 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
             if not 0 <= value < math.inf:
                 raise ValueError(f"{owner}: {name} must be finite and not negative, got {value}")
         elif kind == "int":
-            integer = hasattr(value, "__index__") and not isinstance(value, bool)
+            integer = isinstance(value, Integral) and not isinstance(value, bool)
             _check_type(owner, name, value, "an integer", fits=integer)
+            object.__setattr__(config, name, int(value))  # what the compiler takes, not NumPy's
             if name in powers:
                 check_power_of_2(owner, name, value)
             least = 0 if name in limits else 1
@@ -66,12 +71,12 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
                 raise ValueError(f"{owner}: {name} must be at least {least}, got {value}")
             if name.startswith("latency") and value > MAX_LATENCY:
                 raise ValueError(f"{owner}: {name} must be at most {MAX_LATENCY}, got {value}")
-        elif kind.startswith("tuple["):
+        elif kind.startswith("tuple[") and kind.endswith("Config, ...]"):
             member = kind.removeprefix("tuple[").removesuffix(", ...]")
             _check_type(owner, name, value, f"a tuple of {member}", fits=isinstance(value, tuple))
             for i, part in enumerate(value):
                 _check_type(owner, f"{name}[{i}]", part, f"a {member}", fits=_is_a(part, member))
-        else:
+        elif kind.endswith("Config"):
             _check_type(owner, name, value, f"a {kind}", fits=_is_a(value, kind))
 
 

@@ -114,17 +114,18 @@ TAIL_FULL = 0.6
 """Share of a round of blocks up to which smaller tiles are taken for what is left over for the last one.
 
 H200, 2026-11-23, bf16, B transposed, in turns (h200-2026-11-23-variants-04.jsonl): the time for that of one
-launch, by how many tiles of 128x256 are left over for 132 multiprocessors; of eight unequal groups with K of
-2048 or 4096, of four with K of 128 and of 2048, and of one. In brackets: what is not chosen.
+launch, by how many tiles of 128x256 are left over for 132 multiprocessors (whole rows of them are taken); of
+eight unequal groups with K of 2048 or 4096 (102 and 116 in run 2, where they were taken, too), of four with K
+of 128 and of 2048, and of one. In brackets: what is not chosen.
 
     groups          8       8       8       8       8       8       4       4       1
     left over      20      39      40      70     102     116      56      56      56
     64x128       0.940  [0.979] [0.968] [0.966] [1.005] [1.001] [0.986] [0.974] [0.969]
     64x256      [0.951]  0.968   0.957   0.952  [0.995] [0.996]  0.907   0.905   0.898
 
-Two shapes of tiles in one launch, which would need no second stream, make all of its tiles slower: 1.01 to
-1.9 times the time. A programmatic dependent launch, whose blocks may start as soon as all of the first have,
-takes 1.00 to 1.22 times the time.
+In the same launch, which would need no second stream, tiles of two shapes make all of it slower: 1.00 to 1.9
+times the time, and 1.01 to 1.6 where 20 are left over. A programmatic dependent launch, whose blocks may
+start as soon as all of the first have, takes 1.00 to 1.21 times the time.
 """
 ALONE_ROUNDS, ALONE_FULL = 3, 0.94
 """Rounds of blocks from which a group is not slower alone, and what share of the last one it has to fill."""
@@ -343,7 +344,7 @@ def choose_config(
 
 def count_places(config: GemmConfig, *, sms: int) -> int:
     """Return how many blocks run at a time on a GPU of `sms` multiprocessors."""
-    return sms * (config.occupancy or 1) // (config.num_ctas or 1)
+    return max(1, sms * (config.occupancy or 1) // (config.num_ctas or 1))
 
 
 def count_pieces(config: GemmConfig, sizes: Sequence[tuple[int, int, int]], *, sms: int) -> int:

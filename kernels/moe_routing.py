@@ -81,7 +81,7 @@ class RoutingConfig:
     align_pairs: int = 1024
     """Pairs that a block looks at in one step while it counts and places them."""
     align_blocks: int = 1024
-    """Blocks that may share this work; one per expert if there are more experts, or only one step."""
+    """Blocks that may share this work, 4096 at most; one per expert if there are more experts or one step."""
     num_worker_warps: int | None = 4
     """Warps per block; None lets the compiler choose."""
 
@@ -342,7 +342,8 @@ def align(
     step = min(config.align_pairs, next_power_of_2(pairs))
     all_steps = ct.cdiv(pairs, step)
     # A power of two, as every side of a tile.
-    parts = 1 << (max(1, min(config.align_blocks // experts, all_steps)).bit_length() - 1)
+    most = min(config.align_blocks // experts, all_steps, MAX_EXPERTS // next_power_of_2(experts))
+    parts = 1 << (max(1, most).bit_length() - 1)
     steps = ct.cdiv(all_steps, parts)
     highest = max(tiles * tile_m, parts * steps * step)
     if highest > MAX_SLOTS:

@@ -94,8 +94,8 @@ class RopeConfig:
 #
 # With heads inside tokens, blocks of neighbouring heads first: the third takes 86.4 us, for 91.1 with blocks
 # of neighbouring tokens first; with interleaved pairs 0.96 of the time, where 64 of 256 dimensions turn 0.95,
-# with tables of float32 0.98. Tiles of more heads take 3 to 11 % more (2026-11-23,
-# h200-2026-11-23-variants-04.jsonl).
+# with tables of float32 0.98. Tiles of 2 to 16 heads and 2048 to 8192 elements take 1 to 13 % more, of 8
+# heads and 1024 elements from 1 % less to 5 % more (2026-11-23, h200-2026-11-23-variants-04.jsonl).
 _SMALL = RopeConfig()
 _LARGE = RopeConfig(tile_elements=4096, tile_h=2, occupancy=4, num_worker_warps=8)
 _MEASURED = {

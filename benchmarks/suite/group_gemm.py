@@ -102,14 +102,16 @@ def configs(
 def _hopper(
     sizes: Sequence[tuple[int, int, int]], itemsize: int, *, use_fast_acc: bool
 ) -> Iterator[GroupGemmConfig]:
+    # In the order of the launcher.
+    sizes = sorted((size for size in sizes if all(size)), key=lambda size: (-size[2], size[0] * size[1]))
     best = group_gemm.choose_config(
-        "sm_90",
-        sizes=[size for size in sizes if all(size)],
-        itemsize=itemsize,
-        use_fast_acc=use_fast_acc,
-        sms=132,
+        "sm_90", sizes=sizes, itemsize=itemsize, use_fast_acc=use_fast_acc, sms=132
     )
     yield best
+    if group_gemm.choose_tail(best, sizes, sms=132)[0]:
+        yield replace(best, tails=())
+        for tail in best.tails:
+            yield replace(best, tails=(tail,))
     precise = itemsize == 1 and not use_fast_acc
     few = sum(-(-m // 128) * -(-n // 128) for m, n, _ in sizes) <= 2 * 132
     step = 128 // itemsize
@@ -126,6 +128,7 @@ def _hopper(
             num_worker_warps=warps,
             num_ctas=ctas,
             copy_tile=best.copy_tile,
+            tails=tuple(tail for tail in best.tails if tail.tile_m * tail.tile_n < tile_m * tile_n),
         )
         yield config
         # Each group alone: a launch for each.

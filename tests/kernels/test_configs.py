@@ -159,7 +159,8 @@ def test_the_smallest_tiles(make, message):
 
 def test_an_integer_of_numpy_is_an_integer():
     numpy = pytest.importorskip("numpy")
-    assert GemmConfig(**TILES | {"tile_m": numpy.int64(128)}).tile_m == 128
+    made = GemmConfig(**TILES | {"tile_m": numpy.int64(128)}).tile_m
+    assert (made, type(made)) == (128, int)
     with pytest.raises(ValueError, match=r"^GemmConfig: tile_m must be a power of two, got 48$"):
         GemmConfig(**TILES | {"tile_m": numpy.int64(48)})
 
@@ -174,6 +175,27 @@ def test_a_configuration_of_two_needs_both(name):
     nothing: dict[str, Any] = {name: None}
     with pytest.raises(TypeError, match=rf"^MoeConfig: {name} must be a GemmConfig, got NoneType$"):
         dataclasses.replace(MOE, **nothing)
+
+
+def test_a_tensor_is_no_integer():
+    """To read one would wait for the GPU."""
+    torch = pytest.importorskip("torch")
+    for value in (torch.tensor(64), torch.tensor([64, 64]).numpy()):
+        with pytest.raises(TypeError, match=r"^GemmConfig: tile_m must be an integer, got (Tensor|ndarray)$"):
+            GemmConfig(**TILES | {"tile_m": value})
+
+
+def test_a_configuration_of_a_user_is_checked_for_what_it_shares():
+    """Also where annotations are evaluated, as in this file."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Mine(GemmConfig):
+        extra: int = 1
+        name: str = ""
+
+    assert Mine(**TILES, extra=2, name="mine").extra == 2
+    with pytest.raises(ValueError, match=r"^Mine: extra must be at least 1, got 0$"):
+        Mine(**TILES, extra=0)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from kernels import moe, moe_routing
 from kernels._gemm import GemmConfig
 from pytest_cutile import Work
+from pytest_cutile.compile import record_launches
 from pytest_cutile.gates.tensors import MakeTensor
 
 torch = pytest.importorskip("torch")
@@ -178,6 +179,16 @@ def test_align_sorts_by_expert_and_pads(interpreting, tokens, top_k, experts, ti
     assert aligned.expert_of_tile[: len(tiles)].tolist() == tiles
     assert aligned.pair_of_slot[: len(slots)].tolist() == slots
     assert [slots[slot] for slot in aligned.slot_of_pair.tolist()] == list(range(tokens * top_k))
+
+
+@pytest.mark.parametrize(("experts", "parts"), [(1, 4096), (3, 1024), (64, 64), (4096, 1)])
+def test_blocks_keep_the_counts_of_all_parts_in_registers(experts, parts):
+    """However many blocks a configuration asks for."""
+    config = moe_routing.RoutingConfig(align_pairs=1, align_blocks=2**20)
+    launches = record_launches(
+        lambda: moe_routing.align(ids(70000, 1, device="cuda"), experts, 16, config=config), "sm_90"
+    )
+    assert [launched.grid for launched in launches] == [(experts, parts)] * 2
 
 
 @pytest.mark.parametrize(("tokens", "tile_m"), [(2**28, 16), (2**28 - 8, 16), (3, 2**30)])
