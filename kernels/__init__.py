@@ -22,8 +22,9 @@ What several of them share:
 - `_division`: by what is the same in all blocks of a launch, as a multiplication.
 - `_gemm`: of matrix products: the walk along K, the walk over tiles, the choice of tiles.
 - `_online_softmax`: of attention: a softmax whose scores come a tile at a time.
-- `_attention`: of attention of many queries: the walk along the keys, the order of tiles.
+- `_attention`: of attention of many queries: its configuration, the walk along the keys, the order of tiles.
 - `_split_kv`: of decoding: keys cut into parts for several blocks, and the parts merged again.
+- `_cases`, `_attention_inputs`: of what kernels are gated with: cases of other layouts, inputs of attention.
 
 Launchers compute forward only, as each says: no gradient flows through them, whether or not their inputs
 require one, and nothing warns of that.

@@ -310,7 +310,8 @@ def moe(
 
     Raises:
         TypeError: Not tensors, dtypes that differ or that are not supported, another kernel's configuration.
-        ValueError: Shapes that do not fit together, devices that differ, more tokens than one launch takes.
+        ValueError: Shapes that do not fit together, devices that differ, more tokens than one launch takes,
+            or more experts or pairs than `moe_routing.align`, whose message it is.
     """
     import torch
 
@@ -581,6 +582,8 @@ SPEC = KernelSpec(
         _case("float16", 37, 72, 56, 3, 2),
         _case("bfloat16", 60, 136, 72, 3, 2),
         _case("float16", 200, 64, 48, 2, 1),
+        # More pairs than a block of `align` looks at in one step, so that several share those of an expert.
+        _case("bfloat16", 700, 16, 16, 3, 2),
         # All tokens at the same experts, so that most have none; more experts than pairs.
         _case("bfloat16", 40, 64, 48, 16, 2, word="skewed", skew=1e3),
         _case("bfloat16", 5, 64, 48, 35, 3),

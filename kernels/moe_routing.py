@@ -345,10 +345,10 @@ def align(
     most = min(config.align_blocks // experts, all_steps, MAX_EXPERTS // next_power_of_2(experts))
     parts = 1 << (max(1, most).bit_length() - 1)
     steps = ct.cdiv(all_steps, parts)
-    highest = max(tiles * tile_m, parts * steps * step)
-    if highest > MAX_SLOTS:
+    # Pairs, also in the steps of all parts, have no larger numbers: parts and steps are powers of two.
+    if tiles * tile_m > MAX_SLOTS:
         raise ValueError(
-            f"align: {pairs} ids need numbers up to {highest}, and at most {MAX_SLOTS} are supported; "
+            f"align: {pairs} ids need numbers up to {tiles * tile_m}, and at most {MAX_SLOTS} are supported; "
             "split the tokens, or take a smaller tile_m"
         )
 

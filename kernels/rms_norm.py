@@ -243,7 +243,7 @@ def rms_norm(
     Args:
         x: `[..., N]`, float16, bfloat16 or float32. Copied only if its leading axes do not merge.
         weight: `[N]`, same dtype and device.
-        eps: Added to the mean square, so that a row of zeros stays zero; 0, or a normal float32.
+        eps: Added to the mean square, so that a row of zeros stays zero: a normal float32; or 0.
         residual: Added to `x` before; same shape, dtype and device, copied likewise.
         config: Instead of the one chosen for this GPU.
 

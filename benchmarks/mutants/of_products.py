@@ -329,6 +329,7 @@ MOE = (
         imitates="every part of an expert's pairs begins at the expert's first slot",
         old="slot = first_slot + before",
         new="slot = first_slot",
+        witness="bf16-700x16x16-3top2",
     ),
     Mutant(
         name="moe-count-of-tiles-race",

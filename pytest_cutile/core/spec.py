@@ -74,7 +74,8 @@ class Case:
     layout: str = "contiguous"
     """How the tensors that `inputs` makes without strides lie in memory: of `core.inputs.LAYOUTS`."""
     seed: int | None = None
-    """Seed of the inputs' values; by default it is derived from the test's id."""
+    """Seed of the inputs' values; by default it is derived from the test's id, and where the kernel is timed
+    from its name and the case's."""
     named_inputs: Sequence[str] | None = None
     """Names of the inputs that it is checked with besides normal ones. By default its share of those that its
     spec defines, or none where `speed` says that it is timed, since such cases are large."""

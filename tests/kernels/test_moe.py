@@ -201,6 +201,19 @@ def test_align_numbers_slots_with_32_bits(interpreting, tokens, tile_m):
             moe_routing.align(topk_ids, 64, tile_m)
 
 
+@pytest.mark.parametrize("experts", [1, 3, 64])
+def test_align_takes_as_many_pairs_as_have_numbers(experts):
+    """And in the steps of all parts, which may be more, none has a larger number."""
+
+    def launch():
+        moe_routing.align(ids(1, 1, device="cuda").expand(2**31 - 1, 1), experts, 1)
+
+    count, place = record_launches(launch, "sm_90")
+    *_, steps, step = count.args
+    assert count.grid == place.grid
+    assert count.grid[1] * steps * step == 2**31
+
+
 def test_align_draws_its_docstring(interpreting):
     with interpreting("sm_90"):
         aligned = moe_routing.align(torch.tensor([[1, 2], [1, 0]], device="cuda"), 3, 2)
