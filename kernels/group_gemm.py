@@ -342,6 +342,16 @@ def choose_config(
     )
 
 
+def launch_order(size: tuple[int, int, int]) -> tuple[int, int]:
+    """Return by what groups of `size` (m, n, k) are sorted.
+
+    The longest tiles first: what starts last should end soon. Of equal ones the largest group last, so that
+    it has rows to spare for smaller tiles.
+    """
+    m, n, k = size
+    return -k, m * n
+
+
 def count_places(config: GemmConfig, *, sms: int) -> int:
     """Return how many blocks run at a time on a GPU of `sms` multiprocessors."""
     return max(1, sms * (config.occupancy or 1) // (config.num_ctas or 1))
@@ -506,16 +516,14 @@ def group_gemm(
     ]
     if not groups:
         return c
-    # The longest tiles first: what starts last should end soon. Of equal ones the largest group last, so that
-    # it has rows to spare for smaller tiles.
-    groups.sort(key=lambda group: (-group[0].shape[1], group[2].numel()))
+    groups.sort(key=lambda group: launch_order(_size(group)))
     use_fast_acc = use_fast_acc and dtype.itemsize == 1
     arch, sms, itemsize = find_arch("group_gemm", groups[0][0]), count_sms(), dtype.itemsize
 
     together: list[Group] = []
     for group in groups:
-        left, right, out = group
-        size = (*out.shape, left.shape[1])
+        left, right, _ = group
+        size = _size(group)
         # What has to be copied first is copied in one launch for all.
         free = config is None and (itemsize > 1 or left.stride(1) == right.stride(0) == 1)
         own = (
@@ -529,15 +537,16 @@ def group_gemm(
     for first in range(launches):
         some = together[first::launches]
         shared = config or choose_config(
-            arch, sizes=_sizes(some), itemsize=itemsize, use_fast_acc=use_fast_acc, sms=sms
+            arch, sizes=[*map(_size, some)], itemsize=itemsize, use_fast_acc=use_fast_acc, sms=sms
         )
         _launch(some, shared, use_fast_acc, sms)
     return c
 
 
-def _sizes(groups: Sequence[Group]) -> list[tuple[int, int, int]]:
-    """Return (m, n, k) of each."""
-    return [(*out.shape, left.shape[1]) for left, _, out in groups]
+def _size(group: Group) -> tuple[int, int, int]:
+    """Return (m, n, k)."""
+    left, _, out = group
+    return (*out.shape, left.shape[1])
 
 
 def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool, sms: int) -> None:
@@ -550,7 +559,7 @@ def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool
         for group in groups:
             _launch_tiles([group], config, use_fast_acc, sms, torch.cuda.current_stream())
         return
-    sizes = _sizes(groups)
+    sizes = [*map(_size, groups)]
     rows, tail = choose_tail(config, sizes, sms=sms)
     *others, (a, b, c) = groups
     if tail is not None:

@@ -254,7 +254,7 @@ def rms_norm(
         TypeError: Not tensors, dtypes that differ or that are not supported, an `eps` that is no number,
             another kernel's configuration.
         ValueError: `weight` does not fit the last axis or `residual` the shape, N above 16384, an `eps` that
-            is negative or that float32 does not hold, devices that differ, more rows than one launch takes.
+            is neither 0 nor a normal float32, devices that differ, more rows than one launch takes.
     """
     import torch
 

@@ -102,8 +102,7 @@ def configs(
 def _hopper(
     sizes: Sequence[tuple[int, int, int]], itemsize: int, *, use_fast_acc: bool
 ) -> Iterator[GroupGemmConfig]:
-    # In the order of the launcher.
-    sizes = sorted((size for size in sizes if all(size)), key=lambda size: (-size[2], size[0] * size[1]))
+    sizes = sorted((size for size in sizes if all(size)), key=group_gemm.launch_order)
     best = group_gemm.choose_config(
         "sm_90", sizes=sizes, itemsize=itemsize, use_fast_acc=use_fast_acc, sms=132
     )

@@ -85,6 +85,28 @@ def test_nothing_is_launched_for_nothing():
 SIZES = [(70, 60, 40), (0, 20, 30), (130, 100, 90), (20, 30, 0), (10, 33, 64)]
 
 
+def assert_multiplies(sizes, config, *, a_inside_out=False, b_inside_out=()):
+    """Check products of whole numbers, whose sums are exact.
+
+    Args:
+        sizes: (m, n, k) of the groups.
+        config: of the launch.
+        a_inside_out: whether rows lie inside columns in every A.
+        b_inside_out: the groups in whose B they do.
+    """
+    torch.manual_seed(0)
+    with interpreting("sm_90"):
+        a = [torch.randint(-4, 5, (m, k), device="cuda").half() for m, _, k in sizes]
+        b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in sizes]
+        if a_inside_out:
+            a = [left.T.contiguous().T for left in a]
+        for g in b_inside_out:
+            b[g] = b[g].T.contiguous().T
+        computed = group_gemm.group_gemm(a, b, config=config)
+    for left, right, product in zip(a, b, computed, strict=True):
+        assert torch.equal(product.double(), left.double() @ right.double())
+
+
 # One block per tile, whatever the GPU, or blocks that take tiles in turn.
 @pytest.mark.parametrize(("blocks_per_sm", "sms"), [(None, 132), (1, 2), (1, 3), (1, 132)])
 def test_every_group_is_computed_however_many_blocks_there_are(monkeypatch, blocks_per_sm, sms):
@@ -92,15 +114,8 @@ def test_every_group_is_computed_however_many_blocks_there_are(monkeypatch, bloc
         tile_m=64, tile_n=64, tile_k=32, group_m=2, blocks_per_sm=blocks_per_sm
     )
     monkeypatch.setattr(group_gemm, "count_sms", lambda: sms)
-    torch.manual_seed(0)
-    with interpreting("sm_90"):
-        a = [torch.randint(-4, 5, (m, k), device="cuda").half() for m, _, k in SIZES]
-        # Whole numbers, so that sums are exact; one B has other strides than its neighbours.
-        b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in SIZES]
-        b[2] = b[2].T.contiguous().T
-        computed = group_gemm.group_gemm(a, b, config=config)
-    for left, right, product in zip(a, b, computed, strict=True):
-        assert torch.equal(product.double(), left.double() @ right.double())
+    # One B has other strides than its neighbours.
+    assert_multiplies(SIZES, config, b_inside_out=[2])
 
 
 def record(sizes, *, dtype=torch.float16, transpose_b=False, **options):
@@ -161,13 +176,7 @@ def test_operands_that_tensor_cores_cannot_take_are_copied_in_one_launch(dtype, 
 def test_copied_operands_are_multiplied(monkeypatch):
     monkeypatch.setattr(group_gemm, "COPY_FROM", 1)
     config = group_gemm.GroupGemmConfig(tile_m=64, tile_n=64, tile_k=32, copy_tile=32)
-    torch.manual_seed(0)
-    with interpreting("sm_90"):
-        a = [torch.randint(-4, 5, (k, m), device="cuda").half().T for m, _, k in SIZES]
-        b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in SIZES]
-        computed = group_gemm.group_gemm(a, b, config=config)
-    for left, right, product in zip(a, b, computed, strict=True):
-        assert torch.equal(product.double(), left.double() @ right.double())
+    assert_multiplies(SIZES, config, a_inside_out=True)
 
 
 @pytest.mark.parametrize(
@@ -371,13 +380,7 @@ def test_what_is_left_over_is_computed(monkeypatch, small, sms, cut, copy_tile):
     config = dataclasses.replace(WITH_TAILS, copy_tile=copy_tile)
     sizes = [*[(40, 70, 50)] * small, (520, 60, 40)]
     assert (group_gemm.choose_tail(config, sizes, sms=sms)[0] > 0) == cut
-    torch.manual_seed(0)
-    with interpreting("sm_90"):
-        a = [torch.randint(-4, 5, (k, m), device="cuda").half().T for m, _, k in sizes]
-        b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in sizes]
-        computed = group_gemm.group_gemm(a, b, config=config)
-    for left, right, product in zip(a, b, computed, strict=True):
-        assert torch.equal(product.double(), left.double() @ right.double())
+    assert_multiplies(sizes, config, a_inside_out=True)
 
 
 def test_tables_are_searched_once_a_launch(monkeypatch):
