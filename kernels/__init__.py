@@ -1,7 +1,7 @@
 """cuTile kernels to learn from, one per file, each gated by pytest-cutile through its `SPEC`.
 
 Every file reads from top to bottom: the formula, the configurations, the kernel, the launcher that users
-call, and what it is gated with. A newcomer best reads them in this order:
+call, the reference, the inputs and the cases. Read them in this order:
 
 1. `softmax`: rows in registers, tiles that stick out, a running maximum.
 2. `swiglu`: the simplest kernel here, and how to keep memory busy.
@@ -9,23 +9,23 @@ call, and what it is gated with. A newcomer best reads them in this order:
 4. `matmul`: tensor cores, TMA, blocks that share the L2.
 5. `fmha`: two products and a softmax that stay on the chip.
 
-Then the rest: `silu_and_mul`, `dropout` and `rope` move memory as `swiglu` does; `bmm`, `group_gemm` and
-`moe` (with `moe_routing`) multiply as `matmul` does; `mla`, `attention_decode` and `mla_decoding` attend as
-`fmha` does.
+The other kernels build on these. `silu_and_mul`, `dropout` and `rope` are bound by memory, like `swiglu`.
+`bmm`, `group_gemm` and `moe` (with `moe_routing`) are matrix products, like `matmul`. `mla`,
+`attention_decode` and `mla_decoding` are attention, like `fmha`.
 
-What several of them share:
+Shared modules:
 
-- `_launch`: on the host: the GPU's architecture and size, hints, argument checks, how a row is cut.
-- `_configs`: what the fields of a configuration may hold.
-- `_dtypes`: names and sizes of dtypes, and which a result may have.
+- `_launch`: host code of every launcher: architecture and size of the GPU, hints, argument checks.
+- `_configs`: checks of the fields of a configuration.
+- `_dtypes`: names and sizes of dtypes, and the dtypes that a result may have.
 - `_tiles`: tile code for any kernel: loads with and without checks, the order of blocks.
-- `_division`: by what is the same in all blocks of a launch, as a multiplication.
-- `_gemm`: of matrix products: the walk along K, the walk over tiles, the choice of tiles.
-- `_online_softmax`: of attention: a softmax whose scores come a tile at a time.
-- `_attention`: of attention of many queries: its configuration, the walk along the keys, the order of tiles.
-- `_split_kv`: of decoding: keys cut into parts for several blocks, and the parts merged again.
-- `_cases`, `_attention_inputs`: of what kernels are gated with: cases of other layouts, inputs of attention.
+- `_division`: fast integer division by a number that all blocks of a launch share.
+- `_gemm`: matrix products: the loop along K, the loop over tiles, the choice of tiles.
+- `_online_softmax`: a softmax over scores that arrive one tile at a time.
+- `_attention`: attention of many queries: configuration, the loop over the keys, the order of tiles.
+- `_split_kv`: decoding: keys split among several blocks, and the merge of their results.
+- `_cases`: inputs that test kernels: other memory layouts, and hard inputs for attention.
 
-Launchers compute forward only, as each says: no gradient flows through them, whether or not their inputs
-require one, and nothing warns of that.
+Launchers compute the forward pass only. No gradient flows through them, even if their inputs require one, and
+no warning says so.
 """

@@ -1,7 +1,7 @@
-"""What the attention kernels of many queries share: the walk along the keys, the knobs, and the launch.
+"""Attention of many queries, shared by `fmha` and `mla`: configuration, the loop over the keys, the launch.
 
-`fmha` says how it works. A kernel is a load of the queries, `attend`, and a store of what it returns; its
-launcher takes its grid, its hints and its constants from here.
+`fmha` says how it works. A kernel loads the queries, calls `attend` and stores the result; its launcher takes
+grid, hints and constants from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the fields of a configuration may hold."""
+"""Checks of the fields of a configuration, and changed copies of one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_LATENCY = 10
 
 
 def vary(config: ConfigT, **changes: Any) -> ConfigT:
-    """Return `config` with these changes: made and checked once, because launchers ask in every call."""
+    """Return `config` with these changes: cached, because launchers ask in every call."""
     varied: ConfigT = _vary(config, **changes)
     return varied
 
@@ -31,16 +31,16 @@ def _vary(config: Any, **changes: Any) -> Any:
 
 
 def check_fields(config: object, *, powers: Collection[str] = (), limits: Collection[str] = ()) -> None:
-    """Check fields of `config`, before a kernel would be compiled with them, or compute something else.
+    """Check that the fields of `config` hold what they are declared as.
 
-    What a field may hold is what it is declared as: a `bool`; a `float`, finite and not negative; an `int` of
-    at least 1, also of NumPy; another configuration, or a tuple of them; or None, if it is declared so. What
-    is declared as anything else is not looked at.
+    A `float` has to be finite and not negative, an `int` at least 1 (NumPy's integers are fine). Also checked
+    are `bool`, other configurations, tuples of them, and None where declared. Fields of other types are not
+    checked.
 
     Args:
         config: The configuration.
         powers: Integers that are powers of two, as every side of a tile has to be.
-        limits: Integers that are compared with a size and nothing else, and so may be 0.
+        limits: Integers that are only compared with a size, and so may be 0.
 
     Raises:
         TypeError: A field has another type.
@@ -50,17 +50,17 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
     for field in fields(config):  # type: ignore[arg-type]  # nothing types a dataclass
         name, value = field.name, getattr(config, field.name)
         declared = field.type.__name__ if isinstance(field.type, type) else str(field.type)
-        kind = declared.removesuffix(" | None")
-        if value is None and kind != declared:
+        type_name = declared.removesuffix(" | None")
+        if value is None and type_name != declared:
             continue
-        if kind == "bool":
+        if type_name == "bool":
             _check_type(owner, name, value, "a bool", fits=isinstance(value, bool))
-        elif kind == "float":
+        elif type_name == "float":
             number = isinstance(value, int | float) and not isinstance(value, bool)
             _check_type(owner, name, value, "a number", fits=number)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{owner}: {name} must be finite and not negative, got {value}")
-        elif kind == "int":
+        elif type_name == "int":
             integer = isinstance(value, Integral) and not isinstance(value, bool)
             _check_type(owner, name, value, "an integer", fits=integer)
             object.__setattr__(config, name, int(value))  # what the compiler takes, not NumPy's
@@ -71,17 +71,17 @@ def check_fields(config: object, *, powers: Collection[str] = (), limits: Collec
                 raise ValueError(f"{owner}: {name} must be at least {least}, got {value}")
             if name.startswith("latency") and value > MAX_LATENCY:
                 raise ValueError(f"{owner}: {name} must be at most {MAX_LATENCY}, got {value}")
-        elif kind.startswith("tuple[") and kind.endswith("Config, ...]"):
-            member = kind.removeprefix("tuple[").removesuffix(", ...]")
+        elif type_name.startswith("tuple[") and type_name.endswith("Config, ...]"):
+            member = type_name.removeprefix("tuple[").removesuffix(", ...]")
             _check_type(owner, name, value, f"a tuple of {member}", fits=isinstance(value, tuple))
             for i, part in enumerate(value):
                 _check_type(owner, f"{name}[{i}]", part, f"a {member}", fits=_is_a(part, member))
-        elif kind.endswith("Config"):
-            _check_type(owner, name, value, f"a {kind}", fits=_is_a(value, kind))
+        elif type_name.endswith("Config"):
+            _check_type(owner, name, value, f"a {type_name}", fits=_is_a(value, type_name))
 
 
-def _is_a(config: object, kind: str) -> bool:
-    return kind in (each.__name__ for each in type(config).__mro__)
+def _is_a(config: object, name: str) -> bool:
+    return name in (base.__name__ for base in type(config).__mro__)
 
 
 def _check_type(owner: str, name: str, value: object, what: str, *, fits: bool) -> None:

@@ -1,4 +1,4 @@
-"""Names and sizes of dtypes, and which of them a result may have."""
+"""Names and sizes of dtypes, and the dtypes that a result may have."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def choose_out_dtype(
     if out_dtype != dtype and out_dtype not in others:
         raise TypeError(
             f"{kernel}: out_dtype is {out_dtype}; for operands of {dtype} supported are "
-            f"{', '.join(sorted({str(each) for each in (dtype, *others)}))}"
+            f"{', '.join(sorted({str(name) for name in (dtype, *others)}))}"
         )
     return out_dtype

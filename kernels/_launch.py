@@ -1,4 +1,4 @@
-"""What every launcher here asks of the host: the GPU's architecture, its size, and sound arguments."""
+"""Host code of every launcher: architecture and size of the current GPU, hints, argument checks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 
 from kernels._dtypes import MIN_ARCH
+from pytest_cutile import nearest_architecture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121")
-"""What kernels have configurations for."""
+"""What kernels have configurations for. `find_arch` gives other architectures their nearest relative's."""
 
 
 def on_its_gpu(launcher: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
@@ -52,14 +53,17 @@ def on_its_gpu(launcher: Callable[ParamsT, ResultT]) -> Callable[ParamsT, Result
 
 
 def find_arch(kernel: str, tensor: torch.Tensor) -> str:
-    """Return the architecture of the current GPU, e.g. `"sm_90"`, if it can take `tensor`.
+    """Return the architecture, e.g. `"sm_90"`, whose configurations the current GPU takes.
+
+    That is the GPU's own if kernels have configurations for it, else its nearest relative's. An architecture
+    without a relative is returned as it is: tables have defaults for it.
 
     Args:
         kernel: The kernel's name, for the message.
         tensor: An argument, whose dtype the others have; of several dtypes, the narrowest.
 
     Raises:
-        TypeError: Its dtype is not compiled for so old an architecture.
+        TypeError: The dtype of `tensor` is not compiled for so old an architecture.
     """
     import torch
 
@@ -70,7 +74,7 @@ def find_arch(kernel: str, tensor: torch.Tensor) -> str:
         raise TypeError(
             f"{kernel}: {tensor.dtype} is compiled for {least} and newer, and this GPU is {arch}; convert it"
         )
-    return arch
+    return nearest_architecture(arch, ARCHITECTURES) or arch
 
 
 def count_sms() -> int:
@@ -104,15 +108,15 @@ def beside_current_stream(count: int) -> Iterator[list[torch.cuda.Stream]]:
     # This thread's own: PyTorch hands out the 32 of a GPU in turn, so that a new one would now and then be
     # one that other work is on, for which the current stream would wait then.
     kept = _KEPT.streams[torch.cuda.Stream, torch.cuda.current_device()]
-    while len(beside := [each for each in kept if each != stream][:count]) < count:
+    while len(beside := [other for other in kept if other != stream][:count]) < count:
         kept.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
-    for each in beside:
-        each.wait_stream(stream)
+    for other in beside:
+        other.wait_stream(stream)
     try:
         yield beside
     finally:
-        for each in beside:
-            stream.wait_stream(each)
+        for other in beside:
+            stream.wait_stream(other)
 
 
 HINTS = ("occupancy", "num_worker_warps", "num_ctas")
@@ -154,9 +158,9 @@ def cut_row(n: int) -> tuple[int, int]:
     return (divisor, n // divisor) if divisor >= MIN_PIECE else (next_power_of_2(n), 1)
 
 
-def choose_by_width(ladder: Sequence[tuple[float, ConfigT]], width: float) -> ConfigT:
-    """Return the first configuration of `ladder` whose limit is at least `width`; the last limit is inf."""
-    return next(config for limit, config in ladder if width <= limit)
+def choose_by_width(configs: Sequence[tuple[float, ConfigT]], width: float) -> ConfigT:
+    """Return the first configuration of `configs` whose limit is at least `width`; the last limit is inf."""
+    return next(config for limit, config in configs if width <= limit)
 
 
 MAX_GRID = (2**24 - 1, 65535, 65535)
@@ -265,14 +269,14 @@ def check_tensors(
             )
 
 
-def check_config(kernel: str, config: object, kind: type) -> None:
-    """Check that `config` is None or a `kind`.
+def check_config(kernel: str, config: object, expected: type) -> None:
+    """Check that `config` is None or an instance of `expected`.
 
     Raises:
-        TypeError: It is another kernel's configuration, or none at all.
+        TypeError: It is another kernel's configuration, or no configuration.
     """
-    if config is not None and not isinstance(config, kind):
-        raise TypeError(f"{kernel}: config must be a {kind.__name__}, got {type(config).__name__}")
+    if config is not None and not isinstance(config, expected):
+        raise TypeError(f"{kernel}: config must be a {expected.__name__}, got {type(config).__name__}")
 
 
 def check_bool(kernel: str, name: str, value: object) -> bool:

@@ -125,7 +125,7 @@ MERGED_ELEMENTS, MERGED_COLUMNS, MERGED_BLOCKS = 1024, 32, 128
 which they are not made larger: two loads a thread, in a block for every multiprocessor.
 
 H200, 2026-11-23, whole calls of `attention_decode` and `mla_decoding`, 1 to 8 rows and 16 to 256 columns a
-block, cold L2, in turns: over 75 cases these take 0.6 % longer than each one's best in the mean, and 3.3 % in
+block, cold L2, interleaved: over 75 cases these take 0.6 % longer than each one's best in the mean, 3.3 % in
 the worst. 16 rows of 128 columns in 64 parts are 4 % faster in 32 columns a block than in 64, and 2048 rows
 of two parts 9 % faster in 4 rows of 128 columns than of 64.
 """

@@ -9,12 +9,12 @@ bfloat16; G = H / H_kv query heads in a row share one head of K and V (grouped-q
 or 256, and N is anything. Scores, sums and accumulator are float32; the unnormalised P is rounded to the
 dtype of V before the second product, because that is what tensor cores take.
 
-How it works: G queries use a key or value, and no others, so it takes as long as the cache takes to read,
-and the aim is to keep all of the memory busy. The queries of a group are the rows of one tile, so that their
-head of K and V is read once. A group has 4 or 8 queries, but a tensor core wants 64 rows on Hopper and 16
-elsewhere; of columns, 8 are enough. So by default everything is computed transposed: scores are
-`[keys, queries]`, and the accumulator is `[D, queries]`. The B * H_kv tiles of queries are too few for a GPU
-when the batch is small: `_split_kv` says how the keys are cut into parts for several blocks, and merged.
+How it works: only G queries use a key or value, so the time is that of reading the cache, and the aim is to
+keep all of the memory busy. The queries of a group are the rows of one tile, so that their head of K and V is
+read once. A group has 4 or 8 queries, but a tensor core needs 64 rows on Hopper and 16 elsewhere; 8 columns
+are enough. So by default everything is computed transposed: scores are `[keys, queries]`, and the accumulator
+is `[D, queries]`. With a small batch, B * H_kv tiles of queries are too few for a GPU: `_split_kv` splits the
+keys among several blocks and merges their results.
 
 Sources: Dao et al., "Flash-Decoding for long-context inference", 2023
 (https://pytorch.org/blog/flash-decoding/); Ainslie et al., "GQA", 2023 (https://arxiv.org/abs/2305.13245).
@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._attention_inputs import SPECIAL, UNDEFINED
-from kernels._cases import laid_out
+from kernels._cases import SPECIAL, UNDEFINED, laid_out
 from kernels._configs import check_fields
 from kernels._dtypes import SHORT
 from kernels._launch import (
@@ -92,7 +91,7 @@ class AttentionDecodeConfig:
 
 
 # By the keys that each multiprocessor takes in, all sequences and heads together.
-# sm_90: H200, 2026-11-22, driver 580.159.04, tileiras 13.4.92, cold L2, in turns, by how much faster than the
+# sm_90: H200, 2026-11-22, driver 580.159.04, tileiras 13.4.92, cold L2, interleaved: how much faster than the
 # table of 2026-11-21: tiles of 64 keys and 4 blocks up to 128 keys, of 128 and 3 up to 4096, of 128 and 4.
 # The others are not measured: nothing spills (tileiras 13.4.92), but where a head of keys has more than 32
 # queries, up to 104 bytes a thread.

@@ -5,12 +5,12 @@
 A is `[batch, M, K]`, B is `[batch, K, N]`, C is `[batch, M, N]`; all three in float16 or bfloat16. Sums are
 kept in float32. A or B may have a batch of one: the same matrix for the whole batch.
 
-Any size and any strides: tiles that stick out past an edge are padded with zeros, and a transposed view
+Sizes and strides may be anything: tiles that extend past an edge are padded with zeros, and a transposed view
 (`b.transpose(1, 2)`) is read through its strides, never copied. Rows that do not start at multiples of 16
 bytes (N or K not divisible by 8) cannot be fetched by TMA, and are read element by element.
 
-How it works: as `matmul`, with the same walk along K. The tiles of one matrix come after another's, so that
-blocks that run together work on few matrices, and find their operands in the L2.
+How it works: as `matmul`, with the same loop along K. Tiles are ordered matrix by matrix, so that blocks that
+run together work on few matrices and find their operands in the L2.
 
 Source: as `matmul`.
 """

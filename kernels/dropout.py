@@ -2,10 +2,10 @@
 
     y[i] = x[i] / (1 - p)   if word(seed, i) >= p * 2^32,   else 0
 
-x and y have the same shape, any, in the same one of float16, bfloat16 or float32; i counts elements row by
-row. word(seed, i) is a random number of 32 bits, and a function of the seed and of i alone: not of the
-configuration, the GPU or anything that ran before. So the same call makes the same mask, and the backward
-pass is the same call on the gradient; no mask is stored.
+x and y share any shape and one dtype: float16, bfloat16 or float32. i counts elements row by row. `word` is
+a random number of 32 bits that depends on the seed and on i alone, not on the configuration, the GPU or
+anything that ran before. So the same call makes the same mask, and the backward pass is the same call on the
+gradient; no mask is stored.
 
 How it works: the numbers come from Philox-4x32-7, a counter-based generator: seven rounds of multiplications
 and exclusive ors turn a counter of four words and a key of two into four random words. The key is the seed,
@@ -13,13 +13,14 @@ and neighbours share a counter, so that all four words are used:
 
     word(seed, i) = philox(counter = (i // 4, 0, 0, 0), key = (seed % 2^32, seed // 2^32))[i % 4]
 
-Seven rounds are the fewest that its authors found to pass every test of TestU01's BigCrush; PyTorch takes
-ten, for a margin. Seven are 28 integer instructions per counter, which is no little beside 16 bytes of
-memory traffic for four elements of 16 bits, so nothing may be drawn twice: the words are tiles of one row per
-counter, which become one column each of a tile as wide as a counter has words. All of it stays in registers.
+Seven rounds are the fewest that its authors found to pass every test of TestU01's BigCrush; PyTorch uses ten,
+for a margin. Seven rounds are 28 integer instructions per counter. That matters beside 16 bytes of memory
+traffic for four elements of 16 bits, so no word is drawn twice: the four words of a counter are four tiles,
+joined into one tile with a column for each word. All of it stays in registers.
 
 Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011
-(https://doi.org/10.1145/2063384.2063405); its library Random123 (https://github.com/DEShawResearch/random123).
+(https://doi.org/10.1145/2063384.2063405); its library Random123
+(https://github.com/DEShawResearch/random123).
 """
 
 from __future__ import annotations

@@ -9,28 +9,30 @@ float8_e5m2; H is a multiple of H_kv, and H / H_kv query heads in a row share on
 (grouped-query attention). D is 64, 128 or 256; M and N are anything.
 
 Precision: scores, sums and the accumulator are float32. The unnormalised P is rounded to the dtype of V
-before the second product, because that is what tensor cores take; P is at most 1 in 16 bits, and in 8 bits at
-most 2^8 (e4m3) or 2^15 (e5m2), so that little of it is flushed to zero. The sum that divides in the end is
-that of P before it is rounded. 8-bit Q, K and V have scales of their own outside: `scale` takes those of Q
-and K, and V's multiplies O. O has the dtype of Q unless another one is asked for.
+before the second product, because tensor cores take operands of one size. P is at most 1 in 16 bits, and in 8
+bits at most 2^8 (e4m3) or 2^15 (e5m2), so that little of it is flushed to zero. The final division is by the
+sum of P before rounding. Scales of 8-bit Q, K and V are applied by the caller: those of Q and K go into
+`scale`, and V's multiplies O. O has the dtype of Q unless `out_dtype` is given.
 
-Causal: query i sees the keys j <= i, both counted from the start. That is PyTorch's `is_causal`: with M != N
-the mask's diagonal starts at the top left. With M > N the last queries see every key; with M < N nobody sees
-the keys from M on. (A cache of past keys wants it aligned to the bottom right; that is another kernel.)
+Causal: query i sees the keys j <= i, both counted from the start. This is PyTorch's `is_causal`: with M != N
+the mask's diagonal starts at the top left. With M > N the last queries see every key; with M < N no query
+sees the keys from M on. (Decoding with a cache of past keys needs a mask aligned to the bottom right: another
+kernel.)
 
 How it works: S would be `[M, N]` for each head, so it is never written to memory. A block owns `TILE_M` rows
-of one head, keeps them on chip, and walks along K and V, `TILE_N` keys at a time, with the online softmax of
-`_online_softmax`. It walks from the last keys that it sees to the first: the tiles that need a mask, on the
-diagonal and at the end of the keys, come first, and all others are taken by a loop that knows no mask.
+of one head, keeps them on chip, and loops over K and V, `TILE_N` keys at a time, with the online softmax of
+`_online_softmax`. The loop runs from the last visible keys to the first. The tiles that need a mask, on the
+diagonal and at the end of the keys, come first; the remaining tiles run in a loop without a mask.
 
-What bounds it: at D = 128 the exponentials of a step take about half as long as its two products, in 8 bits
-as long. So the tensor cores must not wait for them: another warp group or block multiplies meanwhile, or a
-warp group starts P @ V of one tile and takes the exponentials of the next until it is done (`overlap`). And
-the blocks of causal attention differ in length, up to M / TILE_M times: see `heads_together`.
+What bounds it: at D = 128 the exponentials of a step take about half as long as its two products, and with 8
+bits equally long. So the tensor cores must not wait for the exponentials. Either another warp group or block
+multiplies meanwhile, or a warp group starts P @ V of one tile and computes the exponentials of the next tile
+while that runs (`overlap`). Blocks of causal attention differ in length, by up to M / TILE_M times: see
+`heads_together`.
 
-8-bit floats on Hopper: its tensor cores take 8-bit operands with the summed axis contiguous only, and in
-P @ V that is the axis of keys. A V that is `[B, H_kv, D, N]` in memory, N in steps of 16, is taken as it is;
-any other is copied to that by a kernel of its own, instead of transposed on the chip, tile by tile, in every
+8-bit floats on Hopper: its tensor cores take 8-bit operands only with the summed axis contiguous, and in P @
+V that is the axis of keys. A V that is `[B, H_kv, D, N]` in memory, N in steps of 16, is used as it is. Any
+other V is first copied to that layout by a separate kernel, instead of being transposed tile by tile in every
 block.
 
 Sources: Dao, "FlashAttention-2", 2023 (https://arxiv.org/abs/2307.08691); Shah et al., "FlashAttention-3",
@@ -55,8 +57,7 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
-from kernels._attention_inputs import SPECIAL, UNDEFINED
-from kernels._cases import laid_out
+from kernels._cases import SPECIAL, UNDEFINED, laid_out
 from kernels._configs import vary
 from kernels._division import Divisor
 from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT

@@ -6,30 +6,30 @@ A_g is `[M_g, K_g]`, B_g `[K_g, N_g]`, C_g `[M_g, N_g]`. Operands are float16, b
 float8_e5m2; sums are kept in float32 and rounded once, to `out_dtype`. Groups may have any sizes, zero
 included, and any strides.
 
-Why not a loop of products: one of 1024 x 1024 has 64 tiles of 128 x 128, half of what an H200 computes at a
-time, and each product ends with multiprocessors that wait for the last tile. Here the tiles of all groups
-form one list, and blocks take them without regard to groups.
+Why not a loop of products: a product of 1024 x 1024 has 64 tiles of 128 x 128, half of what an H200 computes
+at a time, and at the end of each product multiprocessors wait for the last tile. Here the tiles of all groups
+form one list, and blocks take tiles from it whatever their group.
 
-How it works: tiles are numbered through all groups; a block finds its group by comparing its number with
-where each group ends, and then computes one tile as `kernels.matmul` does. Matrices are separate kernel
-arguments (tuples), so that a launch brings along what a GPU wants to know before it moves tiles: where a
-matrix lies and how large it is, its TMA descriptor. That has two consequences:
+How it works: tiles are numbered through all groups. A block finds its group by comparing its number with the
+end of each group, and then computes one tile as `kernels.matmul` does. Matrices are separate kernel arguments
+(tuples), so that a launch carries the TMA descriptor of each: its address and its size. This has two
+consequences:
 
-- Each group has a copy of the code, which names its matrices. So that code stays small, a launch takes few
-  groups; more become several launches, with groups of all sizes in each, that run side by side.
+- Each group has a copy of the code, which names its matrices. To keep the code small, a launch takes few
+  groups. More groups become several launches, with groups of all sizes in each, that run side by side.
 - What is compiled depends on each matrix: on its strides, and on which of its sizes are divisible by 16.
 
-The other way, one argument for all matrices (a list, a table in memory), shares the code. But cuda-tile 1.7.0
-captures no launch with a list into a CUDA graph ("List argument in CUDAGraph isn't supported yet"), which is
-how inference servers, and the timer of pytest-cutile, launch kernels.
+With one argument for all matrices (a list, or a table in memory) groups would share the code. But cuda-tile
+1.7.0 captures no launch with a list into a CUDA graph ("List argument in CUDAGraph isn't supported yet"),
+which is how inference servers, and the timer of pytest-cutile, launch kernels.
 
-Each block computes one tile. Blocks that take tiles in turn gain in `kernels.matmul`, but not here: a loop
-for each group, one after the other, was 12 to 14 % slower than one block per tile (four groups of 2048^3 or
-4096^3, fp16, H200), and one loop around all groups slower still. So a group that fills the GPU by itself for
-several rounds has a launch of its own, in which they do.
+Each block computes one tile. Persistent blocks are faster in `kernels.matmul`, but not here: one loop per
+group was 12 to 14 % slower than one block per tile (four groups of 2048^3 or 4096^3, fp16, H200), and one
+loop around all groups slower still. A group that fills the GPU by itself for several rounds gets a launch of
+its own, with persistent blocks.
 
-Groups with long sums come first, so that the last tiles to start are the short ones. Tiles as large as these
-run in rounds, and the last round takes as long as any, however few tiles it has. So where there are few, the
+Groups with long sums come first, so that the last tiles to start are short. Large tiles run in rounds, and
+the last round takes as long as the others, however few tiles it has. So if the last round has few tiles, the
 last rows of the last group are cut into smaller tiles, and computed by a launch of their own.
 
 Launches run side by side on streams of their own: the blocks of one start where those before it leave
@@ -98,7 +98,7 @@ GROUPS_PER_LAUNCH = 16
 CROWD, CUT = 8, 4
 """Groups that a launch takes without being slower for their number, and how many each of several takes.
 
-H200, 2026-11-23, B transposed, in turns (h200-2026-11-23-variants-04.jsonl), by the groups of each launch,
+H200, 2026-11-23, B transposed, interleaved (h200-2026-11-23-variants.jsonl), by the groups of each launch,
 all side by side: the time for that of two launches one after the other, or of one, by what had fewer rounds.
 
                              8      4                                8      4
@@ -113,7 +113,7 @@ long as in one, and less evenly: 0.94 to 1.01 of it.
 TAIL_FULL = 0.6
 """Share of a round of blocks up to which smaller tiles are taken for what is left over for the last one.
 
-H200, 2026-11-23, bf16, B transposed, in turns (h200-2026-11-23-variants-04.jsonl): the time for that of one
+H200, 2026-11-23, bf16, B transposed, interleaved (h200-2026-11-23-variants.jsonl): the time for that of one
 launch, by how many tiles of 128x256 are left over for 132 multiprocessors (whole rows of them are taken); of
 eight unequal groups with K of 2048 or 4096 (102 and 116 in run 2, where they were taken, too), of four with K
 of 128 and of 2048, and of one. In brackets: what is not chosen.
@@ -156,7 +156,7 @@ class GroupGemmConfig(GemmConfig):
 # Largest tiles first: `choose_config` takes the first of which there are enough to fill the GPU.
 #
 # sm_90: H200, driver 580.159.04, CUDA 13.0, torch 2.11, cuda-tile 1.7.0, tileiras 13.4.92, 2026-11-22, cold
-# L2; speed in that of cuBLAS, one product after the other, in turns (median of 8 placements of the buffers).
+# L2; speed as a share of cuBLAS, interleaved, one product after the other (median of 8 placements).
 #
 #     fp16, 4 groups of                             2048^3   4096^3
 #     128x256, one block per tile                     0.97     0.93

@@ -3,12 +3,13 @@
     C[m, n] = scale * sum over k of A[m, k] * B[k, n]
 
 A is `[M, K]`, B is `[K, N]`, C is `[M, N]`. A and B are float16, bfloat16, float32, float8_e4m3fn or
-float8_e5m2. Sums are kept in float32 (of 8-bit floats see below) and rounded once, to `out_dtype`. float32
-operands are multiplied as tfloat32 (10 mantissa bits instead of 23), because that is what tensor cores take;
-who needs float32's precision needs another kernel. The scale is that of quantised operands, 1 unless given.
+float8_e5m2. Sums are kept in float32 (8-bit floats: see below) and rounded once, to `out_dtype`. float32
+operands are multiplied as tfloat32 (10 mantissa bits instead of 23), because tensor cores take no float32;
+use another kernel where float32's precision is needed. The scale is for quantised operands, and 1 unless
+given.
 
-Any size and any strides: tiles that stick out past an edge are padded with zeros, which add nothing to a
-sum, and a transposed view (`B = W.T`) is read through its strides.
+Sizes and strides may be anything: tiles that extend past an edge are padded with zeros, which add nothing to
+a sum, and a transposed view (`B = W.T`) is read through its strides.
 
 How it works: each block owns one tile of C. It walks along K, multiplies a tile of A by a tile of B on the
 tensor cores, and adds the product to a float32 accumulator (`_gemm.multiply_along_k`). Three things decide
@@ -17,21 +18,21 @@ their use (`latency`), and a block order in which the blocks that run together s
 (`swizzle`). A product with fewer tiles than the GPU has multiprocessors leaves some of them idle, so it is
 cut into smaller tiles (`choose_config`).
 
-Two things that the hardware asks for, and what they cost:
+Two requirements of the hardware, and their cost:
 
 - The TMA unit fetches whole tiles, but only from rows that start at multiples of 16 bytes: a row-major
   float16 matrix needs a number of columns divisible by 8. Other matrices are read element by element.
 - Hopper's tensor cores take operands of 8 and of 32 bits only with K contiguous: A row-major, B the
-  transpose of a row-major matrix. Others have to be turned around on the way, in every block again.
+  transpose of a row-major matrix. Tiles of other operands are transposed on the chip, in every block again.
 
-In both cases a copy in the right layout costs one pass over the operand, and is made first where the product
-is large enough to pay for it (`copy_tile`).
+In both cases a copy in the right layout costs one pass over the operand. The copy is made first where the
+product is large enough to pay for it (`copy_tile`).
 
-8-bit floats: Hopper's tensor cores add products of 8-bit floats up with about 14 bits (DeepSeek-AI,
-"DeepSeek-V3 Technical Report", section 3.3.2, https://arxiv.org/abs/2412.19437). With `use_fast_acc=False`
-the compiler moves those sums into float32 every 128 products (tileiras 13.4.92, in its machine code), which
-takes time and a second set of registers; with `use_fast_acc=True` they stay where they are, along all of K.
-Other architectures ignore it. PyTorch's `torch._scaled_mm` has the same switch, also off by default.
+8-bit floats: Hopper's tensor cores sum products of 8-bit floats in about 14 bits (DeepSeek-AI, "DeepSeek-V3
+Technical Report", section 3.3.2, https://arxiv.org/abs/2412.19437). With `use_fast_acc=False` the compiler
+moves these sums into float32 every 128 products (tileiras 13.4.92, in its machine code), which takes time and
+a second set of registers. With `use_fast_acc=True` the sums stay in the tensor cores along all of K. Other
+architectures ignore the option. PyTorch's `torch._scaled_mm` has the same switch, also off by default.
 
 Source: the tiled product of any GPU textbook; the block order is that of Triton's matmul tutorial
 (https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html).

@@ -8,9 +8,9 @@ Q and O are `[B, H, M, 128]`, K and V are `[B, H, N, 128]`; the parts that carry
 its successors, whose K and V have been expanded from the latent cache before. All are float16, bfloat16,
 float8_e4m3fn or float8_e5m2.
 
-Precision, causal mask and 8-bit floats are those of `fmha`, and so is the kernel: what differs is that Q and
-K come in two parts. Their products go one after the other to the same accumulator, so that nothing is
-concatenated in memory, and K_pe is read from the L2 by all heads.
+Precision, causal mask, 8-bit floats and the kernel are those of `fmha`, except that Q and K come in two
+parts. The two products add to the same accumulator, so nothing is concatenated in memory. All heads read K_pe
+from the L2.
 
 Source: DeepSeek-AI, "DeepSeek-V2", 2024 (https://arxiv.org/abs/2405.04434), section 2.1 and appendix C.
 """
@@ -33,8 +33,7 @@ from kernels._attention import (
     make_keys_contiguous,
     order_tiles,
 )
-from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
-from kernels._cases import laid_out
+from kernels._cases import SPECIAL_WITH_ROPE, UNDEFINED, laid_out
 from kernels._division import Divisor
 from kernels._dtypes import ITEMSIZE, MIN_ARCH, SHORT
 from kernels._gemm import for_each_tile

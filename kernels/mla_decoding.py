@@ -9,23 +9,22 @@ heads at once, and a shorter one for its rotated position. Q and O are `[B, H, D
 `[B, N, D]`, and KPE is `[B, N, R]`. D is 128, 256 or 512, R is 64; H and N are anything. "Absorbed": the
 projections from the latent vector to each head were multiplied into Q before, and into O after, elsewhere.
 
-Dtypes: Q, QPE and O are float16 or bfloat16. KV and KPE are the same, or both an 8-bit float (e4m3fn or
-e5m2), which halves the cache; Q and QPE may be 8-bit floats then, too, and O is bfloat16. Elements of the
-cache are converted to float16 as they arrive, which one instruction does for two of them; to bfloat16 it
-takes five. That is exact, as float16 holds all of their values: nothing here is rounded to 8 bits. Queries
-become float16, too: those of 8 bits as they are, those of bfloat16 with each row multiplied by a power of two
-(`float16_queries`). (A factor that cache or queries were divided by belongs into `scale`, and the cache's
-onto O.) Scores, sums and accumulator are float32. What is rounded to 16 bits is the unnormalised P before the
-second product, because that is what tensor cores take, and O.
+Dtypes: Q, QPE and O are float16 or bfloat16. KV and KPE have the same dtype, or are both an 8-bit float
+(e4m3fn or e5m2), which halves the cache; then Q and QPE may be 8-bit floats, too, and O is bfloat16. Elements
+of an 8-bit cache are converted to float16 when they are loaded: one instruction converts two of them, and
+bfloat16 would take five. The conversion is exact, because float16 holds every 8-bit value. Queries become
+float16, too: 8-bit ones as they are, and each row of bfloat16 ones multiplied by a power of two
+(`float16_queries`). (If cache or queries were divided by a factor, multiply `scale` by it, and O by the
+cache's.) Scores, sums and accumulator are float32. Two things are rounded to 16 bits: the unnormalised P
+before the second product, because tensor cores take operands of one size, and O.
 
 How it works: a tile of KV is loaded once, and is both the keys and the values of its step. With few heads it
 takes as long as the cache takes to read. With 128 heads there are 242 operations for every byte of a 16-bit
 cache, about as many as an H200 can do while it reads one (989 TFLOPS, 4.8 TB/s), so the products count as
-much. The accumulator is wide, `[heads, 512]`, and a block has registers for 64 heads of it, which are the
-rows that Hopper's tensor cores want. With 16 heads everything is computed transposed, scores `[keys, heads]`
-and accumulator `[512, heads]`, because as columns 8 are enough. An 8-bit cache is loaded as words of two
-elements: `load_cache` says why. `_split_kv` says how the keys are cut into
-parts for several blocks, and merged.
+much. The accumulator is wide, `[heads, 512]`, and a block has registers for 64 heads of it, the number of
+rows that Hopper's tensor cores need. With 16 heads everything is computed transposed, scores `[keys, heads]`
+and accumulator `[512, heads]`, because 8 columns are enough. An 8-bit cache is loaded as words of two
+elements: `load_cache` says why. `_split_kv` splits the keys among several blocks and merges their results.
 
 Sources: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1 and appendix C (https://arxiv.org/abs/2405.04434); Dao
 et al., "Flash-Decoding for long-context inference", 2023 (https://pytorch.org/blog/flash-decoding/).
@@ -39,8 +38,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._attention_inputs import SPECIAL_WITH_ROPE, UNDEFINED
-from kernels._cases import laid_out
+from kernels._cases import SPECIAL_WITH_ROPE, UNDEFINED, laid_out
 from kernels._configs import check_fields, vary
 from kernels._dtypes import FP8, ITEMSIZE, MIN_ARCH, SHORT, SMALLEST_FLOAT32
 from kernels._launch import (
@@ -225,12 +223,12 @@ def choose_config(
         many_heads = MANY_HEADS_8BIT_CONFIGS if eight_bit else MANY_HEADS_CONFIGS
         if arch in many_heads:
             return choose_by_width(many_heads[arch], keys_per_sm)
-    ladder = CONFIGS.get(arch, DEFAULT_CONFIGS)
+    configs = CONFIGS.get(arch, DEFAULT_CONFIGS)
     if eight_bit:
-        ladder = CONFIGS_8BIT.get(arch, ladder)
+        configs = CONFIGS_8BIT.get(arch, configs)
     elif latent_dim == min(LATENT_DIMS):
-        ladder = NARROW_CONFIGS.get(arch, ladder)
-    config = choose_by_width(ladder, keys_per_sm)
+        configs = NARROW_CONFIGS.get(arch, configs)
+    config = choose_by_width(configs, keys_per_sm)
     return vary(config, late_sum=False) if query_itemsize == 1 else config
 
 

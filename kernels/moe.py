@@ -9,17 +9,17 @@ X and O are `[T, H]`, W1 `[E, 2 I, H]`, W2 `[E, H, I]`, all in float16 or bfloat
 int64, and weights `[T, K]`, float32 or the dtype of X (`kernels.moe_routing.route` makes both). Sums are
 float32; silu(G) * U and Y are rounded to the dtype of X.
 
-How it works, in five launches that the host only starts, because who goes where is known on the GPU alone:
+How it works, in five launches. Only the GPU knows which token goes where, so the host waits for none of them:
 
 1. two that sort the token-expert pairs into slots, so that a tile of slots needs one expert (`align`);
 2. gate and up: a block gathers its slots' rows of X and multiplies them by the same columns of both halves of
    W1 at once; it has both sums in registers then, and stores silu(G) * U in the order of slots;
-3. down: with rows in the order of slots, this is a plain product that picks W2 by tile;
+3. down: rows are in the order of slots now, so this is a plain product that picks W2 by tile;
 4. combine: a block per token finds its K rows of Y and sums them. No atomics, so the result is deterministic.
 
-The grid is as large as the worst case needs; blocks that have no tile leave at once. With few tokens the time
-goes into reading weights, each once, and what counts is many small loads in flight. With many, it is a matrix
-product, and what counts is large tiles.
+The grid is as large as the worst case needs; blocks that have no tile end at once. With few tokens, reading
+the weights takes the time, and many small loads in flight are fast. With many tokens it is a matrix product,
+and large tiles are fast.
 
 Source: Shazeer et al., "Outrageously large neural networks", 2017 (https://arxiv.org/abs/1701.06538); gated
 experts: Shazeer, "GLU variants improve transformer", 2020 (https://arxiv.org/abs/2002.05202); sorted, padded

@@ -17,10 +17,10 @@ to a multiple of `tile_m`: then each tile of `tile_m` slots needs the weights of
     ids = [[1, 2], [1, 0]], E = 3, tile_m = 2        slots     3 .   0 2   1 .       (. is padding)
                                                      expert    0     1     2         of tile 0, 1, 2
 
-How it works: `route` keeps a few tokens' logits in registers and takes their maximum K times. `align` sorts
-by counting, in two launches and with no word from the host: for each expert a block counts its pairs, or
-several do, in a part of all pairs each; then as many blocks, which now know where their slots begin, walk the
-ids once more and hand out slots by a running sum. Both are deterministic.
+How it works: `route` keeps a few tokens' logits in registers and takes their maximum K times. `align` is a
+counting sort in two launches, without the host in between. In the first, one or more blocks per expert count
+the expert's pairs, each block in its part of all pairs. In the second, the same blocks, which now know where
+their slots begin, read the ids again and hand out slots by a running sum. Both are deterministic.
 
 Sources: Shazeer et al., "Outrageously large neural networks", 2017 (https://arxiv.org/abs/1701.06538), for
 the top-k softmax; the table is what vLLM calls `moe_align_block_size` (https://github.com/vllm-project/vllm).

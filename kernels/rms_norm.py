@@ -3,15 +3,15 @@
     y[..., n] = h[..., n] / sqrt(mean over j of h[..., j]^2 + eps) * w[n]
     h = x, or x + residual
 
-x, residual, h and y are `[..., N]`, w is `[N]`, all in the same one of float16, bfloat16 or float32; N is at
-most 16384. Everything between load and store is float32, the sum too: y is computed from h before h is
+x, residual, h and y are `[..., N]`, w is `[N]`, all of one dtype: float16, bfloat16 or float32. N is at most
+16384. Everything between load and store is float32, the sum included: y is computed from h before h is
 rounded. (Some models round x / rms to 16 bits before the weight; this kernel rounds once, at the end.)
 
-How it works: like softmax, it moves far more bytes than it computes, and the aim is to move each once. A
-block holds whole rows, so x is read once and stays in registers until it is scaled, in pieces that need no
-padding if the width allows (`cut_row`). The weight is the same for every row, so it comes from a cache. The
-residual stream of a transformer is added to before each normalisation; done here, the sum is written for the
-next layer but not read again.
+How it works: as in softmax, memory bandwidth limits the speed, and the aim is to move each byte once. A block
+holds whole rows, so x is read once and stays in registers until it is scaled. Rows are cut into pieces that
+need no padding if the width allows (`cut_row`). The weight is the same for every row, so it comes from a
+cache. A transformer adds to its residual stream before each normalisation. Adding here saves a pass over
+memory: the sum is written for the next layer and not read again.
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019 (https://arxiv.org/abs/1910.07467).
 """
@@ -83,7 +83,7 @@ class RmsNormConfig:
 # One row per tile is the rule, held by 8 warps from 2049 on (3072: see below); up to 1024 they go by four.
 # With rows of 4096 and a residual, 8 blocks an SM win 2 % against what the compiler chooses; with float32
 # they lose 4 %, with 16384 elements 55 %. Loops and TMA won once only: fp16 4096x2048 took 14.3 us with four
-# looping blocks an SM, 14.9 us with the entry of then.
+# looping blocks an SM, 14.9 us with the configuration of that day.
 #
 # 2026-11-22: bf16 16384x3072 53.3 us with 4 warps and no hint, 56.0 us as 4096; with a residual, and with
 # other widths between 2048 and 4096, it was not measured. 5120 and 7168 have no clear gain.

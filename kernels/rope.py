@@ -4,25 +4,27 @@
     y[..., s, second(i)] = x[..., s, second(i)] * cos[o + s, i] + x[..., s, first(i)] * sin[o + s, i]
     y[..., s, d] = x[..., s, d]   for d >= R
 
-for i in [0, R / 2), with o the position of the first token. Which dimensions make a pair is a convention:
+for i in [0, R / 2), with o the position of the first token. There are two conventions for a pair's
+dimensions:
 
     half-split (GPT-NeoX, Llama):  first(i) = i,      second(i) = i + R / 2
     interleaved (GPT-J, RoFormer): first(i) = 2 i,    second(i) = 2 i + 1
 
-q is `[B, H, S, D]`, k is `[B, H_kv, S, D]`, both in the same one of float16 or bfloat16; H_kv is anything (it
-is smaller than H with grouped queries). cos and sin are `[P, R / 2]`, in the dtype of q or in float32, with
-P >= o + S and R <= D. Everything between load and store is float32. Nothing is changed in place: q and k are
-read and written once, the dimensions from R on are copied.
+q is `[B, H, S, D]`, k is `[B, H_kv, S, D]`, both float16 or both bfloat16; H_kv may differ from H (with
+grouped queries it is smaller). cos and sin are `[P, R / 2]`, in the dtype of q or in float32, with P >= o + S
+and R <= D. Everything between load and store is float32. Nothing is changed in place: q and k are read and
+written once, the dimensions from R on are copied.
 
 How it works: a block owns `TILE_H` heads of `TILE_S` tokens, of q or of k, so that one load of the angles
-serves several heads. Neighbouring blocks take neighbouring tokens of the same heads, or other heads of the
-same tokens where heads lie inside tokens, as projections leave them. With the half-split convention each half
-of a head is a tile of its own, and nothing ever moves between threads. Interleaved pairs are next to each
-other, so a tile has both of each and is taken apart in registers. Along a head, tiles are as long as the
-largest power of two that divides what they cut, so none sticks out, whatever R and D are.
+serves several heads. Neighbouring blocks own neighbouring tokens of the same heads; where heads lie inside
+tokens in memory, as projections leave them, neighbouring blocks own other heads of the same tokens. With the
+half-split convention each half of a head is a tile of its own, and no data moves between threads. Interleaved
+pairs are adjacent, so a tile holds both dimensions of a pair and is split in registers. Along a head, a
+tile's length is the largest power of two that divides the dimensions it cuts, so no tile needs padding.
 
 Sources: Su et al., "RoFormer", 2021 (https://arxiv.org/abs/2104.09864); the half-split convention: GPT-NeoX
-(https://github.com/EleutherAI/gpt-neox) and Llama in transformers (https://github.com/huggingface/transformers).
+(https://github.com/EleutherAI/gpt-neox) and Llama in transformers
+(https://github.com/huggingface/transformers).
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class RopeConfig:
 # With heads inside tokens, blocks of neighbouring heads first: the third takes 86.4 us, for 91.1 with blocks
 # of neighbouring tokens first; with interleaved pairs 0.96 of the time, where 64 of 256 dimensions turn 0.95,
 # with tables of float32 0.98. Tiles of 2 to 16 heads and 2048 to 8192 elements take 1 to 13 % more, of 8
-# heads and 1024 elements from 1 % less to 5 % more (2026-11-23, h200-2026-11-23-variants-04.jsonl).
+# heads and 1024 elements from 1 % less to 5 % more (2026-11-23, h200-2026-11-23-variants.jsonl).
 _SMALL = RopeConfig()
 _LARGE = RopeConfig(tile_elements=4096, tile_h=2, occupancy=4, num_worker_warps=8)
 _MEASURED = {

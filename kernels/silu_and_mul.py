@@ -2,11 +2,11 @@
 
     y[..., n] = silu(x[..., n]) * x[..., N + n],    silu(a) = a / (1 + exp(-a))
 
-x is `[..., 2 N]`, y is `[..., N]`, in the same one of float16, bfloat16 or float32. Everything between load
-and store is float32.
+x is `[..., 2 N]`, y is `[..., N]`, both float16, bfloat16 or float32. Everything between load and store is
+float32.
 
-How it works: the halves are views of x, and what remains to do is `kernels/swiglu.py`'s kernel. The rows of a
-half are apart in memory, so they do not merge into one.
+How it works: the halves are views of x, and the kernel of `kernels/swiglu.py` does the rest. The rows of a
+half are apart in memory, so they cannot be treated as one long row.
 
 Source: the layout is that of `SiluAndMul` in vLLM (https://github.com/vllm-project/vllm,
 vllm/model_executor/layers/activation.py), where one product makes both halves.

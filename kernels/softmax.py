@@ -2,14 +2,14 @@
 
     y[m, n] = exp(x[m, n] - max(x[m, :])) / sum over j of exp(x[m, j] - max(x[m, :]))
 
-x and y are `[M, N]` in float16, bfloat16 or float32; everything in between is float32. Any N: a tile that
-sticks out past the end of its rows is padded with -inf, which is never the maximum and whose exp is 0.
+x and y are `[M, N]` in float16, bfloat16 or float32; everything in between is float32. N may be any number: a
+tile that extends past the end of its rows is padded with -inf, which is never the maximum and whose exp is 0.
 
-How it works: softmax does little arithmetic per byte, so its speed is that of the memory, and the aim is to
-move each element once in each direction. A row that fits in registers (`softmax_rows`) is read once and
-stays there, in pieces that need no padding if its length allows (`cut_row`). A longer row (`softmax_chunks`)
-goes by twice: the first pass keeps a running maximum and a sum that is rescaled whenever the maximum grows;
-the second writes the result, and finds part of the row still in the L2.
+How it works: softmax does little arithmetic per byte, so memory bandwidth limits its speed. The aim is to
+read and write each element once. A row that fits in registers (`softmax_rows`) is read once and stays there,
+cut into pieces that need no padding if the row's length allows (`cut_row`). A longer row (`softmax_chunks`)
+is read twice. The first pass keeps a running maximum, and a sum that is rescaled whenever the maximum grows.
+The second pass writes the result; part of the row is still in the L2 by then.
 
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018
 (https://arxiv.org/abs/1805.02867).
@@ -58,11 +58,11 @@ class SoftmaxConfig:
     """How rows are cut into tiles, and what the compiler is told."""
 
     tile_elements: int = 1
-    """Elements to aim at of a tile of whole rows: short rows are grouped until a tile has as many."""
+    """Target size of a tile of whole rows: short rows are grouped until a tile has this many elements."""
     max_row: int = 32768
-    """Longest row, padded to a power of two, that is held in registers; longer ones go by in chunks."""
+    """Longest row, padded to a power of two, that is held in registers; longer rows are read in chunks."""
     chunk: int = 8192
-    """Columns per chunk of a row that is longer."""
+    """Columns per chunk of a longer row."""
     occupancy: int | None = None
     """Blocks that share a multiprocessor; None lets the compiler choose."""
     num_worker_warps: int | None = 4
@@ -168,7 +168,7 @@ def softmax_rows(
 ) -> None:
     """Normalise whole rows, `TILE_M` at a time, each in `PIECES` pieces of `TILE_N` columns.
 
-    Rows are `WIDTH` long: if pieces fill them, and tiles all rows, which `FULL_M` says, no load is checked.
+    Rows are `WIDTH` long. Loads are unchecked if pieces fill the rows and tiles fill the matrix (`FULL_M`).
     """
     if PIECES * TILE_N == WIDTH and (FULL_M or is_full(ct.bid(0), X.shape[0], TILE_M)):
         normalise_rows(X, Y, TILE_M, TILE_N, PIECES, WIDTH, True)
@@ -179,7 +179,7 @@ def softmax_rows(
 def take_in(
     X: ct.Array, j: int, row_max: ct.Tile, row_sum: ct.Tile, TILE_N: ConstInt, INSIDE: ConstBool
 ) -> tuple[ct.Tile, ct.Tile]:
-    """Return maximum and sum of the block's row, which were those up to its `j`-th chunk, including it."""
+    """Return the running maximum and sum of the block's row after its `j`-th chunk."""
     x = load_tile(X, (ct.bid(0), j), (1, TILE_N), INSIDE=INSIDE, PADDING=ct.PaddingMode.NEG_INF)
     x = x.astype(ct.float32)  # [1, TILE_N]
     new_max = ct.maximum(row_max, ct.max(x, 1, keepdims=True))
@@ -209,7 +209,8 @@ def write_out(
 def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool) -> None:
     """Normalise one row at a time in chunks of `TILE_N` columns, in two passes.
 
-    `FULL_N` says that chunks fill the row. If not, one more sticks out, and only that one is checked.
+    `FULL_N` says that chunks fill the row. Otherwise one more chunk extends past it, and only its load is
+    checked.
     """
     chunks = X.shape[1] // TILE_N
     row_max = ct.full((1, 1), -math.inf, dtype=ct.float32)
@@ -219,7 +220,7 @@ def softmax_chunks(X: ct.Array, Y: ct.Array, TILE_N: ConstInt, FULL_N: ConstBool
     if not FULL_N:
         row_max, row_sum = take_in(X, chunks, row_max, row_sum, TILE_N, False)
     scale = reciprocal(row_sum)
-    # Last chunk first: it is the one most likely to be in a cache still.
+    # Last chunk first: it is the most likely to be still in a cache.
     if not FULL_N:
         write_out(X, Y, chunks, row_max, scale, TILE_N, False)
     for back in range(chunks):
@@ -297,7 +298,7 @@ def inputs(
 
 
 def work(*, m: int, n: int, dtype: str, transposed: bool = False) -> Work:
-    """Count bytes only: x read once, y written once, however often a kernel reads a long row."""
+    """Count bytes: x read once, y written once, even where a kernel reads a long row twice."""
     del transposed  # the same work, whatever the layout
     return Work(bytes=2.0 * m * n * ITEMSIZE[dtype], dtype=dtype)
 

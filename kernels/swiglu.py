@@ -2,13 +2,13 @@
 
     y = silu(a) * b,    silu(a) = a * sigmoid(a) = a / (1 + exp(-a))
 
-a, b and y have the same shape, any, in the same one of float16, bfloat16 or float32. Everything between load
-and store is float32.
+a, b and y share any shape and one dtype: float16, bfloat16 or float32. Everything between load and store is
+float32.
 
-How it works: there is little to compute for the bytes that move, so the speed is that of the memory, and the
-aim is to have enough loads under way at any time. A tile is a few 16-byte loads per thread; tiles inside the
-tensors, which are all but the last ones, are loaded without checks (`load_tile` says what checks cost).
-Dense tensors are taken as one long row, so their shape does not matter; others go as rows.
+How it works: there is little arithmetic per byte, so memory bandwidth limits the speed. The aim is to keep
+enough loads in flight. A tile is a few 16-byte loads per thread. All tiles but the last lie inside the
+tensors and are loaded without bounds checks (`load_tile` says what checks cost). A dense tensor is treated as
+one long row, whatever its shape; other tensors are treated as matrices of rows.
 
 Source: Shazeer, "GLU Variants Improve Transformer", 2020 (https://arxiv.org/abs/2002.05202); SiLU: Elfwing,
 Uchibe and Doya, 2017 (https://arxiv.org/abs/1702.03118).

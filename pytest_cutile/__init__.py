@@ -1,23 +1,65 @@
 """pytest-cutile: a correctness and performance regression harness for cuTile kernels.
 
-Importing this package is cheap: torch and cuda.tile are imported when a gate first needs them.
+Importing this package is cheap: a public name's module is imported when the name is first used.
 """
 
-from pytest_cutile.core.spec import Case, KernelSpec, SpecError, Work
-from pytest_cutile.core.timing import Block, Control, Device, Measurement, Timer, TimingError
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from pytest_cutile.platforms.lookup import nearest_architecture
+    from pytest_cutile.spec import Case, CheckOptions, KernelSpec, SpecError, Work
+    from pytest_cutile.speed.measure.timing import (
+        Block,
+        Device,
+        Measurement,
+        ReferenceWorkload,
+        Timer,
+        TimingError,
+    )
 
 __all__ = [
     "Block",
     "Case",
-    "Control",
+    "CheckOptions",
     "Device",
     "KernelSpec",
     "Measurement",
+    "ReferenceWorkload",
     "SpecError",
     "Timer",
     "TimingError",
     "Work",
     "__version__",
+    "nearest_architecture",
 ]
+
+__version__: str
+
+_MODULES = {
+    "pytest_cutile.platforms.lookup": ("nearest_architecture",),
+    "pytest_cutile.spec": ("Case", "CheckOptions", "KernelSpec", "SpecError", "Work"),
+    "pytest_cutile.speed.measure.timing": (
+        *("Block", "Device", "Measurement", "ReferenceWorkload", "Timer", "TimingError"),
+    ),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or look up `__version__` in the installed distribution."""
+    if name in _MODULE_OF:
+        value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        return value
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("pytest-cutile")
+        except PackageNotFoundError:  # a source tree on PYTHONPATH
+            return "unknown"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

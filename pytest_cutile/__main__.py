@@ -2,6 +2,6 @@
 
 import sys
 
-from pytest_cutile.command import main
+from pytest_cutile.cli import main
 
 sys.exit(main())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_cutile.core.timing import Timer
+    from pytest_cutile.speed.measure.timing import Timer
 
 
 @pytest.hookspec(firstresult=True)

@@ -2,20 +2,115 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pytest_cutile.check.run import CheckReport, KernelMismatch
-from pytest_cutile.compile import CompileError
-from pytest_cutile.core.results import INTERPRETER, NONDETERMINISTIC, Gate, GateResult
-from pytest_cutile.core.verdicts import Reason, Verdict
-from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gates.interpreting import as_fault
+from pytest_cutile.compiler import CompileError
+from pytest_cutile.correctness.errors import KernelMismatch
+from pytest_cutile.correctness.report import CheckReport
+from pytest_cutile.errors import GateSkipped
+from pytest_cutile.gates.base import Gate, RunningTest, Task
+from pytest_cutile.gates.declared import check_inputs, compiled_case
+from pytest_cutile.gates.interpreted import Interpreting, RunLaunch
+from pytest_cutile.input_names import NORMAL
+from pytest_cutile.interpreter.faults import KernelFault
+from pytest_cutile.results import INTERPRETER, NONDETERMINISTIC, CorrectResult
+from pytest_cutile.session import Session
+from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.tensors.seeded import MakeTensor, seed_from
+from pytest_cutile.verdicts import Reason, Verdict
+
+
+class CorrectGate(Gate):
+    """Checks every case with normal inputs, and small ones with some that reveal more."""
+
+    def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
+        """Return a task for each of the case's inputs, about the GPU's architecture or the first one."""
+        arch, every = self.session.gpu_arch, self.session.settings.every_input
+        for inputs in (NORMAL, *spec.named_inputs(case, every=every)):
+            suffix = "" if inputs == NORMAL else inputs
+            yield Task(
+                gate=self.name, spec=spec, case=case, arch=arch, module=module, inputs=inputs, suffix=suffix
+            )
+
+    def run(self, task: Task, test: RunningTest) -> None:
+        """Compare a case with its reference."""
+        __tracebackhide__ = True
+        check_task(self.session, task, test)
+
+
+def check_task(session: Session, task: Task, test: RunningTest) -> CheckReport:
+    """Compare a case with its reference, on the GPU or interpreted, and remember whether it is right.
+
+    Raises:
+        Exception: what `gate_correct` raises.
+    """
+    __tracebackhide__ = True
+    spec, case, seed = task.spec, task.case, seed_of(task, test)
+
+    def check(run: RunLaunch | None = None) -> CheckReport:
+        __tracebackhide__ = True
+        # With `run` it is interpreted, where "cuda" is the memory of the CPU.
+        device = "cuda" if run is not None else None
+        inputs = make_inputs(session, task, seed=seed, torch_device=device)
+        return check_inputs(spec, case, inputs, run=run, name=task.inputs, settings=session.settings)
+
+    def interpret() -> CheckReport:
+        __tracebackhide__ = True
+        interpreting = Interpreting(session, task.arch)
+        try:
+            with interpreting.active():
+                return interpreting.check(check, spec.work_of(case))
+        except CompileError as error:
+            _leave_to_gate_compile(session, task, error)
+            raise
+
+    interpreted = session.interprets(task.arch)
+    return gate_correct(
+        session,
+        key=task.key,
+        kernel=spec.name,
+        case=task.case_name,
+        arch=task.arch,
+        check=interpret if interpreted else check,
+        interpreted=interpreted,
+        reproduce=test.reproduce,
+        seed=seed,
+    )
+
+
+def seed_of(task: Task, test: RunningTest) -> int:
+    """Return the seed of a test's inputs."""
+    return seed_from(test.nodeid) if task.case.seed is None else task.case.seed
+
+
+def make_inputs(session: Session, task: Task, *, seed: int, torch_device: str | None = None) -> Any:
+    """Return the arguments of a task's launch, by default in the GPU's memory.
+
+    Raises:
+        GateSkipped: there is no such GPU.
+    """
+    device = torch_device or session.gpu.usable_device(task.arch).torch_device
+    make = functools.partial(MakeTensor, device=device, seed=seed)
+    return task.spec.make_inputs(make, task.case, task.inputs)
+
+
+def _leave_to_gate_compile(session: Session, task: Task, error: CompileError) -> None:
+    """Raise GateSkipped if the gate `compile` of this run fails, too: one failure reports it."""
+    case = compiled_case(session, task)
+    if not session.asks("compile", case.key):
+        return
+    try:
+        session.compilations.result(case)
+    except Exception:  # noqa: BLE001 - whatever it is, that gate reports it
+        line = f"{error}".partition("\n")[0]
+        raise GateSkipped(Reason.NOT_COMPILED, f"it does not compile, see the gate compile: {line}") from None
 
 
 def gate_correct(
-    engine: Engine,
+    session: Session,
     *,
     key: str,
     kernel: str,
@@ -23,35 +118,34 @@ def gate_correct(
     arch: str,
     check: Callable[[], CheckReport],
     interpreted: bool = False,
-    repeat: str = "",
+    reproduce: Callable[[], str] | None = None,
     seed: int | None = None,
     searched: Callable[[], str] | None = None,
 ) -> CheckReport:
     """Run `check`, and remember whether the case is right.
 
     Args:
-        engine: of this run.
+        session: of this run.
         key: what tells the case apart.
         kernel: the kernel's name.
         case: the case's name.
         arch: architecture under test.
         check: runs the kernel and compares its outputs.
         interpreted: whether `check` interprets the kernel on the CPU; else it needs the GPU.
-        repeat: the command that repeats the test, for the message of a failure.
+        reproduce: returns the command that repeats the test, for the message of a failure.
         seed: what `make_tensor` draws its inputs with, likewise.
         searched: of a search, says what `check` has tried.
 
     Raises:
-        Blocked: it cannot run here.
+        GateSkipped: it cannot run here.
         KernelMismatch: the result is wrong. Whatever the kernel or its reference raises goes on, too.
         KernelFault: interpreted, the kernel did something wrong on its way.
         CompileError: interpreted, the real compiler rejects it.
     """
 
-    def record(verdict: str, *, reason: str = "", detail: str = "", **seen: Any) -> None:
-        engine.results.append(
-            GateResult(
-                gate=Gate.CORRECT,
+    def record(verdict: Verdict, *, reason: str = "", detail: str = "", **seen: Any) -> None:
+        session.results.append(
+            CorrectResult(
                 key=key,
                 kernel=kernel,
                 case=case,
@@ -60,7 +154,7 @@ def gate_correct(
                 reason=reason,
                 detail=detail,
                 on=INTERPRETER if interpreted and verdict != Verdict.NOT_MEASURED else "",
-                gpu=engine.device.name if engine.device is not None and not interpreted else "",
+                gpu=session.gpu.device.name if session.gpu.device is not None and not interpreted else "",
                 **seen,
             )
         )
@@ -68,40 +162,38 @@ def gate_correct(
     __tracebackhide__ = True
     try:
         if interpreted:
-            engine.progress(f"interpreting {kernel}[{case}]")
+            session.progress(f"interpreting {kernel}[{case}]")
             report = check()
         else:
-            engine.usable_device(arch)
-            engine.progress(f"checking {kernel}[{case}]")
-            with engine.gpu_lock.shared():
+            session.gpu.usable_device(arch)
+            session.progress(f"checking {kernel}[{case}]")
+            with session.gpu.lock.shared():
                 report = check()
-    except Blocked as blocked:
+    except GateSkipped as blocked:
         record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
         raise
     except KernelMismatch as mismatch:
-        engine.checked[key] = Reason.WRONG_RESULT
-        record("fail", detail=str(mismatch).partition("\n")[0])
+        session.checked[key] = Reason.WRONG_RESULT
+        record(Verdict.FAIL, detail=str(mismatch).partition("\n")[0])
         if mismatch.picture:
-            engine.pictures.append(mismatch.picture)
-        if repeat:
-            same = f"the same inputs, which make_tensor, unless it is given another, draws with seed {seed}"
-            said = f"to repeat it with {same}:"
-            mismatch.args = (f"{mismatch}\n{said}\n  {repeat}",)
+            session.pictures.append(mismatch.picture)
+        if reproduce is not None:
+            mismatch.args = (f"{mismatch}\nReproduce (seed {seed}):\n  {reproduce()}",)
         raise
     except Exception as error:
-        engine.checked[key] = Reason.UNCHECKED
+        session.checked[key] = Reason.UNCHECKED
         said = f"{error}".partition("\n")[0]
-        if (fault := as_fault(error)) is not None:
-            engine.checked[key] = Reason.WRONG_RESULT
-            record("fail", reason=fault.kind, detail=said)
+        if isinstance(error, KernelFault):
+            session.checked[key] = Reason.WRONG_RESULT
+            record(Verdict.FAIL, reason=error.kind, detail=said)
         elif isinstance(error, CompileError):
-            record("fail", reason=Reason.NOT_COMPILED, detail=said)
+            record(Verdict.FAIL, reason=Reason.NOT_COMPILED, detail=said)
         else:
-            record("fail", reason="raised", detail=f"{type(error).__name__}: {said}")
+            record(Verdict.FAIL, reason="raised", detail=f"{type(error).__name__}: {said}")
         raise
-    engine.checked[key] = None
+    session.checked[key] = None
     record(
-        "pass",
+        Verdict.PASS,
         reason=NONDETERMINISTIC if report.deterministic is False else "",
         detail="; ".join(_remarks(report)),
         tolerance=_tolerance(report),
@@ -111,7 +203,7 @@ def gate_correct(
         uncompared=report.uncompared,
         refused=report.refused,
         searched="" if searched is None else searched(),
-        strength=None if report.strength is None else report.strength.to_dict(),
+        mutation=None if report.mutation is None else report.mutation.to_dict(),
     )
     return report
 
@@ -123,33 +215,8 @@ def _remarks(report: CheckReport) -> Iterator[str]:
     for each in report.uncompared:
         yield f"{each} may change, and was compared with nothing"
     for each in report.unguarded:
-        yield f"no bands around {each}"
+        yield f"no redzones around {each}"
 
 
 def _tolerance(report: CheckReport) -> str:
     return "" if report.tolerance is None else "rtol={:g}, atol={:g}".format(*report.tolerance)
-
-
-def only_launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CheckReport:
-    """Launch without guards and compare nothing, for compute-sanitizer to watch; return an empty report.
-
-    Guards would hide from it what they look for themselves: poisoned memory is written, and bands around
-    inputs are inside of their allocations.
-    """
-    import torch
-
-    fn(*args, **kwargs)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    bound = "nothing was compared"
-    return CheckReport(
-        elements=0,
-        worst_error=0.0,
-        worst_ulps=0.0,
-        energy=0.0,
-        slope=0.0,
-        looser=None,
-        bound=bound,
-        seconds=0.0,
-        reference_runs=0,
-    )

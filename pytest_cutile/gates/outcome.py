@@ -8,20 +8,23 @@ from types import TracebackType
 import pytest
 from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 
-from pytest_cutile.check.run import KernelMismatch, ReferenceFailed, UncheckableOutput
-from pytest_cutile.compile import CompileError
-from pytest_cutile.core.toolchain import CompilerMissing
-from pytest_cutile.core.verdicts import Reason
-from pytest_cutile.gates.compiling import NothingLaunched
-from pytest_cutile.gates.duet import BaseFailed
-from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gates.interpreting import Interpreting, as_fault, in_one_line, is_no_block, is_unknown
-from pytest_cutile.gates.revision import RevisionError
+from pytest_cutile.compiler import CompileError
+from pytest_cutile.compiler.compilations import NothingLaunched
+from pytest_cutile.compiler.toolchain import CompilerMissing
+from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.errors import GateSkipped
+from pytest_cutile.gates.interpreted import Interpreting
+from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
+from pytest_cutile.revisions.modules import RevisionError
+from pytest_cutile.revisions.paired import BaselineLaunchFailed
+from pytest_cutile.session import Session
+from pytest_cutile.verdicts import Reason
 
 _SAID_WITHOUT_TRACEBACK = (
     CompileError,
     CompilerMissing,
-    BaseFailed,
+    BaselineLaunchFailed,
+    KernelFault,
     KernelMismatch,
     NothingLaunched,
     ReferenceFailed,
@@ -41,8 +44,8 @@ class GateOutcome:
     launcher or inputs raise goes on, with a traceback of the user's frames alone.
     """
 
-    def __init__(self, engine: Engine, where: str) -> None:
-        self._engine = engine
+    def __init__(self, session: Session, where: str) -> None:
+        self._session = session
         self._where = where
 
     def __enter__(self) -> None:
@@ -53,9 +56,9 @@ class GateOutcome:
     ) -> None:
         """Raise the outcome that belongs to `error`, if it is not to go on as it is."""
         __tracebackhide__ = True
-        if isinstance(error, Blocked):
+        if isinstance(error, GateSkipped):
             message = f"not-measured ({error.reason}): {error.detail}"
-            if not self._engine.settings.strict:
+            if not self._session.settings.strict:
                 raise pytest.skip.Exception(message, _use_item_location=True) from None
             raise pytest.fail.Exception(f"{message} [--perf-strict]", pytrace=False) from None
         if isinstance(error, ReferenceFailed) and _is_out_of_memory(error.__cause__):
@@ -63,12 +66,12 @@ class GateOutcome:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
             raise pytest.fail.Exception(advice, pytrace=False) from None
-        if isinstance(error, _SAID_WITHOUT_TRACEBACK) or as_fault(error) is not None:
+        if isinstance(error, _SAID_WITHOUT_TRACEBACK):
             raise GateFailed(str(error), pytrace=False) from None
         if not isinstance(error, Exception):
             return
         if breaks_the_context(error):
-            self._engine.gpu_failure = f"{self._where}: {error}".partition("\n")[0]
+            self._session.gpu.failure = f"{self._where}: {error}".partition("\n")[0]
         if _is_out_of_memory(error):
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
             message = _out_of_memory_message(error, self._where)
@@ -83,8 +86,8 @@ class LaunchesOutcome(AbstractContextManager[None]):
     package; but for an operation that the interpreter lacks, which is not the kernel's fault.
     """
 
-    def __init__(self, engine: Engine, interpreting: Interpreting, item: pytest.Item) -> None:
-        self._engine = engine
+    def __init__(self, session: Session, interpreting: Interpreting, item: pytest.Item) -> None:
+        self._session = session
         self._interpreting = interpreting
         self._item = item
 
@@ -93,21 +96,20 @@ class LaunchesOutcome(AbstractContextManager[None]):
     ) -> None:
         """Raise what the compiler says, or the outcome that belongs to `error`."""
         __tracebackhide__ = True
-        fault = as_fault(error)
         self._interpreting.show_watched()
-        for swallowed in self._interpreting.faults if error is None else ():
-            warning = pytest.PytestWarning(f"the test passed over a fault: {in_one_line(swallowed)}")
+        for fault in self._interpreting.swallowed_faults() if error is None else ():
+            warning = pytest.PytestWarning(f"the test passed over a fault: {fault.in_one_line()}")
             try:
                 self._item.warn(warning)
             except pytest.PytestWarning:  # with -W error
                 raise pytest.fail.Exception(str(warning), pytrace=False) from None
-        with GateOutcome(self._engine, ""):
+        with GateOutcome(self._session, ""):
             if error is None:
                 self._interpreting.wait_for_compiler()
-            elif fault is not None and is_unknown(fault):
-                raise Blocked(Reason.NOT_INTERPRETED, in_one_line(fault)) from None
-            elif is_no_block(error):
-                raise Blocked(Reason.ONE_BLOCK, f"{error}") from None
+            elif isinstance(error, NotInterpreted):
+                raise GateSkipped(Reason.NOT_INTERPRETED, error.in_one_line()) from None
+            elif isinstance(error, NoSuchBlock):
+                raise GateSkipped(Reason.ONE_BLOCK, f"{error}") from None
         if isinstance(error, Exception):
             error.__traceback__ = _without_own_frames(error.__traceback__)
 

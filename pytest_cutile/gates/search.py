@@ -11,19 +11,22 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.check.launching import parameters_of
-from pytest_cutile.check.refusals import is_refusal
-from pytest_cutile.check.run import CheckReport, KernelMismatch, ReferenceFailed, UncheckableOutput
-from pytest_cutile.core.inputs import LAYOUTS
-from pytest_cutile.core.spec import Case, KernelSpec, SpecError
-from pytest_cutile.core.verdicts import Reason
+from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.correctness.rejections import is_refusal
+from pytest_cutile.correctness.report import CheckReport
+from pytest_cutile.correctness.signatures import parameters_of
+from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_inputs
-from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gates.interpreting import Interpreting, RunLaunch, as_fault
+from pytest_cutile.gates.interpreted import Interpreting, RunLaunch
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
-from pytest_cutile.gates.tensors import MakeTensor
-from pytest_cutile.gpu.trees import named_tensors
+from pytest_cutile.input_names import LAYOUTS
+from pytest_cutile.interpreter.faults import KernelFault
+from pytest_cutile.session import Session
+from pytest_cutile.spec import Case, KernelSpec, SpecError
+from pytest_cutile.tensors.seeded import MakeTensor
+from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -48,7 +51,7 @@ class OutOfTime(BaseException):
     """Ends a search. No `Exception`: hypothesis would take it for a failure of the kernel."""
 
 
-class Refused(Exception):  # noqa: N818 - not an error: the combination is none that the kernel takes
+class NoExample(Exception):  # noqa: N818 - not an error: the combination is none that the kernel takes
     """A launcher, or what makes its inputs, does not take these parameters."""
 
 
@@ -208,16 +211,14 @@ def search(
     *,
     seconds: float,
     seed: int,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Tally:
     """Try examples until one fails or the time is over, and look for the smallest that fails the same way.
 
     Args:
         strategy: for the examples.
-        check: raises `Refused` for an example that is none, and anything else for one that fails.
+        check: raises `NoExample` for an example that is none, and anything else for one that fails.
         seconds: the budget, for finding and shrinking together, from the end of the first example.
         seed: of the choice of examples; the same one gives the same examples in the same order.
-        clock: tells the time, in seconds.
     """
     from hypothesis import HealthCheck, Phase, find, reject, settings
     from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
@@ -226,14 +227,14 @@ def search(
     started: list[float] = []
 
     def fails(example: Example) -> bool:
-        if started and clock() - started[0] > seconds:
+        if started and time.monotonic() - started[0] > seconds:
             raise OutOfTime
         try:
             try:
                 check(example)
             finally:  # the first example pays for what is imported
-                started.append(clock())
-        except Refused as error:
+                started.append(time.monotonic())
+        except NoExample as error:
             tally.refusals[f"{error}".partition("\n")[0]] += 1
             reject()
         except Exception as error:
@@ -270,11 +271,11 @@ def search(
 class KernelSearch:
     """The search for a failing case of one declared kernel, as a test runs it."""
 
-    def __init__(self, engine: Engine, *, spec: KernelSpec, arch: str) -> None:
-        self._engine = engine
+    def __init__(self, session: Session, *, spec: KernelSpec, arch: str) -> None:
+        self._session = session
         self._spec = spec
         self._arch = arch
-        self._interpreted = engine.interprets(arch)
+        self._interpreted = session.interprets(arch)
         self._report: CheckReport | None = None
 
     def run(self, *, seconds: float, seed: int) -> Tally:
@@ -289,15 +290,15 @@ class KernelSearch:
             tally = search(examples(spec, self._arch), self._check, seconds=seconds, seed=seed)
             if tally.smallest is not None:
                 error = tally.failing[f"{tally.smallest}"]
-                raise _told(error, _describe(tally, seed=seed))
+                raise _with_tally(error, _describe(tally, seed=seed))
             if self._report is None:
                 why = "".join(f": {reason}" for reason, _ in tally.refusals.most_common(1))
-                raise Blocked(Reason.NOTHING_TRIED, f"{tally.refused} examples, all refused{why}")
+                raise GateSkipped(Reason.NOTHING_TRIED, f"{tally.refused} examples, all refused{why}")
             return self._report
 
-        with GateOutcome(self._engine, f"{spec.name}[search]"):
+        with GateOutcome(self._session, f"{spec.name}[search]"):
             gate_correct(
-                self._engine,
+                self._session,
                 key=f"{spec.name}[search]",
                 kernel=spec.name,
                 case="search",
@@ -314,45 +315,45 @@ class KernelSearch:
         """Check one example as the gate `correct` does, but for its compilation.
 
         Raises:
-            Refused: it is no case of this kernel, or too large.
+            NoExample: it is no case of this kernel, or too large.
         """
-        spec, case, settings = self._spec, example.case, self._engine.settings
-        self._engine.progress(f"searching {spec.name}: {example.inputs} {case.name}")
+        spec, case, settings = self._spec, example.case, self._session.settings
+        self._session.progress(f"searching {spec.name}: {example.inputs} {case.name}")
         try:
             work = spec.work_of(case) if spec.work is not None else None
         except Exception as error:
-            raise Refused(f"{type(error).__name__}: {error}") from error
+            raise NoExample(f"{type(error).__name__}: {error}") from error
         if work is not None:
             self._refuse_large(work.bytes, work.flops)
 
         def check(run: RunLaunch | None = None) -> CheckReport:
-            device = "cuda" if run is not None else self._engine.usable_device(self._arch).torch_device
+            device = "cuda" if run is not None else self._session.gpu.usable_device(self._arch).torch_device
             make = functools.partial(MakeTensor, device=device, seed=case.seed or 0)
             try:
                 inputs = spec.make_inputs(make, case, example.inputs)
             except Exception as error:
-                raise Refused(f"{type(error).__name__}: {error}") from error
+                raise NoExample(f"{type(error).__name__}: {error}") from error
             tensors = (each for _, each in named_tensors(inputs, "input"))
             self._refuse_large(sum(each.numel() * each.element_size() for each in tensors))
             return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
 
         try:
             if self._interpreted:
-                interpreting = Interpreting(self._engine, self._arch, compiles=False)
+                interpreting = Interpreting(self._session, self._arch, compiles=False)
                 with interpreting.active():
                     self._report = interpreting.check(check)
             else:
                 self._report = check()
         except Exception as error:
-            if isinstance(error, Blocked) or is_refusal(error):
-                raise Refused(f"{type(error).__name__}: {error}") from error
+            if isinstance(error, GateSkipped) or is_refusal(error):
+                raise NoExample(f"{type(error).__name__}: {error}") from error
             raise
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
         if self._interpreted and (size_bytes > INTERPRETED_BYTES or flops > INTERPRETED_FLOPS):
-            raise Refused("it is more work than a search interprets")
+            raise NoExample("it is more work than a search interprets")
         if size_bytes > LAUNCHED_BYTES:
-            raise Refused("it is larger than what a search launches")
+            raise NoExample("it is larger than what a search launches")
 
 
 def _passed(tally: Tally, name: str) -> str:
@@ -374,11 +375,10 @@ def _describe(tally: Tally, *, seed: int) -> str:
     )
 
 
-def _told(error: Exception, text: str) -> Exception:
+def _with_tally(error: Exception, text: str) -> Exception:
     """Return `error` with more to say."""
-    fault = as_fault(error)
-    if fault is not None:
-        fault.message = f"{fault.message}\n{text}"
+    if isinstance(error, KernelFault):
+        error.message = f"{error.message}\n{text}"
     elif isinstance(error, (KernelMismatch, ReferenceFailed, UncheckableOutput)):
         error.args = (f"{error}\n{text}",)
     else:

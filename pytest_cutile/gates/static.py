@@ -6,71 +6,89 @@ import datetime as dt
 import linecache
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_cutile.compile import CompileError
-from pytest_cutile.core.baseline_files import BaselineError
-from pytest_cutile.core.baselines import environment_changes
-from pytest_cutile.core.results import Gate, GateResult
-from pytest_cutile.core.static_baselines import StaticEntry, record_static
-from pytest_cutile.core.static_facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
-from pytest_cutile.core.static_json import to_json
-from pytest_cutile.core.static_report import static_message
-from pytest_cutile.core.static_rules import Comparison, Effect, compare
-from pytest_cutile.core.toolchain import CompilerMissing, toolchain_versions
-from pytest_cutile.core.verdicts import ERRORS, UNDECIDED, Judgement, Reason, Verdict
-from pytest_cutile.gates.compiling import NO_COMPILER, Compilations, CompileCase, NothingLaunched, wait_for
-from pytest_cutile.gates.engine import Blocked, Engine
-from pytest_cutile.gates.recording import Refused, provenance
-from pytest_cutile.gates.revision import RevisionError
+import msgspec
+from msgspec.structs import replace
+
+from pytest_cutile.baselines.entries import StaticEntry, environment_changes, provenance
+from pytest_cutile.baselines.errors import BaselineError, Rejected
+from pytest_cutile.baselines.store import BaselineStore
+from pytest_cutile.compiler.compilations import CompileCase, wait_for
+from pytest_cutile.compiler.toolchain import toolchain_versions
+from pytest_cutile.errors import GateSkipped
+from pytest_cutile.gates.base import Gate, RunningTest, Task
+from pytest_cutile.gates.compile import failure_reason, first_without, tasks_by_arch
+from pytest_cutile.gates.declared import compiled_case
+from pytest_cutile.gates.outcome import GateFailed
+from pytest_cutile.reports.failures import static_message
+from pytest_cutile.results import StaticResult
+from pytest_cutile.session import Session
+from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.static.changes import Comparison, Effect
+from pytest_cutile.static.comparison import compare
+from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
 
 _Inspection = Future[tuple[LaunchFacts, tuple[str, ...]]]
 _Remark = TypeVar("_Remark", Site, Note, SpillLine)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StaticOutcome:
-    """What the gate found for one case."""
+class StaticGate(Gate):
+    """Compares every case with its baseline on every architecture under test."""
 
-    judgement: Judgement
-    """Verdict and reason."""
-    failure: str | None
-    """Message to fail the test with; None when it passes."""
+    uses_gpu = False
 
-
-class StaticGate:
-    """The gate's state in one run: what is being read of compiled kernels, for all cases at once."""
-
-    def __init__(self, engine: Engine, compilations: Compilations) -> None:
-        self._engine = engine
-        self._compilations = compilations
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session, name)
         self._started: dict[tuple[str, str, str], list[_Inspection]] = {}
 
-    def start(self, cases: Iterable[CompileCase]) -> None:
+    def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
+        """Return a task for each architecture."""
+        return tasks_by_arch(self, spec, case, module)
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Start compiling and reading everything."""
+        self._start([compiled_case(self.session, task) for task in tasks])
+
+    def run(self, task: Task, test: RunningTest) -> None:
+        """Compare a case with its baseline, and record it if that was asked for.
+
+        Raises:
+            GateSkipped: it does not compile, and the gate `compile` says so in this run.
+            GateFailed: it is worse than its baseline, or its baseline cannot be read.
+            CompileError, CompilerMissing, NothingLaunched: it does not compile.
+            Exception: whatever the launcher raised.
+        """
+        __tracebackhide__ = True
+        failure = self._check(compiled_case(self.session, task), nodeid=test.nodeid)
+        if failure is not None:
+            raise GateFailed(failure, pytrace=False)
+
+    def _start(self, cases: Iterable[CompileCase]) -> None:
         """Compile and read every case that is not under way yet. Errors wait until the case asks."""
         cases = [case for case in cases if case.key not in self._started]
-        self._compilations.start(cases)
+        self.session.compilations.start(cases)
         for case in cases:
             try:
-                compilations = self._compilations.of(case)
+                compilations = self.session.compilations.of(case)
             except Exception:  # noqa: BLE001 - user code may raise anything; its test reports it
                 compilations = []
-            self._started[case.key] = [self._engine.inspector.submit(each.compiling) for each in compilations]
+            self._started[case.key] = [self.session.inspector.submit(each.compiling) for each in compilations]
 
-    def facts(self, case: CompileCase) -> CaseFacts:
+    def _facts(self, case: CompileCase) -> CaseFacts:
         """Wait for a case and return what was compiled.
 
         Raises:
             CompileError, CompilerMissing, NothingLaunched: it does not compile.
             Exception: whatever the launcher raised.
         """
-        self.start([case])
-        compilations = self._compilations.of(case)
-        self._compilations.result(case)  # says first what does not compile
-        wait_for(self._started[case.key], lambda: self._engine.progress(self._progress_text()))
-        found = [future.result() for future in self._started[case.key]]
+        self._start([case])
+        compilations = self.session.compilations.of(case)
+        self.session.compilations.result(case)  # says first what does not compile
+        wait_for(self._started[case.key], lambda: self.session.progress(self._progress_text()))
+        inspected = [future.result() for future in self._started[case.key]]
         launches = [
             replace(
                 facts,
@@ -79,41 +97,24 @@ class StaticGate:
                 notes=self._relative(facts.notes),
                 spill_lines=self._relative(facts.spill_lines),
             )
-            for (facts, _), compilation in zip(found, compilations, strict=True)
+            for (facts, _), compilation in zip(inspected, compilations, strict=True)
         ]
         return CaseFacts(
-            identity=self._compilations.identity(case),
-            source=self._compilations.source(case),
+            fingerprint=self.session.compilations.fingerprint(case),
+            source=self.session.compilations.source(case),
             launches=_joined(launches),
-            missing=tuple(dict.fromkeys(line for _, missing in found for line in missing)),
+            missing=tuple(dict.fromkeys(line for _, missing in inspected for line in missing)),
         )
 
     def _relative(self, remarks: Sequence[_Remark]) -> tuple[_Remark, ...]:
-        return tuple(replace(remark, file=self._engine.shown(Path(remark.file))) for remark in remarks)
+        root = self.session.settings.rootpath
+        files = [Path(remark.file) for remark in remarks]
+        shown = [path.relative_to(root) if path.is_relative_to(root) else path for path in files]
+        return tuple(replace(remark, file=f"{path}") for remark, path in zip(remarks, shown, strict=True))
 
     def _progress_text(self) -> str:
         futures = [future for inspections in self._started.values() for future in inspections]
         return f"reading {sum(future.done() for future in futures)}/{len(futures)} compiled kernels"
-
-    def is_untouched(self, case: CompileCase) -> bool:
-        """Return whether a case is compiled and launched as its baseline says; False when nobody can know.
-
-        Raises:
-            BaselineError: the baselines cannot be used.
-            RevisionError: the other revision's module cannot be imported.
-        """
-        try:
-            if case.base is not None:
-                base = case.base()
-                then = self._compilations.identity(base) if base is not None else None
-            else:
-                entry = self._entry(case)
-                then = entry.facts.identity if entry is not None else None
-            return then is not None and self._compilations.identity(case) == then
-        except (BaselineError, RevisionError):
-            raise
-        except Exception:  # noqa: BLE001 - what does not compile has to be seen: its tests stay
-            return False
 
     def _entry(self, case: CompileCase) -> StaticEntry | None:
         """Return what a case is compared with: what is stored, or what the other revision compiles to now.
@@ -123,67 +124,63 @@ class StaticGate:
             RevisionError: the other revision's module cannot be imported.
         """
         if case.base is None:
-            file = self._engine.static_baselines(case.arch)
-            return file.entries.get(case.baseline_key) if file is not None else None
+            store = self.session.baselines
+            return store.static_entry(case.arch, case.baseline_key) if store is not None else None
         base = case.base()
         if base is None:
             return None
         try:
-            facts = self.facts(base)
-        except Exception:  # noqa: BLE001 - a case that did not compile then is no baseline
+            facts = self._facts(base)
+        except Exception:  # noqa: BLE001 - a case that did not compile there is no baseline
             return None
         return StaticEntry(facts=facts, toolchain=toolchain_versions(), provenance={})
 
     # -- the gate -------------------------------------------------------------------------------------
 
-    def check(self, case: CompileCase, *, nodeid: str) -> StaticOutcome:
-        """Compare a case with its baseline, and record it if that was asked for.
-
-        Raises:
-            Blocked: it does not compile, and the gate `compile` says so in this run.
-            CompileError, CompilerMissing, NothingLaunched: it does not compile.
-            Exception: whatever the launcher raised.
-        """
+    def _check(self, case: CompileCase, *, nodeid: str) -> str | None:
+        """Add the result of a case; return the message to fail its test with."""
         __tracebackhide__ = True
         try:
-            now = self.facts(case)
+            current = self._facts(case)
         except Exception as error:
-            own = isinstance(error, CompileError | CompilerMissing | NothingLaunched)
-            said = f"{error}".partition("\n")[0]
-            if case.key in self._compilations.gated:
+            message = f"{error}".partition("\n")[0]
+            if self.session.asks("compile", case.key):
                 self._append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail=_NOT_COMPILED)
-                raise Blocked(Reason.NOT_COMPILED, f"{_NOT_COMPILED}: {said}") from None
-            reason = NO_COMPILER if isinstance(error, CompilerMissing) else "" if own else "raised"
-            self._append(case, "fail", reason, detail=said)
+                raise GateSkipped(Reason.NOT_COMPILED, f"{_NOT_COMPILED}: {message}") from None
+            first = first_without(self.session, error, case)
+            if first is not case:
+                message = f"{message} ({first.baseline_key} for {first.arch} failed for that)"
+                self._append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail=message)
+                raise GateSkipped(Reason.NOT_COMPILED, message) from None
+            self._append(case, Verdict.FAIL, failure_reason(error), detail=message)
             raise
-        facts = to_json(now) if self._engine.settings.kernel_report else None
+        facts = msgspec.to_builtins(current) if self.session.settings.kernel_report else None
         try:
-            return self._judge(case, now, facts, nodeid)
+            return self._judge(case, current, facts, nodeid)
         except BaselineError as error:
-            self._append(case, "fail", Reason.BAD_BASELINE, detail=f"{error}", facts=facts)
-            return StaticOutcome(judgement=Judgement(reason=Reason.BAD_BASELINE), failure=str(error))
+            self._append(case, Verdict.FAIL, Reason.BAD_BASELINE, detail=f"{error}", facts=facts)
+            return str(error)
 
     def _judge(
-        self, case: CompileCase, now: CaseFacts, facts: dict[str, object] | None, nodeid: str
-    ) -> StaticOutcome:
-        settings = self._engine.settings
-        path = self._engine.static_file(case.arch)
+        self, case: CompileCase, current: CaseFacts, facts: dict[str, object] | None, nodeid: str
+    ) -> str | None:
+        settings, store = self.session.settings, self.session.baselines
         entry = self._entry(case)
         toolchain = toolchain_versions()
         comparison = Comparison(changes=(), unknown=())
         toolchain_changes: Sequence[str] = ()
         if entry is None:
-            judgement = self._without_entry(case, path, nodeid)
+            judgement = self._without_entry(case, nodeid)
         else:
-            comparison = compare(entry.facts, now, arch=case.arch, rule=settings.static_rule)
+            comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
             toolchain_changes = environment_changes(entry.toolchain, toolchain)
-            judgement = _judge_code(entry.facts, now, comparison, toolchain_changes)
+            judgement = _judge_code(entry.facts, current, comparison, toolchain_changes)
         recorded, note = False, ""
-        if settings.update_baselines and path is not None:
+        if settings.update_baselines and store is not None:
             try:
-                note = self._record(case, now, toolchain, path)
+                note = self._record(case, current, toolchain, store)
                 recorded = True
-            except Refused as refused:
+            except Rejected as refused:
                 note = f"{case.baseline_key} for {case.arch}: not recorded: {refused}"
         failure = None
         if judgement.verdict is Verdict.REGRESSION and entry is not None and not recorded:
@@ -193,12 +190,14 @@ class StaticGate:
                 nodeid=nodeid,
                 entry=entry,
                 comparison=comparison,
-                same_source=entry.facts.source == now.source,
+                same_source=entry.facts.source == current.source,
                 toolchain_changes=toolchain_changes,
                 toolchain=toolchain,
-                baseline_file=self._engine.shown(path) if path is not None else f"{self._engine.duet}",
+                baseline_file=f"{self.session.revision_kernels}"
+                if store is None
+                else store.static_name(case.arch),
                 baseline_option=settings.baseline_option,
-                missing=now.missing,
+                missing=current.missing,
             )
         elif settings.strict and judgement.verdict in UNDECIDED and not recorded:
             failure = (
@@ -209,7 +208,7 @@ class StaticGate:
             failure += f"\n\n{note}"
         self._append(
             case,
-            "fail" if judgement.reason in ERRORS else judgement.verdict,
+            judgement.result_verdict,
             judgement.reason,
             detail=judgement.detail,
             changes=tuple(
@@ -220,16 +219,19 @@ class StaticGate:
             # Why it was not recorded is said with the failure.
             recorded="" if failure is not None else note,
         )
-        return StaticOutcome(judgement=judgement, failure=failure)
+        return failure
 
-    def _without_entry(self, case: CompileCase, path: Path | None, nodeid: str) -> Judgement:
+    def _without_entry(self, case: CompileCase, nodeid: str) -> Judgement:
         if case.base is not None:
-            detail = f"{self._engine.duet} has no {case.baseline_key} that compiles for {case.arch}"
+            detail = (
+                f"{self.session.revision_kernels} has no {case.baseline_key} that compiles for {case.arch}"
+            )
             return Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
-        if path is None:
+        store = self.session.baselines
+        if store is None:
             return Judgement(reason=Reason.BASELINES_OFF, detail="--perf-baseline none")
-        shown = self._engine.shown(path)
-        if self._engine.static_baselines(case.arch) is None:
+        shown = store.static_name(case.arch)
+        if store.static(case.arch) is None:
             return Judgement(
                 reason=Reason.NO_FILE, detail=f"{shown} does not exist; record it: pytest --update-baselines"
             )
@@ -242,19 +244,15 @@ class StaticGate:
     def _append(
         self,
         case: CompileCase,
-        verdict: str,
+        verdict: Verdict,
         reason: str,
         *,
         detail: str,
         **further: object,
     ) -> None:
-        self._engine.results.append(
-            GateResult(
-                gate=Gate.STATIC,
-                key=case.baseline_key,
-                kernel=case.kernel,
-                case=case.case,
-                arch=case.arch,
+        self.session.results.append(
+            StaticResult(
+                **case.labels,
                 verdict=verdict,
                 reason=reason,
                 detail=detail,
@@ -264,45 +262,47 @@ class StaticGate:
 
     # -- recording ------------------------------------------------------------------------------------
 
-    def _record(self, case: CompileCase, now: CaseFacts, toolchain: dict[str, str], path: Path) -> str:
+    def _record(
+        self, case: CompileCase, current: CaseFacts, toolchain: dict[str, str], store: BaselineStore
+    ) -> str:
         """Record a case; return what was done, for people, or "" when there was nothing to do.
 
         Raises:
-            Refused: something of it is unknown, or it is worse than what is on disk and there is no --reason.
+            Rejected: something of it is unknown, or it is worse than what is stored, without --reason.
             BaselineError: the file cannot be used or written.
         """
-        settings = self._engine.settings
-        shown = self._engine.shown(path)
-        said = ""
+        settings = self.session.settings
+        shown = store.static_name(case.arch)
+        note = ""
 
         def renew(entry: StaticEntry | None) -> StaticEntry | None:
-            nonlocal said
-            renewed = StaticEntry(facts=now, toolchain=toolchain, provenance=self._provenance())
-            same_code = entry is not None and entry.facts.identity == now.identity
-            if entry is not None and same_code and entry.facts.source == now.source:
+            nonlocal note
+            renewed = StaticEntry(facts=current, toolchain=toolchain, provenance=self._provenance())
+            same_code = entry is not None and entry.facts.fingerprint == current.fingerprint
+            if entry is not None and same_code and entry.facts.source == current.source:
                 if entry.toolchain == toolchain:
                     return None
-                said = f"the same code from another toolchain, noted in {shown}"
+                note = f"the same code from another toolchain, noted in {shown}"
                 return replace(renewed, facts=entry.facts)
-            if now.missing:
-                raise Refused("; ".join(now.missing))
+            if current.missing:
+                raise Rejected("; ".join(current.missing))
             if entry is None:
-                said = f"compiled kernels recorded in {shown}"
+                note = f"compiled kernels recorded in {shown}"
                 return renewed
-            comparison = compare(entry.facts, now, arch=case.arch, rule=settings.static_rule)
+            comparison = compare(entry.facts, current, arch=case.arch, rule=settings.static_rule)
             worse = comparison.of(Effect.WORSE)
             if worse and settings.reason is None:
-                raise Refused(f"{worse[0].text} is worse; give --reason TEXT to accept that")
+                raise Rejected(f"{worse[0].text} is worse; give --reason TEXT to accept that")
             lines = [f"{change.effect}: {change.text}" for change in comparison.changes]
-            said = "\n    ".join([f"{case.baseline_key} for {case.arch}: recorded anew in {shown}", *lines])
+            note = "\n    ".join([f"{case.baseline_key} for {case.arch}: recorded anew in {shown}", *lines])
             return renewed
 
-        record_static(path, case.baseline_key, arch=case.arch, renew=renew)
-        return said
+        store.record_static(case.arch, case.baseline_key, renew)
+        return note
 
     def _provenance(self) -> dict[str, str]:
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        return {**provenance(self._engine), "at": at}
+        return {**provenance(self.session.checkout.commit, self.session.settings.reason), "at": at}
 
 
 _SHOWN_TEXT = 48
@@ -329,27 +329,29 @@ def _joined(launches: Iterable[LaunchFacts]) -> tuple[LaunchFacts, ...]:
 
 
 def _judge_code(
-    then: CaseFacts, now: CaseFacts, comparison: Comparison, toolchain_changes: Sequence[str]
+    baseline: CaseFacts, current: CaseFacts, comparison: Comparison, toolchain_changes: Sequence[str]
 ) -> Judgement:
-    if then.identity == now.identity:
-        return Judgement(reason=Reason.UNTOUCHED)
+    if baseline.fingerprint == current.fingerprint:
+        return Judgement(reason=Reason.UNCHANGED)
     other = ""
     if toolchain_changes:
-        same = "same source" if then.source == now.source else "other source, too"
+        same = "same source" if baseline.source == current.source else "other source, too"
         other = f"{same}, other toolchain ({'; '.join(toolchain_changes)})"
     worse, better = comparison.of(Effect.WORSE), comparison.of(Effect.BETTER)
     if worse:
-        by_compiler = toolchain_changes and then.source == now.source
+        by_compiler = toolchain_changes and baseline.source == current.source
         reason = Reason.WORSE_COMPILER if by_compiler else Reason.WORSE_CODE
         return Judgement(
             reason=reason, detail="; ".join([change.text for change in worse] + [other] * bool(other))
         )
     if comparison.unknown:
         what = ", ".join(comparison.unknown)
-        return Judgement(reason=Reason.INCOMPLETE, detail=f"not compared: {what}: {'; '.join(now.missing)}")
+        return Judgement(
+            reason=Reason.INCOMPLETE, detail=f"not compared: {what}: {'; '.join(current.missing)}"
+        )
     if better:
         return Judgement(
             reason=Reason.BETTER_CODE,
             detail="; ".join([change.text for change in better] + [other] * bool(other)),
         )
-    return Judgement(reason=Reason.NO_WORSE, detail=other)
+    return Judgement(reason=Reason.NOT_WORSE, detail=other)

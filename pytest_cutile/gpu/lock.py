@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from pytest_cutile.core.locking import locked
+from pytest_cutile.locking import locked
 
 FOLDER = Path("/tmp/pytest-cutile-gpus")  # noqa: S108 - whatever TMPDIR is: users of a GPU have to meet
 """Where the locks of this machine's GPUs are."""

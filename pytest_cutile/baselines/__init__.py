@@ -1,0 +1,1 @@
+"""Baselines: the only place that knows how they are stored."""

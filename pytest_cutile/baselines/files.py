@@ -1,0 +1,323 @@
+"""Baselines as JSON files: read strictly, written atomically under a lock, laid out for diffs.
+
+Speed baselines of a platform are in `<arch>-<gpu>.json`, static ones of an architecture in
+`<arch>-static.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from pytest_cutile.baselines.entries import Entry, SpeedBaselines, StaticBaselines, StaticEntry
+from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.locking import replacing
+from pytest_cutile.platforms.lookup import gpu_slug
+from pytest_cutile.spec import Work
+from pytest_cutile.static.facts import CaseFacts
+
+SPEED_SCHEMA, STATIC_SCHEMA = 3, 2
+"""Versions of the two forms that this release writes and reads."""
+_STATIC = "-static.json"
+_RESTORE = "Restore it from version control"
+_Form = TypeVar("_Form")
+
+
+# -- names --------------------------------------------------------------------------------------------
+
+
+def is_static(path: Path) -> bool:
+    return path.name.endswith(_STATIC)
+
+
+def speed_path(base: Path, arch: str, gpu: str) -> Path:
+    """Return the file of a platform: `base` itself if it is a JSON file, else <arch>-<gpu>.json in it."""
+    return base if base.suffix == ".json" else base / f"{arch}-{gpu_slug(gpu)}.json"
+
+
+def static_path(base: Path, arch: str) -> Path:
+    """Return the file of an architecture: in the folder `base`, or beside the file `base`."""
+    return _folder(base) / f"{arch}{_STATIC}"
+
+
+def static_architectures(base: Path) -> set[str]:
+    return {path.name.removesuffix(_STATIC) for path in _folder(base).glob(f"*{_STATIC}")}
+
+
+def _folder(base: Path) -> Path:
+    return base.parent if base.suffix == ".json" else base
+
+
+# -- reading ------------------------------------------------------------------------------------------
+
+
+def read_speed(path: Path) -> SpeedBaselines | None:
+    data = read_json(path)
+    if data is None:
+        return None
+    check_schema(path, data, SPEED_SCHEMA)
+    return speed_baselines(path, data)
+
+
+def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
+    _refuse_unknown(path, data, ("schema", *SpeedBaselines.__struct_fields__))
+    arch = _required(path, data, "arch", str)
+    # One that was mistyped would be taken for another platform, with which nothing compares.
+    if not re.fullmatch(r"sm_\d+", arch):
+        raise _bad(path, "arch", f"{arch!r:.40} is not a name such as sm_90")
+    gpu = _required(path, data, "gpu", str)
+    if not gpu:
+        raise _bad(path, "gpu", "it is empty, not a GPU's name")
+    entries = {name: _speed_entry(path, name, raw) for name, raw in _raw_entries(path, data)}
+    return SpeedBaselines(arch=arch, gpu=gpu, entries=entries)
+
+
+def _speed_entry(path: Path, name: str, raw: Any) -> Entry:
+    entry = _converted(path, f"entries / {name}", raw, Entry)
+    _refuse_unknown(path, raw["work"], [field.name for field in fields(Work)], f"entries / {name} / work")
+    return entry
+
+
+def read_static(path: Path, arch: str) -> StaticBaselines | None:
+    data = read_json(path)
+    if data is None:
+        return None
+    check_schema(path, data, STATIC_SCHEMA)
+    baselines = static_baselines(path, data)
+    if baselines.arch != arch:
+        of = baselines.arch
+        raise BaselineError(f"{path} holds baselines of {of}, not of {arch}: was it copied? Rename it.")
+    return baselines
+
+
+def static_baselines(path: Path, data: Mapping[str, Any]) -> StaticBaselines:
+    arch = _required(path, data, "arch", str)
+    entries = {name: _static_entry(path, name, raw) for name, raw in _raw_entries(path, data)}
+    return StaticBaselines(arch=arch, entries=entries)
+
+
+def _static_entry(path: Path, name: str, raw: Any) -> StaticEntry:
+    key = f"entries / {name}"
+    about = {
+        about: _required(path, _converted(path, key, raw, dict[str, Any]), about, dict[str, str], key)
+        for about in ("toolchain", "provenance")
+    }
+    facts = _converted(path, key, {k: v for k, v in raw.items() if k not in about}, CaseFacts)
+    return StaticEntry(facts=facts, **about)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a file of baselines of any schema; None when there is none.
+
+    Raises:
+        BaselineError: it cannot be read, holds a merge conflict, is no JSON, repeats a key, or has no schema.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BaselineError(f"{path} cannot be read: {error}. {_RESTORE}.") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
+            raise BaselineError(
+                f"{path}:{number}: merge conflict ({line[:30].strip()}). Keep one side of every entry "
+                "(or both sides' runs), remove the markers, and run again."
+            )
+    try:
+        data = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
+    except _BadValue as error:
+        raise BaselineError(f"{path}: {error}. {_RESTORE}.") from None
+    except json.JSONDecodeError as error:
+        raise BaselineError(f"{path}:{error.lineno}: not valid JSON: {error.msg}. {_RESTORE}.") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
+        raise BaselineError(f"{path}: cannot be read as JSON: {error}. {_RESTORE}.") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        raise BaselineError(f'{path}:1: no baseline file: the key "schema" is missing or no number.')
+    return dict(data)
+
+
+def check_schema(path: Path, data: Mapping[str, Any], known: int) -> None:
+    """Refuse a document of another schema than `known`."""
+    schema = data["schema"]
+    if schema != known:
+        rows = path.read_text(encoding="utf-8").splitlines()
+        line = next((n for n, row in enumerate(rows, 1) if re.search(r'"schema"\s*:', row)), 1)
+        advice = "Upgrade pytest-cutile" if schema > known else f"Rewrite it: pytest-cutile migrate {path}"
+        raise BaselineError(f"{path}:{line}: schema {schema}, this release reads {known}. {advice}.")
+
+
+class _BadValue(ValueError):  # noqa: N818 - internal
+    pass
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise _BadValue(f"the key {repeated!r} is there twice, perhaps after a merge; keep one")
+    return unique
+
+
+def _refuse(constant: str) -> Any:
+    raise _BadValue(f"{constant} is no measurement")
+
+
+def _raw_entries(path: Path, data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield from _required(path, data, "entries", dict[str, Any]).items()
+
+
+def _required(path: Path, data: Mapping[str, Any], name: str, form: type[_Form], where: str = "") -> _Form:
+    key = f"{where} / {name}" if where else name
+    if name not in data:
+        raise _bad(path, key, "it is missing")
+    return _converted(path, key, data[name], form)
+
+
+def _converted(path: Path, key: str, raw: Any, form: type[_Form]) -> _Form:
+    try:
+        return msgspec.convert(raw, form)
+    except msgspec.ValidationError as error:
+        place, problem = _explained(error)
+        raise _bad(path, " / ".join([key, *place]), problem) from error
+
+
+def _explained(error: msgspec.ValidationError) -> tuple[list[str], str]:
+    """Return the keys that lead to a wrong value, and what is wrong with it."""
+    problem, _, place = str(error).partition(" - at `$")  # of the form `$.runs[0].session`
+    return re.findall(r"\.\.\.|\w+", place), problem
+
+
+def _refuse_unknown(
+    path: Path, data: Mapping[str, Any], known: Iterable[str], key: str = "(top level)"
+) -> None:
+    """Refuse a key that was mistyped: it would be taken for missing, and be missed by nobody."""
+    unknown = next((name for name in data if name not in known), None)
+    if unknown is not None:
+        raise _bad(
+            path, key, f"Object contains unknown field `{unknown}`; fields: {', '.join(sorted(known))}"
+        )
+
+
+def _bad(path: Path, key: str, problem: str) -> BaselineError:
+    return BaselineError(
+        f"{path}: bad entry at key {key!r}: {problem}. {_RESTORE}, "
+        "or delete the entry and record it with pytest --update-baselines."
+    )
+
+
+# -- writing ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def rewriting(path: Path) -> Iterator[Path]:
+    """Hold the lock of the file at `path`, whose folder is made; yields the file to read and write."""
+    try:
+        path = path.resolve()  # a link stays a link
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path):
+            yield path
+    except OSError as error:
+        raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
+
+
+def write_speed(path: Path, baselines: SpeedBaselines, *, checked: Mapping[str, Entry]) -> None:
+    """Replace a file of speed baselines, if the entries in `checked` can be read again."""
+    for name, entry in checked.items():
+        try:
+            msgspec.convert(msgspec.to_builtins(entry), Entry)
+        except (msgspec.ValidationError, TypeError) as error:
+            place, problem = (
+                _explained(error) if isinstance(error, msgspec.ValidationError) else ([], f"{error}")
+            )
+            raise BaselineError(
+                f"{path}: nothing was written, for the entry of {name} could not be read again: "
+                f"{': '.join(filter(None, [' / '.join(place), problem]))}. Check the timer."
+            ) from error
+    write_text(path, render_speed(baselines))
+
+
+def write_static(path: Path, baselines: StaticBaselines) -> None:
+    write_text(path, render_static(baselines))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at `path` as a whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def render_speed(baselines: SpeedBaselines) -> str:
+    """Return the text of a file: sorted, a few lines per case, one line per run."""
+    entries = {}
+    for name, entry in baselines.entries.items():
+        raw = msgspec.to_builtins(entry)
+        work = {key: value for key, value in raw["work"].items() if value is not None}
+        entries[name] = {**raw, "work": work}
+    head = {"schema": SPEED_SCHEMA, "arch": baselines.arch, "gpu": baselines.gpu}
+    return _render(head, entries)
+
+
+def render_static(baselines: StaticBaselines) -> str:
+    """Return the text of a file: sorted, a few lines per case, one line per remark."""
+    entries = {}
+    for name, entry in baselines.entries.items():
+        raw = msgspec.to_builtins(entry)
+        facts = raw.pop("facts")
+        launches = facts.pop("launches")
+        entries[name] = {**facts, **raw, "launches": launches}
+    return _render({"schema": STATIC_SCHEMA, "arch": baselines.arch}, entries)
+
+
+def _render(head: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
+    cases = ",\n".join(
+        f"  {json.dumps(name)}: {{\n   " + ",\n   ".join(_fields(entries[name], 3)) + "\n  }"
+        for name in sorted(entries)
+    )
+    return "{\n" + "".join(lines) + f' "entries": {{\n{cases}\n }}\n}}\n'
+
+
+def _fields(value: Mapping[str, Any], indent: int) -> list[str]:
+    """Return an object's lines: one of its plain values, and one or more of each object and list in it."""
+    nested = {key: item for key, item in value.items() if isinstance(item, dict) or _is_table(item)}
+    plain = {key: item for key, item in value.items() if key not in nested}
+    lines = [_line(plain)[1:-1]] if plain else []
+    return lines + [f"{json.dumps(key)}: {_value(item, indent)}" for key, item in nested.items()]
+
+
+def _value(value: Any, indent: int) -> str:
+    if not _is_table(value):
+        return _line(value)
+    pad = " " * (indent + 1)
+    rows = [f"{pad}{{" + f",\n{pad} ".join(_fields(row, indent + 2)) + "}" for row in value]
+    return "[\n" + ",\n".join(rows) + f"\n{' ' * indent}]"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value)
+
+
+def _line(value: Any) -> str:
+    """Return JSON in one line, sorted: a line is what a diff shows."""
+    return json.dumps(value, sort_keys=True, allow_nan=False)

@@ -1,0 +1,45 @@
+"""The command `pytest-cutile`: what is done with files of baselines, without pytest and without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.commands import compare, merge, migrate
+from pytest_cutile.reports.document import printable
+
+COMMANDS = (compare.COMMAND, merge.COMMAND, migrate.COMMAND)
+"""All subcommands, in the order of `--help`; a new one is a module in `commands/` and its entry here."""
+
+BAD_FILE = 2
+"""Exit status for files that cannot be used; also that of argparse for a wrong command line."""
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""Exit status when the reader of the output is gone, as a closed pipe ends other programs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; return its exit status."""
+    parser = argparse.ArgumentParser(prog="pytest-cutile", description="Work with files of speed baselines.")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        subparser = subparsers.add_parser(command.name, help=command.help)
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run)
+    options = parser.parse_args(arguments)
+    try:
+        status, lines = options.run(options)
+    except BaselineError as error:
+        print("pytest-cutile:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        return BAD_FILE
+    try:
+        for line in lines:
+            print(printable(line))  # noqa: T201
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; what is still buffered has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    return int(status)

@@ -1,0 +1,1 @@
+"""The subcommands of `pytest-cutile`: one module for each, listed in `cli.COMMANDS`."""

@@ -1,0 +1,36 @@
+"""`pytest-cutile migrate [PATH...]`: rewrite baselines of an older version in the current format."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_cutile.baselines.store import migrate
+from pytest_cutile.commands.base import Command
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        type=Path,
+        nargs="*",
+        default=[Path("baselines")],
+        metavar="PATH",
+        help="files or folders of baselines (default: baselines)",
+    )
+
+
+def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+    changed = {path: is_old for folder in options.paths for path, is_old in migrate(folder).items()}
+    width = max(len(f"{path}") for path in changed) if changed else 0
+    said = {True: "rewritten in the current format", False: "is current"}
+    lines = [f"{path!s:{width}}  {said[is_old]}" for path, is_old in changed.items()]
+    return 0, lines or ["no baselines found"]
+
+
+COMMAND = Command(
+    name="migrate",
+    help="rewrite baselines of an older version in the current format",
+    add_arguments=_add_arguments,
+    run=_run,
+)

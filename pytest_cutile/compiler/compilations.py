@@ -1,0 +1,140 @@
+"""The compilations of one run: the launches of every case, traced, exported and under way on all cores."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cutile.compiler import (
+    Compiled,
+    Compiler,
+    Launch,
+    digest_code,
+    digest_launches,
+    export,
+    record_launches,
+    source_digest,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileCase:
+    """One declared case for one architecture."""
+
+    kernel: str
+    case: str
+    arch: str
+    run: Callable[[], object]
+    """Makes the inputs and calls the launcher, as on a GPU."""
+    base: Callable[[], CompileCase | None] | None = None
+    """Returns the same case of the revision to compare with, or None if it has none; only for paired runs."""
+
+    @property
+    def baseline_key(self) -> str:
+        """What tells it apart within an architecture, as baselines name it: "softmax[bf16-4096x8192]"."""
+        return f"{self.kernel}[{self.case}]"
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What results of the case are labelled with: key, kernel, case and architecture."""
+        return {"key": self.baseline_key, "kernel": self.kernel, "case": self.case, "arch": self.arch}
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it apart within a run."""
+        return self.kernel, self.case, self.arch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """One launch of a case, under way."""
+
+    launch: Launch
+    compiling: Future[Compiled]
+
+
+class NothingLaunched(RuntimeError):  # noqa: N818 - reads as what happened
+    """The launcher returned without launching a cuTile kernel."""
+
+
+class Compilations:
+    """The compilations of one run: started for all cases at once, so that every core has work."""
+
+    def __init__(self, compiler: Compiler, progress: Callable[[str], None]) -> None:
+        self._compiler = compiler
+        self._progress = progress
+        self._started: dict[tuple[str, str, str], list[Compilation] | Exception] = {}
+
+    def start(self, cases: Iterable[CompileCase]) -> None:
+        """Trace and submit every case that is not under way yet. Errors wait until the case asks."""
+        cases = [case for case in cases if case.key not in self._started]
+        for number, case in enumerate(cases, start=1):
+            if len(cases) > 1:
+                self._progress(f"tracing {number}/{len(cases)}: {case.baseline_key} {case.arch}")
+            try:
+                self._started[case.key] = self._submit(case)
+            except Exception as error:  # noqa: BLE001 - user code may raise anything; its test reports it
+                self._started[case.key] = error
+
+    def _submit(self, case: CompileCase) -> list[Compilation]:
+        launches = record_launches(case.run, case.arch)
+        if not launches:
+            raise NothingLaunched(
+                f"{case.kernel}[{case.case}]: the launcher launched no cuTile kernel, so there is nothing to "
+                "compile. It must call cuda.tile.launch for this case on every architecture."
+            )
+        return [
+            Compilation(launch=launch, compiling=self._compiler.submit(export(launch, case.arch)))
+            for launch in launches
+        ]
+
+    def of(self, case: CompileCase) -> list[Compilation]:
+        """Return the launches of a case, compiled or not; start what has not been started.
+
+        Raises:
+            CompileError: the kernel's source, or an argument, is rejected.
+            CompilerMissing: there is no compiler.
+            NothingLaunched: there is nothing to compile.
+            Exception: whatever the launcher raised.
+        """
+        self.start([case])
+        outcome = self._started[case.key]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def result(self, case: CompileCase) -> list[Compiled]:
+        """Wait for a case and return what was compiled, one per launch."""
+        futures = [compilation.compiling for compilation in self.of(case)]
+        wait_for(futures, lambda: self._progress(self._progress_text()))
+        return [future.result() for future in futures]
+
+    def fingerprint(self, case: CompileCase) -> str:
+        """Wait for a case; return the digest of its machine code and launch configurations."""
+        compiled = self.result(case)
+        codes = [digest_code(each.cubin, each.symbol) for each in compiled]
+        launches = [compilation.launch for compilation in self.of(case)]
+        return digest_launches(zip(codes, launches, strict=True))
+
+    def source(self, case: CompileCase) -> str:
+        """Return the digest of the source of a case's kernels, with what they are specialized for."""
+        digests = [source_digest(compilation.launch, case.arch) for compilation in self.of(case)]
+        different = list(dict.fromkeys(digests))
+        if len(different) == 1:
+            return different[0]
+        return hashlib.sha256("+".join(different).encode()).hexdigest()[: len(different[0])]
+
+    def _progress_text(self) -> str:
+        futures = [c.compiling for o in self._started.values() if not isinstance(o, Exception) for c in o]
+        return f"compiling {sum(future.done() for future in futures)}/{len(futures)} kernels"
+
+
+def wait_for(futures: Iterable[Future[Any]], while_waiting: Callable[[], None]) -> None:
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        if not done:
+            while_waiting()

@@ -1,0 +1,231 @@
+"""Everything that leans on cuda-tile's private parts, and nothing else.
+
+Checked with the versions in `CHECKED_WITH`. When a later cuda-tile moves one of these parts, this module
+is where it shows, as an `IncompatibleCompiler` that names the part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import re
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from pytest_cutile.compiler.toolchain import INSTALL, CompilerMissing, makes_remarks
+
+CHECKED_WITH = ("1.7.0",)
+
+
+class IncompatibleCompiler(CompilerMissing):
+    """As good as missing: the installed cuda-tile lacks a private part that this package needs."""
+
+
+class CompilerFailure(Exception):  # noqa: N818  # internal: `compiler` turns it into a CompileError
+    """What tileiras said when it rejected a kernel or took too long."""
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, column: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = file
+        self.line = line
+        self.column = column
+        """Counted from 1; None when tileiras names no place."""
+
+
+def import_cutile() -> Any:
+    """Return the module `cuda.tile`.
+
+    Raises:
+        CompilerMissing: cuda-tile is not installed.
+    """
+    try:
+        return importlib.import_module("cuda.tile")
+    except ModuleNotFoundError as error:
+        if error.name not in {"cuda", "cuda.tile"}:
+            raise
+        raise CompilerMissing(
+            f"cuda-tile is not installed, so no kernel can be compiled: {INSTALL}"
+        ) from None
+
+
+def _private(module: str, name: str) -> Any:
+    import_cutile()
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise _incompatible(f"{module}.{name}") from None
+
+
+def _incompatible(part: str) -> IncompatibleCompiler:
+    return IncompatibleCompiler(
+        f"cuda-tile {_distribution_version()} has no {part}, which pytest-cutile relies on: "
+        f"it was checked with cuda-tile {', '.join(CHECKED_WITH)}; "
+        "install one of those, or a newer pytest-cutile"
+    )
+
+
+def _distribution_version() -> str:
+    try:
+        return importlib.metadata.version("cuda-tile")
+    except importlib.metadata.PackageNotFoundError:
+        return "(unknown version)"
+
+
+def is_kernel(candidate: object) -> bool:
+    return isinstance(candidate, import_cutile().kernel)
+
+
+def kernel_function(kernel: Any) -> FunctionType:
+    try:
+        function = kernel._annotated_function.pyfunc  # noqa: SLF001
+    except AttributeError:
+        raise _incompatible("kernel._annotated_function.pyfunc") from None
+    if not isinstance(function, FunctionType):
+        raise _incompatible("kernel._annotated_function.pyfunc (a function)")
+    return function
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayOptions:
+    """How an array is annotated."""
+
+    wide: bool = False
+    """Whether lengths and strides are int64."""
+    static_shape_dims: tuple[int, ...] = ()
+    static_stride_dims: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """How a parameter is annotated, or an item of a tuple."""
+
+    constant: bool = False
+    wide: bool = False
+    """Whether an int is int64."""
+    array: ArrayOptions = ArrayOptions()
+    element: ArrayOptions = ArrayOptions()
+    """Of the arrays of a list."""
+    items: tuple[Annotation, ...] | None = None
+    """Of a tuple whose items are annotated one by one."""
+    item: Annotation | None = None
+    """Of a tuple whose items are annotated alike."""
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether only a tuple will do."""
+        return self.items is not None or self.item is not None
+
+    def of_items(self, value: tuple[Any, ...]) -> tuple[tuple[Any, Annotation], ...]:
+        if self.items is None:
+            return tuple((item, self.item or self) for item in value)
+        return tuple(zip(value, self.items, strict=True))
+
+
+def parameter_annotations(kernel: Any) -> tuple[Annotation, ...]:
+    try:
+        nodes = tuple(kernel._annotated_function.parameter_annotations)  # noqa: SLF001
+    except AttributeError:
+        raise _incompatible("kernel._annotated_function.parameter_annotations") from None
+    try:
+        return tuple(_annotation(node) for node in nodes)
+    except AttributeError as error:
+        raise _incompatible(f"{type(error.obj).__name__}.{error.name}") from None
+
+
+def _annotation(node: Any) -> Annotation:
+    if node.KIND == "heterogeneous_tuple":
+        return Annotation(items=tuple(_annotation(item) for item in node.items))
+    if node.KIND == "homogeneous_tuple":
+        return Annotation(item=_annotation(node.each))
+    if node.KIND != "leaf":
+        raise _incompatible(f"known KIND of annotation ({node.KIND!r})")
+    return Annotation(
+        constant=node.constant,
+        wide=node.scalar is not None and node.scalar.dtype == import_cutile().int64,
+        array=_array_options(node.array),
+        element=_array_options(None if node.list is None else node.list.element),
+    )
+
+
+def _array_options(annotation: Any) -> ArrayOptions:
+    if annotation is None:
+        return ArrayOptions()
+    return ArrayOptions(
+        wide=annotation.index_dtype == import_cutile().int64,
+        static_shape_dims=tuple(annotation.static_shape_dims),
+        static_stride_dims=tuple(annotation.static_stride_dims),
+    )
+
+
+def native_dtype(foreign: object) -> Any | None:
+    """Return cuda-tile's dtype for another library's dtype object (torch.float16); None if it is none."""
+    return _private("cuda.tile._cext", "foreign_dtype_object_to_native")(foreign)
+
+
+def optimization_level(kernel: Any, arch: str) -> int:
+    """Return the -O level that a launch of `kernel` on `arch` would compile with."""
+    try:
+        return int(kernel._compiler_options.opt_level_for_target(arch))  # noqa: SLF001
+    except AttributeError:
+        raise _incompatible("kernel._compiler_options.opt_level_for_target") from None
+
+
+def compiler_hints(kernel: Any, arch: str) -> dict[str, Any]:
+    """Return the hints that a launch of `kernel` on `arch` would compile with, but for those at default."""
+    try:
+        options = kernel._compiler_options  # noqa: SLF001
+        by_target = options.hints_by_target()
+        defaults = {field.name: field.default for field in dataclasses.fields(options)}
+        resolved = {**by_target["default"], **by_target.get(arch, {})}
+    except (AttributeError, KeyError, TypeError):
+        raise _incompatible("kernel._compiler_options.hints_by_target") from None
+    return {name: value for name, value in sorted(resolved.items()) if value != defaults.get(name)}
+
+
+def run_tileiras(
+    bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: float
+) -> tuple[bytes, str | None]:
+    """Compile a Tile IR bytecode file with the flags that a launch uses; files are left beside it.
+
+    Returns the cubin and the compiler's remarks, as YAML text (None: this tileiras makes none). This goes
+    around the process-wide lock of `compile_tile`, so threads compile in parallel.
+
+    Raises:
+        CompilerMissing: tileiras is not installed.
+        CompilerFailure: tileiras rejected the kernel.
+        TimeoutError: tileiras was stopped after `timeout_s` seconds.
+    """
+    remarks_file = bytecode_file.with_suffix(".yaml") if makes_remarks() else None
+    options = _private("cuda.tile._compiler_options", "CompilerOptions")
+    compile_cubin = _private("cuda.tile._compile", "compile_cubin")
+    failed = _private("cuda.tile._exception", "TileCompilerError")
+    timed_out = _private("cuda.tile._exception", "TileCompilerTimeoutError")
+    try:
+        cubin_file = compile_cubin(
+            str(bytecode_file),
+            options(opt_level=opt_level),
+            arch,
+            timeout_s,
+            remarks_output_file=remarks_file,
+        )
+    except FileNotFoundError as error:
+        raise CompilerMissing(f"{error}: {INSTALL}") from None
+    except timed_out:
+        raise TimeoutError from None
+    except failed as error:
+        # First says the message what exit code it was; what tileiras printed says more, if it did.
+        printed = re.sub(r"^Return code -?\d+\n(?=\s*\S)", "", error.message).strip()
+        raise CompilerFailure(
+            printed, file=error.loc.filename, line=error.loc.line, column=error.loc.col
+        ) from None
+    remarks = None
+    if remarks_file is not None:
+        # With nothing to say, tileiras writes no file.
+        exists = remarks_file.exists()
+        remarks = remarks_file.read_text(encoding="utf-8", errors="replace") if exists else ""
+    return Path(cubin_file).read_bytes(), remarks

@@ -1,0 +1,168 @@
+"""From a recorded launch to what tileiras compiles, or to an error that names the user's line."""
+
+from __future__ import annotations
+
+import io
+import linecache
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pytest_cutile.compiler import cutile
+from pytest_cutile.compiler.signature import derive_signature
+from pytest_cutile.compiler.toolchain import INSTALL, CompilerMissing, find_tileiras
+
+if TYPE_CHECKING:
+    from types import FunctionType
+
+    from pytest_cutile.compiler.trace.launches import Launch
+
+
+class CompileError(Exception):
+    """The compiler rejects a kernel, or took too long; `str()` is the whole story for the kernel's author."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kernel: str,
+        arch: str,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        excerpt: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        """What the compiler said, without the place."""
+        self.kernel = kernel
+        self.arch = arch
+        self.file = file
+        """The user's source file, if the compiler named one."""
+        self.line = line
+        """Counted from 1."""
+        self.column = column
+        """Counted from 1."""
+        self.excerpt = excerpt or self._source_line()
+        """The source around the place, or the compiler's own account of how it got there."""
+
+    def _source_line(self) -> str:
+        source = linecache.getline(self.file, self.line).rstrip() if self.file and self.line else ""
+        stripped = source.lstrip()
+        if not stripped or self.column is None:
+            return f"    {stripped}".rstrip()
+        before = max(0, self.column - 1 - (len(source) - len(stripped)))
+        return f"    {stripped}\n    {' ' * before}^"
+
+    def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes
+        places = (self.file, self.line, self.column, self.excerpt)
+        return _rebuild, (self.message, self.kernel, self.arch, *places)
+
+    def __str__(self) -> str:
+        text = f"{self.kernel} does not compile for {self.arch}: {self.message}"
+        if self.file is None:
+            return text
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return "\n".join(part for part in (text, f"  {place}", self.excerpt) if part)
+
+
+def _rebuild(message: str, kernel: str, arch: str, *places: Any) -> CompileError:
+    file, line, column, excerpt = places
+    return CompileError(
+        message, kernel=kernel, arch=arch, file=file, line=line, column=column, excerpt=excerpt
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileJob:
+    """All that tileiras needs, detached from the launch."""
+
+    bytecode: bytes
+    """Tile IR. The kernel's hints (occupancy, CTAs, warps) and its source lines are inside."""
+    arch: str
+    opt_level: int
+    """0 to 3, as the kernel asks."""
+    kernel: str
+    symbol: str
+    """Name of the compiled kernel in the cubin; the signature is encoded in it."""
+    file: str
+    line: int
+    """Line of the kernel's definition, counted from 1."""
+
+
+_NO_REASON = "cuda-tile rejects it without a reason; a loop that can never end is a likely cause"
+
+_exported: WeakKeyDictionary[FunctionType, dict[tuple[Any, ...], CompileJob]] = WeakKeyDictionary()
+"""What each kernel's function was translated to, by all that decides it; a symbol says all of a signature."""
+
+
+def export(launch: Launch, arch: str) -> CompileJob:
+    """Translate the kernel of `launch` to Tile IR, specialized for the launch's arguments.
+
+    As with launches on a GPU, that is done once for a function, its hints, signature and architecture: what a
+    kernel reads of its module is taken as it was the first time.
+
+    Raises:
+        CompileError: cuda-tile rejects the kernel, or the arguments it is launched with.
+        CompilerMissing: cuda-tile or tileiras is not installed.
+    """
+    __tracebackhide__ = True
+    find_tileiras()  # cuda-tile asks tileiras for the newest bytecode it reads
+    from cuda.tile import TileError
+    from cuda.tile.compilation import export_kernel
+
+    function = cutile.kernel_function(launch.kernel)
+    file, line = function.__code__.co_filename, _definition_line(function)
+    output = io.BytesIO()
+    # Launchers may make a kernel anew for each launch, with hints of their own.
+    known = _exported.setdefault(function, {})
+    hints = cutile.compiler_hints(launch.kernel, arch)
+    opt_level = cutile.optimization_level(launch.kernel, arch)
+    try:
+        signature = derive_signature(launch.kernel, launch.args)
+        key = arch, signature.symbol, opt_level, tuple(hints.items())
+        if key in known:
+            return known[key]
+        export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
+    except TileError as error:
+        place = error.loc
+        raise CompileError(
+            error.message or _NO_REASON,
+            kernel=function.__name__,
+            arch=arch,
+            file=place.filename or file,
+            line=place.line if place.filename else line,
+            # cuda-tile counts columns from 0
+            column=place.col + 1 if place.filename else None,
+            # With calls, and what ran at compile time, it takes several frames to say where.
+            excerpt=str(error).removeprefix(error.message).strip("\n"),
+        ) from None
+    except FileNotFoundError as error:
+        raise CompilerMissing(f"{error}: {INSTALL}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CompileError(
+            str(error),
+            kernel=function.__name__,
+            arch=arch,
+            file=file,
+            line=line,
+        ) from error
+    job = known[key] = CompileJob(
+        bytecode=output.getvalue(),
+        arch=arch,
+        opt_level=opt_level,
+        kernel=function.__name__,
+        symbol=signature.symbol,
+        file=file,
+        line=line,
+    )
+    return job
+
+
+def _definition_line(function: FunctionType) -> int:
+    """Return the line that says `def`: to Python a function begins with its first decorator."""
+    first = function.__code__.co_firstlineno
+    for line in range(first, first + 50):
+        if linecache.getline(function.__code__.co_filename, line).lstrip().startswith("def "):
+            return line
+    return first

@@ -1,0 +1,1 @@
+"""What tells two kernels apart: their source, their machine code, their launch."""

@@ -1,0 +1,100 @@
+"""A digest of a kernel as its author wrote it, for the arguments of one launch.
+
+When a kernel compiles to something worse than its baseline, the digest says whose doing that was: if it is
+the one that was stored, nobody touched the kernel, and the toolchain made the difference. Digested are:
+
+- the kernel's function and all that it reaches (`fingerprint.reach`): helpers without comments,
+  layout, docstrings and annotations, and the values that they read;
+- hints as they are resolved for the architecture. The text of `@ct.kernel(...)` is left out: a launch may
+  replace what it says, and what `ct.ByTarget` says of another architecture changes nothing here. Hints at
+  cuda-tile's default are left out too, since later versions may bring more of them;
+- what a launch specializes for: dtypes, ranks and layouts of arrays, types of scalars, values of constants.
+  That holds all that a parameter's annotation can say. The grid is not compiled in.
+
+Nothing in it names a version, a file's place or an address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from pytest_cutile.compiler import cutile
+from pytest_cutile.compiler.fingerprint.machine_code import settled_strides
+from pytest_cutile.compiler.fingerprint.reach import describe_function, describe_value
+from pytest_cutile.compiler.signature import derive_signature
+
+if TYPE_CHECKING:
+    from pytest_cutile.compiler.trace.launches import Launch
+
+DIGEST_RULES = 1
+"""Counts changes of the rules: digests made by different rules cannot be compared."""
+
+_DIGITS = 16
+_ARRAY_FACTS = (
+    "shape_constant",
+    "shape_divisible_by",
+    "stride_constant",
+    "stride_divisible_by",
+    "base_addr_divisible_by",
+    "may_alias_internally",
+)
+
+
+def source_digest(launch: Launch, arch: str) -> str:
+    """Return 16 hexadecimal digits that change with the kernel's source and with what it is compiled for.
+
+    Raises:
+        TypeError, ValueError, OverflowError: `derive_signature` refuses the launch's arguments.
+        CompilerMissing: cuda-tile is not installed.
+    """
+    return hashlib.sha256(source_text(launch, arch).encode()).hexdigest()[:_DIGITS]
+
+
+def source_text(launch: Launch, arch: str) -> str:
+    """Return what `source_digest` digests, to see what two launches differ in."""
+    lines = [f"rules {DIGEST_RULES}"]
+    for name, value in cutile.compiler_hints(launch.kernel, arch).items():
+        lines.append(f"hint {name} = {value!r}")
+    signature = derive_signature(launch.kernel, [_with_settled_strides(value) for value in launch.args])
+    for index, constraint in enumerate(signature.parameters):
+        lines.append(f"argument {index} = {_constraint_text(constraint)}")
+    return "\n".join([*lines, *describe_function(cutile.kernel_function(launch.kernel))])
+
+
+def _with_settled_strides(value: Any) -> Any:
+    import torch
+
+    if type(value) in {tuple, list}:
+        return type(value)(_with_settled_strides(item) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().as_strided(value.shape, settled_strides(value), value.storage_offset())
+
+
+def _constraint_text(constraint: Any) -> str:
+    """Return what a launch assumes of one argument, in words that no version of cuda-tile changes."""
+    from cuda.tile.compilation import (
+        ArrayConstraint,
+        ConstantConstraint,
+        ListConstraint,
+        ScalarConstraint,
+        TupleConstraint,
+    )
+
+    if isinstance(constraint, ConstantConstraint):
+        return f"constant {describe_value(constraint.value)}"
+    if isinstance(constraint, ScalarConstraint):
+        return f"scalar {constraint.dtype}"
+    if isinstance(constraint, TupleConstraint):
+        return f"tuple({', '.join(_constraint_text(item) for item in constraint.items)})"
+    if isinstance(constraint, ListConstraint):
+        return f"list of {_constraint_text(constraint.element)}"
+    if isinstance(constraint, ArrayConstraint):
+        listed = ", ".join(f"{fact} {_plainly(getattr(constraint, fact))}" for fact in _ARRAY_FACTS)
+        return f"array of {constraint.dtype} indexed with {constraint.index_dtype}: {listed}"
+    return type(constraint).__name__
+
+
+def _plainly(fact: Any) -> str:
+    return str(list(fact)) if isinstance(fact, tuple | list) else str(fact)

@@ -1,0 +1,172 @@
+"""Compiles exported kernels with tileiras: several at a time, each at most once, remembered on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import tempfile
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cutile.compiler import cutile
+from pytest_cutile.compiler.cache import DiskCache
+from pytest_cutile.compiler.export import CompileError
+from pytest_cutile.compiler.toolchain import toolchain_versions
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pytest_cutile.compiler.export import CompileJob
+
+_CACHE_FORMAT = "3"
+_LENGTH_BYTES = 8
+_ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x0040000  # linux/personality.h
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A kernel that tileiras accepted."""
+
+    cubin: bytes
+    """The machine code, an ELF file."""
+    remarks: str | None
+    """What the compiler said about its choices, as YAML; None from a tileiras that says nothing."""
+    arch: str
+    kernel: str
+    symbol: str
+    seconds: float
+    """How long tileiras took; 0 when it did not run."""
+    from_cache: bool
+    """Whether an earlier run compiled it."""
+
+
+class Compiler:
+    """The compiler service of one run. Use as a context manager, or call `close`.
+
+    Threads are enough to compile in parallel: tileiras is a process of its own, with one thread.
+    """
+
+    def __init__(self, *, cache_dir: Path | None, jobs: int, timeout_s: float) -> None:
+        """Prepare; nothing starts before the first job.
+
+        Args:
+            cache_dir: folder that keeps what was compiled from run to run; None keeps nothing. One that
+                cannot be written is as good as none.
+            jobs: how many tileiras may run at a time.
+            timeout_s: after so many seconds a compilation is stopped and counts as failed.
+        """
+        self._cache = DiskCache(cache_dir, suffix=".cubin")
+        self._pool = ThreadPoolExecutor(
+            max_workers=max(1, jobs), thread_name_prefix="tileiras", initializer=_fix_addresses_of_children
+        )
+        self._timeout_s = timeout_s
+        self._futures: dict[str, Future[Compiled]] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, job: CompileJob) -> Future[Compiled]:
+        """Start compiling `job` and return at once; a job that was submitted before is not compiled again.
+
+        The future raises CompileError when tileiras rejects the kernel or takes too long.
+        """
+        key = _key(job)
+        with self._lock:
+            if key not in self._futures:
+                self._futures[key] = self._pool.submit(self._compile, job, key)
+            return self._futures[key]
+
+    def close(self) -> None:
+        """Drop what has not started; what runs is waited for."""
+        self._cache.closing.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Compiler:  # noqa: PYI034  # not to be subclassed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _compile(self, job: CompileJob, key: str) -> Compiled:
+        seconds = 0.0
+        with self._cache.making(key, wait_s=self._timeout_s) as stored:  # another process may be at it
+            if stored is None:
+                start = time.perf_counter()
+                made = self._run(job)
+                seconds = time.perf_counter() - start
+                self._cache.write(key, _pack(*made))
+        from_cache = stored is not None
+        cubin, remarks = _unpack(stored) if stored is not None else made
+        return Compiled(
+            cubin=cubin,
+            remarks=remarks,
+            arch=job.arch,
+            kernel=job.kernel,
+            symbol=job.symbol,
+            seconds=seconds,
+            from_cache=from_cache,
+        )
+
+    def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
+        __tracebackhide__ = True
+        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
+            source = Path(folder) / "kernel.tileirbc"
+            source.write_bytes(job.bytecode)
+            try:
+                return cutile.run_tileiras(
+                    source, arch=job.arch, opt_level=job.opt_level, timeout_s=self._timeout_s
+                )
+            except cutile.CompilerFailure as error:
+                raise CompileError(
+                    error.message,
+                    kernel=job.kernel,
+                    arch=job.arch,
+                    file=error.file or job.file,
+                    line=error.line if error.file else job.line,
+                    column=error.column if error.file else None,
+                ) from None
+            except TimeoutError:
+                raise CompileError(
+                    f"tileiras was stopped after {self._timeout_s:g} s. Smaller tiles compile faster; or "
+                    "allow more time with the ini option cutile_compile_timeout",
+                    kernel=job.kernel,
+                    arch=job.arch,
+                    file=job.file,
+                    line=job.line,
+                ) from None
+
+
+def _fix_addresses_of_children() -> None:
+    """Let the processes that this thread starts have the same addresses each time, where that is allowed.
+
+    tileiras 13.4 orders some things by their addresses: of the same kernel for sm_100 it made one of two
+    cubins, which differ in the order of barriers and registers, and so in their fingerprint.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # containers may forbid it; other systems lack it
+        libc = ctypes.CDLL(None)
+        current = libc.personality(_ASK_PERSONALITY)
+        if current != -1:
+            libc.personality(current | _ADDR_NO_RANDOMIZE)
+
+
+def _pack(cubin: bytes, remarks: str | None) -> bytes:
+    return len(cubin).to_bytes(_LENGTH_BYTES) + cubin + json.dumps(remarks).encode()
+
+
+def _unpack(stored: bytes) -> tuple[bytes, str | None]:
+    end = _LENGTH_BYTES + int.from_bytes(stored[:_LENGTH_BYTES])
+    return stored[_LENGTH_BYTES:end], json.loads(stored[end:])
+
+
+def _key(job: CompileJob) -> str:
+    """Return a digest of everything that decides what tileiras produces."""
+    facts = (_CACHE_FORMAT, toolchain_versions()["tileiras"], job.arch, f"O{job.opt_level}")
+    digest = hashlib.sha256("\0".join(facts).encode())
+    digest.update(b"\0" + job.bytecode)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Runs launch code as if on a GPU of a given architecture, and records what it launches."""

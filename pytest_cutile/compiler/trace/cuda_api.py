@@ -1,0 +1,202 @@
+"""`torch.cuda` as launch code sees it when it is traced: one idle GPU of a given architecture."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from pytest_cutile.compiler.trace.devices import DeviceProperties, properties_of
+from pytest_cutile.compiler.trace.tensors import default_device
+from pytest_cutile.platforms.architectures import capability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_BF16_SINCE = (8, 0)
+
+
+class PretendedStream:
+    """A stream that has always finished its work."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.device = torch.device("cuda", 0) if device is None else torch.device(device)
+        self.priority = priority
+        self.cuda_stream = 0
+        self.stream_id = 0
+        self.device_index = 0
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or PretendedEvent()
+
+    def synchronize(self, *_: Any) -> None: ...
+
+    wait_event = wait_stream = synchronize
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class PretendedEvent:
+    """An event that has already happened."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_event = 0
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, *_: Any) -> float:
+        """Return one millisecond: code that divides by it goes on."""
+        return 1.0
+
+    def record(self, *_: Any) -> None: ...
+
+    wait = synchronize = record
+
+
+class PretendedGraph:
+    """A CUDA graph; what is launched while it is captured is recorded like any launch."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def replay(self, *_: Any, **__: Any) -> None: ...
+
+    capture_begin = capture_end = reset = replay
+
+    def pool(self) -> tuple[int, int]:
+        return (0, 0)
+
+
+class PretendedGenerator(torch.Generator):
+    """A random number generator: "cuda" is the CPU's."""
+
+    def __new__(cls, device: Any = "cpu") -> Self:
+        del device
+        return super().__new__(cls, device="cpu")  # type: ignore[call-arg]
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cpu")
+
+
+def _returns(value: Any) -> Callable[..., Any]:
+    def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+@contextlib.contextmanager
+def _does_nothing(*_: Any, **__: Any) -> Iterator[None]:
+    yield
+
+
+class _Device(contextlib.AbstractContextManager[None]):
+    """`torch.cuda.device(...)`: there is only one."""
+
+    def __init__(self, device: Any = None) -> None:
+        _check_device(device)
+        self.idx = 0
+        self.prev_idx = 0
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class _DeviceOf(_Device):
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.device if obj.is_cuda else None)
+
+
+def _check_device(device: Any) -> None:
+    if device is None:
+        return
+    index = device if isinstance(device, int) else torch.device(device).index
+    if index not in {None, 0}:
+        raise RuntimeError(f"CUDA error: invalid device ordinal: {device} (one GPU is simulated)")
+
+
+def _get_default_device() -> torch.device:
+    device = default_device()
+    if device is None:
+        return torch.device("cpu")
+    return torch.device("cuda", 0) if device.type == "cuda" else device
+
+
+def replacements(arch: str) -> list[tuple[Any, str, Any]]:
+    """Return (owner, name, replacement) for everything about the GPU that host code asks torch for."""
+    properties = properties_of(arch)
+    major_minor = capability(arch)
+    stream = PretendedStream()
+
+    def get_device_properties(device: Any = None) -> DeviceProperties:
+        _check_device(device)
+        return properties
+
+    def get_device_capability(device: Any = None) -> tuple[int, int]:
+        _check_device(device)
+        return major_minor
+
+    def get_device_name(device: Any = None) -> str:
+        _check_device(device)
+        return properties.name
+
+    def set_device(device: Any) -> None:
+        _check_device(device)
+
+    answers: dict[str, Any] = {
+        "is_available": _returns(True),
+        "is_initialized": _returns(True),
+        "is_bf16_supported": _returns(major_minor >= _BF16_SINCE),
+        "is_current_stream_capturing": _returns(False),
+        "device_count": _returns(1),
+        "current_device": _returns(0),
+        "current_stream": _returns(stream),
+        "default_stream": _returns(stream),
+        "get_arch_list": _returns([arch]),
+        "mem_get_info": _returns((properties.total_memory, properties.total_memory)),
+        "graph_pool_handle": _returns((0, 0)),
+        "get_device_properties": get_device_properties,
+        "get_device_capability": get_device_capability,
+        "get_device_name": get_device_name,
+        "set_device": set_device,
+        "device": _Device,
+        "device_of": _DeviceOf,
+        "stream": _does_nothing,
+        "graph": _does_nothing,
+        "Stream": PretendedStream,
+        "Event": PretendedEvent,
+        "CUDAGraph": PretendedGraph,
+    }
+    nothing = ("init", "synchronize", "set_stream", "empty_cache", "manual_seed", "manual_seed_all", "seed")
+    answers.update(dict.fromkeys((*nothing, "seed_all", "ipc_collect"), _returns(None)))
+    answers["reset_peak_memory_stats"] = _returns(None)
+    for counter in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+        answers[counter] = _returns(0)
+    accelerator = {
+        "is_available": _returns(True),
+        "device_count": _returns(1),
+        "current_accelerator": _returns(torch.device("cuda")),
+        "current_device_index": _returns(0),
+        "current_stream": _returns(stream),
+        "synchronize": _returns(None),
+    }
+    return [
+        *((torch.cuda, name, value) for name, value in answers.items() if hasattr(torch.cuda, name)),
+        *(
+            (torch.accelerator, name, v)
+            for name, v in accelerator.items()
+            if hasattr(torch.accelerator, name)
+        ),
+        (torch, "Generator", PretendedGenerator),
+        (torch, "get_default_device", _get_default_device),
+    ]

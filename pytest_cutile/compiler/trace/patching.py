@@ -1,0 +1,147 @@
+"""Replaces objects for a while, in every loaded module that holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import importlib.machinery
+    from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
+
+# These hold neither launchers nor what launchers import by name; there are thousands of them.
+_NOT_LAUNCH_CODE = frozenset(sys.stdlib_module_names) | {
+    *("torch", "torchgen", "functorch", "triton", "numpy", "scipy", "sympy", "mpmath", "networkx", "jinja2"),
+    *("cuda", "cutile_cache", "nvidia", "pynvml", "pytest", "_pytest", "pluggy", "pytest_cutile", "xdist"),
+    *("hypothesis", "pygments", "rich", "setuptools", "pkg_resources", "pip", "matplotlib", "pandas"),
+}
+
+
+class Replacements(contextlib.AbstractContextManager["Replacements"]):
+    """While entered, each (owner, name) is its replacement; at the end all is as before, whatever happens.
+
+    Names that launch code took with `from ... import` are replaced too. A function there that caches its
+    results (`functools.cache`) starts with an empty cache, and gets its own back: "how many
+    multiprocessors?" has another answer while a GPU is pretended.
+
+    A module that is imported meanwhile runs without the replacements: it stays loaded, and must not keep
+    one (torch imports a lot of itself when it is first needed).
+    """
+
+    def __init__(
+        self,
+        replacements: Sequence[tuple[Any, str, Any]],
+        *,
+        while_paused: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            replacements: owner, name of its attribute, what replaces it.
+            while_paused: makes a context that is entered whenever a module is imported meanwhile.
+        """
+        self._replacements = replacements
+        self._while_paused = while_paused
+        self._importer = _Importer(self)
+        self._applied: list[tuple[Any, str, Any]] = []  # with the original, in the order of replacing
+        # Keyed by identity: what is replaced need not be hashable. The original is kept alive beside it.
+        self._by_id: dict[int, tuple[Any, Any]] = {}
+
+    def __enter__(self) -> Replacements:  # noqa: PYI034  # not to be subclassed
+        try:
+            self._apply()
+        except BaseException:
+            self._undo()
+            raise
+        sys.meta_path.insert(0, self._importer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self._importer)
+        self._undo()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Restore for a while; replace again, in newly imported modules too."""
+        if not self._applied:
+            yield  # paused already
+            return
+        self._undo()
+        try:
+            with self._while_paused():
+                yield
+        finally:
+            self._apply()
+
+    def _apply(self) -> None:
+        for owner, name, new in self._replacements:
+            self._by_id[id(getattr(owner, name))] = (getattr(owner, name), new)
+            self._set(owner, name, new)
+        for module in _launch_modules():
+            for name, value in list(vars(module).items()):
+                caches = isinstance(value, functools._lru_cache_wrapper)  # noqa: SLF001
+                if caches and id(value) not in self._by_id:
+                    self._by_id[id(value)] = (value, _with_empty_cache(value))
+                replacement = self._by_id.get(id(value))
+                if replacement is not None:
+                    self._set(module, name, replacement[1])
+
+    def _set(self, owner: Any, name: str, new: Any) -> None:
+        self._applied.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, new)
+
+    def _undo(self) -> None:
+        while self._applied:
+            setattr(*self._applied.pop())
+
+
+class _Importer:
+    """Makes imports run without replacements."""
+
+    def __init__(self, replacements: Replacements) -> None:
+        self._replacements = replacements
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find `name` as if this finder were not there, and wrap how it is run."""
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self._wrap(spec.loader)
+                return spec
+        return None
+
+    def _wrap(self, loader: Any) -> None:
+        run = getattr(loader, "exec_module", None)
+        if run is None or isinstance(loader, type):
+            return  # a namespace package runs nothing, and built-in modules are the interpreter's
+        if getattr(run, "replacements", None) is self._replacements:
+            return  # one loader runs many modules: pytest's does
+
+        def exec_module(module: ModuleType) -> None:
+            with self._replacements.paused():
+                run(module)
+
+        exec_module.replacements = self._replacements  # type: ignore[attr-defined]
+        with contextlib.suppress(AttributeError):
+            loader.exec_module = exec_module
+
+
+def _launch_modules() -> list[ModuleType]:
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in _NOT_LAUNCH_CODE and type(module) is type(sys)
+    ]
+
+
+def _with_empty_cache(function: Any) -> Any:
+    fresh = functools.lru_cache(**function.cache_parameters())(function.__wrapped__)
+    return functools.update_wrapper(fresh, function.__wrapped__)

@@ -1,1 +1,0 @@
-"""Pure Python: specs, statistics, verdicts, baselines, report text. Imports neither pytest nor torch."""

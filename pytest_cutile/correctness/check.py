@@ -1,0 +1,283 @@
+"""Does a kernel compute what its reference computes? The way of one check, from the launch to the report.
+
+guards       launch the kernel on copies of its inputs, between redzones, with outputs poisoned
+error_model  run the reference exactly, then with noise; derive the bound of each element from the spread
+compare      compare outputs element by element, and many elements together
+explain      say what is wrong, and which looser numerics policy would let the outputs pass
+mutation     on request, say which mutants of right outputs the check would have killed
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cutile.correctness.compare.outputs import ComparedOutput, OutputsComparison, compare_outputs
+from pytest_cutile.correctness.error_model.parts import Part, check_axes, cut
+from pytest_cutile.correctness.error_model.reference import ReferenceCall, check_independence
+from pytest_cutile.correctness.error_model.running import run_exactly
+from pytest_cutile.correctness.error_model.runs import ReferenceRuns
+from pytest_cutile.correctness.error_model.terms import Terms
+from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.correctness.explain.findings import SCATTERED
+from pytest_cutile.correctness.explain.mismatch import explain_mismatch
+from pytest_cutile.correctness.guards.launch import GuardedLauncher, Run
+from pytest_cutile.correctness.mutation.report import MutationReport
+from pytest_cutile.correctness.mutation.run import run_mutants
+from pytest_cutile.correctness.rejections import is_refusal
+from pytest_cutile.correctness.report import REFUSED, CheckReport
+from pytest_cutile.correctness.signatures import name_of, parameter_names
+from pytest_cutile.spec import CheckOptions
+from pytest_cutile.tensors.trees import describe, named_leaves
+
+__all__ = [
+    "CheckReport",
+    "KernelMismatch",
+    "ReferenceFailed",
+    "UncheckableOutput",
+    "check_kernel",
+    "run_check",
+]
+
+
+def check_kernel(
+    fn: Callable[..., Any], *args: Any, reference: Callable[..., Any], **options: Any
+) -> CheckReport:
+    """Run `fn(*args, **kwargs)` under guard and compare its outputs with `reference` in float64.
+
+    While `fn` runs, memory from torch.empty and its relatives holds NaN, so that elements which are never
+    written are seen. What `fn` allocates lies between redzones, and the inputs, which are copies, between
+    NaN: a write beside them is seen, and a read beside them is NaN. Afterwards the inputs must be unchanged,
+    bit for bit. Small cases (8 MiB of inputs and outputs) run again: once with Inf around the inputs, where
+    other bits that are right as well are only reported, and once for each other layout.
+
+    The bound follows from the dtypes, from `reduction` and from the reference itself: it runs once exactly
+    and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
+    often again where a matrix product has operands that tensor cores would round, and where `mid` or
+    `exp_error` is given. Within the bound, all elements together may still not be off by more than noise
+    explains, nor follow the exact value (`pytest_cutile.correctness.compare.energy`).
+
+    Memory: while `fn` runs, a copy of the inputs, with the gaps that their strides leave, and at most 2 MiB
+    for each tensor. After that four float64 copies of the outputs, one of the inputs and what the reference
+    takes; where `independent` lets a large case be cut, of one of its parts at a time, some 16th of it.
+
+    Args:
+        fn: the launcher; it returns a tensor, or a tuple, list or dict of them. Of one that returns None, the
+            arguments in `writes` are the outputs (or in `mutates`, if there are none), in their order.
+        *args: its arguments.
+        reference: takes the same arguments, with floating tensors (also inside tuples, lists and dicts)
+            upcast to float64, and returns the same structure without rounding it: float64 for floating
+            outputs. Integer and bool outputs must be equal to its integer or bool results. Where `fn` returns
+            None it may, too, and write into its own copies of the same arguments.
+        **options: fields of `pytest_cutile.CheckOptions`, and keyword arguments of `fn` and of `reference`.
+
+    Raises:
+        KernelMismatch: the result is wrong, or memory was touched that may not be.
+        ReferenceFailed: `reference` raised, returned something that cannot be compared, or draws random
+            numbers; or it is not independent as `independent` says.
+        UncheckableOutput: `fn` returned no tensor, one of an unsupported dtype, or an argument that is in
+            neither `mutates` nor `writes`.
+        ValueError: an option out of its range.
+        TypeError: one of another type, or unknown.
+    """
+    chosen, kwargs = CheckOptions.split(options, parameter_names(fn))
+    return run_check(fn, args, kwargs, reference=reference, options=chosen)
+
+
+def run_check(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    reference: Callable[..., Any],
+    options: CheckOptions | None = None,
+    run: Run | None = None,
+) -> CheckReport:
+    """Check as `check_kernel` does, with the arguments of `fn` apart; `run` replaces the guarded call."""
+    started = time.perf_counter()
+    options = CheckOptions() if options is None else options
+    if not callable(reference):
+        raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    launcher = GuardedLauncher(
+        fn, args, kwargs, mutates=options.mutates, writes=options.writes, guard=options.guard, run=run
+    )
+    terms = Terms.of(options, launcher.read)
+    if options.independent is not None:
+        check_axes(options.independent, parameter_names(fn))
+
+    outputs = launcher.launch()
+    call = _reference_call(fn, reference, launcher, options, terms, outputs)
+    check = _Check(
+        title=f"{name_of(fn)} differs from its reference {name_of(reference)}",
+        runs=ReferenceRuns(call, _parts(call, launcher, options, outputs), terms),
+        started=started,
+    )
+    comparison = _compare_first(launcher, check, outputs)
+    uncompared = _compare_mutated(launcher, check, fn)
+    deterministic = _compare_repeat(launcher, check, outputs)
+    layouts = _compare_layouts(launcher, check, vary=options.vary_layout)
+    return CheckReport(
+        elements=comparison.elements,
+        worst_error=comparison.largest(lambda result: 0.0 if result.worst is None else result.worst.error),
+        worst_ulps=comparison.largest(lambda result: result.worst_ulps),
+        energy=comparison.largest(lambda result: result.energy),
+        slope=comparison.largest(lambda result: result.slope),
+        looser=comparison.looser,
+        allowed=comparison.allowed,
+        bound="; ".join(dict.fromkeys(comparison.bounds.values())),
+        tolerance=terms.tolerance,
+        seconds=time.perf_counter() - started,
+        reference_runs=check.runs.count,
+        outputs=describe(outputs),
+        mutation=_run_mutants(launcher, call.reference, comparison.wholes) if options.mutation_test else None,
+        unguarded=launcher.unguarded,
+        uncompared=uncompared,
+        deterministic=deterministic,
+        parts=len(check.runs.parts),
+        layouts=layouts,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """What the outputs of every launch are compared with."""
+
+    title: str
+    runs: ReferenceRuns
+    started: float
+
+    def compare(self, outputs: Any) -> OutputsComparison:
+        """Compare the outputs of a launch; raise KernelMismatch or ReferenceFailed."""
+        comparison = compare_outputs(outputs, self.runs, title=self.title)
+        if comparison.failed:
+            raise explain_mismatch(outputs, comparison, self.runs, title=self.title, started=self.started)
+        return comparison
+
+
+def _reference_call(
+    fn: Callable[..., Any],
+    reference: Callable[..., Any],
+    launcher: GuardedLauncher,
+    options: CheckOptions,
+    terms: Terms,
+    outputs: Any,
+) -> ReferenceCall:
+    """Return the reference with the arguments from before the launch, returning what the launcher returns."""
+    args, kwargs = launcher.before
+    call = ReferenceCall(
+        reference=reference,
+        name=f"the reference {name_of(reference)} of {name_of(fn)}",
+        args=dict(zip(launcher.labels, args, strict=False)),
+        kwargs=kwargs,
+        sliced=launcher.resolve("sliced", options.sliced),
+    )
+    if both := {*call.sliced} & launcher.may_change:
+        raise ValueError(f"sliced names {sorted(both)}, of which the reference would change copies of slices")
+    if launcher.written:
+        call = call.writing(launcher.written)
+    if not terms.wide and any(isinstance(leaf, float) for _, leaf in named_leaves(outputs, "")):
+        call = call.measuring()
+    return call
+
+
+def _parts(call: ReferenceCall, launcher: GuardedLauncher, options: CheckOptions, outputs: Any) -> list[Part]:
+    if options.independent is None or options.mutation_test or launcher.is_small:
+        return [Part()]
+    parts = cut(options.independent, {**call.args, **call.kwargs}, outputs)
+    if len(parts) > 1:
+        check_independence(call, options.independent, outputs)
+    return parts
+
+
+def _compare_first(launcher: GuardedLauncher, check: _Check, outputs: Any) -> OutputsComparison:
+    """Compare the first launch's outputs; a failure also says whether another launch shows its cause."""
+    try:
+        return check.compare(outputs)
+    except KernelMismatch as mismatch:
+        cause = launcher.unwritten(outputs)
+        if names := launcher.read_beside(outputs):
+            cause = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
+        text = f"{mismatch}"
+        if SCATTERED in text:
+            text = text.replace(SCATTERED, _describe_scattered(launcher, outputs))
+        mismatch.args = (f"{text}\n{cause}" if cause else text,)
+        raise
+
+
+def _describe_scattered(launcher: GuardedLauncher, outputs: Any) -> str:
+    try:
+        repeat = launcher.repeat(outputs)
+    except KernelMismatch:
+        repeat = None
+    if repeat is None:
+        return SCATTERED
+    if repeat.same:
+        return "few and scattered, and the same bits when run again: hardly a race"
+    return "few and scattered, and other bits when run again: perhaps a race"
+
+
+def _compare_mutated(launcher: GuardedLauncher, check: _Check, fn: Callable[..., Any]) -> tuple[str, ...]:
+    """Compare the arguments that launch and reference both change; return those that only the launch does."""
+    mutated = launcher.mutated
+    if not mutated:
+        return ()
+    call = check.runs.call.leaving(mutated)
+    changed = [*call.run(run_exactly)]
+    if changed:
+        title = f"{name_of(fn)} leaves something else in {', '.join(changed)} than its reference"
+        runs = ReferenceRuns(call, [Part()], check.runs.terms)
+        own = _Check(title=title, runs=runs, started=time.perf_counter())
+        own.compare({name: mutated[name] for name in changed})
+    return tuple(name for name in mutated if name not in changed)
+
+
+def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> bool | None:
+    """Launch again; return whether the bits are the same, or raise KernelMismatch if they are wrong."""
+    repeat = launcher.repeat(outputs)
+    if repeat is None:
+        return None
+    if not repeat.same:
+        try:
+            check.compare(repeat.outputs)
+        except KernelMismatch as mismatch:
+            mismatch.args = (f"launched again, after a launch that was right: {mismatch}",)
+            raise
+    return repeat.same
+
+
+def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | None) -> dict[str, str]:
+    """Launch with the inputs in other layouts; return the outcome of each, or raise KernelMismatch."""
+    outcomes: dict[str, str] = {}
+    for layout in launcher.layouts(vary):
+        varied = launcher.vary(layout)
+        if varied is None:
+            continue
+        try:
+            check.compare(launcher.launch_with(varied.values))
+            outcomes[layout] = "right"
+        except KernelMismatch as mismatch:
+            mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {varied.description}",)
+            raise
+        except Exception as error:
+            if not is_refusal(error):
+                error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
+                raise
+            outcomes[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
+    return outcomes
+
+
+def _run_mutants(
+    launcher: GuardedLauncher, reference: Callable[..., Any], wholes: Sequence[ComparedOutput]
+) -> MutationReport:
+    args, kwargs = launcher.before
+    before = dict(zip(launcher.labels, [*args, *kwargs.values()], strict=True))
+
+    def rerun(inputs: Mapping[str, Any]) -> Any:
+        values = [*{**before, **inputs}.values()]
+        return run_exactly(
+            reference, values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
+        )
+
+    return run_mutants(wholes, {name: before[name] for name in launcher.read}, rerun)

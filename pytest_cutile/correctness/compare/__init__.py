@@ -1,0 +1,1 @@
+"""Compares what a launch returned with the reference."""

@@ -1,0 +1,364 @@
+"""One output against its exact value: which elements are outside what rounding explains, and the worst.
+
+T0, the pattern: NaN and Inf where the reference has them. T1, the interval: R(y - b) <= out <= R(y + b),
+where y is exact, R one rounding to nearest even into the output's dtype and b the bound of
+`tolerance.ErrorModel`. R makes ulps, subnormals and saturation exact, so that no relative or absolute
+tolerance is needed. T2 and T3 look at many elements together: `energy`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_cutile.correctness.compare.energy import Excess, Mismatch
+from pytest_cutile.correctness.error_model.parts import Place
+from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
+from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned
+from pytest_cutile.tensors.rounding import convert, round_to, spacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_cutile.correctness.error_model.parts import Index
+    from pytest_cutile.correctness.error_model.tolerance import ErrorModel
+    from pytest_cutile.tensors.formats import FloatFormat
+
+CHUNK = 1 << 20
+"""Elements analysed at a time: about thirty float64 temporaries of 8 MiB each."""
+_LOWER = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The derived bound of one output."""
+
+    target: FloatFormat
+    model: ErrorModel
+    accumulation: Spread
+    """Mean square change under accumulation noise, in units of u^2."""
+    operands: Spread | None
+    """Mean square change under operand noise, absolute."""
+
+    policy: Spread | None
+    """The same under the noise that the kernel's policy allows besides."""
+    common: float
+    """Relative error that all elements may share."""
+
+    def noise(self, exact: torch.Tensor, rows: slice, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `(sigma, bias)` for the block `exact = y[rows, columns]`: what is random, what is not."""
+        model, unit = self.model, self.model.unit
+        value = exact.abs().mul_(unit)
+        noise = self.accumulation.block(rows, columns).to(exact.device).sqrt().mul_(unit)
+        partial = torch.maximum(noise, value)
+        variance = partial.square().mul_(model.accumulation_variance)
+        variance.addcmul_(noise, noise, value=model.operand_variance)
+        variance.addcmul_(value, value, value=model.value_variance)
+        for spread in (self.operands, self.policy):
+            if spread is not None:
+                variance += spread.block(rows, columns).to(exact.device)
+        bias = partial.mul_(1.5 * model.drift).add_(value, alpha=1.5 * model.drift_of_value / unit)
+        bias.add_(exact != 0, alpha=model.underflow)
+        finite = exact.isfinite()
+        return torch.where(finite, variance.sqrt_(), 0.0), torch.where(finite, bias, 0.0)
+
+    def interval(
+        self, exact: torch.Tensor, sigma: torch.Tensor, bias: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `(b, lowest, highest)` for the exact values of a block and their noise."""
+        b = bias.add(sigma, alpha=self.model.sigmas)
+        return b, convert(exact - b, self.target), convert(exact + b, self.target)
+
+    def outside(self, out: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which finite elements of the flat output are outside of their intervals, and their b."""
+        grid, truth = matrix_view(out.detach()), matrix_view(exact)
+        numbers = torch.arange(out.numel(), device=out.device).reshape(grid.shape)
+        found = [(numbers.new_empty(0), truth.new_empty(0))]
+        for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+            got, y = grid[rows, columns].double(), truth[rows, columns]
+            b, lowest, highest = self.interval(y, *self.noise(y, rows, columns))
+            outside = ((got < lowest) | (got > highest)) & got.isfinite() & y.isfinite()
+            found.append((numbers[rows, columns][outside], b[outside]))
+        at, within = (torch.cat(each) for each in zip(*found, strict=True))
+        return at, within
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenTolerance:
+    """`|out - y| <= atol + rtol |y|`, given by the author in place of the derived bound.
+
+    What is y, correctly rounded, is right whatever they are.
+    """
+
+    rtol: float
+    atol: float
+    target: FloatFormat | None
+    """Format of the output; None: integers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worst:
+    """The element with the largest error in units of the bound."""
+
+    index: tuple[int, ...]
+    got: float
+    exact: float
+    rounded: float
+    lowest: float
+    highest: float
+    error: float
+    ulps: float
+    """Distance between `got` and `rounded` in units of the output dtype's spacing there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The comparison of one output."""
+
+    outside: torch.Tensor | None
+    """bool, of the output's shape: the elements that fail; None when there are none."""
+    worst: Worst | None
+    """None for an output with no elements."""
+    worst_ulps: float
+    pattern: int = 0
+    """How many of the elements outside are NaN or Inf on one side only (T0)."""
+    excesses: tuple[Excess, ...] = ()
+    energy: float = 0.0
+    """T2: the largest energy in any part of the output, in units of what is allowed."""
+    slope: float = 0.0
+    """T3: the slope of the mismatch, in units of what is allowed."""
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """What failed: "T0 pattern", "T1 interval", "T2 energy in rows 0 to 15"; empty if nothing did."""
+        outside = 0 if self.outside is None else int(self.outside.sum())
+        return (
+            *(("T0 pattern",) if self.pattern else ()),
+            *(("T1 interval",) if outside > self.pattern else ()),
+            *(f"{each.test} {each.where}" for each in self.excesses),
+        )
+
+
+def blocks(rows: int, columns: int, chunk: int) -> Iterator[tuple[slice, slice]]:
+    """Yield slices that cover `[rows, columns]` in blocks of at most `chunk` elements."""
+    wide = max(1, min(columns, chunk))
+    tall = max(1, chunk // wide)
+    for row in range(0, rows, tall):
+        for column in range(0, columns, wide):
+            yield slice(row, min(row + tall, rows)), slice(column, min(column + wide, columns))
+
+
+class Comparing:
+    """Collects one output's comparison part by part; calls `exact` only where something may have failed."""
+
+    def __init__(self, out: torch.Tensor, exact: Callable[[], torch.Tensor]) -> None:
+        self._shape = tuple(out.shape)
+        self._grid = math.prod(out.shape[:-1]), out.shape[-1] if out.ndim else 1
+        self._device = out.device
+        self._exact = exact
+        self._mismatch: Mismatch | None = None
+        self._outside: torch.Tensor | None = None
+        self._worst: Worst | None = None
+        self._worst_ulps, self._pattern = 0.0, 0
+
+    def add(
+        self,
+        out: torch.Tensor,
+        exact: torch.Tensor,
+        bound: Bound | GivenTolerance | None,
+        place: Place | None = None,
+        *,
+        chunk: int | None = None,
+    ) -> None:
+        """Compare a part of the output, at `place`, with its exact values; `bound` None asks for equality."""
+        if isinstance(bound, Bound) and self._mismatch is None:
+            self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(self._exact()))
+        grid, truth = matrix_view(out.detach()), matrix_view(exact)
+        for rows, columns in blocks(grid.shape[0], grid.shape[1], chunk or CHUNK):
+            self._add_block(grid[rows, columns], truth[rows, columns], bound, rows, columns, place or Place())
+
+    def _add_block(
+        self,
+        got: torch.Tensor,
+        y: torch.Tensor,
+        bound: Bound | GivenTolerance | None,
+        rows: slice,
+        columns: slice,
+        place: Place,
+    ) -> None:
+        here = place.block(rows, columns)
+        judged = (
+            _judge_integers(got, y, bound)
+            if bound is None or (target := bound.target) is None
+            else _judge(got.double(), y.double(), bound, target, (rows, columns), self._mismatch, here)
+        )
+        if not may_be_value(got.dtype):
+            # also where NaN is right: that of what nobody wrote is this check's
+            unwritten = poisoned(got)
+            judged.outside.logical_or_(unwritten)
+            judged.error.masked_fill_(unwritten, math.inf)
+        if bool(judged.outside.any()):
+            if self._outside is None:
+                self._outside = torch.zeros(self._grid, dtype=torch.bool, device=self._device)
+            self._outside[here] = judged.outside
+            finite = judged.got.isfinite() & judged.rounded.isfinite()
+            self._pattern += int((judged.outside & ~finite).sum())
+        self._worst_ulps = max(self._worst_ulps, float(judged.ulps.max()))
+        at = int(judged.error.argmax())
+        if self._worst is None or float(judged.error.flatten()[at]) > self._worst.error:
+            row, column = divmod(at, columns.stop - columns.start)
+            row, column = place.at(rows.start + row, columns.start + column)
+            self._worst = judged.describe(at, _unravel(row * self._grid[1] + column, self._shape))
+
+    def result(self) -> Comparison:
+        """Return the comparison once all parts have been added."""
+        excesses, energy, slope = self._mismatch.findings() if self._mismatch is not None else ([], 0.0, 0.0)
+        return Comparison(
+            outside=None if self._outside is None else self._outside.reshape(self._shape),
+            worst=self._worst,
+            worst_ulps=self._worst_ulps,
+            pattern=self._pattern,
+            excesses=tuple(excesses),
+            energy=energy,
+            slope=slope,
+        )
+
+
+def compare(
+    out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance | None, *, chunk: int | None = None
+) -> Comparison:
+    """Compare `out` with `exact`, of the same shape; `bound` None asks for equality (integers and bool)."""
+    comparing = Comparing(out, lambda: exact)
+    comparing.add(out, exact, bound, chunk=chunk)
+    return comparing.result()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    got: torch.Tensor
+    exact: torch.Tensor
+    rounded: torch.Tensor
+    lowest: torch.Tensor
+    highest: torch.Tensor
+    error: torch.Tensor
+    ulps: torch.Tensor
+    outside: torch.Tensor
+
+    def describe(self, at: int, index: tuple[int, ...]) -> Worst:
+        figures = ("got", "exact", "rounded", "lowest", "highest", "error", "ulps")
+        return Worst(index=index, **{name: getattr(self, name).flatten()[at].item() for name in figures})
+
+
+def _judge(
+    got: torch.Tensor,
+    y: torch.Tensor,
+    bound: Bound | GivenTolerance,
+    target: FloatFormat,
+    block: tuple[slice, slice],
+    mismatch: Mismatch | None,
+    here: Index,
+) -> _Judged:
+    """Compare one block, at `block` within the bound and at `here` in the whole output."""
+    distance = (got - y).abs_()
+    rounded = convert(y, target)
+    if isinstance(bound, Bound):
+        sigma, bias = bound.noise(y, *block)
+        b, lowest, highest = bound.interval(y, sigma, bias)
+        unit = spacing(y, target)
+        if mismatch is not None:
+            mismatch.add(
+                got,
+                y,
+                rounded,
+                *here,
+                ulp=unit,
+                sigma=sigma,
+                bias=bias,
+                common=bound.common,
+                usable=got.isfinite() & (y.abs() + b <= target.max_finite),
+            )
+        beyond = (distance - 0.5 * unit).clamp_(min=0.0)
+    else:
+        b = y.abs().mul_(bound.rtol).add_(bound.atol)
+        b = torch.where(y.isfinite(), b, 0.0)
+        lowest, highest = torch.minimum(y - b, rounded), torch.maximum(y + b, rounded)
+        beyond = distance
+    inside = (lowest <= got) & (got <= highest) | (got.isnan() & y.isnan())
+    if target.eight_bit:
+        # a conversion that does not saturate gives NaN (e4m3) or Inf (e5m2) where the value may overflow
+        overflow = round_to(y.abs() + b, target).isfinite().logical_not_()
+        special = got.isnan() if target.name == "float8_e4m3fn" else got.isinf() & (got.sign() == y.sign())
+        inside |= overflow & special
+    ulps = (got - rounded).abs_().div_(spacing(rounded, target))
+    error = torch.where(beyond == 0, 0.0, beyond / b)
+    # the interval decides; this number ranks, and agrees with it on which side of 1 it is
+    error = torch.where(
+        inside,
+        error.nan_to_num(nan=0.0).clamp_(max=1.0),
+        error.nan_to_num(nan=math.inf, posinf=math.inf).clamp_(min=1.0 + 2.0**-20),
+    )
+    return _Judged(
+        got=got,
+        exact=y,
+        rounded=rounded,
+        lowest=lowest,
+        highest=highest,
+        error=error,
+        ulps=ulps.nan_to_num_(nan=0.0, posinf=math.inf),
+        outside=inside.logical_not(),
+    )
+
+
+def differ(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return which integers or bools are not equal, by value whatever the dtypes."""
+    return _distance(_written(got), y) != 0
+
+
+def _distance(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return how far apart integers are, by value whatever the dtypes, rounded where that is above 2^53."""
+    high, low = (one - other for one, other in zip(_halves(got), _halves(y), strict=True))
+    return high.double().mul_(2.0**32).add_(low).abs_()
+
+
+def _halves(integers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the upper and the lower 32 bits, as int64: the differences of each are exact."""
+    # uint64 has few operators, but bits
+    unsigned = integers.dtype == torch.uint64
+    bits = integers.view(torch.int64) if unsigned else integers.long()
+    high = bits >> 32
+    return high & _LOWER if unsigned else high, bits & _LOWER
+
+
+def _written(got: torch.Tensor) -> torch.Tensor:
+    """Return bools as integers, so that unwritten bytes, which torch reads as true, are neither 0 nor 1."""
+    if got.dtype != torch.bool:
+        return got
+    return torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
+
+
+def _judge_integers(got: torch.Tensor, y: torch.Tensor, bound: Bound | GivenTolerance | None) -> _Judged:
+    atol = float(bound.atol) if isinstance(bound, GivenTolerance) else 0.0
+    got = _written(got)
+    distance = _distance(got, y)
+    outside = distance > atol
+    return _Judged(
+        got=got,
+        exact=y,
+        rounded=y,
+        lowest=y,
+        highest=y,
+        error=torch.where(outside, distance + 1.0, distance / max(atol, 1.0)),
+        ulps=torch.zeros_like(distance),
+        outside=outside,
+    )
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        flat, here = divmod(flat, size)
+        index.append(here)
+    return tuple(reversed(index))

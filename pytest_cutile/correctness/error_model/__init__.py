@@ -1,0 +1,1 @@
+"""How far rounding may move each element of a reference."""

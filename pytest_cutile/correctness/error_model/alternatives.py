@@ -1,0 +1,195 @@
+"""Alternative results at discontinuities: what a reference also returns when its operands are rounded.
+
+A quantised value that lies at a tie, or the index of the largest of two that are almost equal, is another one
+for a kernel that computes in float32. What differs from the reference is right nevertheless if the reference
+itself returns it where its intermediate results are moved, by no more than T1 would let them be off. That is
+tried for the elements that differ, and only if there are any. Inputs stay what they are: what is computed
+from them exactly (the largest of them, a comparison with one) depends on no rounding.
+
+The same goes for floats beyond a discontinuity, such as quantised values that are scaled again: an element
+that is outside of its bound is right if it is inside where the reference's value jumps to. It has to jump:
+for continuous references nothing is more lenient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_cutile.correctness.compare.elements import differ
+from pytest_cutile.correctness.error_model.discontinuities import ReplayDecisions
+from pytest_cutile.correctness.error_model.injection import (
+    AccumulationNoise,
+    Injector,
+    OperandNoise,
+    PolicyNoise,
+    noise_by_value,
+)
+from pytest_cutile.correctness.error_model.operators import base_name, is_float64, writes_in_place
+from pytest_cutile.correctness.error_model.running import run_with
+from pytest_cutile.tensors.dtypes import bits_of
+from pytest_cutile.tensors.rounding import convert
+from pytest_cutile.tensors.trees import named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_cutile.correctness.error_model.discontinuities import Decisions
+    from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+    from pytest_cutile.tensors.formats import FloatFormat
+
+ROUNDS = 16
+"""Of two almost equal values, noise exchanges the order in every second round."""
+SIZES = (1.0, 0.5, 0.25, 0.125)
+"""Of the noise for integers: a tie shows with any, and what may be off by several with many."""
+SIZES_OF_FLOATS = (0.0625, 0.125, 0.25, 0.5)
+"""Of that for floats, which it moves without a discontinuity, too: of size 1 by about the bound."""
+_JUMP = 2.0
+"""In units of the bound: what noise of half the size at most moves by more has crossed a discontinuity."""
+_MANY = 64
+"""So many elements at least are not left over by chance, if a round explains less than one of so many."""
+
+_SOURCES = 1 << 20
+
+
+class _EqualNoise(AccumulationNoise):
+    """Moves equal values of a tensor equally, as a kernel would round them: what ties stays a tie."""
+
+    def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        signs = noise_by_value(tensor, self.run * _SOURCES + self.sources).sign()
+        return signs.mul_(unit).add_(1.0).mul_(tensor)
+
+
+class _PolicyNoise(_EqualNoise, PolicyNoise):
+    """Policy noise that moves equal values equally."""
+
+
+class _IntermediateNoise(_EqualNoise):
+    """Moves rounded results, operands of sums and functions, and quotients, but no input."""
+
+    moves_inputs = False
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        if base_name(func) == "div" and is_float64(args[0]):
+            # a kernel may multiply by the reciprocal, which is rounded even where the quotient is not; not of
+            # whole numbers, positions for the most part: there that is the bug that is looked for
+            divisor = torch.as_tensor(args[1], dtype=torch.float64, device=args[0].device)
+            fraction, _ = torch.frexp(divisor)
+            quotient, whole = args[0] / divisor, (args[0] == args[0].round()) & (divisor == divisor.round())
+            exact = (fraction.abs() == 0.5) | (whole & (quotient == quotient.float()))  # noqa: PLR2004 - powers of two
+            moved = torch.where(exact, args[0], self._noisy(args[0]))
+            if writes_in_place(func):
+                args[0].copy_(moved)
+            else:
+                args = (moved, *args[1:])
+        return super().call(func, args, kwargs)
+
+
+class Unexplained:
+    """Elements of an output that differ from the reference, at flat indices `at`, and right values."""
+
+    def __init__(self, out: torch.Tensor, exact: torch.Tensor, at: torch.Tensor) -> None:
+        self.at = at
+        self.values = exact.clone().reshape(-1)
+        """What is right, so far as is known."""
+        self._out = out.reshape(-1)
+        self._shape = exact.shape
+
+    def explain(self, moved: torch.Tensor) -> None:
+        """Accept the values of a run with noise where they explain the kernel's."""
+        if moved.shape != self._shape:
+            return
+        values = _pick(moved.reshape(-1), self.at)
+        right = self._is_right(_pick(self._out, self.at), values)
+        bits_of(self.values)[self.at[right]] = bits_of(values)[right]
+        self.at = self.at[~right]
+
+    def result(self) -> torch.Tensor:
+        """Return the right values of the output."""
+        return self.values.reshape(self._shape)
+
+    def _is_right(self, got: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return ~differ(got, values)
+
+
+class UnexplainedFloats(Unexplained):
+    """Floats outside their bound, each of which may be `within` so far off before rounding to `target`."""
+
+    def __init__(
+        self,
+        out: torch.Tensor,
+        exact: torch.Tensor,
+        at: torch.Tensor,
+        within: torch.Tensor,
+        target: FloatFormat,
+    ) -> None:
+        super().__init__(out, exact, at)
+        self._within = within
+        self._target = target
+
+    def _is_right(self, got: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        got, within = got.double(), self._within
+        jumps = (values - self.values[self.at]).abs() > _JUMP * within
+        lowest, highest = (convert(edge, self._target) for edge in (values - within, values + within))
+        right = jumps & (lowest <= got) & (got <= highest)
+        self._within = within[~right]
+        return right
+
+
+def as_rounded(
+    reference: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    exact_decisions: Decisions,
+    left: Mapping[str, Unexplained],
+    sizes: Sequence[float],
+    operands: FloatFormat | None,
+    policy: NumericsPolicy,
+    reach: float,
+    sigmas: float,
+) -> None:
+    """Explain elements, in place, by what the reference returns with noise.
+
+    Args:
+        reference: the reference.
+        args: its arguments, before upcasting.
+        kwargs: likewise.
+        exact_decisions: decisions that every run replays.
+        left: what is to be explained, by the name of the output.
+        sizes: of the noise, in units of the largest, round after round.
+        operands: what tensor cores round operands of products to; None where that changes none.
+        policy: what the kernel may do besides.
+        reach: how far intermediate results may be off, in units of float32's unit roundoff.
+        sigmas: how far roundings that only `operands` or `policy` allow, in units of one.
+    """
+    makers: list[Callable[[int, float], Injector]] = [
+        lambda run, size: _IntermediateNoise(run, scale=size * reach)
+    ]
+    if operands is not None:
+        makers.append(lambda run, size: OperandNoise(run, operands, scale=size * sigmas))
+    if policy.is_noise:
+        makers.append(lambda run, size: _PolicyNoise(run, policy, scale=size * sigmas))
+    for run in range(ROUNDS):
+        before = sum(output.at.numel() for output in left.values())
+        for make in makers:
+            # the same noise with both signs, so that a value at a tie falls to both sides
+            for size in (sizes[run % len(sizes)], -sizes[run % len(sizes)]):
+                moved = dict(
+                    named_tensors(
+                        run_with(reference, args, kwargs, ReplayDecisions(make(run, size), exact_decisions)),
+                        "output",
+                    )
+                )
+                for name, each in left.items():
+                    each.explain(moved[name])
+        unexplained = sum(each.at.numel() for each in left.values())
+        if not unexplained or (unexplained > _MANY and (before - unexplained) * _MANY < unexplained):
+            break
+
+
+def _pick(values: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Return elements of a tensor; of uint64, which cannot be indexed everywhere, too."""
+    return bits_of(values)[at].view(values.dtype)

@@ -1,0 +1,252 @@
+"""The bound of each output of a check: derived from its reference, or given, and how the two compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_cutile.correctness.compare.elements import CHUNK, Bound, GivenTolerance, blocks, compare, differ
+from pytest_cutile.correctness.error_model.alternatives import (
+    SIZES,
+    SIZES_OF_FLOATS,
+    Unexplained,
+    UnexplainedFloats,
+    as_rounded,
+)
+from pytest_cutile.correctness.error_model.noise import Reference
+from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
+from pytest_cutile.correctness.error_model.tolerance import EXACT, ErrorModel, NumericsPolicy, model_for
+from pytest_cutile.tensors.dtypes import format_of, name_of
+from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
+from pytest_cutile.tensors.rounding import spacing
+from pytest_cutile.tensors.trees import named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_cutile.correctness.error_model.reference import ReferenceCall
+    from pytest_cutile.correctness.error_model.terms import Terms
+
+_HOPPER = 9
+SAMPLE = 1 << 16
+"""Elements of a block, evenly spaced, whose bounds are compared: enough for a median."""
+TORCH_DEFAULTS = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+}
+"""rtol and atol of `torch.testing.assert_close` by dtype, as documented for torch 2.13 (it has none for 8-bit
+floats); its table has no public name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a check allows each output."""
+
+    truth: Reference
+    terms: Terms
+    policy: NumericsPolicy
+    """The policy to compare under, which may be looser than that of the terms."""
+
+    def of(self, name: str, out: torch.Tensor, elements: int) -> tuple[Bound | GivenTolerance | None, str]:
+        """Return the bound of (a part of) an output of `elements`, None for equality, and its description."""
+        target = format_of(out.dtype)
+        if target is None:
+            return self._of_integers(out)
+        if self.terms.tolerance is None:
+            return self._derive(name, out, target, elements)
+        rtol, atol = self.terms.tolerance
+        given = GivenTolerance(rtol=rtol, atol=atol, target=target)
+        return given, f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound"
+
+    def _of_integers(self, out: torch.Tensor) -> tuple[GivenTolerance | None, str]:
+        atol = 0.0 if self.terms.tolerance is None else math.floor(self.terms.tolerance[1])
+        if atol < 1 or out.dtype == torch.bool:
+            return None, "equal (integers and bool)"
+        basis = f"integers within atol={atol}, as given: {_any_of(atol)}"
+        return GivenTolerance(rtol=0.0, atol=atol, target=None), basis
+
+    def rounded_integers(
+        self, call: ReferenceCall, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    ) -> dict[str, torch.Tensor]:
+        """Return the right integers and bools among `(out, exact)` pairs, where they depend on roundings."""
+        if not self._rounds(call):
+            return {}
+        left: dict[str, Unexplained] = {}
+        for name, (out, exact) in pairs.items():
+            at = differ(out, exact).reshape(-1).nonzero().flatten()
+            if at.numel():
+                left[name] = Unexplained(out, exact, at)
+        return self._explain(call, left, [pairs[name][0] for name in left], sizes=SIZES)
+
+    def rounded_floats(
+        self, call: ReferenceCall, triples: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound]]
+    ) -> dict[str, torch.Tensor]:
+        """Return the right floats beyond discontinuities among `(out, exact, bound)` triples."""
+        if not self._rounds(call):
+            return {}
+        left: dict[str, Unexplained] = {}
+        for name, (out, exact, bound) in triples.items():
+            at, within = bound.outside(out, exact)
+            if at.numel():
+                left[name] = UnexplainedFloats(out, exact, at, within, bound.target)
+        return self._explain(call, left, [triples[name][0] for name in left], sizes=SIZES_OF_FLOATS)
+
+    def _rounds(self, call: ReferenceCall) -> bool:
+        """Return whether anything is rounded that a result may jump with."""
+        floating = any(
+            tensor.dtype.is_floating_point or tensor.is_complex()
+            for _, tensor in named_tensors((call.args, call.kwargs), "input")
+        )
+        return (
+            floating
+            and self.truth.observed.has_discontinuities
+            and not (self.truth.exact and not self.policy.is_noise)
+        )
+
+    def _explain(
+        self,
+        call: ReferenceCall,
+        left: Mapping[str, Unexplained],
+        outs: Sequence[torch.Tensor],
+        *,
+        sizes: Sequence[float],
+    ) -> dict[str, torch.Tensor]:
+        if not left:
+            return {}
+        model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
+        variance = model.accumulation_variance + model.operand_variance + model.value_variance
+        reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
+        if self.terms.operands is FLOAT64:
+            reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
+        call.run(
+            as_rounded,
+            exact_decisions=self.truth.exact_decisions,
+            left=left,
+            sizes=sizes,
+            operands=self.terms.operands if self.truth.observed.has_inexact_operands else None,
+            policy=self.policy,
+            reach=reach,
+            sigmas=model.sigmas,
+        )
+        return {name: output.result() for name, output in left.items()}
+
+    def _model(self, accumulation: FloatFormat, out: torch.Tensor, elements: int) -> ErrorModel:
+        return model_for(
+            self.terms.reduction,
+            accumulation=accumulation,
+            operands=self.terms.operands if self.truth.observed.has_products else None,
+            short_sums=self.has_short_sums(out),
+            elements=elements,
+            fast_acc=self.policy.fast_acc,
+        )
+
+    def _derive(self, name: str, out: torch.Tensor, target: FloatFormat, elements: int) -> tuple[Bound, str]:
+        if self.truth.exact and not self.policy.is_noise:
+            bound = Bound(
+                target=target,
+                model=EXACT,
+                accumulation=Spread.none(out),
+                operands=None,
+                policy=None,
+                common=0.0,
+            )
+            return bound, "correctly rounded: all products and sums of these inputs are exact"
+        accumulation = accumulation_of(target)
+        model = self._model(accumulation, out, elements)
+        basis = f"derived from reduction={self.terms.reduction}, {accumulation.name} accumulation"
+        if self.truth.observed.has_products:
+            basis += f", {self.terms.operands.name} operands"
+        if self.policy:
+            basis += f", {self.policy}"
+        if self.truth.observed.rounds_to:
+            basis += f", a reference that itself rounds to {', '.join(self.truth.observed.rounds_to)}"
+        bound = Bound(
+            target=target,
+            model=model,
+            accumulation=self.truth.accumulation.get(name) or Spread.none(out),
+            operands=self.truth.operands.get(name),
+            policy=self.truth.policy.get(name),
+            common=math.sqrt(model.value_variance) * model.unit + self._shared_error(name),
+        )
+        return bound, basis
+
+    def has_short_sums(self, out: torch.Tensor) -> bool:
+        """Return whether products may be summed in fewer bits than float32 has, on the device of `out`."""
+        if not (self.terms.operands.eight_bit and self.truth.observed.has_products and out.is_cuda):
+            return False
+        return torch.cuda.get_device_capability(out.device)[0] == _HOPPER
+
+    def _shared_error(self, name: str) -> float:
+        """Return the relative error that all elements may share besides that of a few float32 roundings.
+
+        Rounding x to nearest is biased where the density f of x is not constant, by x f'/f u^2 / 3 at most:
+        the first term of f's expansion over a rounding interval. Falls f no faster than x^-3, that is u^2;
+        of operands that lie too close together for that, `common_rounding` was measured.
+        """
+        rounded = [self.terms.operands] if name in self.truth.operands else []
+        rounded += [] if self.policy.mid is None else [self.policy.mid]
+        shared = sum(target.unit_roundoff**2 for target in rounded) + self.policy.exp_error
+        return shared + (self.truth.observed.common_rounding if name in self.truth.operands else 0.0)
+
+    def looseness(
+        self, name: str, out: torch.Tensor, exact: torch.Tensor, elements: int
+    ) -> list[torch.Tensor]:
+        """Return how many times the derived bound the given tolerance allows, of some elements.
+
+        Empty where no tolerance was given, or the reference returned no float64 to derive a bound from.
+        Allowed is the farthest from the exact value that an element may be, its rounding included.
+        """
+        target = format_of(out.dtype)
+        if self.terms.tolerance is None or target is None or not self.truth.accumulation:
+            return []
+        rtol, atol = self.terms.tolerance
+        bound, _ = self._derive(name, out, target, elements)
+        truth = matrix_view(exact)
+        ratios = []
+        for rows, columns in blocks(truth.shape[0], truth.shape[1], CHUNK):
+            y = truth[rows, columns]
+            _, lowest, highest = bound.interval(y, *bound.noise(y, rows, columns))
+            derived = torch.maximum(highest - y, y - lowest)
+            ratio = y.abs().mul_(rtol).add_(atol).div_(derived).flatten()
+            ratio = ratio[:: -(-ratio.numel() // SAMPLE)]
+            ratios.append(ratio[ratio.isfinite()])
+        return ratios
+
+    def lets_through(self, out: torch.Tensor, exact: torch.Tensor) -> str:
+        """Say what the given tolerance allows where right values are known exactly; empty elsewhere."""
+        target = format_of(out.dtype)
+        if self.terms.tolerance is None or not exact.numel():
+            return ""
+        rtol, atol = self.terms.tolerance
+        if target is None:
+            given, _ = self._of_integers(out)
+            return "" if given is None else _any_of(math.floor(atol))
+        if not self.truth.exact:
+            return ""
+        y = exact.reshape(-1)[:: -(-exact.numel() // SAMPLE)].double()
+        ulps = y.abs().mul_(rtol).add_(atol).div_(spacing(y, target))
+        return f"{float(ulps[y.isfinite()].median()):.3g} ulp from values that are exact"
+
+
+def _any_of(atol: float) -> str:
+    return f"any of {2 * atol + 1:,} integers"
+
+
+def passes_torch(out: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Return whether an output is within the default tolerance of `torch.testing.assert_close`."""
+    if not out.dtype.is_floating_point:
+        return not bool(differ(out, exact).any())
+    if (tolerance := TORCH_DEFAULTS.get(name_of(out.dtype))) is None:
+        return False
+    rtol, atol = tolerance
+    return not compare(out, exact, GivenTolerance(rtol=rtol, atol=atol, target=format_of(out.dtype))).failed
+
+
+def accumulation_of(target: FloatFormat) -> FloatFormat:
+    """Return the format that a kernel with outputs in `target` accumulates in."""
+    return FLOAT64 if target is FLOAT64 else FLOAT32

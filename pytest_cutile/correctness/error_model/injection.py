@@ -1,0 +1,345 @@
+"""Noise injected where aten operators run, so that it needs no knowledge of what a reference computes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_cutile.correctness.error_model.operators import (
+    FUNCTIONS,
+    LOGARITHMIC,
+    MOVES,
+    PRODUCTS,
+    SENSITIVE,
+    base_name,
+    is_exponential,
+    is_float64,
+    is_opaque,
+    is_view,
+    is_wide,
+    writes_in_place,
+)
+from pytest_cutile.tensors.dtypes import resolve_dtype
+from pytest_cutile.tensors.formats import FLOAT32, FLOAT64
+from pytest_cutile.tensors.rounding import round_to
+from pytest_cutile.tensors.trees import map_tensors, named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+    from pytest_cutile.tensors.formats import FloatFormat
+
+# Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
+# then shows about the same spread in every run, and a few runs cannot underestimate it. Nor are the sources
+# equally large, lest two of them cancel in all runs: `AccumulationNoise`.
+_UNIFORM = 1.0 / math.sqrt(3.0)  # standard deviation of a rounding error, in units of its maximum
+_OPAQUE = 2.0
+"""How many times as much as PyTorch's float32 another implementation of an operator may round inside."""
+CHUNK = 1 << 21
+"""Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
+_IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
+
+
+class Injector:
+    """What happens to inputs and operators of one run; this base class leaves them alone."""
+
+    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an input, a float64 copy of what was given, as the reference is to see it."""
+        return tensor
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        return func(*args, **kwargs)
+
+
+class OperandNoise(Injector):
+    """Rounds operands of matrix products at random, equal values equally; by `scale` roundings."""
+
+    def __init__(self, run: int, operands: FloatFormat, *, scale: float = 1.0) -> None:
+        self.run = run
+        self.operands = operands
+        self.unit = scale * operands.unit_roundoff
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        if base_name(func) in PRODUCTS:
+            args = map_tensors(self._round, args)
+        return func(*args, **kwargs)
+
+    def _round(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _in_chunks(self._rounded, tensor, tensor.dtype) if is_float64(tensor) else tensor
+
+    def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        operands = self.operands
+        inexact = inexact_in(tensor, operands)
+        if not bool(inexact.any()):  # as of operands that are inputs, which are the largest
+            return tensor
+        # Below the smallest normal number the spacing stays what it is there.
+        magnitude = tensor.abs().clamp_(min=math.ldexp(1.0, operands.min_exponent))
+        noise = noise_by_value(tensor, self.run).mul_(self.unit).mul_(magnitude).add_(tensor)
+        return torch.where(inexact, noise, tensor)
+
+
+class AccumulationNoise(Injector):
+    """Moves inputs, operands of sums and functions, and rounded results by `scale` float32 roundings."""
+
+    rounding = FLOAT32
+    moves_inputs = True
+
+    def __init__(self, run: int, *, scale: float = 1.0) -> None:
+        self.run = run
+        self.scale = scale
+        self.sources = 0
+        self.generators: dict[Any, torch.Generator] = {}
+
+    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return an input, a float64 copy of what was given, as the reference is to see it."""
+        if not self.moves_inputs:
+            return tensor
+
+        def move(values: torch.Tensor) -> torch.Tensor:
+            # whole numbers may be masks, counts or positions that the reference compares with
+            return torch.where(values == values.round(), values, self._noisy(values))
+
+        return _in_chunks(move, tensor, tensor.dtype, into=tensor)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        name = base_name(func)
+        if name in SENSITIVE:
+            if writes_in_place(func):
+                args[0].copy_(self._noisy(args[0]))
+                args = (args[0], *map_tensors(self._noisy, args[1:]))
+            else:
+                args = map_tensors(self._noisy, args)
+            result = func(*args, **kwargs)
+            if name in LOGARITHMIC:
+                # of the sum inside, whose relative error is an absolute one of its logarithm
+                sums = args[1] if name == "_log_softmax" else None
+                unit = self._next_unit()
+                result = _on_result(func, args, result, lambda each: self._shifted(each, unit, dim=sums))
+            if name not in FUNCTIONS:
+                return result
+            if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
+                result = result + (self._noisy(args[0]) - args[0]) / 2
+            result = _on_result(func, args, result, lambda each: self._perhaps_flushed(each, args[0]))
+            return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=True))
+        if is_opaque(func, args):
+            return self._through(func, map_tensors(self._noisy, args), kwargs)
+        result = func(*args, **kwargs)
+        if name in MOVES or is_view(func):
+            return result
+        owned = not _shares_memory(result, (args, kwargs))
+        return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=owned))
+
+    def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator of which only its operands and results are seen.
+
+        What it rounds inside is taken to be what PyTorch's own float32 rounds, of the same operands.
+        """
+        result = func(*args, **kwargs)
+        short = map_tensors(lambda each: each.float() if is_float64(each) else each, args)
+        try:
+            rounded = func(*short, **kwargs)
+        except (RuntimeError, NotImplementedError, TypeError):  # it takes no float32
+            return map_tensors(self._noisy_where_rounded, result)
+        same = map_tensors(lambda each: each.double() if each.dtype == torch.float32 else each, short)
+        exact = func(*same, **kwargs)
+        errors = iter(
+            [
+                (one.double() - other).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+                for (_, one), (_, other) in zip(
+                    named_tensors(rounded, ""), named_tensors(exact, ""), strict=True
+                )
+                if is_float64(other)
+            ]
+        )
+        return map_tensors(
+            lambda each: each + _OPAQUE * self.scale * next(errors) if is_float64(each) else each, result
+        )
+
+    def _shifted(self, tensor: torch.Tensor, unit: float, *, dim: int | None = None) -> torch.Tensor:
+        """Return logarithms with absolute errors of `unit`, the same along `dim`, which is of one sum."""
+        if not is_float64(tensor):
+            return tensor
+        shape = [*tensor.shape]
+        if dim is not None and shape:
+            shape[dim] = 1
+        return tensor + self._by(tensor.new_ones(shape), unit) - 1.0
+
+    def _noisy(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._moved(tensor, self._next_unit()) if is_wide(tensor) else tensor
+
+    def _moved(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        """Return `tensor` with errors of `unit`; of complex numbers in units of their magnitude.
+
+        One part of a product may cancel, and its error does not.
+        """
+        if not tensor.is_complex():
+            return self._by(tensor, unit)
+        size = tensor.abs()
+        return tensor + torch.complex(self._by(size, unit) - size, self._by(size, unit) - size)
+
+    def _perhaps_flushed(self, result: torch.Tensor, given: Any) -> torch.Tensor:
+        """Return the result of a function, where it is no normal float32 at random 0 or twice as large.
+
+        Such numbers are held to fewer bits, or flushed to zero by exp2.approx.ftz and its like (PTX ISA), and
+        what a kernel multiplies them with may be large: silu(x) is x sigmoid(x).
+        """
+        least = math.ldexp(1.0, FLOAT32.min_exponent)
+
+        def flush(values: torch.Tensor, arguments: torch.Tensor | None) -> torch.Tensor:
+            limit = least if arguments is None else arguments.abs().add_(1.0).mul_(least)
+            return torch.where(values.abs() < limit, self._by(values, 1.0), values)
+
+        if not is_float64(result):
+            return result
+        if not is_float64(given) or given.shape != result.shape:
+            given = None
+        if given is None or result.numel() <= CHUNK or not result.is_contiguous():
+            return flush(result, given)
+        for values, arguments in zip(
+            *(torch.split(each.reshape(-1), CHUNK) for each in (result, given)), strict=True
+        ):
+            values.copy_(flush(values, arguments))
+        return result
+
+    def _next_unit(self) -> float:
+        """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.
+
+        Multiples of an irrational number are evenly spread between whole ones, and near ones are far apart;
+        the runs have different numbers, so that two sources are not alike in all of them.
+        """
+        self.sources += 1
+        part = math.modf(self.sources * _IRRATIONAL[self.run % len(_IRRATIONAL)])[0]
+        return (0.75 + 0.5 * part) * self.scale * self.rounding.unit_roundoff
+
+    def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        """Return `tensor` with relative errors of `unit` and random signs."""
+        generator = self.generators.get(tensor.device)
+        if generator is None:
+            generator = torch.Generator(tensor.device).manual_seed(self.run)
+            self.generators[tensor.device] = generator
+        # A byte of a random word for each element: `bernoulli_` takes 2 to 6 times as long on a CPU.
+        words = torch.empty((tensor.numel() + 7) // 8, dtype=torch.int64, device=tensor.device)
+        signs = words.random_(-(2**63), None, generator=generator).view(torch.int8)[: tensor.numel()] >= 0
+        return signs.view(tensor.shape).to(tensor.dtype).mul_(2 * unit).add_(1.0 - unit).mul_(tensor)
+
+    def _noisy_where_rounded(self, tensor: torch.Tensor, *, owned: bool = False) -> torch.Tensor:
+        """Return a result with noise where float32 does not hold it; nobody else has one that is `owned`."""
+        unit = self._next_unit()
+
+        def move(values: torch.Tensor) -> torch.Tensor:
+            return torch.where(self._is_rounded(values), self._moved(values, unit), values)
+
+        if not is_wide(tensor):
+            return tensor
+        return _in_chunks(move, tensor, tensor.dtype, into=tensor if owned else None)
+
+    def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor != tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+
+
+class PolicyNoise(AccumulationNoise):
+    """Moves what a kernel's policy says is rounded or approximate: intermediate results, exponentials.
+
+    With `exact`, only what the policy rounds makes an error: results of products may need no rounding, and
+    their operands measure the partial sums, as they do for sums.
+    """
+
+    moves_inputs = False  # they are no intermediate results
+
+    def __init__(self, run: int, policy: NumericsPolicy, *, exact: bool = False, scale: float = 1.0) -> None:
+        super().__init__(run, scale=scale)
+        self.policy = policy
+        self.exact = exact
+        self.rounding = policy.mid or FLOAT64
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        name = base_name(func)
+        # operands of products have been rounded where they were computed; other functions are made of several
+        # operations, each of which rounds
+        plain = name in PRODUCTS and not self.exact
+        result = func(*args, **kwargs) if plain else super().call(func, args, kwargs)
+        if name in SENSITIVE - FUNCTIONS:
+            result = _on_result(func, args, result, self._noisy_where_rounded)
+        if self.policy.exp_error and is_exponential(func, args):
+            unit = self.scale * self.policy.exp_error
+            approximate = self._shifted if name in LOGARITHMIC else self._scaled
+            result = _on_result(func, args, result, lambda each: approximate(each, unit))
+        return result
+
+    def _scaled(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
+        return self._by(tensor, unit) if is_float64(tensor) else tensor
+
+    def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_complex():
+            return inexact_in(tensor.real, self.rounding) | inexact_in(tensor.imag, self.rounding)
+        return inexact_in(tensor, self.rounding)
+
+
+def inexact_in(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
+    """Return which finite elements `target` does not hold; too large or too small ones count as held."""
+
+    def inexact(values: torch.Tensor) -> torch.Tensor:
+        in_range = values.abs() <= target.max_finite
+        if target.name == "tfloat32":
+            return in_range & (round_to(torch.where(in_range, values, 0.0), target) != values)
+        # However torch rounds and saturates: what the dtype holds comes back, and nothing else does.
+        return in_range & (values.to(resolve_dtype(target.name)).to(torch.float64) != values)
+
+    return _in_chunks(inexact, tensor, torch.bool)
+
+
+def _shares_memory(result: Any, given: Any) -> bool:
+    storages = {tensor.untyped_storage().data_ptr() for _, tensor in named_tensors(given, "")}
+    return any(each.untyped_storage().data_ptr() in storages for _, each in named_tensors(result, ""))
+
+
+def _in_chunks(
+    function: Callable[[torch.Tensor], torch.Tensor],
+    tensor: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    into: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return an elementwise function of a tensor, of `dtype`, with temporaries for `CHUNK` elements only.
+
+    A contiguous `into`, which may be `tensor`, is overwritten by the result.
+    """
+    if tensor.numel() <= CHUNK:
+        return function(tensor)
+    if into is None or not into.is_contiguous():
+        into = torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
+    flat = (torch.split(each.reshape(-1), CHUNK) for each in (tensor, into))
+    for values, place in zip(*flat, strict=True):
+        place.copy_(function(values))
+    return into
+
+
+def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return noise of variance 1/3 that depends on each value's bits alone (splitmix64's finalizer)."""
+    # As torch wraps integers: from the ninth seed on, Python's would not fit.
+    start = ((seed + 1) * 0x1E3779B97F4A7C15 + 2**63) % 2**64 - 2**63
+    bits = values.contiguous().view(torch.int64) + start
+    for shift, mask, factor in (
+        (30, 0x3FFFFFFFF, -0x40A7B892E31B1A47),
+        (27, 0x1FFFFFFFFF, -0x6B2FB644ECCEEE15),
+    ):
+        bits.bitwise_xor_((bits >> shift).bitwise_and_(mask)).mul_(factor)
+    return torch.where(bits < 0, -_UNIFORM, _UNIFORM).to(torch.float64)
+
+
+def _on_result(
+    func: Any, args: tuple[Any, ...], result: Any, change: Callable[[torch.Tensor], torch.Tensor]
+) -> Any:
+    """Return the result of `func` changed; changed in place if it was written so."""
+    if not writes_in_place(func):
+        return map_tensors(change, result)
+    if is_float64(args[0]):
+        args[0].copy_(change(args[0]))
+    return result

@@ -1,0 +1,122 @@
+"""What the exact run of a reference shows: what is in it, what gets rounded, and what is exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_cutile.correctness.error_model.discontinuities import jumps
+from pytest_cutile.correctness.error_model.exactness import Exactness
+from pytest_cutile.correctness.error_model.injection import Injector, inexact_in
+from pytest_cutile.correctness.error_model.operators import (
+    PRODUCTS,
+    SUMS,
+    base_name,
+    is_exponential,
+    is_float64,
+    is_view,
+    may_be_discontinuous,
+)
+from pytest_cutile.tensors.dtypes import format_of
+from pytest_cutile.tensors.formats import FLOAT32
+from pytest_cutile.tensors.rounding import round_to
+from pytest_cutile.tensors.trees import named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_cutile.tensors.formats import FloatFormat
+
+_SAMPLE = 1 << 14  # elements
+_SCALES = 16
+_CHANCE = 4.0  # standard errors
+
+
+@dataclass(kw_only=True)
+class Observed:
+    """What the operators of an exact run have shown."""
+
+    has_products: bool = False
+    has_exponentials: bool = False
+    has_discontinuities: bool = False
+    """Whether the reference rounds, compares, sorts or converts what it computes."""
+    has_inexact_operands: bool = False
+    """Whether tensor cores have to round operands of a product."""
+    common_rounding: float = 0.0
+    """Relative error that rounding may give all operands of a product in common; see `common_rounding`."""
+    draws_numbers: bool = False
+    computes: bool = False
+    longest_sum: int = 1
+    rounds_to: dict[str, None] = field(default_factory=dict)
+    """Dtypes narrower than float32 that intermediate results are rounded to."""
+
+
+class Observer(Injector):
+    """Notes what there is: products, exponentials, discontinuities, what gets rounded, and what is exact."""
+
+    def __init__(self, operands: FloatFormat) -> None:
+        self.operands = operands
+        self.observed = Observed()
+        self.exactness = Exactness(operands)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one aten operator."""
+        name = base_name(func)
+        given = [argument for argument in args if is_float64(argument)]
+        self.observed.has_exponentials |= is_exponential(func, args)
+        if not is_view(func):
+            self.exactness.see(name, func, args, kwargs)
+        if name in PRODUCTS:
+            self.observed.has_products = True
+            # noise of a float32 rounding is part of the accumulation noise
+            if self.operands.precision < FLOAT32.precision:
+                self._see_operands(given)
+        self.observed.draws_numbers |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **kwargs)
+        self.observed.computes |= bool(given)
+        self.observed.longest_sum = max(self.observed.longest_sum, _count_terms(name, given, result))
+        if may_be_discontinuous(func, args):
+            self._see_discontinuity(name, [tensor for _, tensor in named_tensors(result, "")])
+        return result
+
+    def _see_discontinuity(self, name: str, results: Sequence[torch.Tensor]) -> None:
+        self.observed.has_discontinuities |= any(jumps(name, each) for each in results)
+        for target in (format_of(each.dtype) for each in results):
+            if target is not None and target.precision < FLOAT32.precision:
+                self.observed.rounds_to[target.name] = None
+
+    def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
+        inexact = [tensor for tensor in tensors if bool(inexact_in(tensor, self.operands).any())]
+        self.observed.has_inexact_operands |= bool(inexact)
+        shared = sum(common_rounding(each, self.operands) for each in inexact)
+        self.observed.common_rounding = max(self.observed.common_rounding, shared)
+
+
+def _count_terms(name: str, operands: Sequence[torch.Tensor], result: Any) -> int:
+    """Return how many terms each element of a sum or of a product of matrices has; 1 for anything else."""
+    if not operands or not is_float64(result) or not result.numel():
+        return 1
+    if name in PRODUCTS - {"convolution"}:
+        return operands[-2 if len(operands) > 1 else 0].shape[-1]
+    return operands[0].numel() // result.numel() if name in SUMS else 1
+
+
+def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
+    """Return the relative error that all elements have in common when they are rounded to `target`.
+
+    Where values lie close together, such as the probabilities of almost equal scores, their roundings have
+    one sign. How large the error is depends on where between two numbers of the format they lie, and kernels
+    scale them differently: it is the largest over an octave of scales, in the mean over the elements weighted
+    by their squares, as far as that is more than chance.
+    """
+    flat = tensor.reshape(-1)
+    flat = flat[:: flat.numel() // _SAMPLE | 1]
+    scales = torch.exp2(torch.arange(_SCALES, dtype=flat.dtype, device=flat.device) / _SCALES)
+    values = flat.abs() * scales[:, None]
+    weight = values.square().sum(1)
+    errors = (round_to(values, target) - values) * values
+    chance = _CHANCE * errors.square().sum(1).sqrt()
+    excess = (errors.sum(1).abs() - chance).clamp_(min=0.0) / weight
+    return float(excess.nan_to_num_(nan=0.0, posinf=0.0).max())

@@ -1,0 +1,142 @@
+"""A reference with its arguments or a part of them, and whether parts give what the whole does."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_cutile.correctness.error_model.parts import OUTPUT, Part, neighbours
+from pytest_cutile.correctness.error_model.running import run_exactly
+from pytest_cutile.correctness.error_model.slices import Slices
+from pytest_cutile.correctness.errors import ReferenceFailed
+from pytest_cutile.correctness.guards.launch import choose
+from pytest_cutile.correctness.signatures import parameters_of
+from pytest_cutile.tensors.trees import map_leaves, named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pytest_cutile.spec import Axes
+
+ORIGIN = "origin"
+"""Parameter of a reference to which it matters where in the whole a part lies."""
+_ROUNDING = 1e-12
+"""Of float64, relative to the largest value: what sums in another order may differ by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceCall:
+    """A reference with the arguments of a launch."""
+
+    reference: Callable[..., Any]
+    name: str
+    """What messages call it: "the reference softmax of softmax_kernel"."""
+    args: Mapping[str, Any]
+    """Its positional arguments before upcasting, by the names that the launcher has for them."""
+    kwargs: Mapping[str, Any]
+    sliced: Collection[str] = ()
+    """Names of those of which it takes one slice at a time."""
+    part: Part = field(default_factory=Part)
+
+    def of(self, part: Part) -> ReferenceCall:
+        """Return the call with a part of the arguments."""
+        return replace(self, part=part)
+
+    def leaving(self, names: Collection[str]) -> ReferenceCall:
+        """Return the call that returns what the reference leaves in those of `names` that it changes."""
+        reference = self.reference
+
+        @functools.wraps(reference)
+        def leave(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            given = {**dict(zip(self.args, args, strict=True)), **kwargs}
+
+            def versions(name: str) -> list[int]:
+                # torch counts what is written to a tensor, or to a view of it
+                return [tensor._version for _, tensor in named_tensors(given[name], name)]  # noqa: SLF001
+
+            before = {name: versions(name) for name in names}
+            reference(*args, **kwargs)
+            return {name: given[name] for name in names if versions(name) != before[name]}
+
+        return replace(self, reference=leave)
+
+    def writing(self, names: Sequence[str]) -> ReferenceCall:
+        """Return the call that returns what the reference leaves in `names`, where it returns nothing."""
+        reference = self.reference
+
+        @functools.wraps(reference)
+        def write(*args: Any, **kwargs: Any) -> Any:
+            result = reference(*args, **kwargs)
+            given = {**dict(zip(self.args, args, strict=True)), **kwargs}
+            return choose(given, names) if result is None else result
+
+        return replace(self, reference=write)
+
+    def measuring(self) -> ReferenceCall:
+        """Return the call that returns tensors for floats."""
+        reference = self.reference
+
+        @functools.wraps(reference)
+        def measure(*args: Any, **kwargs: Any) -> Any:
+            return floats_as(torch.float64, reference(*args, **kwargs))
+
+        return replace(self, reference=measure)
+
+    def run(self, function: Callable[..., Any], **options: Any) -> Any:
+        """Return `function(reference, args, kwargs, **options)`; raise ReferenceFailed if it raised."""
+        args, kwargs = (
+            {name: self._given(name, value) for name, value in values.items()}
+            for values in (self.args, self.kwargs)
+        )
+        if not self.part.is_whole and any(
+            parameter.name == ORIGIN for parameter in parameters_of(self.reference)
+        ):
+            kwargs[ORIGIN] = self.part.origin({**self.args, **self.kwargs})
+        try:
+            return function(self.reference, tuple(args.values()), kwargs, **options)
+        except Exception as error:
+            where = "" if self.part.is_whole else ", for a part of its arguments, as independent=... says,"
+            raise ReferenceFailed(f"{self.name}{where} raised {type(error).__name__}: {error}") from error
+
+    def _given(self, name: str, value: Any) -> Any:
+        part = self.part.of(name, value)
+        if name not in self.sliced:
+            return part
+        return map_leaves(lambda each: Slices(each) if isinstance(each, torch.Tensor) else each, part)
+
+
+def floats_as(dtype: torch.dtype, result: Any) -> Any:
+    """Return a result with tensors of no dimension in the place of floats."""
+    return map_leaves(
+        lambda each: torch.tensor(each, dtype=dtype) if isinstance(each, float) else each, result
+    )
+
+
+def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:
+    """Raise ReferenceFailed if the reference of a few neighbours is not that of their halves."""
+    for axis, both, halves in neighbours(axes, {**call.args, **call.kwargs}, outputs):
+        together = call.of(both).run(run_exactly)
+        first, last, _ = both.ranges[axis]
+        for half in halves:
+            begin, end, _ = half.ranges[axis]
+            inside = Part(axes=axes, ranges={axis: (begin - first, end - first, last - first)})
+            expected = inside.of(OUTPUT, together)
+            found = call.of(half).run(run_exactly)
+            left, right = dict(named_tensors(expected, OUTPUT)), dict(named_tensors(found, OUTPUT))
+            if left.keys() != right.keys() or not all(_is_same(left[name], right[name]) for name in left):
+                raise ReferenceFailed(
+                    f"{call.name} returns something else for a part of its arguments than for that part "
+                    f"among others: it is not independent along {axis!r}, as {dict(axes)!r} says"
+                )
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    largest = one.abs().nan_to_num(posinf=0.0).max().item() if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)

@@ -1,0 +1,1 @@
+"""Says what a failed comparison looks like."""

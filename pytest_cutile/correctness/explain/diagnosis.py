@@ -1,0 +1,184 @@
+"""What errors look like: a factor, truncation, a part of a sum, right values in the wrong place."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_cutile.correctness.compare.elements import CHUNK, blocks
+from pytest_cutile.correctness.error_model.spread import matrix_view
+from pytest_cutile.tensors.dtypes import format_of
+from pytest_cutile.tensors.rounding import convert, spacing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_cutile.correctness.explain.places import Place
+
+_SAMPLE = 1 << 20
+_ENOUGH = 16  # errors from which a direction can be told
+_NEARLY_ALL = 0.98
+_MOST = 0.5
+_LEAST_SHARE = 1e-4
+"""Of the terms of a sum: fewer are told from rounding by the bound alone."""
+_ULPS = ((0, "0"), (1, "1"), (2, "2"), (4, "3-4"), (16, "5-16"), (256, "17-256"), (math.inf, "> 256"))
+"""Upper limits of a histogram's classes, and their names."""
+LARGEST = 1 << 24
+"""Elements up to which an output is compared with itself in other layouts: eight float64 copies of it."""
+_TRIED = 64
+"""Indices of a dimension up to which each is compared with each."""
+
+
+def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
+    """Return how many elements are how far from the correctly rounded value: "0: 91, 1: 5, > 256: 2"."""
+    counts: Counter[str] = Counter()
+    for _, _, got, rounded, unit in _rounded_blocks(out, exact):
+        ulps = (got - rounded).abs_().div_(unit).round_()
+        ulps = torch.where((got == rounded) | (got.isnan() & rounded.isnan()), 0.0, ulps)
+        below = -1.0
+        for limit, name in _ULPS:
+            counts[name] += int(((ulps > below) & (ulps <= limit) & ulps.isfinite()).sum())
+            below = limit
+        counts["NaN or Inf"] += int(ulps.isfinite().logical_not_().sum())
+    names = [*(name for _, name in _ULPS), "NaN or Inf"]
+    return ", ".join(f"{name}: {counts[name]:,}" for name in names if counts[name])
+
+
+def find_inexact(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Return a bool tensor: which elements are not the correctly rounded value."""
+    found = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+    grid = matrix_view(found)
+    for rows, columns, got, rounded, _ in _rounded_blocks(out, exact):
+        grid[rows, columns] = (got != rounded) & ~(got.isnan() & rounded.isnan())
+    return found
+
+
+def _rounded_blocks(
+    out: torch.Tensor, exact: torch.Tensor
+) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield rows, columns, what was got, the right value and the spacing there; nothing for integers."""
+    target = format_of(out.dtype)
+    if target is None:
+        return
+    grid, truth = matrix_view(out.detach()), matrix_view(exact)
+    for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+        rounded = convert(truth[rows, columns].double(), target)
+        yield rows, columns, grid[rows, columns].double(), rounded, spacing(rounded, target)
+
+
+def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor) -> list[str]:
+    """Say whether the errors are a constant factor, or all toward zero."""
+    at = _first(outside, _SAMPLE)
+    got, y = (each.reshape(-1)[at].double() for each in (out, exact))
+    usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
+    got, y = got[usable], y[usable]
+    if got.numel() < _ENOUGH or got.numel() < at.numel() // 2:
+        return []
+    ratios = got / y
+    quarter, middle, three = torch.quantile(ratios[:100_000], ratios.new_tensor([0.25, 0.5, 0.75])).tolist()
+    fmt = format_of(out.dtype)
+    resolution = fmt.unit_roundoff if fmt else 0.0
+    if abs(middle - 1.0) > 2 * (three - quarter) and abs(middle - 1.0) > 2 * resolution:
+        return [f"a constant factor: got / exact is about {middle:.4g}"]
+    toward = float((got.abs() < y.abs()).double().mean())
+    if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
+        return ["all errors are toward zero (truncation instead of rounding?)"]
+    return []
+
+
+def _first(outside: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
+    found: list[torch.Tensor] = []
+    for start, part in enumerate(torch.split(outside.flatten(), CHUNK)):
+        found.append(part.nonzero().flatten() + start * CHUNK)
+        count -= found[-1].numel()
+        if count <= 0:
+            found[-1] = found[-1][: count or None]
+            break
+    return torch.cat(found)
+
+
+def find_terms(
+    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, *, reduction: int
+) -> list[str]:
+    """Say whether some terms of every sum are missing, counted twice or replaced.
+
+    Of a sum of n independent terms of mean 0, f n terms are missing. Then the error d = out - y has
+    |d|^2 = f |y|^2 and <d, y> = -f |y|^2; counted twice, +f; replaced by others, |d|^2 is twice as large.
+    """
+    if bad < _MOST * outside.numel() or outside.numel() < _ENOUGH * _ENOUGH:
+        return []
+    size = error = along = 0.0
+    grid, truth = matrix_view(out), matrix_view(exact)
+    for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+        y, got = truth[rows, columns].double().flatten(), grid[rows, columns].double().flatten()
+        usable = y.isfinite() & got.isfinite()
+        y, d = y.where(usable, 0.0), (got - y).where(usable, 0.0)
+        size, error, along = size + float(y.dot(y)), error + float(d.dot(d)), along + float(d.dot(y))
+    share = error / size if size else 0.0
+    if not _LEAST_SHARE < share < 1:
+        return []
+    for relation, factor, what in ((-1.0, 1.0, "missing"), (1.0, 1.0, "counted twice"), (-0.5, 0.5, "wrong")):
+        # the correlation of n samples is known to about 1 / sqrt(n share)
+        if abs(along / error - relation) < 0.1 + 3.0 / math.sqrt(outside.numel() * share):
+            part = share * factor
+            terms = f"{part * reduction:.3g} of the {reduction:,} terms" if reduction > 1 else f"{part:.2%}"
+            return [f"as if {terms} of each sum were {what} (relative error {math.sqrt(share):.3g} all over)"]
+    return []
+
+
+def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[Place]) -> list[str]:
+    """Say whether the values are right and in the wrong place: transposed, shifted, or of another index."""
+    if not 1 < out.numel() <= LARGEST:
+        return []
+    got, y = out.double(), exact.double()
+    finite = y[y.isfinite()]
+    slack = 1e-3 * float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+
+    def is_like(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return float(torch.isclose(a, b, rtol=0.01, atol=slack, equal_nan=True).double().mean()) > _NEARLY_ALL
+
+    if is_like(got, y):
+        return []
+    for text, other in _layouts(y):
+        if is_like(got, other):
+            return [f"the values are right and in the wrong place: {text}"]
+    for place in places:
+        if place.is_range:
+            size = place.count
+            part = got.narrow(place.dim, place.first, size)
+            for start in (place.first - size, place.first + size):
+                if 0 <= start <= place.size - size and is_like(part, y.narrow(place.dim, start, size)):
+                    texts = [
+                        f"{each} to {each + size - 1}" if size > 1 else f"{each}"
+                        for each in (place.first, start)
+                    ]
+                    return [f"dim {place.dim}: {texts[0]} hold what belongs to {texts[1]}"]
+        if place.size <= _TRIED:
+            moved = [
+                (i, j)
+                for i in range(place.first, place.last + 1)
+                for j in range(place.size)
+                if i != j and is_like(got.select(place.dim, i), y.select(place.dim, j))
+            ]
+            if len(moved) >= place.count:
+                pairs = ", ".join(f"{i} holds what belongs to {j}" for i, j in moved[:2])
+                return [f"dim {place.dim}: {pairs}" + ", ..." * (len(moved) > 2)]  # noqa: PLR2004
+    return []
+
+
+def _layouts(y: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the exact output as a kernel would write it that mistakes its layout."""
+    for dim in range(y.ndim - 1):
+        if min(y.shape[dim : dim + 2]) > 1:
+            exchanged = y.transpose(dim, dim + 1).reshape(y.shape)
+            yield f"dims {dim} and {dim + 1} are exchanged (transposed?)", exchanged
+    for dim, size in enumerate(y.shape):
+        if size > 2:  # noqa: PLR2004
+            yield f"shifted by one along dim {dim}", y.roll(1, dim)
+            yield f"shifted by minus one along dim {dim}", y.roll(-1, dim)
+        if size > 1:
+            yield f"dim {dim} is reversed", y.flip(dim)

@@ -1,0 +1,185 @@
+"""What a failed comparison looks like, in words short enough for a CI log."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_cutile.correctness.explain.diagnosis import (
+    count_ulps,
+    find_direction,
+    find_inexact,
+    find_layout,
+    find_terms,
+)
+from pytest_cutile.correctness.explain.picture import SCALE
+from pytest_cutile.correctness.explain.places import draw, find_diagonal, find_places, is_scattered
+from pytest_cutile.tensors.poison import Pattern, poisoned
+from pytest_cutile.tensors.trees import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_cutile.correctness.compare.elements import Comparison, Worst
+    from pytest_cutile.correctness.explain.places import Place
+
+WIDTH = 100
+LINES = 32
+SCATTERED = "few and scattered: run again; if other elements are wrong then, it is a race"
+"""What is said of a single launch."""
+_MOST_FINDINGS = 5
+_MAX_PLACES = 4
+_MAX_NAMES = 4
+_MAP = (6, 32)
+"""Rows and columns of characters of the picture in the text."""
+_IMAGE = (32, 64)
+"""Rows and columns of cells of the picture in the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What is wrong with one output."""
+
+    lines: list[str]
+    """In words, with a picture of characters where that tells something."""
+    picture: str
+
+
+def explain(
+    name: str,
+    out: torch.Tensor,
+    exact: torch.Tensor,
+    comparison: Comparison,
+    *,
+    basis: str,
+    reduction: int = 1,
+) -> Explanation:
+    """Explain a failed output; `basis` is its bound in words."""
+    total, outside = out.numel(), comparison.outside
+    if outside is None:  # each element may be as it is, but not all of them together
+        wrong = find_inexact(out, exact)
+        bad = int(wrong.sum())
+        said = f"within the bound; {bad:,} are not correctly rounded, and together not by chance"
+        head = f"{name} ({describe(out)}): all {total:,} elements are {said}"
+    else:
+        wrong, bad = outside, int(outside.sum())
+        said = f"{bad:,} of {total:,} elements ({100.0 * bad / total:.3g} %) are outside the bound"
+        head = f"{name} ({describe(out)}): {said}"
+    ulps = count_ulps(out, exact)
+    lines = [
+        head,
+        f"  failed: {', '.join(comparison.failed)}",
+        *(f"  {each.test} {each.where}: {each.says}" for each in comparison.excesses),
+        *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
+        *([f"  ulps from the right value: {ulps}"] if ulps else []),
+        *(f"  {line}" for line in _find(out, exact, wrong, bad, reduction)),
+        *_draw(wrong, name),
+        f"  bound: {basis}",
+    ]
+    image = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1])
+    return Explanation(lines=lines, picture=image.as_svg())
+
+
+def also_wrong(names: Sequence[str]) -> str:
+    """Return a line for further outputs that are wrong; empty if there are none."""
+    if not names:
+        return ""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"\nwrong, too: {', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def _draw(wrong: torch.Tensor, name: str) -> list[str]:
+    picture = draw(wrong, name, rows=_MAP[0], columns=_MAP[1])
+    marked = [share > 0 for row in picture.shares for share in row]
+    if all(marked) or int(wrong.sum()) <= 1:
+        return []
+    return [f"  {picture.caption}:", *(f"    {line}" for line in picture.as_text()), f"    {SCALE}"]
+
+
+def _describe_worst(worst: Worst, dtype: torch.dtype) -> list[str]:
+    where = ", ".join(map(str, worst.index))
+    if not dtype.is_floating_point:
+        return [f"  worst element [{where}]: got {worst.got}, expected {worst.exact}"]
+    digits = 17 if dtype == torch.float64 else 10
+    beyond = "" if math.isinf(worst.error) else f", {worst.error:.3g} times what rounding noise explains"
+    ulps = "" if not math.isfinite(worst.ulps) or worst.ulps == 0 else f"  ({worst.ulps:.4g} ulp off)"
+    return [
+        f"  worst element [{where}]{beyond}:",
+        f"    got      {worst.got:.{digits}g}{ulps}",
+        f"    exact    {worst.exact:.{digits}g}, correctly rounded {worst.rounded:.{digits}g}",
+        f"    allowed  {worst.lowest:.{digits}g} to {worst.highest:.{digits}g}",
+    ]
+
+
+def _find(
+    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, reduction: int
+) -> list[str]:
+    found = []
+    never = int((poisoned(out) & outside).sum())
+    if never and out.dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
+        found.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
+    elif never:
+        found.append(f"{never:,} elements still hold the poison: never written")
+    beside = int((poisoned(out, Pattern.BESIDE_INPUT) & outside).sum()) if not never else 0
+    if beside:
+        found.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
+    if out.dtype.is_floating_point:
+        wide = out if out.dtype.itemsize > 1 else out.half()
+        nans = int((wide.isnan() & outside).sum()) - never - beside
+        if nans > 0:
+            found.append(f"{nans:,} of them are NaN where the reference is not")
+        infs = int((wide.isinf() & outside).sum())
+        if infs:
+            found.append(f"{infs:,} of them are Inf")
+        zeros = int(((wide == 0) & outside).sum())
+        if zeros == out.numel():
+            found.append("the whole output is zero")
+        elif zeros > bad // 2:
+            found.append(f"{zeros:,} of them are zero")
+        found += find_direction(wide, exact, outside) or find_terms(
+            wide, exact, outside, bad, reduction=reduction
+        )
+    else:
+        zeros = int(((out.to(torch.int64) == 0) & outside).sum())
+        if zeros and zeros == bad:
+            found.append("all of them are zero")
+    places = find_places(outside)
+    if never < bad and zeros < out.numel():
+        found += find_layout(out, exact, places)
+    if is_scattered(outside, bad) and bool(out.isfinite().all() if out.dtype.itemsize > 1 else True):
+        found.append(SCATTERED)
+    found = found[:_MOST_FINDINGS]
+    return [*found, *_describe_places(places, outside, bad)]
+
+
+def _describe_places(places: Sequence[Place], outside: torch.Tensor, bad: int) -> list[str]:
+    """Say which indices of each dimension have errors, if not all of them."""
+    texts = [*map(str, places[:_MAX_PLACES])]
+    if diagonal := find_diagonal(outside):
+        texts = [diagonal, *(str(place) for place in places if place.dim < outside.ndim - 2)]
+    if texts:
+        line = "where: " + "; ".join(texts)
+        return [line] if len(line) <= WIDTH - 2 else [f"where: {text}" for text in texts]
+    return [] if bad == outside.numel() else ["where: in every index of every dimension"]
+
+
+def fit(lines: list[str]) -> str:
+    """Return `lines` as one text of at most `LINES` lines; one wider than `WIDTH` goes on in the next."""
+    lines = [part for line in lines for part in _wrap(line)]
+    kept = (
+        lines
+        if len(lines) <= LINES
+        else [*lines[: LINES - 1], f"... and {len(lines) - LINES + 1} lines more"]
+    )
+    return "\n".join(kept)
+
+
+def _wrap(line: str) -> list[str]:
+    if len(line) <= WIDTH:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)

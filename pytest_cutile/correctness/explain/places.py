@@ -1,0 +1,144 @@
+"""Where the errors of an output sit: indices of each dimension, tiles, the diagonal, and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pytest_cutile.correctness.explain.picture import Picture
+
+_TILES = tuple(1 << power for power in range(3, 11))
+_LEAST = 4
+"""Rows and columns from which a diagonal can be told from a corner."""
+_SAMPLE = 1 << 20
+"""Elements of a matrix that are looked at for a diagonal, in rows at equal distances."""
+_SCATTERED = 0.01
+"""Share of wrong elements up to which they are called few."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The indices of one dimension that have errors, where others have none."""
+
+    dim: int
+    size: int
+    first: int
+    last: int
+    count: int
+
+    @property
+    def is_range(self) -> bool:
+        """Whether all indices from the first to the last have one."""
+        return self.last - self.first + 1 == self.count
+
+    def __str__(self) -> str:
+        """Return "dim 1: only the last 4 of 100 (a last partial tile, if tiles have 16 or 32)"."""
+        size, count, first, last = self.size, self.count, self.first, self.last
+        if count == 1:
+            text = f"index {first} of {size}"
+        elif not self.is_range:
+            text = f"{count:,} of {size:,} indices, from {first:,} to {last:,}"
+        elif last == size - 1:
+            text = f"the last {count:,} of {size:,}"
+        elif first == 0:
+            text = f"the first {count:,} of {size:,}"
+        else:
+            text = f"{first:,} to {last:,} of {size:,}"
+        return f"dim {self.dim}: only {text}{self._tile()}"
+
+    def _tile(self) -> str:
+        if not self.is_range or self.count == self.size:
+            return ""
+        partial = [tile for tile in _TILES if tile < self.size and self.size % tile == self.count]
+        if self.last == self.size - 1 and partial:
+            return f" (the last partial tile, if tiles have {' or '.join(map(str, partial))})"
+        if self.count in _TILES and self.first % self.count == 0:
+            return f" (one tile, if tiles have {self.count})"
+        return ""
+
+
+def find_places(outside: torch.Tensor) -> list[Place]:
+    """Return the dimensions of which only some indices have errors."""
+    found = []
+    for dim, size in enumerate(outside.shape):
+        others = [each for each in range(outside.ndim) if each != dim]
+        hit = outside.any(dim=others) if others else outside
+        indices = hit.nonzero().flatten()
+        count = indices.numel()
+        if not 0 < count < size:
+            continue
+        place = Place(dim=dim, size=size, first=int(indices[0]), last=int(indices[-1]), count=count)
+        if place.is_range or 2 * count <= size:  # most of them, here and there: nothing special
+            found.append(place)
+    return found
+
+
+def find_diagonal(outside: torch.Tensor) -> str:
+    """Return where errors are relative to the diagonal of the last two dimensions; empty: nowhere special.
+
+    Where those differ in size, the diagonal may begin at the first element or end at the last one.
+    """
+    if outside.ndim < 2 or min(outside.shape[-2:]) < _LEAST:  # noqa: PLR2004
+        return ""
+    rows, columns = outside.shape[-2:]
+    matrix = outside.any(dim=tuple(range(outside.ndim - 2))) if outside.ndim > 2 else outside  # noqa: PLR2004
+    step = max(1, rows * columns // _SAMPLE)
+    row, column = matrix[::step].nonzero().unbind(1)
+    row = row * step
+    if row.numel() == 0:
+        return ""
+    spread = min(int(each.max() - each.min()) + 1 for each in (row, column))
+    if spread <= min(rows, columns) // 2:  # a corner
+        return ""
+    starts = {columns - rows: "the diagonal that ends at the last element", 0: "the diagonal"}
+    for start, name in starts.items():
+        offset = column - row - start
+        if side := _side(int(offset.min()), int(offset.max())):
+            return f"only {side} {name} of the last two dimensions"
+    return ""
+
+
+def _side(lowest: int, highest: int) -> str:
+    """Return on which side of a diagonal offsets between these are that begin beside it."""
+    if lowest == highest == 0:
+        return "on"
+    if lowest in (0, 1):
+        return "above" if lowest else "on and above"
+    if highest in (0, -1):
+        return "below" if highest else "on and below"
+    return ""
+
+
+def is_scattered(outside: torch.Tensor, bad: int) -> bool:
+    """Return whether errors are few and in no rows, columns or tiles of their own."""
+    if bad > _SCATTERED * outside.numel() or outside.ndim == 0:
+        return False
+    at = outside.nonzero()
+    box = 1
+    for dim in range(outside.ndim):
+        box *= int(at[:, dim].max() - at[:, dim].min()) + 1
+    return bad == 1 or bad < box / 4
+
+
+def draw(outside: torch.Tensor, name: str, *, rows: int, columns: int) -> Picture:
+    """Draw the last two dimensions in `rows` x `columns` cells or fewer, of the index with most errors."""
+    matrix, title = outside, name
+    if outside.ndim > 2:  # noqa: PLR2004
+        leading = outside.flatten(0, -3)
+        most = int(leading.sum(dim=(-2, -1)).argmax())
+        matrix = leading[most]
+        index = torch.unravel_index(torch.tensor(most), outside.shape[:-2])
+        title = f"{name}[{', '.join(str(int(each)) for each in index)}, :, :], with most errors"
+    matrix = matrix.reshape(-1, matrix.shape[-1]) if matrix.ndim else matrix.reshape(1, 1)
+    tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
+    shares = []
+    for strip in torch.split(matrix, tall):  # no copy of the matrix: it may be most of the memory
+        wrong = torch.split(strip.sum(dim=0), wide)
+        shares.append(tuple(float(each.sum()) / (strip.shape[0] * each.numel()) for each in wrong))
+    return Picture(
+        title=title,
+        shape=(matrix.shape[0], matrix.shape[1]),
+        cell=(tall, wide),
+        shares=tuple(shares),
+    )

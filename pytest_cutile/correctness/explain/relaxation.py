@@ -1,0 +1,75 @@
+"""Tolerance relaxation: which looser numerics policy, or which plain tolerance, an output would pass.
+
+Nothing is loosened by this: the failure stays one, and says what to declare if the kernel is meant so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+from pytest_cutile.tensors.dtypes import format_of
+from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16, FLOAT32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from pytest_cutile.correctness.error_model.spread import Spread
+    from pytest_cutile.tensors.formats import FloatFormat
+
+WOULD = "would pass with"
+EXP_ERROR = 2.0**-10
+"""Relative error of exponentials under a looser policy: that of one computed in float16 to an ulp."""
+
+
+def looser_policies(
+    policy: NumericsPolicy, accumulation: FloatFormat, *, exponentials: bool, short_sums: bool
+) -> list[NumericsPolicy]:
+    """Return looser policies, the least loose first; the last allows what all others do."""
+    finest = (policy.mid or accumulation).precision
+    mids = [each for each in (FLOAT32, FLOAT16, BFLOAT16) if each.precision < finest]
+    looser = [replace(policy, mid=mid) for mid in mids]
+    if exponentials and policy.exp_error < EXP_ERROR:
+        looser += [replace(policy, mid=mid, exp_error=EXP_ERROR) for mid in (policy.mid, *mids)]
+    if short_sums and not policy.fast_acc:
+        fast = [replace(each, fast_acc=True) for each in (policy, *looser[-1:])]
+        looser = [fast[0], *looser, *fast[1:]]
+    return looser
+
+
+def are_lost(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, spread: Spread) -> bool:
+    """Say whether most elements that are off by more than half of their value are no roundings.
+
+    Noise of others in their row may widen the bound until they pass; only where their own `spread` is as
+    large (sums that cancel) is it what made them.
+    """
+    target = format_of(out.dtype)
+    if target is None:
+        return False
+    got, y = out.detach()[outside].double(), exact[outside].abs()
+    off = ((got - exact[outside]).abs() > y / 2) & (y >= 2.0**target.min_exponent)
+    own = spread.elements.reshape(out.shape)[outside].sqrt()
+    return 2 * int((off & (own < y / 8)).sum()) > int(off.sum())
+
+
+def would_pass_with(options: str) -> str:
+    """Return the advice to declare some options of `check_kernel`."""
+    return f"{WOULD} {options}: say so if the kernel is meant to be no better"
+
+
+def what_would_pass(
+    policies: Sequence[NumericsPolicy],
+    passes: Callable[[NumericsPolicy], bool],
+    passes_torch: Callable[[], bool],
+) -> str:
+    """Say under which of `policies`, the least loose first, or torch's tolerances, outputs pass."""
+    if policies and passes(policies[-1]):  # else none passes: most bugs are told by one attempt
+        found = next(policy for policy in policies if policy is policies[-1] or passes(policy))
+        return would_pass_with(f"{found}")
+    if passes_torch():
+        defaults = "torch.testing.assert_close's defaults"
+        return f"no looser numerics policy explains it, but {defaults} would let it pass"
+    return "neither a looser numerics policy nor torch.testing.assert_close's defaults would let it pass"

@@ -1,0 +1,1 @@
+"""What surrounds a launch: poisoned outputs, redzones around inputs, other layouts of the same values."""

@@ -1,0 +1,381 @@
+"""Calls a launcher under guard, as often as a check wants to, and says what it touched that it may not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
+from pytest_cutile.correctness.guards.layouts import Layout, Varied, in_layout
+from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
+from pytest_cutile.correctness.signatures import name_of as function_name
+from pytest_cutile.correctness.signatures import positional_names
+from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
+from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
+from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors
+
+Run = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+"""Calls a launcher with its arguments and returns its outputs."""
+
+SMALL_BYTES = 8 << 20
+"""Size of inputs and outputs up to which it costs little to run again."""
+_TURNS = (1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
+"""Which of two patterns lies around inputs in each of the launches that tell whether outputs depend on it.
+With the two before them they are the Thue-Morse sequence: a launcher that alternates, or goes through a few
+buffers, does not keep step with it. One that returns either of two results by chance does once in 2^14."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """Another launch."""
+
+    outputs: Any
+    same: bool
+
+
+class GuardedLauncher:
+    """A launcher with its arguments; `run` calls it and guards it itself, in place of redzones and poison."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        mutates: Collection[str | int] = (),
+        writes: Collection[str | int] = (),
+        guard: bool = True,
+        run: Run | None = None,
+    ) -> None:
+        self.name = function_name(fn)
+        self._fn = fn
+        self._values = [*args, *kwargs.values()]
+        self._positional, self._names = len(args), tuple(kwargs)
+        self.labels = [*positional_names(fn, len(args)), *kwargs]
+        """Names of the arguments, positional ones first."""
+        for label, value in zip(self.labels, self._values, strict=True):
+            for name, tensor in named_tensors(value, label):
+                if (kind := without_memory(tensor)) is not None:
+                    raise TypeError(
+                        f"argument {name} is a {kind} tensor, which cannot be checked: let {self.name} take "
+                        "the tensors that it is made of, such as indices and values"
+                    )
+        self._mutates = self.resolve("mutates", mutates)
+        self._writes = self.resolve("writes", writes)
+        self._has_redzones = guard and run is None
+        self._run = run
+        self._inputs: Inputs | None = None
+        self._unreturned: set[str] = set()
+        self._outputs: tuple[str, ...] = ()
+        self._size = 0
+
+    def launch(self) -> Any:
+        """Launch with the arguments as they were given; return the outputs.
+
+        Raises:
+            KernelMismatch: it changed an input, wrote beside a tensor, or never wrote a `writes` argument.
+            UncheckableOutput: it returned no tensor, an incomparable one, or an undeclared argument.
+        """
+        self._inputs = self._guarded(self._values)
+        outputs = self._launch(self._inputs)
+        self._check_written(outputs)
+        self._inputs.write_back()
+        self._unreturned = self._inputs.changing - self._inputs.returned(outputs)
+        tensors = [tensor for _, tensor in named_tensors((self._values, outputs), "")]
+        self._size = sum(each.numel() * each.itemsize for each in tensors)
+        if not self.is_small:
+            self._inputs.release()
+        return outputs
+
+    @property
+    def may_change(self) -> set[str]:
+        """Labels of the arguments that it is said to change."""
+        return self._mutates | self._writes
+
+    @property
+    def before(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments from before the launch."""
+        return self._split(self._launched.before)
+
+    @property
+    def mutated(self) -> dict[str, Any]:
+        """The arguments that it may change and did not return, as the first launch has left them."""
+        values = zip(self.labels, self._values, strict=True)
+        return {label: value for label, value in values if label in self._unreturned}
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The arguments that are its outputs, because it returns none."""
+        return self._outputs
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """The arguments that it reads, so far as is known."""
+        values = zip(self.labels, self._values, strict=True)
+        written = {*self._writes, *self._outputs}
+        return {label: value for label, value in values if label not in written}
+
+    @property
+    def unguarded(self) -> tuple[str, ...]:
+        """Inputs without redzones around them, and why."""
+        return tuple(self._launched.notes)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether inputs and outputs are small enough to run again without a thought."""
+        return self._size <= SMALL_BYTES
+
+    def repeat(self, outputs: Any) -> Repeat | None:
+        """Launch again, with other bytes around the inputs; None for large cases and the interpreter.
+
+        Raises:
+            KernelMismatch: as `launch`; or unwritten elements, or outputs that depend on bytes around inputs.
+        """
+        if self._run is not None or not self.is_small:
+            return None
+        first = self._kept(outputs)
+        again = self._kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
+        if said := _never_written(first, again):
+            raise KernelMismatch(f"{self.name}: {said}")
+        if have_same_bits(first, again):
+            return Repeat(outputs=again, same=True)
+        if self._has_redzones and self._depends_on_redzones(first, again):
+            names = [
+                name
+                for name in self._launched.names
+                if not have_same_bits(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
+            ]
+            raise KernelMismatch(
+                f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
+                "it is read out of bounds"
+            )
+        return Repeat(outputs=again, same=False)
+
+    def read_beside(self, outputs: Any) -> list[str]:
+        """Return the inputs of small cases whose redzones' NaN reached the outputs, by launching again."""
+        if not self._has_redzones or not self.is_small or not (first := _count_nans(outputs)):
+            return []
+        found = []
+        for name in self._launched.names:
+            with contextlib.suppress(KernelMismatch):
+                if _count_nans(self._relaunch(Pattern.ZERO, around=[name])) < first:
+                    found.append(name)
+        return found
+
+    def unwritten(self, outputs: Any) -> str:
+        """Return which outputs were never written, as another launch tells; empty if that is not known."""
+        if self._run is not None or not self.is_small:
+            return ""
+        first = self._kept(outputs)
+        if not any(map(_may_be_unwritten, _ambiguous(first).values())):
+            return ""
+        with contextlib.suppress(KernelMismatch):
+            again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+            return _never_written(first, again) or "launched again over other bytes: all elements are written"
+        return ""
+
+    def layouts(self, vary: bool | None) -> tuple[Layout, ...]:
+        """Return the layouts to launch with: all or none, if `vary` says so, else those that cost little."""
+        if self._launched.entangled or vary is False or not (vary or self.is_small):
+            return ()
+        if vary:
+            return tuple(Layout)
+        # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
+        return (Layout.PADDED,) if self._run is not None else (Layout.PADDED, Layout.OFFSET)
+
+    def vary(self, layout: Layout) -> Varied | None:
+        """Return the arguments as they were, in another layout; None: none of them can have it."""
+        return in_layout(self._launched.before, layout)
+
+    def launch_with(self, values: Sequence[Any]) -> Any:
+        """Launch with other values of the arguments, as `launch`; return the outputs."""
+        return self._launch(self._guarded(values))
+
+    @property
+    def _launched(self) -> Inputs:
+        if self._inputs is None:
+            raise RuntimeError("nothing was launched yet")
+        return self._inputs
+
+    def _relaunch(
+        self,
+        beside: Pattern,
+        *,
+        around: Collection[str] | None = None,
+        unwritten: Pattern = Pattern.UNWRITTEN,
+    ) -> Any:
+        self._launched.restore(beside, around=around, unwritten=unwritten)
+        return self._launch(self._launched, unwritten)
+
+    def _depends_on_redzones(self, first: Any, again: Any) -> bool:
+        patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
+        return all(have_same_bits(self._relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
+
+    def _kept(self, outputs: Any) -> Any:
+        """Return outputs as they are now, whatever another launch does to the arguments."""
+        return map_tensors(lambda each: each.clone() if self._launched.holders(each) else each, outputs)
+
+    def _guarded(self, values: Sequence[Any]) -> Inputs:
+        return Inputs(
+            self.labels,
+            values,
+            mutates=self._mutates,
+            writes=self._writes,
+            redzones=self._has_redzones,
+        )
+
+    def _split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named = dict(zip(self._names, values[self._positional :], strict=True))
+        return tuple(values[: self._positional]), named
+
+    def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
+        args, kwargs = self._split(inputs.given)
+        allocations = Allocations()
+        if self._run is not None:
+            outputs = self._run(self._fn, args, kwargs)
+        else:
+            with poisoned_allocations(allocations.enclose if self._has_redzones else None, unwritten):
+                outputs = self._fn(*args, **kwargs)
+        if outputs is None:
+            outputs = self._left(inputs)
+        tensors = self._comparable(outputs)
+        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+            torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
+        wrong = [*allocations.violations(outputs), *inputs.violations(), *self._changed(inputs, outputs)]
+        if wrong:
+            raise KernelMismatch("\n".join(f"{self.name} {each}" for each in wrong))
+        for name, tensor in named_tensors(outputs, "output"):
+            holders = inputs.holders(tensor)
+            if holders and inputs.changing.isdisjoint(holders):
+                raise UncheckableOutput(
+                    f"{self.name} returned {name} in the memory of its input {holders[0]}, with the bits "
+                    "that were there before: whether it wrote any cannot be told\n"
+                    f"{_advice(holders[0], returned=True)}"
+                )
+        return outputs
+
+    def _left(self, inputs: Inputs) -> Any:
+        """Return the arguments that are the outputs of a launcher that returns none."""
+        named = self._writes or self._mutates
+        self._outputs = tuple(label for label in self.labels if label in named)
+        return choose(dict(zip(self.labels, inputs.given, strict=True)), self._outputs)
+
+    def _comparable(self, outputs: Any) -> list[torch.Tensor]:
+        found = [tensor for _, tensor in named_tensors(outputs, "output")]
+        if not found:
+            raise UncheckableOutput(
+                f"{self.name} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
+                "or name the arguments that it writes, as in writes=['out'], to have them compared"
+            )
+        for tensor in found:
+            if (kind := without_memory(tensor)) is not None:
+                raise UncheckableOutput(
+                    f"{self.name} returned a {kind} tensor; return the tensors that it is made of"
+                )
+            if name_of(tensor.dtype) not in DTYPE_NAMES:
+                raise UncheckableOutput(
+                    f"{self.name} returned a tensor of {name_of(tensor.dtype)}; "
+                    f"only {', '.join(DTYPE_NAMES)} are compared"
+                    + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
+                )
+        return found
+
+    def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[str]:
+        """Yield which arguments have other bits than before, in words; not those that may."""
+        returned = inputs.returned(outputs)
+        for label, now, then in zip(self.labels, inputs.given, inputs.before, strict=True):
+            if label in inputs.changing:
+                continue
+            pairs = zip(named_tensors(now, label), named_tensors(then, label), strict=True)
+            for (name, left), (_, right) in pairs:
+                if not same_bits(left, right):
+                    a, b = bits_of(left), bits_of(right)
+                    yield (
+                        f"changed its input {name} ({describe(left)}): "
+                        f"{int((a != b).sum()):,} of {left.numel():,} elements have other bits than before\n"
+                        f"{_advice(label, returned=label in returned)}"
+                    )
+                    return
+
+    def _check_written(self, outputs: Any) -> None:
+        """Raise KernelMismatch if an argument beside the outputs was to be overwritten and was not."""
+        if not (unchanged := self._unchanged(outputs, Pattern.UNWRITTEN)):
+            return
+        # a byte may be a value, but not one byte now and another one then
+        again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+        still = self._unchanged(again, Pattern.UNWRITTEN_AGAIN)
+        for name, label in unchanged.items():
+            if name in still:
+                raise KernelMismatch(
+                    f"{self.name} never wrote {name}, which writes=[{label!r}] says that it overwrites\n"
+                    f"if it only may change it, say so with mutates=[{label!r}]"
+                )
+
+    def _unchanged(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:
+        """Return the names of tensors beside the outputs that a launch never wrote, and their labels."""
+        labels = self._writes - self._launched.returned(outputs)
+        return {
+            name: label
+            for label, value in zip(self.labels, self._launched.given, strict=True)
+            if label in labels
+            for name, tensor in named_tensors(value, label)
+            if tensor.numel() and bool(poisoned(tensor, unwritten).all())
+        }
+
+    def resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
+        """Return the labels of arguments that are given by name or position."""
+        labels = self.labels
+        if isinstance(wanted, str | int):
+            raise TypeError(f"{option} is a list of arguments, by name or position; write [{wanted!r}]")
+        found = {
+            labels[argument] if isinstance(argument, int) and argument < len(labels) else argument
+            for argument in wanted
+        }
+        if unknown := found - set(labels):
+            raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {labels}")
+        return {str(each) for each in found}
+
+
+def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the values of these names: one as it is, several in a tuple, of none None."""
+    chosen = tuple(values[name] for name in names)
+    return chosen if len(chosen) > 1 else next(iter(chosen), None)
+
+
+def _advice(label: str, *, returned: bool) -> str:
+    if not returned:
+        return f"if it is meant to, say so with mutates=[{label!r}]"
+    return (
+        f"if that is where its result goes, say so with writes=[{label!r}], which poisons it before, "
+        f"or with mutates=[{label!r}] if it reads what is there"
+    )
+
+
+def _ambiguous(outputs: Any) -> dict[str, torch.Tensor]:
+    """Return the outputs of which a single launch does not tell what was never written."""
+    return {name: tensor for name, tensor in named_tensors(outputs, "output") if may_be_value(tensor.dtype)}
+
+
+def _may_be_unwritten(tensor: torch.Tensor) -> bool:
+    return bool(poisoned(tensor).any())
+
+
+def _never_written(one: Any, other: Any) -> str:
+    """Say which outputs hold what was there before, in two launches over different bytes."""
+    again = _ambiguous(other)
+    for name, first in _ambiguous(one).items():
+        second = again.get(name)
+        if second is not None and (first.shape, first.dtype) == (second.shape, second.dtype):
+            count = int((poisoned(first) & poisoned(second, Pattern.UNWRITTEN_AGAIN)).sum())
+            if count:
+                return f"{count:,} elements of {name} hold what was there before, twice: never written"
+    return ""
+
+
+def _count_nans(outputs: Any) -> int:
+    floats = [tensor for _, tensor in named_tensors(outputs, "") if tensor.dtype.is_floating_point]
+    return sum(int((each.half() if each.itemsize == 1 else each).isnan().sum()) for each in floats)

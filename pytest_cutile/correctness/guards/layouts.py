@@ -1,0 +1,106 @@
+"""The same values in another layout: what a kernel takes for granted of strides and alignment shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_cutile.correctness.guards.memory import unguardable
+from pytest_cutile.correctness.guards.redzones import distinct
+from pytest_cutile.tensors.dtypes import bits_of
+from pytest_cutile.tensors.poison import Pattern, poison
+from pytest_cutile.tensors.trees import map_tensors, named_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# cuTile compiles a kernel for whether strides are multiples of 16 bytes. They are or are not after as before,
+# so that nothing has to be compiled again.
+_PADDING = 16
+
+
+class Layout(StrEnum):
+    """How inputs lie in memory, other than they were given; its value says so in a message."""
+
+    PADDED = "padded rows"
+    """16 elements behind each row, and behind each matrix and so on: strides differ, alignment does not."""
+    OFFSET = "an offset of one element"
+    """The first element is not at a multiple of 16 bytes; the strides are as given."""
+    TRANSPOSED = "transposed storage"
+    """The last two axes lie in memory in the other order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Varied:
+    """Arguments in another layout."""
+
+    values: list[Any]
+    description: str
+
+
+def in_layout(values: Sequence[Any], layout: Layout) -> Varied | None:
+    """Return copies of arguments in a layout; None: none of them can have it.
+
+    Gaps hold `Pattern.BESIDE_INPUT`. Tensors that cannot have the layout, or cannot be copied, stay as given.
+    """
+    made: dict[int, torch.Tensor] = {}
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in made:
+            steps = _steps(tensor, layout)
+            made[id(tensor)] = tensor if steps is None else _copy(tensor, steps, layout is Layout.OFFSET)
+        return made[id(tensor)]
+
+    changed = [map_tensors(change, value) for value in values]
+    pairs = zip(named_tensors(list(values), ""), named_tensors(changed, ""), strict=True)
+    new = [copy for (_, tensor), (_, copy) in pairs if copy is not tensor]
+    if not new:
+        return None
+    if layout is Layout.OFFSET:
+        description = "addresses are multiples of one element, not of 16 bytes"
+    else:
+        found = dict.fromkeys(f"{list(each.shape)} has strides {list(each.stride())}" for each in new)
+        description = ", ".join(found)
+    return Varied(values=changed, description=description)
+
+
+def _steps(tensor: torch.Tensor, layout: Layout) -> tuple[int, ...] | None:
+    """Return the strides that a tensor has in a layout; None: it does not differ in it, or has to stay."""
+    if unguardable(tensor) is not None or tensor.numel() == 0:
+        return None
+    steps = list(tensor.stride())
+    if layout is Layout.OFFSET:
+        return tuple(steps)
+    # from the innermost axis; lengths of 1 have strides, too, which no other axis may then reach into
+    order = sorted(
+        (dim for dim, step in enumerate(steps) if step), key=lambda dim: (steps[dim], tensor.shape[dim])
+    )
+    if layout is Layout.PADDED:
+        if sum(tensor.shape[dim] > 1 for dim in order) < 2:  # noqa: PLR2004
+            return None
+        for inner, dim in pairwise(order):
+            steps[dim] = max(steps[dim], steps[inner] * tensor.shape[inner]) + _PADDING
+        return tuple(steps)
+    last, other = tensor.ndim - 1, tensor.ndim - 2
+    if any(dim not in order or tensor.shape[dim] == 1 for dim in (last, other)):
+        return None
+    here, there = order.index(last), order.index(other)
+    order[here], order[there] = other, last
+    step = 1
+    for dim in order:
+        steps[dim] = step
+        step *= tensor.shape[dim]
+    return tuple(steps)
+
+
+def _copy(tensor: torch.Tensor, steps: tuple[int, ...], offset: bool) -> torch.Tensor:
+    once = distinct(tensor)
+    span = 1 + sum((size - 1) * step for size, step in zip(once.shape, steps, strict=True))
+    memory = torch.empty(span + offset, dtype=tensor.dtype, device=tensor.device)
+    poison(memory, Pattern.BESIDE_INPUT)
+    bits_of(memory.as_strided(once.shape, steps, int(offset))).copy_(bits_of(once))
+    return memory.as_strided(tensor.shape, steps, int(offset))

@@ -1,0 +1,41 @@
+"""Does an exception say that a launcher does not take its arguments, or that it stumbled over them?"""
+
+from __future__ import annotations
+
+import dis
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from pytest_cutile.correctness.errors import UncheckableOutput
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_ODD_OFFSET = re.compile(r"storage_offset\S* (must be )?divisible by")
+_NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda", "pytest_cutile"}
+"""Packages that know nothing of what a kernel is meant to take."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Say whether an error was raised to refuse arguments: by a `raise` in the kernel's own code.
+
+    What the interpreter, torch or cuda.tile raise (`None / 3`) is the launcher's fault; but not that memory
+    at an odd offset cannot be seen as a wider dtype (`view_as_complex`), which is torch's to say.
+    """
+    if isinstance(error, RuntimeError) and _ODD_OFFSET.search(str(error)):
+        return True
+    if not isinstance(error, (TypeError, ValueError, NotImplementedError)):
+        return False
+    step = _innermost(error.__traceback__)
+    if isinstance(error, UncheckableOutput) or step is None:
+        return False
+    package = step.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    instruction = step.tb_frame.f_code.co_code[step.tb_lasti]
+    return package not in _NOT_THE_KERNELS and dis.opname[instruction] == "RAISE_VARARGS"
+
+
+def _innermost(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback

@@ -1,0 +1,61 @@
+"""What a check that passed has seen. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_cutile.correctness.mutation.report import MutationReport
+
+REFUSED = "refused: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """What a check that passed has seen."""
+
+    elements: int
+    worst_error: float
+    """Largest error beyond the output's own rounding, in units of the bound: 1.0 is where it would fail."""
+    worst_ulps: float
+    """Largest distance from the correctly rounded value, in units of the output dtype's spacing there."""
+    energy: float
+    """T2: largest energy of the mismatch in any part of an output, in units of what is allowed."""
+    slope: float
+    """T3: slope of the mismatch on the exact value, in units of what is allowed."""
+    looser: float | None
+    """How many times the derived bound the given rtol and atol allow, in the median over all elements; None
+    for a derived bound, for a reference that returned less than float64, and where `allowed` says it."""
+    allowed: str = ""
+    """What the given rtol and atol allow where right values are known exactly: "any of 21 integers"."""
+    bound: str
+    """What was allowed, in words: how the bound was derived, or the given rtol and atol."""
+    tolerance: tuple[float, float] | None = None
+    seconds: float
+    reference_runs: int
+    """How often the reference ran: once, and for a derived bound a few times with noise; on each part of a
+    large case so often."""
+    outputs: str = ""
+    """Dtype and shape of what the kernel returned: "(float16 [4, 8], int32 [4])"."""
+    mutation: MutationReport | None = None
+    """Which mutants the check kills; None without `mutation_test`."""
+    unguarded: tuple[str, ...] = ()
+    """Inputs without NaN around them, and why: "x: requires grad"."""
+    uncompared: tuple[str, ...] = ()
+    """Arguments that the launcher may change and does not return, and the reference leaves alone: whatever is
+    in them afterwards was compared with nothing."""
+    deterministic: bool | None = None
+    """Whether a second run returned the same bits; None: there was none."""
+    parts: int = 1
+    """In how many parts outputs were compared and the reference ran; see `independent`."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """In which other layouts of the inputs the launcher ran: "right", or that it refused, and how."""
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The layouts that it refused: "padded rows: ValueError: x must be contiguous"."""
+        return tuple(
+            f"{layout}: {said.removeprefix(REFUSED)}"
+            for layout, said in self.layouts.items()
+            if said.startswith(REFUSED)
+        )

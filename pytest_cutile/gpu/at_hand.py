@@ -1,0 +1,115 @@
+"""The GPU that a run uses: its timer, its lock, and what befell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+from pytest_cutile.errors import GateSkipped
+from pytest_cutile.gpu.lock import GpuLock
+from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
+from pytest_cutile.speed.measure.timer import CudaGraphTimer
+from pytest_cutile.speed.measure.timing import Device, Timer
+from pytest_cutile.verdicts import Reason
+
+
+class GpuAtHand:
+    """The GPU of this process, looked for when it is first needed. There may be none."""
+
+    def __init__(
+        self, *, make_timer: Callable[[], Timer | None], progress: Callable[[str], None], locks: bool
+    ) -> None:
+        """Take what is needed to look for the GPU.
+
+        Args:
+            make_timer: returns the user's own timer, or None.
+            progress: shows what takes time.
+            locks: whether this process locks the GPU: whoever started a fresh process holds the lock for it.
+        """
+        self._make_timer = make_timer
+        self._progress = progress
+        self._locks = locks
+        self.unseen: dict[str, None] = {}
+        """What could disturb the GPU and cannot be observed, each thing once."""
+        self.failure: str | None = None
+        """Set when a kernel broke the CUDA context: nothing can run on the GPU after that."""
+
+    @cached_property
+    def _timer_or_reason(self) -> Timer | str:
+        timer = self._make_timer()
+        if timer is not None:
+            return timer
+        try:
+            return CudaGraphTimer(find_gpu())
+        except NoGpuError as error:
+            return str(error)
+
+    @property
+    def timer(self) -> Timer:
+        """The timer of this run.
+
+        Raises:
+            GateSkipped: there is no GPU.
+        """
+        if isinstance(self._timer_or_reason, str):
+            raise GateSkipped(Reason.NO_GPU, f"no GPU: {self._timer_or_reason}")
+        return self._timer_or_reason
+
+    @property
+    def device(self) -> Device | None:
+        """The GPU at hand, or None."""
+        return None if isinstance(self._timer_or_reason, str) else self._timer_or_reason.device
+
+    @property
+    def missing(self) -> str:
+        """Why there is no GPU; "" where there is one."""
+        return self._timer_or_reason if isinstance(self._timer_or_reason, str) else ""
+
+    def usable_device(self, arch: str) -> Device:
+        """Return the GPU if gates for `arch` can run on it.
+
+        Raises:
+            GateSkipped: no GPU, another architecture, torch cannot use it, or its context is broken.
+        """
+        device = self.timer.device
+        if device.arch != arch:
+            raise GateSkipped(Reason.OTHER_ARCH, f"the GPU at hand is {device.name} ({device.arch})")
+        if device.torch_device == "cuda":
+            self.check_torch()
+        if self.failure is not None:
+            raise GateSkipped(Reason.NO_GPU, f"the GPU is unusable since {self.failure}")
+        return device
+
+    def check_torch(self) -> None:
+        """Raise GateSkipped if torch cannot use this GPU."""
+        try:
+            import torch
+        except ImportError as error:
+            raise GateSkipped(
+                Reason.NO_GPU, "torch is not installed (pip install 'pytest-cutile[torch]')"
+            ) from error
+        if not torch.cuda.is_available():
+            build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+            raise GateSkipped(Reason.NO_GPU, f"torch {torch.__version__} ({build}) cannot use the GPU")
+        name = torch.cuda.get_device_name(0)
+        if not isinstance(self.timer, CudaGraphTimer):
+            return
+        device = self.timer.device
+        uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)  # torch tells it since 2.4
+        if name != device.name or (uuid is not None and f"{uuid}" not in device.uuid):
+            raise GateSkipped(
+                Reason.NO_GPU,
+                f"the first GPU is {device.name} ({device.uuid}) for NVML and {name} ({uuid}) for CUDA "
+                "(another order, MIG, or torch used a GPU before pytest chose one for this worker): set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES to one whole GPU",
+            )
+
+    @cached_property
+    def lock(self) -> GpuLock:
+        """The lock of the GPU: whoever times has it alone."""
+        device = self.timer.device
+        return GpuLock(
+            device.uuid,
+            enabled=device.torch_device == "cuda" and self._locks,
+            on_wait=lambda: self._progress(f"waiting for {device.name}, on which another process measures"),
+        )

@@ -1,0 +1,116 @@
+"""What an interpreted kernel did wrong, and where."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cutile.interpreter.ir import Location
+
+if TYPE_CHECKING:
+    import torch
+
+
+class KernelFault(Exception):  # noqa: N818 - reads as what happened
+    """A kernel did what no GPU promises to do well; `str()` is the whole story for its author."""
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        kernel: str = "",
+        block: tuple[int, ...] | None = None,
+        location: Location | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """What sort of fault: "out-of-bounds", "race", "uninitialized" ..."""
+        self.message = message
+        self.kernel = kernel
+        """Name of the kernel's function."""
+        self.block = block
+        """The first block that did it."""
+        self.location = location
+        """Where, in the user's source."""
+
+    def __str__(self) -> str:
+        where = f" in block {self.block}" if self.block is not None else ""
+        subject = f"{self.kernel}{where}".strip()
+        text = f"{subject}: {self.message}" if subject else self.message
+        return text + excerpt(self.location) if self.location else text
+
+    def in_one_line(self) -> str:
+        """Return the message with its place, without the source text."""
+        first = f"{self}".partition("\n")[0]
+        return f"{first} ({self.location})" if self.location is not None else first
+
+    def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes
+        return _rebuild, (self.kind, self.message, self.kernel, self.block, self.location)
+
+
+def _rebuild(
+    kind: str, message: str, kernel: str, block: tuple[int, ...] | None, location: Location | None
+) -> KernelFault:
+    return KernelFault(kind, message, kernel=kernel, block=block, location=location)
+
+
+class NotInterpreted(KernelFault):
+    """The interpreter does not know how to run an operation, by its name and place in the source."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("not-interpreted", message)
+
+
+class UnwrittenOutput(KernelFault):
+    """Nothing has written an element of an output."""
+
+    def __init__(self, message: str, tensor: torch.Tensor) -> None:
+        super().__init__("uninitialized", message)
+        self.tensor = tensor
+        """The output."""
+
+
+class InterpreterFailed(NotInterpreted):
+    """The interpreter itself went wrong; `__cause__` is how."""
+
+    def __init__(self, operation: str, cause: Exception) -> None:
+        why = (f"{cause}".strip().splitlines() or [""])[0]
+        super().__init__(
+            f"the interpreter failed on {operation}: {type(cause).__name__}: {why}; "
+            "this is a fault of pytest-cutile, not of the kernel"
+        )
+
+
+class NoSuchBlock(ValueError):  # noqa: N818 - reads as what happened
+    """A block was asked for that the grid does not have."""
+
+
+def user_location(location: Location | None) -> Location | None:
+    """Return the innermost place that is not in cuda-tile itself, where `x.astype` and the like are."""
+    while location is not None and location.caller is not None and is_cutile(location.file):
+        location = location.caller
+    return location
+
+
+def is_cutile(file: str) -> bool:
+    """Return whether a source file is cuda-tile's own."""
+    import cuda.tile
+
+    return Path(file).is_relative_to(Path(cuda.tile.__file__).parent)
+
+
+def excerpt(location: Location) -> str:
+    """Return the place and its source line, with a mark under the column, and where it was called from."""
+    lines = [""]
+    place: Location | None = location
+    while place is not None:
+        lines.append(f"  {place}" if place is location else f"  called from {place}")
+        source = linecache.getline(place.file, place.line).rstrip()
+        stripped = source.lstrip()
+        if stripped and place is location:
+            before = max(0, place.column - 1 - (len(source) - len(stripped)))
+            lines += [f"    {stripped}", f"    {' ' * before}^"]
+        place = user_location(place.caller)
+    return "\n".join(lines)

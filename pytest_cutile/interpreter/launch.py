@@ -1,0 +1,121 @@
+"""Executes one launch: its bytecode, its grid and its arguments, on tensors in the CPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from pytest_cutile.compiler import cutile
+from pytest_cutile.compiler.export import CompileJob
+from pytest_cutile.compiler.trace.launches import Launch
+from pytest_cutile.interpreter import ops  # noqa: F401 - registers the operations
+from pytest_cutile.interpreter.analysis import every_op, last_uses
+from pytest_cutile.interpreter.bytecode import read_module
+from pytest_cutile.interpreter.faults import NoSuchBlock
+from pytest_cutile.interpreter.ir import Entry, Module, Op
+from pytest_cutile.interpreter.machine import Machine, batch_size
+from pytest_cutile.interpreter.memory import Memory
+from pytest_cutile.interpreter.options import Options
+from pytest_cutile.interpreter.recording import Recording
+
+
+def run_launch(
+    job: CompileJob, launch: Launch, arguments: Sequence[Any], options: Options, recording: Recording
+) -> None:
+    """Run an exported kernel on `arguments`, whose tensors are in the CPU's memory.
+
+    Raises:
+        KernelFault: the kernel does something wrong.
+        NoSuchBlock: the grid lacks the only block that is to run.
+    """
+    program = _read(job.bytecode)
+    memory = Memory(check_races=options.check_races, check_tiles=options.check_tiles, grid=launch.grid)
+    machine = Machine(program.module, memory, launch.grid)
+    machine.kernel = job.kernel
+    machine.poison_padding = options.poison_padding
+    parameters = [
+        torch.tensor([value], dtype=dtype) for value, dtype in _flatten(memory, arguments, launch.kernel)
+    ]
+    machine.begin_launch(program.entry, parameters)
+    recording.begin_launch(machine, program.entry, parameters)
+    if not machine.observers and memory.observer is None:
+        machine.last_uses = program.last_uses  # a recorder may look back at any value
+    machine.make_constants(program.constants)
+    try:
+        for blocks in _batches(machine, program.entry, options):
+            machine.run(program.entry, parameters, blocks)
+    finally:
+        memory.end_launch()
+
+
+def _batches(machine: Machine, entry: Entry, options: Options) -> Iterator[torch.Tensor]:
+    x, y, z = machine.grid
+    if options.only_block is not None:
+        i, j, k = options.only_block
+        if not (0 <= i < x and 0 <= j < y and 0 <= k < z):
+            raise NoSuchBlock(f"block {(i, j, k)} is not in the grid {machine.grid} of {machine.kernel}")
+        yield torch.tensor([i + x * (j + y * k)])
+        return
+    blocks = torch.arange(x * y * z)
+    batches = blocks.split(1 if options.one_by_one else batch_size(entry)) if len(blocks) else ()
+    if options.reverse:
+        yield from (batch.flip(0) for batch in reversed(batches))
+    else:
+        yield from batches
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A kernel, and what its operations say before it runs."""
+
+    module: Module
+    entry: Entry
+    last_uses: dict[int, tuple[int, ...]]
+    constants: tuple[Op, ...]
+
+
+@lru_cache(maxsize=256)
+def _read(bytecode: bytes) -> _Program:
+    module = read_module(bytecode)
+    (entry,) = module.entries.values()
+    constants = tuple(op for op in every_op(entry.body) if op.name == "constant")
+    return _Program(module, entry, last_uses(entry.body), constants)
+
+
+def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:
+    """Yield the value and dtype of each of the kernel's parameters for these arguments."""
+    names = cutile.kernel_function(kernel).__code__.co_varnames
+    for value, annotation, name in zip(arguments, cutile.parameter_annotations(kernel), names, strict=False):
+        yield from _parameters(memory, value, annotation, name)
+
+
+def _parameters(
+    memory: Memory, value: Any, annotation: cutile.Annotation, name: str
+) -> Iterator[tuple[Any, torch.dtype]]:
+    if isinstance(value, tuple):
+        for index, (item, of_item) in enumerate(annotation.of_items(value)):
+            yield from _parameters(memory, item, of_item, f"{name}[{index}]")
+    elif annotation.constant:
+        return
+    elif isinstance(value, torch.Tensor):
+        yield memory.add(name, value), torch.int64
+        for number in (*value.shape, *value.stride()):
+            yield number, torch.int64 if annotation.array.wide else torch.int32
+    elif isinstance(value, list):
+        rows = [
+            [memory.add(f"{name}[{index}]", item), *item.shape, *item.stride()]
+            for index, item in enumerate(value)
+        ]
+        table = torch.tensor(rows, dtype=torch.int64)
+        yield memory.add(name, table), torch.int64
+        yield len(value), torch.int32
+    elif isinstance(value, bool):
+        yield value, torch.bool
+    elif isinstance(value, int):
+        yield value, torch.int64 if annotation.wide else torch.int32
+    else:
+        yield value, torch.float32

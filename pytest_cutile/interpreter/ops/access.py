@@ -1,0 +1,475 @@
+"""Loads and stores: through views of arrays, and through pointers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_cutile.interpreter.arrays import Allocation, nested
+from pytest_cutile.interpreter.faults import KernelFault
+from pytest_cutile.interpreter.frames import Frame, first_block
+from pytest_cutile.interpreter.ir import DYNAMIC, Op, Pointer, TensorView, Tile, TiledView
+from pytest_cutile.interpreter.machine import Machine, operation
+from pytest_cutile.interpreter.ops.shapes import numbers
+from pytest_cutile.interpreter.race_detector import Units
+from pytest_cutile.interpreter.values import (
+    TOKEN,
+    ArrayValue,
+    ViewValue,
+    dtype_of,
+    itemsize_of,
+    moved,
+    select_blocks,
+)
+
+_PADDING = {
+    "zero": 0.0,
+    "neg_zero": -0.0,
+    "nan": math.nan,
+    "pos_inf": math.inf,
+    "neg_inf": -math.inf,
+    None: math.nan,  # anything may be there
+}
+
+
+def _fill(machine: Machine, dtype: torch.dtype, padding: str | None) -> torch.Tensor:
+    if padding is None and not machine.poison_padding:
+        padding = "zero"
+    if dtype.is_floating_point:
+        return torch.tensor(_PADDING[padding]).to(dtype)
+    if padding is None and dtype != torch.bool:
+        return torch.tensor(torch.iinfo(dtype).min // 3, dtype=dtype)  # no number that anybody expects
+    return torch.zeros((), dtype=dtype)
+
+
+# -- views --------------------------------------------------------------------------------------------
+
+
+@operation("make_tensor_view")
+def _make_tensor_view(_machine: Machine, frame: Frame, op: Op) -> ArrayValue:
+    (type_,) = op.result_types
+    assert isinstance(type_, TensorView)
+    shape, strides = (list(numbers(frame, op.operands[name])) for name in ("shape", "strides"))
+    return ArrayValue(
+        element=type_.element,
+        base=frame[op.operands["base"]].reshape(-1),
+        shape=tuple(shape.pop(0) if length == DYNAMIC else length for length in type_.shape),
+        strides=tuple(strides.pop(0) if stride == DYNAMIC else stride for stride in type_.strides),
+    )
+
+
+@operation("make_partition_view", "make_strided_view", "make_gather_scatter_view")
+def _make_view(_machine: Machine, frame: Frame, op: Op) -> ViewValue:
+    (type_,) = op.result_types
+    assert isinstance(type_, TiledView)
+    return ViewValue(type=type_, array=frame[op.operands["array"]])
+
+
+def _scalar(value: int | torch.Tensor) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor([value])
+
+
+@operation("get_tensor_shape")
+def _get_tensor_shape(_machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, ...]:
+    array = frame[op.operands["source"]]
+    return tuple(
+        _scalar(length).to(dtype_of(type_.element))  # type: ignore[union-attr]
+        for length, type_ in zip(array.shape, op.result_types, strict=True)
+    )
+
+
+@operation("get_index_space_shape")
+def _get_index_space_shape(_machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, ...]:
+    view: ViewValue = frame[op.operands["source"]]
+    counts = []
+    for at, type_ in enumerate(op.result_types):
+        assert isinstance(type_, Tile)
+        length = _scalar(view.array.shape[view.type.axes[at]]).to(torch.int64)
+        step = _step(view.type, at)
+        counts.append(((length + step - 1) // step).to(dtype_of(type_.element)))
+    return tuple(counts)
+
+
+def _step(view: TiledView, axis: int) -> int:
+    return view.traversal[axis] if view.kind == "strided" else view.tile_shape[axis]
+
+
+class Target:
+    """Where the tiles of a view are that the blocks name by their indices."""
+
+    def __init__(self, frame: Frame, view: ViewValue, index: tuple[int, ...]) -> None:
+        self.frame = frame
+        self.view = view
+        self.dtype = dtype_of(view.array.element)
+        self.itemsize = itemsize_of(view.array.element)
+        self._index = [frame[value].to(torch.int64) for value in index]
+
+    def addresses(self, machine: Machine, op: Op, verb: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the address of each element, and which are in the array (None: all).
+
+        Raises:
+            KernelFault: a tile is wholly outside of the array, or outside although the kernel denies it.
+        """
+        array, type_ = self.view.array, self.view.type
+        dims = len(type_.tile_shape)
+        address = array.base.reshape(-1, *[1] * dims)
+        inside: torch.Tensor | None = None
+        within_by_axis = {}
+        for at, (length, axis) in enumerate(zip(type_.tile_shape, type_.axes, strict=True)):
+            index = self._index[at]
+            listed = type_.kind == "gather_scatter" and axis == type_.sparse_axis
+            if listed:
+                positions = index.reshape(index.shape[0], -1)
+            else:
+                first = index.reshape(-1, 1)
+                first = first if type_.kind == "gather_scatter" else first * _step(type_, at)
+                positions = first + torch.arange(length)
+            shape = (positions.shape[0], *[1] * at, length, *[1] * (dims - at - 1))
+            positions = positions.reshape(shape)
+            limit = _spread(array.shape[axis], dims)
+            within = (positions >= 0) & (positions < limit)
+            if not within.all():
+                inside = within if inside is None else inside & within
+                if not listed:
+                    self._check_within(machine, op, at, within, verb)
+            within_by_axis[axis] = positions, within
+            address = address + positions * _spread(array.strides[axis], dims) * self.itemsize
+        self._check_reach(machine, within_by_axis, inside, verb)
+        return address, inside
+
+    def _check_within(self, machine: Machine, op: Op, at: int, within: torch.Tensor, verb: str) -> None:
+        """Check that tiles reach into the array along an axis, unless there is nothing to reach."""
+        denied = op.attributes.get("inbounds") or ()
+        if at < len(denied) and denied[at]:
+            bad, what = ~within, "although check_bounds=False says that no tile sticks out"
+        elif verb == "loads" and self.view.type.padding is not None:
+            return  # cuTile's own tests rely on its being padding, whatever the documentation says
+        else:
+            length = self.view.array.shape[self.view.type.axes[at]]
+            some = _spread(length, within.dim() - 1)
+            bad = ~within.any(dim=at + 1, keepdim=True) & torch.as_tensor(some > 0)
+            what = "which cuTile leaves undefined"
+        if not machine.memory.check_tiles or not bad.any():
+            return
+        block = first_block(self.frame, bad)
+        row = int(bad.reshape(len(bad), -1).any(dim=1).nonzero()[0])
+        index = [
+            int(number[row if len(number) > 1 else 0]) for number in (i.reshape(-1) for i in self._index)
+        ]
+        shape = [
+            int(number[row if len(number) > 1 else 0]) if isinstance(number, torch.Tensor) else number
+            for number in self.view.array.shape
+        ]
+        extent = "wholly outside of" if what.startswith("which") else "partly outside of"
+        raise KernelFault(
+            "out-of-bounds",
+            f"{verb} tile {index}, of shape {list(self.view.type.tile_shape)}, which is {extent} "
+            f"{self._name(machine)}, which is {shape}, along axis {self.view.type.axes[at]}: {what}",
+            block=block,
+        )
+
+    def _check_reach(
+        self,
+        machine: Machine,
+        by_axis: dict[int, tuple[torch.Tensor, torch.Tensor]],
+        inside: torch.Tensor | None,
+        verb: str,
+    ) -> None:
+        """Check that a slice, as far as it is accessed, ends where its array does along every axis."""
+        array = self.view.array
+        views = machine.memory.views(array.base, array.strides)
+        if views is None:
+            return
+        allocation, origin = views
+        for axis, (positions, within) in by_axis.items():
+            index = positions + _spread(origin[axis], len(by_axis))
+            bad = within & ((index < 0) | (index >= allocation.shape[axis]))
+            if not bad.any():
+                continue
+            bad = bad if inside is None else bad & inside
+            if bad.any():
+                first = int(index.expand(bad.shape)[bad][0])
+                raise KernelFault(
+                    "out-of-bounds",
+                    f"{verb} index {first} along axis {axis} of {allocation.name}, which is "
+                    f"{allocation.layout}: the slice that it goes through reaches beyond its array",
+                    block=first_block(self.frame, bad),
+                )
+
+    def _name(self, machine: Machine) -> str:
+        """Return the name of the array that the view is of."""
+        place = machine.memory.at(int(self.view.array.base[0]))
+        if place is None:
+            return "its array"
+        allocation = place[0]
+        whole = self.view.array.shape == allocation.shape
+        return allocation.name if whole else f"a slice of {allocation.name}"
+
+    def tiles(self, machine: Machine, op: Op, verb: str) -> list[_Tiles] | None:  # noqa: PLR0911 - reasons
+        """Return how to see the array as tiles, by groups of blocks whose tiles end alike at its edges.
+
+        None: blocks are to go by addresses, because they have different arrays, list positions, or may stray.
+        """
+        array, type_ = self.view.array, self.view.type
+        place = machine.memory.at(int(array.base)) if array.base.numel() == 1 else None
+        if place is None or type_.kind == "gather_scatter" or not type_.tile_shape:
+            return None
+        if machine.memory.observer is not None or place[0].shadow.unit != self.itemsize:
+            return None  # an observer, or a shadow in smaller units, wants single elements
+        shape = [length for length in array.shape if isinstance(length, int)]
+        strides = [stride for stride in array.strides if isinstance(stride, int) and stride >= 0]
+        if len(shape) < len(array.shape) or len(strides) < len(shape):
+            return None
+        allocation, start = place
+        reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+        inside = allocation.start <= start and start + reach * self.itemsize <= allocation.end
+        itself = tuple(shape) == allocation.shape and tuple(strides) == allocation.strides
+        if start % self.itemsize or not inside or not (itself or allocation.dense):
+            return None
+        if not itself:
+            origin = allocation.origin(torch.tensor([start]), strides)
+            reaches = zip(origin or (), shape, allocation.shape, strict=False)
+            if any(int(at) + length > whole for at, length, whole in reaches):
+                return None  # it reaches beyond its array, maybe where nothing is accessed
+        indices, extents = [], []
+        denied = op.attributes.get("inbounds") or (False,) * len(type_.axes)
+        padded = verb == "loads" and type_.padding is not None
+        for at, (length, axis) in enumerate(zip(type_.tile_shape, type_.axes, strict=True)):
+            index = self._index[at].reshape(-1)
+            if bool((index < 0).any()):
+                return None
+            extent = (shape[axis] - index * _step(type_, at)).clamp(0, length)
+            if bool((extent < length).any()) and (denied[at] or not (padded or bool(extent.all()))):
+                return None  # a fault, unless there is nothing to reach
+            indices.append(index)
+            extents.append(extent)
+        groups = _groups_of(extents)
+        if groups is None:
+            return None
+        steps = [_step(type_, at) * strides[axis] for at, axis in enumerate(type_.axes)]
+        tiles = []
+        for blocks, ends in groups:
+            index = tuple(
+                select_blocks(positions, blocks) if blocks is not None else positions for positions in indices
+            )
+            counts = [int(positions.max()) + 1 for positions in index]
+            tiles.append(
+                _Tiles(
+                    allocation=allocation,
+                    blocks=blocks,
+                    first=start // self.itemsize,
+                    sizes=(*counts, *ends),
+                    strides=(*steps, *(strides[axis] for axis in type_.axes)),
+                    index=index,
+                )
+            )
+        return tiles
+
+
+_MOST_GROUPS = 32
+
+
+def _groups_of(
+    extents: list[torch.Tensor],
+) -> list[tuple[torch.Tensor | None, tuple[int, ...]]] | None:
+    """Return which blocks (None: all) have which extents along all axes; None for too many groups."""
+    if all(extent.numel() == 1 or bool((extent == extent[0]).all()) for extent in extents):
+        return [(None, tuple(int(extent[0]) for extent in extents))]
+    together = torch.stack(torch.broadcast_tensors(*extents), dim=1)
+    ends, group = together.unique(dim=0, return_inverse=True)
+    if len(ends) > _MOST_GROUPS:
+        return None
+    return [((group == at).nonzero().reshape(-1), tuple(end)) for at, end in enumerate(ends.tolist())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tiles:
+    """An array seen as tiles, or as what its edges leave of them, and which of them each block means."""
+
+    allocation: Allocation
+    blocks: torch.Tensor | None
+    """Which blocks of the frame; None: all."""
+    first: int
+    """The array's first element in its storage."""
+    sizes: tuple[int, ...]
+    """Number of tiles along each axis, then the lengths of what of them is in the array."""
+    strides: tuple[int, ...]
+    index: tuple[torch.Tensor, ...]
+
+    def distinct(self, blocks: int) -> bool:
+        """Return whether no two of the blocks mean tiles that share an element."""
+        if not nested(self.sizes, self.strides):
+            return False
+        numbers = torch.zeros(1, dtype=torch.int64)
+        for count, index in zip(self.sizes, self.index, strict=False):
+            numbers = numbers * count + index
+        return numbers.numel() == blocks and len(numbers.unique()) == blocks
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Lengths of what of the tiles is in the array."""
+        return self.sizes[len(self.index) :]
+
+    @property
+    def within(self) -> tuple[slice, ...]:
+        """What of a tile is in the array."""
+        return tuple(slice(extent) for extent in self.extents)
+
+    def as_tiles(self, row: torch.Tensor) -> torch.Tensor:
+        """Return a storage's elements as tiles of the array."""
+        return row.as_strided(self.sizes, self.strides, self.first)
+
+    def frame(self, frame: Frame) -> Frame:
+        """Return the frame of these blocks alone."""
+        return frame if self.blocks is None else frame.inner(self.blocks)
+
+
+def _spread(value: int | torch.Tensor, dims: int) -> int | torch.Tensor:
+    return value.reshape(-1, *[1] * dims) if isinstance(value, torch.Tensor) else value
+
+
+@operation("load_view_tko")
+def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any]:
+    view: ViewValue = frame[op.operands["view"]]
+    target = Target(frame, view, op.operands["index"])
+    tiles = target.tiles(machine, op, "loads")
+    fill = _fill(machine, target.dtype, view.type.padding)
+    if tiles is None:
+        addresses, inside = target.addresses(machine, op, "loads")
+        return _load(machine, frame, addresses, target.dtype, inside, fill), TOKEN
+    for group in tiles:
+        shadow = group.allocation.shadow
+        if machine.memory.races.tracks_reads(shadow):
+            inner = group.frame(frame)
+            distinct = shadow.track_reads and group.distinct(inner.size)
+            units = Units(group.allocation, group.index, group.as_tiles)
+            machine.memory.races.read_units(inner, units, None, distinct=distinct)
+    shape = view.type.tile_shape
+    row = tiles[0].allocation.flat(target.dtype)
+    if len(tiles) == 1 and tiles[0].extents == shape:
+        return moved(lambda data: tiles[0].as_tiles(data)[tiles[0].index], row), TOKEN
+
+    def read(data: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        count = max(len(index) for index in tiles[0].index) if len(tiles) == 1 else frame.size
+        result = padding.expand(count, *shape).clone()
+        for group in tiles:
+            blocks = slice(None) if group.blocks is None else group.blocks
+            result[(blocks, *group.within)] = group.as_tiles(data)[group.index]
+        return result
+
+    return moved(read, row, fill), TOKEN
+
+
+def _load(
+    machine: Machine,
+    frame: Frame,
+    addresses: torch.Tensor,
+    dtype: torch.dtype,
+    mask: torch.Tensor | None,
+    fill: torch.Tensor,
+) -> torch.Tensor:
+    if mask is None or mask.all():
+        return machine.memory.load(frame, addresses, dtype, None)
+    shape = torch.broadcast_shapes(mask.shape, addresses.shape)
+    mask = mask.expand(shape)
+    loaded = machine.memory.load(frame, addresses.expand(shape), dtype, mask)
+    return moved(lambda data, pad: torch.where(mask, data, pad), loaded, fill)
+
+
+@operation("store_view_tko")
+def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
+    view: ViewValue = frame[op.operands["view"]]
+    value: torch.Tensor = frame[op.operands["value"]]
+    target = Target(frame, view, op.operands["index"])
+    tiles = target.tiles(machine, op, "stores")
+    if tiles is None:
+        addresses, inside = target.addresses(machine, op, "stores")
+        machine.memory.store(frame, addresses, value, inside)
+        return TOKEN
+    for group in tiles:
+        inner = group.frame(frame)
+        index = tuple(positions.expand(inner.size) for positions in group.index)
+        writers = inner.blocks.to(torch.int32).reshape(-1, *[1] * len(group.extents))
+        machine.memory.changes += 1
+        machine.memory.races.write_units(
+            inner,
+            Units(group.allocation, index, group.as_tiles),
+            writers.expand(-1, *group.extents),
+            distinct=group.distinct(inner.size),
+        )
+
+        def put(
+            row: torch.Tensor, data: torch.Tensor, group: _Tiles = group, index: Any = index
+        ) -> torch.Tensor:
+            rows = data if group.blocks is None or len(data) == 1 else data[group.blocks]
+            group.as_tiles(row)[index] = rows[(slice(None), *group.within)]
+            return row
+
+        moved(put, group.allocation.flat(target.dtype), value)
+    return TOKEN
+
+
+# -- pointers -----------------------------------------------------------------------------------------
+
+
+@operation("offset")
+def _offset(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    (type_,) = op.result_types
+    assert isinstance(type_, Tile)
+    assert isinstance(type_.element, Pointer)
+    itemsize = itemsize_of(type_.element.pointee)
+    offset = frame[op.operands["offset"]].to(torch.int64)
+    result: torch.Tensor = frame[op.operands["pointer"]] + offset * itemsize
+    return result
+
+
+@operation("load_ptr_tko")
+def _load_ptr(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any]:
+    type_ = op.result_types[0]
+    assert isinstance(type_, Tile)
+    dtype = dtype_of(type_.element)
+    mask, padding = op.operands["mask"], op.operands["padding"]
+    fill = _fill(machine, dtype, None) if padding is None else frame[padding]
+    return (
+        _load(
+            machine, frame, frame[op.operands["source"]], dtype, None if mask is None else frame[mask], fill
+        ),
+        TOKEN,
+    )
+
+
+@operation("store_ptr_tko")
+def _store_ptr(machine: Machine, frame: Frame, op: Op) -> Any:
+    mask = op.operands["mask"]
+    machine.memory.store(
+        frame,
+        frame[op.operands["pointers"]],
+        frame[op.operands["value"]],
+        None if mask is None else frame[mask],
+    )
+    return TOKEN
+
+
+@operation("make_token", "join_tokens", "memory_fence_alias_tko", "gdc_wait_tko", "gdc_launch_dependents_tko")
+def _token(_machine: Machine, _frame: Frame, _op: Op) -> Any:
+    return TOKEN
+
+
+def accessed(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, bool]:
+    """Return what a load or store that has run accessed.
+
+    Returns:
+        The address of each element, which elements were accessed (None: all), and whether the others have a
+        value that the kernel gave them.
+    """
+    if "view" in op.operands:
+        view: ViewValue = frame[op.operands["view"]]
+        verb = "loads" if op.name.startswith("load_") else "stores"
+        addresses, inside = Target(frame, view, op.operands["index"]).addresses(machine, op, verb)
+        return addresses, inside, view.type.padding is not None
+    mask = op.operands["mask"]
+    addresses = frame[op.operands["source" if "source" in op.operands else "pointers"]]
+    return addresses, None if mask is None else frame[mask], op.operands.get("padding") is not None

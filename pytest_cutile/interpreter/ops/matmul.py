@@ -1,0 +1,44 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_cutile.interpreter.frames import Frame
+from pytest_cutile.interpreter.ir import Op
+from pytest_cutile.interpreter.machine import Machine, operation
+from pytest_cutile.interpreter.ops.arithmetic import unsigned
+
+
+@operation("mmaf")
+def _mmaf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs, acc = (frame[op.operands[name]] for name in ("lhs", "rhs", "acc"))
+    wide = torch.float64 if acc.dtype == torch.float64 else torch.float32
+    product = torch.matmul(lhs.to(wide), rhs.to(wide))
+    result: torch.Tensor = (product + acc.to(wide)).to(acc.dtype)
+    return result
+
+
+@operation("mmaf_scaled")
+def _mmaf_scaled(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    lhs, rhs, acc, lhs_scale, rhs_scale = (
+        frame[op.operands[name]].double() for name in ("lhs", "rhs", "acc", "lhs_scale", "rhs_scale")
+    )
+    # Each scale is for a run of elements along the axis that is summed over.
+    run = lhs.shape[-1] // lhs_scale.shape[-1]
+    lhs = lhs * lhs_scale.repeat_interleave(run, dim=-1)
+    rhs = rhs * rhs_scale.repeat_interleave(run, dim=-2)
+    result: torch.Tensor = (torch.matmul(lhs, rhs) + acc).to(frame[op.operands["acc"]].dtype)
+    return result
+
+
+@operation("mmai")
+def _mmai(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    sides = []
+    for name in ("lhs", "rhs"):
+        value = frame[op.operands[name]]
+        sides.append((unsigned(value) if op.attributes[f"{name}_signed"] == "unsigned" else value).double())
+    # Products of bytes are exact in float64, and so are their sums.
+    product = torch.matmul(*sides).to(torch.int64)
+    result: torch.Tensor = (product + frame[op.operands["acc"]]).to(torch.int32)
+    return result

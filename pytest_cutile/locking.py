@@ -1,0 +1,96 @@
+"""Locks between processes of one machine: advisory, and gone with the process that holds them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_POLL_S = 0.05
+
+
+def lock_descriptor(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
+    """Lock an open file or folder; return whether it is locked now.
+
+    This is `flock` and not the package filelock, which has no shared lock without a database, and polls: GPU
+    time would be lost between two processes that take turns.
+
+    Raises:
+        OSError: the file system has no locks, or the platform has no `flock` (Windows).
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise OSError(
+            errno.ENOSYS, "locks of GPUs and folders need flock, which this platform lacks"
+        ) from error
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(
+    path: Path,
+    *,
+    shared: bool = False,
+    on_wait: Callable[[], None] | None = None,
+    until: float | None = None,
+) -> Iterator[None]:
+    """Hold the lock of a file or folder that exists.
+
+    Args:
+        path: What is locked.
+        shared: Whether other shared holders are admitted.
+        on_wait: Called once when another process holds the lock.
+        until: Time of `time.monotonic` at which to give up; None waits for ever.
+
+    Raises:
+        OSError: The file cannot be opened or locked.
+        TimeoutError: The lock was not free until then.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if not lock_descriptor(descriptor, shared=shared, wait=False):
+            if on_wait is not None:
+                on_wait()
+            while not lock_descriptor(descriptor, shared=shared, wait=until is None):
+                if until is not None and time.monotonic() >= until:
+                    raise TimeoutError(f"another process holds the lock of {path}")
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        # Closing is not enough: a process forked meanwhile has the descriptor too, and would keep the lock.
+        with suppress(OSError):
+            _unlock(descriptor)
+        os.close(descriptor)
+
+
+def _unlock(descriptor: int) -> None:
+    with suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[None]:
+    """Hold the right to replace the file at `path`, which need not exist; its folder must.
+
+    The lock file beside it is there only meanwhile, so that it does not turn up in `git status`.
+    """
+    from filelock import FileLock
+
+    lock_file = path.with_name(f".{path.name}.lock")
+    with FileLock(lock_file):
+        try:
+            yield
+        finally:
+            # Still locked: filelock notices a file that was removed, and makes a new one.
+            with suppress(OSError):
+                lock_file.unlink()

@@ -1,0 +1,1 @@
+"""GPUs and architectures: their limits, their names, their occupancy."""

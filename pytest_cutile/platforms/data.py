@@ -1,0 +1,187 @@
+"""Reads `gpus.toml`: what each architecture and each GPU model has, with the document that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+_KIB = 2**10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What one streaming multiprocessor (SM) of an architecture has. Registers have 32 bits."""
+
+    name: str
+    """In cuTile's spelling: "sm_90"."""
+    relative: str | None = None
+    """Older architecture whose tuned kernel configurations suit this one best; None where none is named."""
+    max_threads_per_sm: int
+    max_blocks_per_sm: int
+    shared_bytes_per_sm: int
+    """Shared memory in the largest configuration, with what the system reserves."""
+    has_clusters: bool
+    """Whether blocks can be launched as thread block clusters."""
+    warp_size: int
+    max_threads_per_block: int
+    registers_per_sm: int
+    """Registers; one block may have them all."""
+    max_registers_per_thread: int
+    register_allocation_unit: int
+    """Registers: a warp gets a multiple of this."""
+    warp_allocation_granularity: int
+    """Sub-partitions of the SM, each with its share of the registers; a warp lives in one of them."""
+    shared_allocation_unit_bytes: int
+    """Shared memory: a block gets a multiple of this."""
+    reserved_shared_bytes_per_block: int
+    """Shared memory that the system takes in addition to what a block asks for."""
+    source: str
+    """Document (title and address) that the architecture's own figures come from."""
+    note: str = ""
+    """What was derived and how, or holds only on a condition."""
+
+    @property
+    def max_warps_per_sm(self) -> int:
+        return self.max_threads_per_sm // self.warp_size
+
+    @property
+    def max_shared_bytes_per_block(self) -> int:
+        """Shared memory that one block can have when it asks, without what the system reserves."""
+        return self.shared_bytes_per_sm - self.reserved_shared_bytes_per_block
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaReport:
+    """L2 and memory of a GPU as CUDA reports them, rounded."""
+
+    l2_mib: int
+    memory_gib: int
+    """DRAM that programs can have."""
+    integrated: bool = False
+    """Whether the GPU shares the CPU's memory."""
+    source: str
+    """Document that defines the figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """One GPU model, or several that share every limit."""
+
+    names: tuple[str, ...]
+    """Device names, exactly as NVML and torch report them: ("NVIDIA H200",)."""
+    arch: str
+    """Architecture in cuTile's spelling: "sm_90"."""
+    sm_count: int
+    """Streaming multiprocessors that CUDA reports."""
+    memory: str | None = None
+    """Size and kind of its memory: "141 GB HBM3e"; None where documents disagree, or models differ."""
+    memory_bandwidth_gb_s: float
+    """Peak DRAM bandwidth, 1e9 bytes per second. Reads out of the L2 can be faster."""
+    dense_tflops: Mapping[str, float]
+    """Peak rate by dtype of the multiplied operands, 1e12 operations per second: tensor cores, except
+    "float32" (CUDA cores) and "float64" (the faster of the two). No key: no published figure."""
+    boost_clock_mhz: int | None = None
+    """SM clock that the tensor-core rates are given at; None where NVIDIA publishes none."""
+    cuda_reports: CudaReport | None = None
+    """Only of the GPU that represents its architecture, and of the fallback."""
+    reaches_max_clock: str = ""
+    """Measurement that found it at NVML's highest SM clock under load, unless its power was capped. Empty
+    where there is none: many GPUs never get there, so that a lower clock says nothing."""
+    source: str
+    """Document (title and address) that the figures come from."""
+    note: str = ""
+    """What was derived and how, and which value was taken where documents disagree."""
+
+    def tflops_limit(self, dtype: str, *, max_sm_clock_mhz: float | None = None) -> float | None:
+        """Return the rate in TFLOPS that no kernel on `dtype` operands can exceed; None where unknown.
+
+        Published rates hold at the published boost clock, but a GPU may clock higher for a while (an H200
+        is rated at 1830 MHz and reaches 1980). Pass the highest SM clock of the measurement, or of the GPU,
+        and the limit grows with it; it never shrinks below the published rate.
+        """
+        rate = self.dense_tflops.get(dtype)
+        if rate is None or max_sm_clock_mhz is None or self.boost_clock_mhz is None:
+            return rate
+        return rate * max(1.0, max_sm_clock_mhz / self.boost_clock_mhz)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwareTables:
+    """All of `gpus.toml`."""
+
+    architectures: Mapping[str, Architecture]
+    """By name, oldest first."""
+    platforms: tuple[Platform, ...]
+    """In the order of the file: the first of an architecture represents it."""
+    fallback: Platform
+    """Stands for architectures of which no GPU is known, nor one of a relative."""
+
+
+@cache
+def hardware() -> HardwareTables:
+    return read_tables(resources.files(__package__).joinpath("gpus.toml").read_text(encoding="utf-8"))
+
+
+def read_tables(text: str) -> HardwareTables:
+    """Read a file in the form of `gpus.toml`. The tests of this package check its form and its sources."""
+    import tomllib
+
+    file = tomllib.loads(text)
+    documents = {
+        key: f"{document['title']}, {document['url']}" for key, document in file["documents"].items()
+    }
+    shared = {key: figure["value"] for key, figure in file["every_architecture"].items()}
+    architectures = {
+        name: _read_architecture(name, entry, shared, documents)
+        for name, entry in file["architectures"].items()
+    }
+    platforms = tuple(_read_platform(entry, documents) for entry in file["gpus"])
+    fallback = next(platform for platform in platforms if file["fallback_gpu"] in platform.names)
+    return HardwareTables(
+        architectures=MappingProxyType(architectures), platforms=platforms, fallback=fallback
+    )
+
+
+def _read_architecture(
+    name: str, entry: Mapping[str, Any], shared: Mapping[str, Any], documents: Mapping[str, str]
+) -> Architecture:
+    values = dict(entry)
+    return Architecture(
+        name=name,
+        shared_bytes_per_sm=values.pop("shared_kib_per_sm") * _KIB,
+        source=documents[values.pop("source")],
+        **values,
+        **shared,
+    )
+
+
+def _read_platform(entry: Mapping[str, Any], documents: Mapping[str, str]) -> Platform:
+    values = dict(entry)
+    report = values.pop("cuda_reports", None)
+    return Platform(
+        names=tuple(values.pop("names")),
+        dense_tflops=_read_rates(values.pop("dense_tflops")),
+        cuda_reports=CudaReport(**{**report, "source": documents[report["source"]]}) if report else None,
+        source=documents[values.pop("source")],
+        **values,
+    )
+
+
+def _read_rates(given: Mapping[str, float]) -> Mapping[str, float]:
+    """Return rates by cuTile's dtype names; bf16 is as fast as fp16, and int8 as fp8, unless given."""
+    fp8 = given.get("fp8")
+    rates = {
+        "float16": given.get("fp16"),
+        "bfloat16": given.get("bf16", given.get("fp16")),
+        "tfloat32": given.get("tf32"),
+        "float8_e4m3fn": fp8,
+        "float8_e5m2": fp8,
+        "int8": given.get("int8", fp8),
+        "float32": given.get("fp32"),
+        "float64": given.get("fp64"),
+    }
+    return MappingProxyType({dtype: rate for dtype, rate in rates.items() if rate is not None})

@@ -1,0 +1,1 @@
+"""What talks to pytest: options, collection, fixtures, reports of tests, the terminal."""

@@ -1,0 +1,92 @@
+"""With pytest-benchmark installed, the same samples reach its table, JSON, compare and histogram.
+
+Only its public points are used: the marker `benchmark(timer=...)` with a clock that the samples drive,
+and `benchmark.pedantic`. Checked with pytest-benchmark 5.1 to 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_cutile.speed.measure.timing import Measurement
+
+_CLOCK = pytest.StashKey["SampleClock"]()
+Publish: TypeAlias = "Callable[[Measurement], None]"
+
+
+class SampleClock:
+    """A clock in seconds that stands still, except that each `play` moves it by one measured sample."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._samples: Iterator[float] = iter(())
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self._now
+
+    def load(self, measurement: Measurement) -> None:
+        """Take the samples that the next calls of `play` go through."""
+        self._samples = iter(measurement.samples_us)
+
+    def play(self) -> None:
+        """Let one sample's time pass."""
+        self._now += next(self._samples, 0.0) * 1e-6
+
+
+class NoBenchmark:
+    """Stands in where pytest-benchmark is absent."""
+
+    @pytest.fixture
+    def _cutile_benchmark(self) -> Publish:
+        return lambda _: None
+
+
+class WithBenchmark:
+    """Hooks and the fixture that hand samples to pytest-benchmark."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Give each test that measures a clock of its own, before its `benchmark` fixture is set up."""
+        for item in items:
+            if "_cutile_benchmark" in getattr(item, "fixturenames", ()):
+                clock = item.stash[_CLOCK] = SampleClock()
+                # Markers do not merge: keep what the closest one says.
+                closest = item.get_closest_marker("benchmark")
+                options = {**(closest.kwargs if closest else {}), "timer": clock}
+                if hasattr(item, "spec"):  # a declared kernel; case names repeat from kernel to kernel
+                    options.setdefault("group", item.spec.name)
+                item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+    @pytest.fixture
+    def _cutile_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Publish]:
+        # No clock: `perf` was asked for with getfixturevalue, after pytest-benchmark read the markers.
+        clock = request.node.stash.get(_CLOCK, None)
+        published = False
+
+        def publish(measurement: Measurement) -> None:
+            nonlocal published
+            if clock is None or published:  # pytest-benchmark takes one benchmark per test, the first
+                return
+            published = True
+            clock.load(measurement)
+            info = {
+                "arch": measurement.device.arch,
+                "gpu": measurement.device.name,
+                "tflops": measurement.tflops,
+                "gb_per_s": measurement.gb_per_s,
+                "share_of_limit": measurement.share_of_limit,
+            }
+            benchmark.extra_info.update({key: value for key, value in info.items() if value is not None})
+            benchmark.pedantic(clock.play, rounds=len(measurement.samples_us), iterations=1, warmup_rounds=0)
+
+        yield publish
+        if not published:
+            # The gate failed before it measured. pytest-benchmark would warn that its fixture was not
+            # used, which under `-W error` adds an error to the failure: disabled, it runs and keeps nothing.
+            benchmark.disabled = True
+            benchmark.pedantic(lambda: None)

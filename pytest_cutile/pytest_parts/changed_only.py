@@ -1,0 +1,58 @@
+"""Tests that need not run: of cases whose code is that of the baselines, or of another revision."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cutile.pytest_parts.run import Run
+
+
+class ChangedOnly:
+    """Deselects them: with `--changed-only` tests of every gate, with `git:REV` speed tests."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what need not run; last, because only what is selected is compiled."""
+        from pytest_cutile.baselines.errors import BaselineError
+        from pytest_cutile.gates.unchanged import unchanged
+        from pytest_cutile.pytest_parts.collection import DeclaredTest
+        from pytest_cutile.pytest_parts.deferred import is_speed_test
+        from pytest_cutile.revisions.modules import RevisionError
+
+        run, settings = self._run, self._run.settings
+        tasks = {
+            item.nodeid: item.task
+            for item in items
+            # Code that is the same in both revisions is as fast in both.
+            if isinstance(item, DeclaredTest) and (settings.changed_only or is_speed_test(item))
+        }
+        number, count = run.worker_place or (0, 1)
+        try:
+            left_out = unchanged(run.session, tasks, start_at=number / count % 1)
+        except (BaselineError, RevisionError, pytest.UsageError) as error:
+            if run.worker:  # an error here would be the worker's end: let the gate say it
+                return
+            if isinstance(error, pytest.UsageError):
+                raise
+            revision = f"--perf-baseline git:{settings.baseline_revision}"
+            raise pytest.UsageError(
+                f"{'--changed-only' if settings.changed_only else revision}: {error}"
+            ) from error
+        run.progress.clear()
+        run.n_unchanged = len(left_out)
+        if left_out:
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+            items[:] = [item for item in items if item.nodeid not in left_out]
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say how many tests were left out."""
+        run = self._run
+        if run.settings.xdist_worker or not run.n_unchanged:
+            return []
+        revision = run.session.revision_kernels
+        baseline = "in the baselines" if revision is None else f"in {revision}"
+        tests = "tests" if run.settings.changed_only else "speed tests"
+        return [f"cutile: {run.n_unchanged} {tests} of cases left out that compile to the same {baseline}"]

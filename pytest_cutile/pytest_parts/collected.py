@@ -1,0 +1,46 @@
+"""What pytest has collected, before anything of it is deselected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from pytest_cutile.spec import KernelSpec
+
+
+class Collected:
+    """The test functions, the files that were collected whole, and the declared kernels."""
+
+    def __init__(self) -> None:
+        self._tests: set[str] = set()
+        self._whole: set[str] = set()
+        self.declared: dict[str, tuple[KernelSpec, Path]] = {}
+        """Each declared kernel by its name, with its module: names are baseline keys."""
+        self.modules: set[Path] = set()
+        """Files of the collected modules of declared kernels."""
+        self.bad_declarations = 0
+        """Modules whose declarations cannot be gated."""
+        self.missing_packages: dict[str, Path] = {}
+        """The first module that could not be imported, by the message that says what to install."""
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Take a test along."""
+        self._tests.add(_function_of(item.nodeid))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Take a file along: of one that is named with a test in it, pytest reports no collection."""
+        if report.passed:
+            self._whole.add(report.nodeid)
+
+    def lacks(self, key: str) -> bool:
+        """Say whether the file of a test was collected whole and lacks its function; parameters may vary."""
+        return key.partition("::")[0] in self._whole and _function_of(key) not in self._tests
+
+
+def _function_of(key: str) -> str:
+    """Return the node id of the function that a test or a key in the baselines belongs to."""
+    return key.partition("[")[0].partition("#")[0]

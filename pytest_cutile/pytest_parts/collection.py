@@ -1,0 +1,413 @@
+"""Collection of declared kernels: a module with a SPEC becomes tests, one per case and gate."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.gates import REGISTRY
+from pytest_cutile.gates.base import Gate, RunningTest, Task
+from pytest_cutile.pytest_parts.collected import Collected
+from pytest_cutile.pytest_parts.reporting import gate_message
+from pytest_cutile.pytest_parts.run import Run
+from pytest_cutile.session import Session
+from pytest_cutile.spec import Case, KernelSpec, SpecError
+
+if TYPE_CHECKING:
+    from _pytest._code.code import TerminalRepr
+
+
+@dataclass(frozen=True)
+class KernelLocation:
+    """Where a name in `cutile_kernels` lives."""
+
+    name: str
+    """Dotted name of the module or package."""
+    path: Path
+    """The module's file, or the package's directory."""
+
+    def module_of(self, path: Path) -> str | None:
+        """Return the dotted name of the module at `path`, or None if it declares no kernels here."""
+        path = path.resolve()
+        if path.stem in ("__main__", "conftest") or path.stem.startswith("test_"):
+            return None
+        if path == self.path:
+            return self.name
+        if not path.is_relative_to(self.path):
+            return None
+        parts = list(path.relative_to(self.path).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        return ".".join([self.name, *parts])
+
+
+def locate_kernels(names: tuple[str, ...], rootpath: Path) -> list[KernelLocation]:
+    """Find the modules and packages that declare kernels, without importing the modules themselves.
+
+    Raises:
+        pytest.UsageError: a name is not importable.
+    """
+    return [_locate(name, rootpath) for name in names]
+
+
+def _locate(name: str, rootpath: Path) -> KernelLocation:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            # Projects that are not installed are run from their root: look there, as `python -m` does.
+            sys.path.insert(0, str(rootpath))
+            importlib.invalidate_caches()
+            spec = importlib.util.find_spec(name)
+            if spec is None:
+                sys.path.remove(str(rootpath))
+    except Exception as error:  # a parent package is imported, and may raise anything
+        raise pytest.UsageError(
+            f"ini option cutile_kernels: {name!r}: {type(error).__name__}: {error}"
+        ) from error
+    if spec is not None and spec.submodule_search_locations:
+        return KernelLocation(name, Path(next(iter(spec.submodule_search_locations))).resolve())
+    if spec is not None and spec.origin:
+        return KernelLocation(name, Path(spec.origin).resolve())
+    raise pytest.UsageError(
+        f"ini option cutile_kernels: no module or package {name!r}; "
+        f"it is looked for on sys.path and in {rootpath}"
+    )
+
+
+class MissingPackage(SpecError):  # noqa: N818 - reads as a state
+    """A module of kernels imports torch or cuda.tile, which is not installed."""
+
+
+class KernelModule(pytest.Module):
+    """A module that declares kernels. Its tests come from SPEC or SPECS, not from test functions."""
+
+    run: Run
+    module_name: str
+    is_listed: bool
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield a test for each task that the gates make of every case.
+
+        A declaration that cannot be gated becomes one failing test, so that the other kernels go on.
+        """
+        session, collected = self.run.session, self.run.collected
+        try:
+            module = self._import()
+            specs = self._new_specs(_specs_of(module, required=self.is_listed))
+            if session.settings.search is not None:
+                _check_domains(specs)
+        except MissingPackage as error:
+            collected.bad_declarations += 1
+            first = collected.missing_packages.setdefault(f"{error}", self.path)
+            if first == self.path:  # one failure for all modules
+                yield self._bad_declaration(f"{self.path}: {error}")
+            return
+        except SpecError as error:
+            collected.bad_declarations += 1
+            yield self._bad_declaration(f"{self.path}: {error}")
+            return
+        self.obj = module
+        collected.modules.add(self.path.resolve())
+        for spec in specs:
+            for case in spec.cases:
+                label = f"{spec.name}-{case.name}" if len(specs) > 1 else case.name
+                yield from self._items(spec, case, label)
+            if session.settings.search is not None:
+                name = f"search[{spec.name}]" if len(specs) > 1 else "search"
+                search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
+                search.cutile, search.spec = session, spec
+                search.add_marker(pytest.mark.cutile_search)
+                yield search
+
+    def _bad_declaration(self, message: str) -> BadDeclaration:
+        item: BadDeclaration = BadDeclaration.from_parent(self, name="declaration", message=message)
+        # Whatever is selected, this has to be seen.
+        for name in (*(entry.name for entry in REGISTRY), "search"):
+            item.add_marker(getattr(pytest.mark, f"cutile_{name}"))
+        return item
+
+    def _import(self) -> ModuleType:
+        try:
+            module = importlib.import_module(self.module_name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in ("cuda", "torch"):
+                raise
+            extra = "torch" if error.name == "torch" else "tileiras"
+            raise MissingPackage(
+                f"{error.name} is not installed: pip install 'pytest-cutile[{extra}]'"
+            ) from error
+        if module.__file__ is None or Path(module.__file__).resolve() != self.path.resolve():
+            raise SpecError(
+                f"the module {self.module_name} was imported from {module.__file__}: another package of that "
+                "name comes first on sys.path"
+            )
+        return module
+
+    def _new_specs(self, specs: list[KernelSpec]) -> list[KernelSpec]:
+        """Return the specs that no other module has declared; the same object elsewhere is a re-export."""
+        new = []
+        for spec in specs:
+            first, path = self.run.collected.declared.setdefault(spec.name, (spec, self.path))
+            if path == self.path:
+                new.append(spec)
+            elif first is not spec:
+                raise SpecError(
+                    f"the kernel name {spec.name!r} is declared in {path} and in {self.path}; names are "
+                    "baseline keys: rename one"
+                )
+        return new
+
+    def _items(self, spec: KernelSpec, case: Case, label: str) -> Iterator[pytest.Item]:
+        for gate in self.run.gates.values():
+            for task in gate.tasks(spec, case, self.module_name):
+                suffix = f"{label}-{task.suffix}" if task.suffix else label
+                yield self._item(gate, task, suffix)
+
+    def _item(self, gate: Gate, task: Task, suffix: str) -> DeclaredTest:
+        test = _run_measuring if gate.measures else _run
+        item: DeclaredTest = DeclaredTest.from_parent(self, name=f"{gate.name}[{suffix}]", callobj=test)
+        if hasattr(item, "_id"):
+            # pytest 9.2 keeps names and parameters apart in ids, and --lf compares them so. There is no
+            # public way to say which part of a name is a parameter, short of parametrizing.
+            item._id = self.id.child(gate.name).with_params(suffix)  # noqa: SLF001
+        item.gate, item.task = gate, task
+        item.add_marker(getattr(pytest.mark, f"cutile_{gate.name}"))
+        case = task.case
+        if not case.runs_on(task.arch):
+            item.add_marker(
+                pytest.mark.skip(reason=f"{task.spec.name}[{case.name}] needs {case.min_arch} or newer")
+            )
+        return item
+
+
+class BadDeclaration(pytest.Item):
+    """Stands for a module whose declaration cannot be gated: fails and says why."""
+
+    def __init__(self, *, message: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._message = message
+
+    def runtest(self) -> None:
+        """Fail."""
+        pytest.fail(self._message, pytrace=False)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: Any, **__: Any) -> str:
+        """Show the message alone."""
+        return str(excinfo.value)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Point to the module."""
+        return self.path, 0, self.name
+
+
+class _GateTest(pytest.Item):
+    """A test that this plugin made: a gate's message is all of its failure."""
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
+    ) -> str | TerminalRepr:
+        """Show a gate's own message as it is: there is no frame of the user's in its traceback."""
+        if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
+            return gate_message(str(excinfo.value), self.path)
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+
+class DeclaredTest(_GateTest, pytest.Function):
+    """One gate of one case of a declared kernel."""
+
+    gate: Gate
+    task: Task
+
+    @property
+    def spec(self) -> KernelSpec:
+        """The kernel, after which pytest-benchmark's tables are grouped."""
+        return self.task.spec
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Point reports at the kernel's launcher, not at this plugin."""
+        code = getattr(inspect.unwrap(self.task.spec.launch), "__code__", None)
+        here = code is not None and Path(code.co_filename) == self.path
+        return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
+
+
+class KernelSearchTest(_GateTest):
+    """The search for failing cases of a declared kernel."""
+
+    cutile: Session
+    spec: KernelSpec
+
+    def runtest(self) -> None:
+        """Search for as long as was asked for."""
+        from pytest_cutile.gates.search import KernelSearch
+
+        __tracebackhide__ = True
+        budget = self.cutile.settings.search
+        if budget is None:
+            raise RuntimeError("a search is collected only where one was asked for")
+        search = KernelSearch(self.cutile, spec=self.spec, arch=self.cutile.gpu_arch)
+        search.run(seconds=budget.seconds, seed=budget.seed)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Point to the module."""
+        return self.path, 0, self.name
+
+
+def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocation]) -> bool:
+    """Say whether every module that may declare kernels was collected."""
+    files = (
+        path
+        for each in locations
+        for path in (each.path.rglob("*.py") if each.path.is_dir() else (each.path,))
+        if each.module_of(path) is not None
+    )
+    return all(path.resolve() in collected.modules for path in files)
+
+
+def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) -> list[str]:
+    """Return a line for each baseline of which no case is left.
+
+    Args:
+        session: of the run.
+        collected: by which a test function is known that is gone; so is one whose file is.
+        all_kernels: whether all declared kernels were collected; else nobody knows which of them are gone.
+    """
+    declared = {
+        f"{spec.name}[{case.name}]": case.speed
+        for spec, _ in collected.declared.values()
+        for case in spec.cases
+    }
+    speeds = {key for key, speed in declared.items() if speed}
+
+    def is_gone(key: str) -> bool:
+        file, is_test, _ = key.partition("::")
+        if not is_test:
+            return all_kernels
+        return not (session.settings.rootpath / file).exists() or collected.lacks(key)
+
+    found = []
+    for name, keys, present in _recorded(session, speeds, {*declared}):
+        gone = sorted(key for key in keys if key not in present and is_gone(key))
+        if gone:
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""  # noqa: PLR2004
+            names = f"{', '.join(gone[:3])}{more}"
+            found.append(f"stale: {name} has {names}: no such case is left; delete it")
+    return found
+
+
+def _recorded(
+    session: Session, speeds: set[str], declared: set[str]
+) -> Iterator[tuple[str, Iterable[str], set[str]]]:
+    """Yield the name of each set of baselines, the keys recorded in it, and those of today's cases."""
+    try:
+        store = session.baselines
+        if store is None:
+            return
+        if session.gpu.device is not None:
+            entries = session.speed_baselines.entries if session.speed_baselines is not None else {}
+            yield (
+                session.speed_baselines_name,
+                [key for key, entry in entries.items() if entry.published is None],
+                speeds,
+            )
+        for arch in session.architectures:
+            baselines = store.static(arch)
+            if baselines is not None:
+                yield store.static_name(arch), baselines.entries, declared
+    except BaselineError:  # the gates say it
+        return
+
+
+def tasks_of(items: Iterable[pytest.Item]) -> list[Task]:
+    """Return the tasks of tests of declared kernels, but for what an architecture cannot run."""
+    tasks = [item.task for item in items if isinstance(item, DeclaredTest)]
+    return [task for task in tasks if task.case.runs_on(task.arch)]
+
+
+def finish_collection(run: Run, session: pytest.Session) -> None:
+    """Note what is selected, refuse to gate nothing, and remark on baselines of which no case is left.
+
+    Raises:
+        pytest.UsageError: no module of `cutile_kernels` declares a kernel.
+    """
+    cutile, settings, collected = run.session, run.settings, run.collected
+    cutile.selected = frozenset(
+        (task.gate, task.spec.name, task.case.name, task.arch) for task in tasks_of(session.items)
+    )
+    if settings.measured_again is not None:
+        return
+    everything = session.config.args_source is not pytest.Config.ArgsSource.ARGS
+    failed = bool(collected.bad_declarations or session.testsfailed)
+    if settings.kernels and everything and not (collected.declared or failed):
+        raise pytest.UsageError(
+            f"ini option cutile_kernels: no module of {', '.join(settings.kernels)} declares SPEC or SPECS "
+            "(a pytest_cutile.KernelSpec), so no kernel would be gated"
+        )
+    all_kernels = bool(collected.declared) and not failed
+    all_kernels = all_kernels and (everything or collected_all_kernels(collected, run.locations))
+    run.results.remarks = stale_entries(cutile, collected, all_kernels=all_kernels)
+
+
+def prepare(run: Run, items: Iterable[pytest.Item]) -> None:
+    """Let each gate start what its selected tests need."""
+    tasks = tasks_of(items)
+    for name, gate in run.gates.items():
+        gate.prepare([task for task in tasks if task.gate == name])
+
+
+def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
+    found = getattr(module, "SPECS", None)
+    if found is None:
+        found = [module.SPEC] if hasattr(module, "SPEC") else []
+    elif not isinstance(found, list | tuple) or not found:
+        raise SpecError(f"SPECS must be a list of pytest_cutile.KernelSpec, not empty; got {found!r}")
+    for spec in found:
+        if not isinstance(spec, KernelSpec):
+            raise SpecError(
+                f"SPEC must be a pytest_cutile.KernelSpec (SPECS a list of them), got {type(spec).__name__}"
+            )
+    if required and not found:
+        raise SpecError(
+            "it is listed in the ini option cutile_kernels but declares no SPEC (or SPECS): "
+            "nothing of it would be gated"
+        )
+    names = [spec.name for spec in found]
+    if len(set(names)) != len(names):
+        raise SpecError(f"two specs have the same name; names are baseline keys and must be unique: {names}")
+    return list(found)
+
+
+def _check_domains(specs: Iterable[KernelSpec]) -> None:
+    from pytest_cutile.gates.search import domain_of
+
+    for spec in specs:
+        domain_of(spec)
+
+
+def _run(_cutile_running: RunningTest, request: pytest.FixtureRequest) -> None:
+    __tracebackhide__ = True
+    _run_gate(request.node, _cutile_running)
+
+
+def _run_measuring(
+    _cutile_running: RunningTest, _cutile_benchmark: Any, request: pytest.FixtureRequest
+) -> None:
+    __tracebackhide__ = True
+    _run_gate(request.node, replace(_cutile_running, publish=_cutile_benchmark))
+
+
+def _run_gate(item: DeclaredTest, test: RunningTest) -> None:
+    from pytest_cutile.gates.outcome import GateOutcome
+
+    __tracebackhide__ = True
+    with GateOutcome(item.gate.session, item.task.key):
+        item.gate.run(item.task, test)

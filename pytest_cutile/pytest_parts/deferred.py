@@ -1,0 +1,333 @@
+"""Deferred reports: a test with a pending case is reported when fresh processes have decided it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# What pytest's own protocol calls, and what plugins that run tests again have called for years.
+from _pytest.runner import CallInfo, runtestprotocol
+
+from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
+from pytest_cutile.pytest_parts.run import Run
+from pytest_cutile.pytest_parts.xdist import SCREENINGS
+from pytest_cutile.verdicts import Reason, Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.results import Result
+    from pytest_cutile.speed.screenings import Screenings
+    from pytest_cutile.speed.suite import SpeedSuite
+
+
+@dataclass
+class _DeferredTest:
+    """A test that ran, and whose reports wait."""
+
+    item: pytest.Item
+    reports: list[pytest.TestReport]
+    pending: list[int]
+    """Numbers of its cases that are not decided, in the run's `SpeedSuite`."""
+    passed_on: list[pytest.TestReport] = field(default_factory=list)
+    """Failures of its own that were reported at once."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed for reasons of its own."""
+        return any(map(_failed_itself, [*self.reports, *self.passed_on]))
+
+    @property
+    def deciding(self) -> pytest.TestReport | None:
+        """The report that gets what was decided; None if it has failed before anything could."""
+        calls = (report for report in self.reports if report.when == "call")
+        return next(calls, None if self.failed else self.reports[-1])
+
+
+class DeferredReports:
+    """Runs the tests that measure speed, and holds back the reports of those with a pending case.
+
+    The reports of one test belong together (setup, call, teardown), and whoever reads them, from JUnit to
+    pytest-xdist, may rely on that: so they wait together.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._deferred: list[_DeferredTest] = []
+        self._item: pytest.Item | None = None
+        folder = run.worker.get(SCREENINGS)
+        self._screenings = None if folder is None else _screenings(str(folder), str(run.worker["workerid"]))
+
+    @property
+    def _suite(self) -> SpeedSuite | None:
+        """The cases that were timed; None if nobody has needed the gates."""
+        if not self._run.has_gates:
+            return None
+        from pytest_cutile.gates.speed import suite_of
+
+        return suite_of(self._run.gates)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run a test that measures speed; report it unless a case is pending."""
+        if not is_speed_test(item):
+            return None
+        from pytest_cutile.gates.speed import suite_of
+
+        suite = suite_of(self._run.gates)
+        suite.multiplicity.collected = self._run.n_speed_tests
+        known = len(suite.pending)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        deferred = _DeferredTest(item, reports, [case.number for case in suite.pending[known:]])
+        if deferred.pending:
+            self._deferred.append(deferred)
+        else:
+            self._release(deferred)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> None:
+        """Remember of which test the next report is."""
+        self._item = item
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Defer a test that has a pending case all the same: `request.getfixturevalue` gave it `perf`.
+
+        Nobody can tell before it runs, so others run it. What they report from then on is kept, and reads
+        like one more passed setup, which means nothing to anybody.
+        """
+        suite, item = self._suite, self._item
+        if suite is None or item is None or item.nodeid != report.nodeid:
+            return
+        others = {
+            number for deferred in self._deferred if deferred.item is not item for number in deferred.pending
+        }
+        pending = [
+            case.number
+            for case in suite.pending
+            if case.case.nodeid == item.nodeid and case.number not in others
+        ]
+        if not pending or report.when == "setup":
+            return
+        deferred = next((test for test in self._deferred if test.item is item), None)
+        if deferred is None:
+            deferred = _DeferredTest(item, [], [])
+            self._deferred.append(deferred)
+        deferred.pending = pending
+        if report.failed:  # pytest has counted it
+            deferred.passed_on.append(report)
+            return
+        deferred.reports.append(copy.copy(report))
+        report.when, report.outcome, report.longrepr, report.duration = "setup", "passed", None, 0.0
+        vars(report).pop("wasxfail", None)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Decide what is pending when all tests have run, or were stopped, and report it."""
+        stopped = True
+        try:
+            result = yield
+            stopped = bool(session.shouldfail or session.shouldstop)
+            return result
+        finally:
+            suite = self._suite
+            if self._screenings is not None:
+                self._screenings.publish([*suite.effects.screenings.values()] if suite is not None else [])
+            if suite is not None:
+                if self._screenings is not None:
+                    suite.effects.other_workers = partial(self._screenings.others, suite.remarks.append)
+                for deferred in self._deferred:
+                    if deferred.failed:
+                        suite.mark_failed(deferred.pending)
+                try:
+                    if suite.pending and not stopped:
+                        from pytest_cutile.pytest_parts.fresh_process import FreshProcess
+
+                        suite.settle(FreshProcess(session.config))
+                except Exception as error:  # noqa: BLE001 - whatever it is, nothing pending may pass
+                    suite.fail(error)
+                finally:
+                    suite.give_up()
+                    for deferred in self._deferred:
+                        self._conclude(deferred, suite)
+                        self._release(deferred)
+                    self._deferred.clear()
+
+    def _conclude(self, deferred: _DeferredTest, suite: SpeedSuite) -> None:
+        """Put what was decided into the reports of a test."""
+        item = deferred.item
+        cases = [suite.current(number) for number in deferred.pending]
+        item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
+        failures = [case.decided.failure for case in cases if case.decided.failure is not None]
+        deciding = deferred.deciding
+        if deciding is not None and failures:
+            passed = deciding.passed or (deciding.failed and not _failed_itself(deciding))
+            passed |= deciding.skipped and not hasattr(deciding, "wasxfail")  # it skipped the rest of itself
+            if passed:
+                index = deferred.reports.index(deciding)
+                deferred.reports[index] = self._failed(item, deciding, "\n\n".join(failures))
+        for report in deferred.reports:
+            report.user_properties = list(item.user_properties)
+
+    @staticmethod
+    def _failed(item: pytest.Item, passed: pytest.TestReport, message: str) -> pytest.TestReport:
+        """Return the report of the same phase as if it had failed: xfail markers and other plugins see it."""
+
+        def fail() -> None:
+            pytest.fail(message, pytrace=False)
+
+        if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
+            item.funcargs = {}  # type: ignore[attr-defined]
+        call = CallInfo.from_call(fail, when=passed.when)
+        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        report.duration, report.sections = passed.duration, passed.sections
+        return report
+
+    def _release(self, deferred: _DeferredTest) -> None:
+        item = deferred.item
+        worker = _xdist_worker(item.config)
+        if worker is not None:  # it checks that what is reported is what it runs
+            worker.item_index = item.session.items.index(item)
+        for report in deferred.reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _failed_itself(report: pytest.TestReport) -> bool:
+    """Say whether a test failed, and not by passing where it was expected to fail, strictly so."""
+    return report.failed and not str(report.longrepr).startswith("[XPASS(strict)]")
+
+
+def is_speed_test(item: pytest.Item) -> bool:
+    """Say whether a test may add a case to the `SpeedSuite`: the gate `speed` does, and `perf`."""
+    gate = getattr(item, "gate", None)
+    return (gate is not None and gate.name == "speed") or "perf" in getattr(item, "fixturenames", ())
+
+
+def measures(item: pytest.Item) -> bool:
+    """Say whether a test may measure launches, for whatever gate."""
+    gate = getattr(item, "gate", None)
+    return is_speed_test(item) or (gate is not None and gate.measures)
+
+
+def _screenings(folder: str, worker: str) -> Screenings:
+    from pytest_cutile.speed.screenings import Screenings
+
+    return Screenings(Path(folder), worker)
+
+
+def _xdist_worker(config: pytest.Config) -> Any:
+    """Return the object that runs tests for pytest-xdist in a worker process; None elsewhere."""
+    if not hasattr(config, "workerinput"):
+        return None
+    plugins = config.pluginmanager.get_plugins()
+    return next((plugin for plugin in plugins if hasattr(plugin, "item_index")), None)
+
+
+class LostTests:
+    """On pytest-xdist's controller: fails tests that a worker began and never reported.
+
+    A worker that dies while it runs a test is noticed by pytest-xdist. One that dies while it holds reports
+    back has run all its tests, as far as pytest-xdist knows. Of both, cases say that they were not measured.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._running: Counter[str] = Counter()
+        self._crashed: list[pytest.TestReport] = []
+        self._checked: dict[str, Result] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Remember that a test began."""
+        self._running[nodeid] += 1
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Forget a test that is reported: by its teardown, or as what a worker crashed in."""
+        if report.when not in ("setup", "call"):
+            self._running[report.nodeid] -= 1
+        if report.when not in ("setup", "call", "teardown"):
+            self._crashed.append(report)
+        for result in results_of(report):
+            if result.gate == "correct":
+                self._checked[report.nodeid] = result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Report what is missing as failed, and as not measured."""
+        hook = session.config.hook
+        for crashed in self._crashed:
+            self._report_not_measured(hook, crashed)
+        if session.shouldstop or session.exitstatus == pytest.ExitCode.INTERRUPTED:
+            return
+        lost = [nodeid for nodeid, count in self._running.items() for _ in range(count)]
+        for nodeid in lost:
+            message = (
+                f"{nodeid}: its worker process ended before it could report the test, which was to be "
+                "measured again in fresh processes: not measured, not passed, not recorded"
+            )
+            report = lost_test(nodeid, message)
+            hook.pytest_runtest_logreport(report=report)
+            self._report_not_measured(hook, report, measures=True)
+        if lost:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _report_not_measured(self, hook: Any, lost: pytest.TestReport, *, measures: bool = False) -> None:
+        """Report the case of a test that was lost as not measured, by a teardown as tests have it.
+
+        What is known of the case here is its test's name, and the result of its check, if that was reported.
+
+        Args:
+            hook: of pytest.
+            lost: the report of the test.
+            measures: whether it is known to measure: reports of others are not held back.
+        """
+        file, declared, label = lost.nodeid.partition("::speed[")
+        if not (declared or measures):  # another gate, or a test function, of which nobody knows here
+            return
+        from pytest_cutile.results import SpeedResult, names_of_test
+
+        kernel, case = Path(file).stem, label.removesuffix("]")
+        key = f"{kernel}[{case}]"
+        if not declared:
+            key, (kernel, case) = lost.nodeid, names_of_test(lost.nodeid)
+        known = self._checked.get(f"{file}::correct[{label}")
+        result = SpeedResult(
+            key=known.key if known else key,
+            kernel=known.kernel if known else kernel,
+            case=known.case if known else case,
+            arch=known.arch if known else "",
+            gpu=known.gpu if known else "",
+            verdict=Verdict.NOT_MEASURED,
+            reason=Reason.NOT_TIMED,
+            detail=str(lost.longrepr),
+        )
+        teardown = lost_test(lost.nodeid, "")
+        teardown.when, teardown.outcome, teardown.longrepr = "teardown", "passed", None
+        teardown.user_properties = [(PROPERTY, result.to_builtins())]
+        if hasattr(lost, "node"):  # the worker, by which JUnit files know whose report it is
+            teardown.node = lost.node  # type: ignore[attr-defined]
+        hook.pytest_runtest_logreport(report=teardown)
+        self._results.blame(result)
+
+
+def lost_test(nodeid: str, message: str) -> pytest.TestReport:
+    """Return the report of a failure that no running test can report any more."""
+    now = time.time()
+    return pytest.TestReport(
+        nodeid=nodeid,
+        location=(nodeid.partition("::")[0], None, nodeid.rpartition("::")[2]),
+        keywords={},
+        outcome="failed",
+        longrepr=message,
+        when="call",
+        start=now,
+        stop=now,
+    )

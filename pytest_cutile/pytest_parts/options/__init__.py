@@ -1,0 +1,82 @@
+"""The command line and the ini file, and the one bridge from them to `Settings`.
+
+An option is a row of a table `OPTIONS` in one of these modules. The row says how the option is read, and
+whether fresh measuring processes and the command that repeats a test pass the option on.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_cutile.pytest_parts.options import baselines, checks, interpretation
+from pytest_cutile.pytest_parts.options.arch import read_arch
+from pytest_cutile.pytest_parts.options.ini import add_ini_keys, read_ini
+from pytest_cutile.pytest_parts.options.option import Option, read_with_another
+from pytest_cutile.pytest_parts.report_files import read_report_paths
+from pytest_cutile.reports.formats import report_formats
+from pytest_cutile.settings import Settings
+
+if TYPE_CHECKING:
+    import pytest
+
+MEASURED_AGAIN = "cutile_measured_again"
+"""What a fresh process is told by the one that it measures for; no option of the command line."""
+SANITIZED = "cutile_sanitized"
+"""What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
+
+_KERNEL_REPORT = Option(
+    name="--kernel-report",
+    help="Print what the kernels were compiled to: resources, blocks per multiprocessor, instructions "
+    "and the compiler's remarks by source line, architectures side by side.",
+    in_fresh_process=False,
+)
+
+
+@cache
+def all_options() -> tuple[Option, ...]:
+    """Return every option but `--arch`, one for each report format included."""
+    reports = (
+        Option(
+            name=report_format.option,
+            metavar="PATH",
+            help=report_format.help,
+            read=read_with_another,
+            in_fresh_process=False,
+        )
+        for report_format in report_formats()
+    )
+    return (*baselines.OPTIONS, *interpretation.OPTIONS, *checks.OPTIONS, _KERNEL_REPORT, *reports)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register everything but `--arch`, which `arch.add_arch_option` registers late."""
+    group = parser.getgroup("cutile", "cuTile kernels (pytest-cutile)")
+    for option in all_options():
+        option.register(group)
+    add_ini_keys(parser)
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Build the settings of this run.
+
+    Raises:
+        pytest.UsageError: an option's value makes no sense; the message says what would.
+    """
+    fields = {**read_ini(config), **read_arch(config)}
+    for option in all_options():
+        fields |= option.fields(config)
+    return Settings(
+        **fields,
+        rootpath=config.rootpath,
+        report_paths=read_report_paths(config),
+        measured_again=_internal_path(config, MEASURED_AGAIN),
+        sanitized=_internal_path(config, SANITIZED),
+        xdist_worker=hasattr(config, "workerinput"),
+    )
+
+
+def _internal_path(config: pytest.Config, name: str) -> Path | None:
+    value = getattr(config.option, name, None)
+    return None if value is None else Path(value)

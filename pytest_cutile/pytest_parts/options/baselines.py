@@ -1,0 +1,120 @@
+"""Options about what is compared with baselines, and what is recorded as such."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_cutile.pytest_parts.options.option import Fields, Option
+
+
+def _read_baseline(config: pytest.Config) -> Fields:
+    text = config.getoption("--perf-baseline")
+    return {
+        "baseline_path": _path(config, text),
+        "baseline_revision": _revision(config, text),
+        "baseline_option": f" --perf-baseline={shlex.quote(text)}" if text else "",
+    }
+
+
+def _path(config: pytest.Config, text: str | None) -> Path | None:
+    if text is None:
+        return config.rootpath / "baselines"
+    if not text.strip():
+        raise pytest.UsageError("--perf-baseline is empty: give a directory, a JSON file, or 'none'")
+    update = config.getoption("--update-baselines")
+    if text == "none":
+        if update:
+            raise pytest.UsageError("--perf-baseline none leaves --update-baselines no file to write to")
+        return None
+    if text.startswith("git:"):
+        return None
+    path = Path(os.path.abspath(config.invocation_params.dir / Path(text).expanduser()))  # noqa: PTH100
+    from pytest_cutile.baselines.errors import BaselineError
+    from pytest_cutile.baselines.store import check_location
+
+    try:
+        check_location(path)  # also where no GPU will ask for it
+    except BaselineError as error:
+        raise pytest.UsageError(f"--perf-baseline: {error}") from None
+    if not path.exists() and not update:
+        revision = "" if path.suffix else f"; a revision of git is --perf-baseline=git:{text}"
+        raise pytest.UsageError(
+            f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline="
+            f"{text} --update-baselines{revision}"
+        )
+    return path
+
+
+def _revision(config: pytest.Config, text: str | None) -> str | None:
+    if text is None or not text.startswith("git:"):
+        return None
+    if config.getoption("--update-baselines"):
+        raise pytest.UsageError(
+            f"--perf-baseline {text} compares two revisions and stores nothing: leave out --update-baselines"
+        )
+    revision = text.removeprefix("git:")
+    if not revision:
+        raise pytest.UsageError("--perf-baseline git: names no revision; give e.g. git:main or git:HEAD~1")
+    return revision
+
+
+def _read_reason(config: pytest.Config) -> Fields:
+    reason = config.getoption("--reason")
+    if reason is not None and not config.getoption("--update-baselines"):
+        raise pytest.UsageError(
+            "--reason says why a slower baseline is accepted: it needs --update-baselines"
+        )
+    if reason is not None and not reason.strip():
+        raise pytest.UsageError("--reason is empty: say why the slower figures are accepted")
+    return {"reason": reason}
+
+
+def _read_changed_only(config: pytest.Config) -> Fields:
+    given = config.getoption("--changed-only")
+    if given and config.getoption("--perf-baseline") == "none":
+        raise pytest.UsageError("--changed-only needs baselines to compare with, not --perf-baseline none")
+    return {"changed_only": given}
+
+
+OPTIONS = (
+    Option(
+        name="--reason",
+        metavar="TEXT",
+        help="With --update-baselines: why worse figures are accepted. Stored in the baseline file.",
+        read=_read_reason,
+        in_fresh_process=False,
+    ),
+    Option(
+        name="--perf-baseline",
+        metavar="PATH|git:REV|none",
+        help="What to compare with: a directory (or JSON file of speeds) of baselines, by default baselines/ "
+        "in the rootdir; git:REV, the kernels of that revision, measured now, interleaved with the working "
+        "tree's; or none, nothing. Write --perf-baseline=PATH: with a space, pytest takes a path outside the "
+        "project for the place of the tests.",
+        read=_read_baseline,
+    ),
+    Option(
+        name="--update-baselines",
+        help="Record this run as baselines: new cases, better ones, and further timings of unchanged "
+        "ones. A slower one, or one that compiles to something worse, is recorded only with --reason.",
+        in_fresh_process=False,
+    ),
+    Option(
+        name="--perf-strict",
+        help="Fail also what was not measured, has no baseline, cannot be compared or stayed inconclusive. "
+        "For CI on GPU runners, where a gate that measures nothing must not be green.",
+        read=lambda config: {"strict": config.getoption("--perf-strict")},
+        in_fresh_process=False,
+    ),
+    Option(
+        name="--changed-only",
+        help="Of declared kernels, run only the cases whose compiled code or launch configuration is not "
+        "that of the static baselines (<arch>-static.json): what a change cannot have touched is left out.",
+        read=_read_changed_only,
+        in_fresh_process=False,
+    ),
+)

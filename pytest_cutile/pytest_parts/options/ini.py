@@ -1,0 +1,117 @@
+"""The keys of configuration files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_cutile.pytest_parts.options.option import Fields
+
+
+def _positive(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise pytest.UsageError(f"{name} = {text!r}: expected a positive number")
+    return value
+
+
+def _fraction(name: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    value = _positive(name, text)
+    if value >= 1:
+        raise pytest.UsageError(f"{name} = {value}: expected a fraction below 1, such as 0.03 for 3 %")
+    return value
+
+
+def _text(name: str, text: str) -> str:
+    del name
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class IniKey:
+    """A key of configuration files."""
+
+    name: str
+    help: str
+    field: str
+    """The field of `Settings` that takes the value."""
+    parse: Callable[[str, Any], Any] = _text
+    """Converts the value; the first argument is the key's name, for messages."""
+    default: Any = None
+    type: Any = None
+
+
+INI_KEYS = (
+    IniKey(
+        name="cutile_kernels",
+        field="kernels",
+        help="Modules and packages whose SPEC or SPECS (pytest_cutile.KernelSpec) are collected and gated.",
+        type="linelist",
+        default=[],
+        parse=lambda _, lines: tuple(lines),
+    ),
+    IniKey(
+        name="cutile_arch",
+        field="default_arch",
+        help="Architecture (or comma-separated list) to gate for when there is no GPU and no --arch.",
+        default="sm_121",
+    ),
+    IniKey(
+        name="cutile_perf_margin",
+        field="perf_margin",
+        help="Slowdown, as a fraction, that the speed gate must not miss.",
+        parse=_fraction,
+    ),
+    IniKey(
+        name="cutile_static_margin",
+        field="static_margin",
+        help="Growth of registers, shared memory or spills, as a fraction, above which a kernel is worse.",
+        parse=_fraction,
+    ),
+    IniKey(
+        name="cutile_compile_timeout",
+        field="compile_timeout_s",
+        help="Seconds after which the compilation of one kernel counts as hung.",
+        default="300",
+        parse=_positive,
+    ),
+)
+
+
+def add_ini_keys(parser: pytest.Parser) -> None:
+    """Register all keys."""
+    for key in INI_KEYS:
+        parser.addini(key.name, key.help, type=key.type, default=key.default)
+
+
+def read_ini(config: pytest.Config) -> Fields:
+    """Return the fields of `Settings` that configuration files decide.
+
+    Raises:
+        pytest.UsageError: a value makes no sense, or a key looks like this plugin's and is not.
+    """
+    _refuse_unknown_keys(config)
+    return {key.field: key.parse(key.name, config.getini(key.name)) for key in INI_KEYS}
+
+
+def _refuse_unknown_keys(config: pytest.Config) -> None:
+    """Refuse unknown keys that begin with "cutile_": a margin that was mistyped would not hold."""
+    given = config._inicfg if hasattr(config, "_inicfg") else config.inicfg  # noqa: SLF001 - deprecated in 9
+    for name in given:
+        if not name.startswith("cutile_"):
+            continue
+        try:
+            config.getini(name)
+        except (ValueError, KeyError):
+            names = [key.name for key in INI_KEYS]
+            (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+            raise pytest.UsageError(f"the ini key {name!r} is unknown: did you mean {nearest!r}?") from None

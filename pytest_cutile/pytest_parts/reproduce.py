@@ -1,0 +1,64 @@
+"""The command that repeats one test with the same inputs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from pytest_cutile.pytest_parts.options import all_options
+from pytest_cutile.pytest_parts.options.option import Repeat
+from pytest_cutile.settings import Settings
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
+    """Return the shell command that runs `item` alone: its inputs are seeded by its id, so they are the same.
+
+    Args:
+        item: the test.
+        settings: of this run.
+        arch: the architecture that it was about.
+        interpreted: whether its kernels were interpreted, as a GPU elsewhere would not.
+    """
+    config = item.config
+    # Ids begin in the root folder, and the command in the one that this run was started in.
+    file, colons, name = str(item.nodeid).partition("::")
+    here = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
+    words = ["pytest", f"{here}{colons}{name}"]
+    words += _given(config)
+    words += _options(config, Repeat.ALWAYS)
+    if settings.foreign_arch is None:
+        # Of several architectures the id may name one; only then there is such an id.
+        in_id = "arch" in getattr(getattr(item, "callspec", None), "params", {})
+        words += ["--arch", ",".join(settings.asked) if in_id and settings.asked else arch]
+    if interpreted:
+        words.append("--correct-on=interpreter")
+        words += _options(config, Repeat.IF_INTERPRETED)
+    return shlex.join(words)
+
+
+def _options(config: pytest.Config, repeat: Repeat) -> list[str]:
+    return [word for option in all_options() if option.repeat is repeat for word in option.words(config)]
+
+
+def _given(config: pytest.Config) -> list[str]:
+    """Return the options of pytest itself, as given, by which it finds the test."""
+    options, added = config.option, config.getini("addopts")
+    words = []
+    # What the root folder depends on.
+    for option, value in (("-c", options.inifilename), ("--rootdir", options.rootdir)):
+        if value is not None:
+            words += [option, str(value)]
+    for plugin in options.plugins or ():
+        words += ["-p", plugin]
+    for override in options.override_ini or ():
+        if not override.startswith("strict_"):  # what pytest makes of --strict-markers
+            words += ["-o", override]
+    # The ini file's may leave the test out, and those given in their place did not.
+    for option, value in (("-m", options.markexpr), ("-k", options.keyword)):
+        if any(word.startswith(option) for word in added):
+            words += [option, value]
+    return words

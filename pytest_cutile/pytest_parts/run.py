@@ -1,0 +1,135 @@
+"""One run of pytest as this plugin sees it: its settings, and what is built when somebody needs it."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cutile.pytest_parts.collected import Collected
+from pytest_cutile.pytest_parts.options import read_settings
+from pytest_cutile.pytest_parts.reporting import Results
+from pytest_cutile.pytest_parts.terminal import Progress
+from pytest_cutile.settings import RUN_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_cutile.gates import Gates
+    from pytest_cutile.pytest_parts.collection import KernelLocation
+    from pytest_cutile.session import Session
+
+
+class Run:
+    """Owns what this plugin knows of a run; `session` and `gates` are built when they are first used."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.settings = read_settings(config)  # may raise: then nothing is left behind
+        self._own_variable = RUN_VARIABLE not in os.environ
+        os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
+        self.progress = Progress(config)
+        self.results = Results(xdist_worker=self.settings.xdist_worker)
+        self.collected = Collected()
+        self.n_speed_tests = 0
+        """Selected tests of the gate `speed` and of `perf`: the speed gate's number of comparisons."""
+        self.is_measuring = False
+        """Whether a selected test, of whatever gate, measures launches."""
+        self.n_unchanged = 0
+        """Tests that were left out because their code is the baseline's."""
+        self.is_prepared = False
+        """Whether the gates have started what the selected tests need."""
+
+    @property
+    def worker(self) -> Mapping[str, object]:
+        """What pytest-xdist gives to a worker process; empty elsewhere."""
+        worker: Mapping[str, object] = getattr(self.config, "workerinput", {})
+        return worker
+
+    @property
+    def worker_place(self) -> tuple[int, int] | None:
+        """The number of this pytest-xdist worker, counted from 0, and of all of them; None elsewhere."""
+        number = re.search(r"\d+$", str(self.worker.get("workerid", "")))
+        return None if number is None else (int(number[0]), int(str(self.worker["workercount"])))
+
+    @property
+    def has_session(self) -> bool:
+        """Whether somebody has needed the session."""
+        return "session" in self.__dict__
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether somebody has needed the gates."""
+        return "gates" in self.__dict__
+
+    @cached_property
+    def session(self) -> Session:
+        """The state that the gates share."""
+        from pytest_cutile.session import Session
+        from pytest_cutile.speed.recording import new_run_id
+
+        return Session(
+            self.settings,
+            make_timer=lambda: self.config.hook.pytest_cutile_make_timer(config=self.config),
+            cache_dir=self._cache_dir,
+            progress=self.progress,
+            run_id=new_run_id(self.worker.get("testrunuid")),  # type: ignore[arg-type]
+        )
+
+    @cached_property
+    def gates(self) -> Gates:
+        """The gates."""
+        from pytest_cutile.gates import Gates
+
+        return Gates(self.session)
+
+    @cached_property
+    def locations(self) -> list[KernelLocation]:
+        """Where kernels may be declared.
+
+        Raises:
+            pytest.UsageError: a name in `cutile_kernels` cannot be imported.
+        """
+        from pytest_cutile.pytest_parts.collection import locate_kernels
+
+        return locate_kernels(self.settings.kernels, self.config.rootpath)
+
+    @property
+    def _cache_dir(self) -> Path | None:
+        cache = getattr(self.config, "cache", None)  # there is none with -p no:cacheprovider
+        try:
+            return None if cache is None else Path(cache.mkdir("cutile"))
+        except OSError:  # cannot be written: compile without a cache
+            return None
+
+    def choose_gpu(self) -> None:
+        """Give each worker of pytest-xdist its GPU."""
+        if self.worker_place is not None:
+            from pytest_cutile.gpu.nvml import choose_gpu
+
+            choose_gpu(*self.worker_place)
+
+    def close(self) -> None:
+        """Stop what still compiles, and leave the run."""
+        if self._own_variable:
+            os.environ.pop(RUN_VARIABLE, None)
+        if self.has_session:
+            self.session.close()
+
+
+RUN: pytest.StashKey[Run] = pytest.StashKey()
+"""The only key of this plugin in the stash of pytest's config."""
+
+
+def run_of(config: pytest.Config) -> Run:
+    """Return the run that `config` belongs to."""
+    return config.stash[RUN]
+
+
+def session_of(config: pytest.Config) -> Session:
+    """Return the session of a run; the first call builds it."""
+    return run_of(config).session

@@ -1,0 +1,186 @@
+"""Tests run once more under NVIDIA's compute-sanitizer, whose findings become failures of the tests.
+
+It watches a whole process, from its start. So the selected tests run in a fresh one, for each tool, where
+kernels are launched and nothing is compared: references would be watched as well, at a hundredth of their
+speed. Where something is found, halves of the tests run again until it is known which one it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from pytest_cutile.compiler.toolchain import find_tool
+from pytest_cutile.pytest_parts.fresh_process import PROGRAM, state_of
+from pytest_cutile.pytest_parts.options import SANITIZED
+from pytest_cutile.pytest_parts.sanitizer_log import SanitizerLog, read_log
+from pytest_cutile.verdicts import Reason, Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.session import Session
+
+_BROKEN = "compute-sanitizer did not work"
+SECONDS, SECONDS_PER_TEST = 300, 120
+"""After how long a process under the sanitizer counts as hung: to start, and for each test."""
+
+_OPTIONS = (
+    # Without --error-exitcode and the like: whether it came to its end is told by its summary alone, because
+    # compute-sanitizer ends with status 0 also where it could not start the program.
+    *("--target-processes", "application-only"),  # compilers are no concern of it
+    *("--report-api-errors", "no"),  # torch asks for what there may not be
+    *("--check-exit-code", "no"),  # tests that fail say so themselves
+    *("--destroy-on-device-error", "kernel"),  # the tests after it go on
+    *("--show-backtrace", "device"),
+    *("--strip-paths", "no"),
+)
+_ENVIRONMENT = {
+    # An allocation for each tensor: inside of one that torch shares out, nothing is out of bounds.
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+}
+
+
+class Sanitizing:
+    """Runs the tests that check kernels under compute-sanitizer, before they run as usual."""
+
+    def __init__(self, config: pytest.Config, engine: Session) -> None:
+        self._config = config
+        self._engine = engine
+        self._said: dict[str, list[str]] = {}
+        self._unmeasured = ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Run them under each tool."""
+        nodeids = [item.nodeid for item in session.items if checks_kernels(item)]
+        if nodeids and not self._config.option.collectonly:
+            if self._engine.interprets(self._engine.gpu_arch):
+                self._unmeasured = f"no GPU of {self._engine.gpu_arch}"
+            else:
+                for tool in self._engine.settings.sanitize:
+                    for nodeid, said in self.find(tool, nodeids).items():
+                        self._said.setdefault(nodeid, []).append(said)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Fail a test that passes, if something was found in it; show it beside the failure of others."""
+        __tracebackhide__ = True
+        said = self._said.get(item.nodeid, [])
+        try:
+            yield
+        except BaseException:  # pytest's own outcomes are no Exceptions
+            if said:
+                item.add_report_section("call", "compute-sanitizer", "\n".join(said))
+            raise
+        if self._unmeasured and self._engine.settings.strict and checks_kernels(item):
+            said = [f"not-measured ({Reason.NO_GPU}): --sanitize: {self._unmeasured} [--perf-strict]"]
+        if not said:
+            return
+        engine = self._engine
+        for place, result in enumerate(engine.results):
+            if result.gate == "correct":
+                detail = said[0].partition("\n")[0]
+                engine.results[place] = msgspec.structs.replace(
+                    result, verdict=Verdict.FAIL, reason="sanitizer", detail=detail
+                )
+                engine.checked[result.key] = Reason.WRONG_RESULT  # and so it gets no speed
+        pytest.fail("\n".join(said), pytrace=False)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what was not measured."""
+        if self._unmeasured:
+            terminalreporter.write_line(f"--sanitize: not measured: {self._unmeasured}")
+
+    # -- processes ------------------------------------------------------------------------------------
+
+    def find(self, tool: str, nodeids: Sequence[str]) -> dict[str, str]:
+        """Return what `tool` finds in each of some tests, for those in which it finds anything."""
+        said = self._try(tool, nodeids)
+        if said is None:
+            return {}
+        if len(nodeids) == 1:
+            return {nodeids[0]: said}
+        alone = self._try(tool, nodeids[:1]) if said.startswith(_BROKEN) else None
+        if alone is not None and alone.startswith(_BROKEN):  # it will be so with all
+            return dict.fromkeys(nodeids, alone)
+        half = len(nodeids) // 2
+        found = self.find(tool, nodeids[:half]) | self.find(tool, nodeids[half:])
+        return found or dict.fromkeys(nodeids, f"in {len(nodeids)} tests together, in none alone: {said}")
+
+    def _try(self, tool: str, nodeids: Sequence[str]) -> str | None:
+        """Run tests under `tool`; return None if nothing was found, else what."""
+        count = len(nodeids)
+        self._engine.progress(f"compute-sanitizer ({tool}): {count} test{'s' * (count != 1)}")
+        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as name:
+            log, output, missing = self._run(tool, nodeids, Path(name))
+        if log.is_clean and not missing:
+            return None
+        if log.is_clean or log.errors is None:
+            said = log.describe(tool) if log.errors is None else ""
+            last = "\n".join(f"  {line}" for line in output.strip().splitlines()[-6:])
+            return f"{_BROKEN} ({tool}): {len(missing)} of {count} tests did not run\n{said}\n{last}".rstrip()
+        return log.describe(tool)
+
+    def _run(self, tool: str, nodeids: Sequence[str], folder: Path) -> tuple[SanitizerLog, str, set[str]]:
+        """Return the log, what the process printed, and the tests that did not run to their end."""
+        ran, log, state = folder / "ran", folder / "log", folder / "state"
+        ran.touch()
+        log.touch()
+        changes = {SANITIZED: str(ran), "sanitize": None, "correct_on": "gpu"}
+        state.write_bytes(pickle.dumps(state_of(self._config, nodeids, changes)))
+        command = [
+            *(str(find_tool("compute-sanitizer")), "--tool", tool, "--log-file", str(log), *_OPTIONS),
+            *(sys.executable, "-c", PROGRAM, str(state)),
+        ]
+        with (folder / "printed").open("w+b") as printed:
+            process = subprocess.Popen(  # noqa: S603 - the tool that was found
+                command,
+                cwd=self._config.invocation_params.dir,
+                env=os.environ | _ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all it starts can be stopped with it
+            )
+            try:
+                process.wait(SECONDS + SECONDS_PER_TEST * len(nodeids))
+            except subprocess.TimeoutExpired:
+                printed.write(b"\nit was stopped: it took too long")
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            printed.seek(0)
+            output = printed.read().decode(errors="replace")
+        done = {json.loads(line) for line in ran.read_text().splitlines()}
+        return read_log(log.read_text(errors="replace")), output, {*nodeids} - done
+
+
+class Sanitized:
+    """In the process that is watched: writes down which tests have run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write a line for a test, passed or not: what it does wrong, its own run tells."""
+        if report.when == "teardown":
+            with self._path.open("a") as file:
+                file.write(json.dumps(report.nodeid) + "\n")
+
+
+def checks_kernels(item: pytest.Item) -> bool:
+    """Say whether a test compares kernels with references."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("cutile_correct") is not None or "check_kernel" in fixtures

@@ -1,0 +1,147 @@
+"""What the terminal shows: a progress line while something takes long, a word per test, the summary."""
+
+from __future__ import annotations
+
+import linecache
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cutile.pytest_parts.reporting import Results, results_of, shorten
+from pytest_cutile.settings import Settings
+from pytest_cutile.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from pytest_cutile.reports.document import Document
+
+SHOWN_WHOLE = 3
+"""Wrong cases of a kernel that are printed whole: one bug fails dozens, and they say the same."""
+WRONG = ("correct", Verdict.FAIL)
+
+
+class Progress:
+    """One line that is rewritten in place on a terminal; in a log, a line now and then."""
+
+    LOG_SECONDS = 20.0
+    """Time between lines in a log."""
+    TERMINAL_SECONDS = 0.1
+    """Least time between rewrites on a terminal."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+        self._start = self._last = time.monotonic()
+        self._shown = False
+
+    def __call__(self, text: str) -> None:
+        """Show `text`, unless the run has just begun or something was shown a moment ago."""
+        reporter = self._reporter
+        if reporter is None or reporter.verbosity < 0:
+            return
+        now = time.monotonic()
+        pause = self.TERMINAL_SECONDS if reporter.isatty else self.LOG_SECONDS
+        if now - self._start < 1 or now - self._last < pause:
+            return
+        self._last = now
+        from pytest_cutile.reports.document import printable
+
+        with self._uncaptured():
+            text = f"cutile: {printable(text)}"
+            if not reporter.isatty:
+                reporter.write_line(text)
+                return
+            if not self._shown:
+                reporter.ensure_newline()  # the line with the dots stays
+            self._shown = True
+            reporter.rewrite(text[:99], erase=True)
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        """Suspend pytest's capture: a test is running, and what it prints is captured."""
+        capture: Any = self._plugins.get_plugin("capturemanager")
+        return capture.global_and_fixture_disabled() if capture is not None else nullcontext()
+
+    @property
+    def _reporter(self) -> Any:
+        return self._plugins.get_plugin("terminalreporter")  # not there yet when this object is made
+
+    def clear(self) -> None:
+        """Remove the line, so that pytest goes on with a clean one."""
+        if self._shown:
+            self._shown = False
+            with self._uncaptured():
+                self._reporter.rewrite("", erase=True)
+
+
+class TerminalSummary:
+    """Says a test's verdict as it ends, and prints the results of all of them at the end."""
+
+    def __init__(self, settings: Settings, results: Results) -> None:
+        self._settings = settings
+        self._results = results
+
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """Show figures and verdict with -v."""
+        if not isinstance(report, pytest.TestReport) or report.when != "call" or hasattr(report, "wasxfail"):
+            return None
+        for result in results_of(report):
+            if report.skipped and result.verdict == Verdict.NOT_MEASURED:
+                return "skipped", "s", (f"NOT MEASURED ({result.reason})", {"yellow": True})
+            from pytest_cutile.reports.cases import passed_with
+
+            if report.passed and (how := passed_with(result)):
+                return "passed", ".", (f"PASSED {how}", {"green": True})
+        return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Shorten what is printed of a kernel of which many cases are wrong, before pytest prints it.
+
+        Files (JUnit, HTML) have got each report whole, when its test ended.
+        """
+        reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or reporter.verbosity > 0:
+            return
+        wrong: Counter[str] = Counter()
+        for report in reporter.stats.get("failed", []):
+            results = results_of(report) if isinstance(report, pytest.TestReport) else []
+            for kernel in {result.kernel for result in results if (result.gate, result.verdict) == WRONG}:
+                wrong[kernel] += 1
+                if wrong[kernel] > SHOWN_WHOLE:
+                    shorten(
+                        report, f"(shortened: case {wrong[kernel]} of {kernel} that is wrong; -v shows all)"
+                    )
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the reports that were asked for, and the summary table."""
+        results, verbose = self._results.all, terminalreporter.verbosity > 0
+        if self._settings.kernel_report:
+            from pytest_cutile.reports.compiled import compiled_report
+
+            _print(terminalreporter, compiled_report(results, source_line=self._source_line))
+        if not results:
+            return
+        from pytest_cutile.reports.mutation import mutation_report
+        from pytest_cutile.reports.summary import summary
+
+        _print(terminalreporter, mutation_report(results, verbose=verbose))
+        _print(terminalreporter, summary(self._results.run(), verbose=verbose))
+
+    def _source_line(self, file: str, line: int) -> str:
+        return linecache.getline(str(self._settings.rootpath / file), line)
+
+
+def _print(terminalreporter: Any, document: Document) -> None:
+    """Print a document as a section of the terminal summary; nothing if it is empty."""
+    from pytest_cutile.reports.document import Tone
+    from pytest_cutile.reports.text import render_lines
+
+    colours = {Tone.GOOD: "green", Tone.BAD: "red", Tone.WARNING: "yellow"}
+    lines = render_lines(document.blocks)
+    if lines:
+        terminalreporter.section(document.title)
+    for line in lines:
+        terminalreporter.write_line(line.text, **{colours[line.tone]: True} if line.tone in colours else {})

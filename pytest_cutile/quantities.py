@@ -1,0 +1,34 @@
+"""How quantities are written: times, changes, shares and ratios with their units."""
+
+from __future__ import annotations
+
+
+def format_time(us: float) -> str:
+    """Return a time with three to four digits and its unit: "38.81 us", "1.203 ms"."""
+    return f"{us:.4g} us" if us < 1000 else f"{us / 1000:.4g} ms"  # noqa: PLR2004
+
+
+def format_change(change: float) -> str:
+    """Return a relative change with its sign: "+6.2 %"."""
+    return f"{change:+.1%}".replace("%", " %")
+
+
+def format_step(baseline_us: float, current_us: float) -> str:
+    """Return two times and the change between them: "38.81 us -> 41.22 us (+6.2 %)"."""
+    change = format_change(current_us / baseline_us - 1)
+    return f"{format_time(baseline_us)} -> {format_time(current_us)} ({change})"
+
+
+def format_share(share: float) -> str:
+    """Return a share as whole percents: "72 %"."""
+    return f"{share:.0%}".replace("%", " %")
+
+
+def format_ratio(ratio: float) -> str:
+    """Return a ratio with three digits: "13.7x", "0.0731x"."""
+    return f"{ratio:#.3g}x"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 case", "2 cases"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

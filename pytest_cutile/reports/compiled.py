@@ -1,0 +1,174 @@
+"""What kernels were compiled to (`--kernel-report`): a table for each launch, architectures as columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+
+from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Section, Table
+from pytest_cutile.results import Result, StaticResult
+from pytest_cutile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.static.rules import CLASS_TITLES, occupancy_of
+
+SourceLine = Callable[[str, int], str]
+_KIB = 1024
+_SOURCE_WIDTH = 40
+"""Characters of the first column that shows a line of source beside its place."""
+
+
+def compiled_report(
+    results: Iterable[Result], *, source_line: SourceLine = lambda _file, _line: ""
+) -> Document:
+    """Return a section for each kernel: resources and the compiler's choices.
+
+    Cases of a kernel that were compiled to the same on every architecture share a section.
+    """
+    by_kernel: dict[str, dict[str, dict[str, tuple[CaseFacts, StaticResult]]]] = {}
+    for result in results:
+        if isinstance(result, StaticResult) and result.facts is not None:
+            cases = by_kernel.setdefault(result.kernel, {})
+            cases.setdefault(result.case, {})[result.arch] = msgspec.convert(result.facts, CaseFacts), result
+    blocks: list[Block] = []
+    for kernel, cases in sorted(by_kernel.items()):
+        alike: dict[object, list[str]] = defaultdict(list)
+        for case, by_arch in cases.items():
+            alike[_sameness(by_arch)].append(case)
+        for names in alike.values():
+            launches = [*_launches(cases[names[0]], source_line)]
+            blocks += [Section(f"{kernel}: {', '.join(names)}", launches)]
+    if not blocks:
+        nothing = "nothing: no test of the static gate compiled a kernel (is it deselected?)"
+        blocks.append(Paragraph(nothing))
+    return Document("what the kernels were compiled to", blocks)
+
+
+def _sameness(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> object:
+    return tuple(
+        (arch, result.verdict, repr([msgspec.structs.replace(launch, grid=()) for launch in facts.launches]))
+        for arch, (facts, result) in sorted(by_arch.items())
+    )
+
+
+def _launches(
+    by_arch: Mapping[str, tuple[CaseFacts, StaticResult]], source_line: SourceLine
+) -> Iterator[Block]:
+    """Yield a table for each launch, and the compiler's remarks with their architectures."""
+    named = {arch: _named(facts.launches) for arch, (facts, _) in by_arch.items()}
+    names = list(dict.fromkeys(name for launches in named.values() for name in launches))
+    for number, name in enumerate(names):
+        columns: dict[str, dict[str, str]] = {}
+        remarks: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for arch, (_, result) in by_arch.items():
+            launch = named[arch].get(name)
+            if launch is None:
+                continue
+            columns[arch] = _cells(launch, arch)
+            if number == 0:
+                columns[arch]["verdict"] = f"{result.reason or result.verdict}"
+            for remark in _remarks(launch):
+                remarks[remark].append(arch)
+        yield Section(name, [_table(columns, source_line)])
+        for (place, text), archs in sorted(remarks.items()):
+            where = "all" if archs == [*by_arch] and len(archs) > 1 else ", ".join(archs)
+            yield Paragraph(f"{place} ({where}): {text}")
+
+
+def _named(launches: Iterable[LaunchFacts]) -> dict[str, LaunchFacts]:
+    """Return launches by their kernel's name, numbered where there are several of one kernel."""
+    named: dict[str, LaunchFacts] = {}
+    for launch in launches:
+        number = 2
+        name = launch.kernel
+        while name in named:
+            name = f"{launch.kernel}, launch {number}"
+            number += 1
+        named[name] = launch
+    return named
+
+
+def _cells(launch: LaunchFacts, arch: str) -> dict[str, str]:
+    """Return the cells of one column, in the order of the rows."""
+    fits = occupancy_of(launch, arch)
+    limits = "?" if fits is None else "+".join(fits.limited_by).replace("shared memory", "shared mem")
+    cells = {
+        "launches": str(launch.times),
+        "registers per thread": _or_unknown(launch.registers),
+        "spills per thread": _size(launch.stack_bytes),
+        "shared memory": _size(launch.shared_bytes),
+        "threads": _or_unknown(launch.threads),
+        "blocks per SM": "?" if fits is None else str(fits.blocks),
+        "limited by": limits,
+        "code": _size(launch.code_bytes),
+        "instructions": _or_unknown(launch.instruction_count),
+    }
+    if launch.ctas not in (None, 1):
+        cells["thread blocks per cluster"] = str(launch.ctas)
+    for instruction_class, title in CLASS_TITLES.items():
+        count = launch.count(instruction_class)
+        if count is None or launch.instructions is None:
+            cells[title] = "?"
+        elif instruction_class == "tensor_core" and count:
+            by_name = launch.instructions[instruction_class]
+            cells[title] = ", ".join(f"{number} {name}" for name, number in by_name.items())
+        else:
+            cells[title] = str(count)
+    sites: dict[str, int] = defaultdict(int)
+    for site in launch.sites or ():
+        row = f"{site.place} {site.operation}"
+        sites[row] += 1
+        cells[row + (f" #{sites[row]}" if sites[row] > 1 else "")] = site.outcome
+    return cells
+
+
+def _or_unknown(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _size(value: int | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value} B" if value < _KIB else f"{value / _KIB:.1f} KiB"
+
+
+def _remarks(launch: LaunchFacts) -> list[tuple[str, str]]:
+    missed = [(site.place, text) for site in launch.sites or () for text in site.missed]
+    spilled = [
+        (line.place, f"{line.instructions} local loads and stores near here") for line in launch.spill_lines
+    ]
+    return [*missed, *((note.place, note.text) for note in launch.notes), *spilled]
+
+
+def _table(columns: Mapping[str, Mapping[str, str]], source_line: SourceLine) -> Table:
+    """Return the columns side by side without the rows that are 0 everywhere; places in the source last."""
+    rows = list(dict.fromkeys(row for cells in columns.values() for row in cells))
+    empty = {row for row in rows if all(cells.get(row, "0") in ("0", "") for cells in columns.values())}
+    if all(cells["launches"] == "1" for cells in columns.values()):
+        empty.add("launches")
+    shown = [row for row in rows if row not in empty]
+    shown.sort(key=lambda row: _place(row) if ":" in row else ("", 0, ""))
+    return Table(
+        [Column(""), *map(Column, columns)],
+        [
+            Row((_titled(row, source_line), *(cells.get(row, "-") for cells in columns.values())))
+            for row in shown
+        ],
+    )
+
+
+def _place(row: str) -> tuple[str, int, str]:
+    file, _, rest = row.partition(":")
+    return file, int(rest.split()[0]), rest
+
+
+def _titled(row: str, source_line: SourceLine) -> str:
+    """Return a row's title; that of a place in the source shows the line."""
+    place, _, rest = row.partition(" ")
+    file, _, line = place.rpartition(":")
+    if not file or not line.isdigit():
+        return row
+    name = f"{file.rpartition('/')[2]}:{line} {rest}"
+    if len(name) > _SOURCE_WIDTH - 10:
+        return name
+    return f"{name}  {source_line(file, int(line)).strip()}"[:_SOURCE_WIDTH].rstrip()

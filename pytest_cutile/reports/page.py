@@ -1,0 +1,137 @@
+"""A page about a run: failures first, then what is undecided, better or not measured, then the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pytest_cutile.reports.cases import (
+    FIGURES,
+    Run,
+    cases_of,
+    figures,
+    gate_position,
+    interpreted_line,
+    not_measured,
+    verdict_word,
+)
+from pytest_cutile.reports.document import (
+    Block,
+    Column,
+    Document,
+    Facts,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    shorten,
+)
+from pytest_cutile.results import Result, SpeedResult
+from pytest_cutile.verdicts import UNDECIDED, Verdict
+
+UNFOLDED_ROWS = 20
+"""Rows up to which a table of what did not fail is not folded."""
+_NAME_WIDTH = 60
+"""Characters of a kernel's or case's name that are shown."""
+_NAMES = tuple(Column(title, verbatim=True) for title in ("kernel", "case", "arch"))
+_FIGURES = tuple(Column(title, right=True) for title in FIGURES)
+_SECTIONS = {
+    "Slower or worse, but accepted or expected": ("accepted", {Verdict.REGRESSION}),
+    "Inconclusive, or not compared": ("undecided", UNDECIDED - {Verdict.NOT_MEASURED}),
+    "Improved": ("improved", {Verdict.IMPROVEMENT}),
+}
+"""What did not fail and is worth a section: title, word in the heading, verdicts."""
+
+
+def page(run: Run) -> Document:
+    cases = cases_of(run.results)
+    failing = {_identity(result) for result in run.failed}
+    counts: Counter[str] = Counter()
+    failures: list[Result] = []
+    sections: dict[str, list[Result]] = {title: [] for title in _SECTIONS}
+    others: list[Row] = []
+    for case in cases:
+        results = case.results.values()
+        wrong = [result for result in results if _identity(result) in failing]
+        if wrong:
+            counts["failed"] += 1
+            # That a case which does not compile was not measured either is no news.
+            failures += [result for result in wrong if result.verdict not in UNDECIDED] or wrong
+            continue
+        is_listed = False
+        for title, (word, verdicts) in _SECTIONS.items():
+            listed = [result for result in results if result.verdict in verdicts]
+            sections[title] += listed
+            counts[word] += bool(listed)
+            is_listed = is_listed or bool(listed)
+        counts["not fully measured"] += any(result.verdict == Verdict.NOT_MEASURED for result in results)
+        if not is_listed:
+            names = (_short(case.kernel), _short(case.name), next(iter(results)).arch)
+            others.append(Row((*names, *case.figures, case.verdict)))
+    shown = [result for case in cases for result in case.results.values()]
+    blocks = _preamble(run)
+    if failures:
+        blocks.append(Section("Failed", [_result_table(failures)]))
+    for title, listed in sections.items():
+        if listed:
+            blocks.append(_foldable(title, _result_table(listed), folded=len(listed) > UNFOLDED_ROWS))
+    if interpreted := interpreted_line(shown):
+        blocks.append(Paragraph(f"{interpreted}."))
+    if missing := not_measured(shown):
+        facts = Facts([(gates, [why]) for gates, why in missing])
+        blocks.append(Section("Not measured", [facts]))
+    if others:
+        table = Table([*_NAMES, *_FIGURES, Column("verdict")], others)
+        blocks.append(_foldable("All other cases", table, folded=True))
+    return Document(f"cuTile kernels: {_heading(len(cases), counts)}", blocks)
+
+
+def _preamble(run: Run) -> list[Block]:
+    blocks: list[Block] = []
+    if run.unfinished:
+        lead = "The run was stopped before its end."
+        blocks.append(Paragraph("What is not listed here was not run.", lead=lead))
+    if run.other_failures:
+        lead = f"Failures that are no verdict on a kernel: {run.other_failures}."
+        blocks.append(Paragraph("The log shows them.", lead=lead))
+    if run.left_out:
+        same = f"{run.left_out} tests of cases that compile to what they did"
+        blocks.append(Paragraph(f"Left out by `--changed-only`: {same}."))
+    return blocks
+
+
+def _heading(cases: int, counts: Counter[str]) -> str:
+    if not cases:
+        return "no case was run"
+    words = [*(word for word, _ in _SECTIONS.values()), "not fully measured"]
+    parts = [f"{counts['failed'] or 'none'} of {cases} cases failed"]
+    return ", ".join([*parts, *(f"{counts[word]} {word}" for word in words if counts[word])])
+
+
+def _foldable(title: str, table: Table, *, folded: bool) -> Section:
+    return Section(f"{title}: {len(table.rows)}" if folded else title, [table], folded=folded)
+
+
+def _identity(result: Result) -> tuple[str, ...]:
+    return result.kernel, result.case, result.arch, result.gpu, result.key, result.gate
+
+
+def _result_table(results: Iterable[Result]) -> Table:
+    """Return a row for each result, by gate, the largest change first."""
+
+    def rank(result: Result) -> tuple[int, float, tuple[str, ...]]:
+        change = result.change if isinstance(result, SpeedResult) else None
+        return gate_position(result), -(change or 0), _identity(result)
+
+    rows = []
+    for result in sorted(results, key=rank):
+        verdict = verdict_word(result)
+        why = result.detail.partition("\n")[0] or ("" if result.reason in verdict else result.reason)
+        names = (_short(result.kernel), _short(result.case), result.arch)
+        rows.append(Row((*names, result.gpu, verdict, *figures(result), why)))
+    columns = [*_NAMES, Column("GPU", verbatim=True), Column("verdict"), *_FIGURES]
+    return Table([*columns, Column("why", verbatim=True)], rows)
+
+
+def _short(name: str) -> str:
+    return shorten(name, _NAME_WIDTH)

@@ -1,0 +1,158 @@
+"""The summary of a run for the terminal: a row for each case, and what a reader should know besides."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_cutile.quantities import counted
+from pytest_cutile.reports.cases import FIGURES, CaseRow, Run, cases_of, interpreted_line, not_measured
+from pytest_cutile.reports.document import (
+    Block,
+    Column,
+    Document,
+    Overflow,
+    Paragraph,
+    Row,
+    Table,
+    Tone,
+)
+from pytest_cutile.results import NONDETERMINISTIC, CorrectResult, Result, StaticResult
+from pytest_cutile.static.changes import Effect
+from pytest_cutile.verdicts import UNDECIDED, Verdict
+
+_SHOWN_UNDECIDED = 5
+_SHOWN_CHANGES = 8
+NAMES = (Column("kernel", shrinks=True), Column("case", shrinks=True), Column("arch"))
+
+
+def summary(run: Run, *, verbose: bool = False) -> Document:
+    """Return the table of cases and notes on what the table cannot show.
+
+    Cases in which nothing was timed and nothing failed share a row for each kernel unless `verbose`.
+    """
+    results = run.results
+    if not results:
+        return Document("cuTile kernels", [])
+    blocks: list[Block] = [_table(cases_of(results), verbose=verbose)]
+
+    def add(texts: Iterable[str], tone: Tone = Tone.PLAIN, *, clipped: bool = False) -> None:
+        overflow = Overflow.CLIP if clipped and not verbose else Overflow.KEEP
+        blocks.extend(Paragraph(text, tone=tone, overflow=overflow) for text in texts)
+
+    add(filter(None, [interpreted_line(results)]))
+    add(_correctness_notes(results, verbose=verbose), clipped=True)
+    add(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
+    add(_undecided(results))
+    improved = [result for result in results if result.verdict is Verdict.IMPROVEMENT]
+    add(result.detail for result in improved if result.detail and not result.recorded)
+    static = [result for result in results if isinstance(result, StaticResult)]
+    tones = {Effect.WORSE: Tone.BAD, Effect.BETTER: Tone.GOOD, Effect.DIFFERENT: Tone.PLAIN}
+    for effect, tone in tones.items():
+        add(_changes(static, effect, verbose=verbose), tone, clipped=True)
+    add(_toolchains(static))
+    for note, count in Counter(result.recorded for result in results if result.recorded).items():
+        first, *more = note.splitlines()
+        add([first + (f" ({count} cases)" if count > 1 else ""), *more])
+    add(run.remarks, Tone.WARNING)
+    return Document("cuTile kernels", blocks)
+
+
+def _table(cases: Iterable[CaseRow], *, verbose: bool) -> Table:
+    rows: list[Row] = []
+    quiet: Counter[tuple[str, str, str, Tone]] = Counter()
+    for case in cases:
+        if verbose or case.tone is Tone.BAD or any(case.figures):
+            rows.append(Row((case.kernel, case.name, case.arch, *case.figures, case.verdict), case.tone))
+        else:
+            quiet[case.kernel, case.verdict, case.arch, case.tone] += 1
+    archs: dict[tuple[str, str, int, Tone], list[str]] = defaultdict(list)
+    for (kernel, verdict, arch, tone), count in quiet.items():
+        archs[kernel, verdict, count, tone].append(arch)
+    for (kernel, verdict, count, tone), alike in archs.items():
+        arch = alike[0] if len(alike) == 1 else f"{len(alike)} archs"
+        rows.append(Row((kernel, counted(count, "case"), arch, *("",) * len(FIGURES), verdict), tone))
+    figures = (Column(title, right=True) for title in FIGURES)
+    return Table([*NAMES, *figures, Column("verdict")], rows)
+
+
+def _correctness_notes(results: Sequence[Result], *, verbose: bool) -> Iterator[str]:
+    """Yield where a case passed that was held to less than the derived bound, or was not compared at all.
+
+    With `verbose` also the dtypes of results, and the layouts that launchers refused.
+    """
+    passed = [r for r in results if isinstance(r, CorrectResult) and r.verdict is Verdict.PASS]
+    unsteady = _by_kernel((r.kernel, "", r.case) for r in passed if r.reason == NONDETERMINISTIC)
+    if unsteady:
+        kernels = "; ".join(f"{kernel}, {_abridged(cases)}" for (kernel, _), cases in unsteady)
+        yield f"other bits when run again: {kernels}"
+    given = [result for result in passed if result.tolerance]
+    for (kernel, tolerance), cases in _by_kernel((r.kernel, r.tolerance, r.case) for r in given):
+        own = [result for result in given if (result.kernel, result.tolerance) == (kernel, tolerance)]
+        most = max((result.looser for result in own if result.looser is not None), default=None)
+        derived = f"up to {most:.3g} times the derived bound" if most is not None else ""
+        known = next((result.allowed for result in own if result.allowed), "")
+        allowed = ", or ".join(filter(None, [derived, known]))
+        yield f"held to {tolerance}: {kernel}, {_abridged(cases)}" + (f": {allowed}" if allowed else "")
+    uncompared = ((r.kernel, ", ".join(r.uncompared), r.case) for r in passed if r.uncompared)
+    for (kernel, names), cases in _by_kernel(uncompared):
+        yield f"may change, and was compared with nothing: {kernel}, {_abridged(cases)}: {names}"
+    if verbose:
+        for (kernel, dtypes), cases in _by_kernel((r.kernel, r.outputs, r.case) for r in passed if r.outputs):
+            yield f"returned by {kernel}, {_abridged(cases)}: {dtypes}"
+        refused = ((r.kernel, layout, r.case) for r in passed for layout in r.refused)
+        for (kernel, layout), cases in _by_kernel(refused):
+            yield f"refused by {kernel}, {_abridged(cases)}: {layout}"
+    for result in results:
+        if isinstance(result, CorrectResult):
+            yield from result.searched.splitlines()
+
+
+def _by_kernel(cases: Iterable[tuple[str, str, str]]) -> list[tuple[tuple[str, str], list[str]]]:
+    by_fact: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for kernel, fact, case in cases:
+        by_fact[kernel, fact].append(case)
+    return sorted(by_fact.items())
+
+
+def _abridged(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _undecided(results: Iterable[Result]) -> list[str]:
+    texts = dict.fromkeys(
+        f"{result.verdict}: {result.detail}"
+        for result in results
+        if result.verdict in UNDECIDED - {Verdict.NOT_MEASURED} and result.detail and not result.recorded
+    )
+    more = len(texts) - _SHOWN_UNDECIDED
+    note = [f"... and {more} more; --perf-strict fails with each"] if more > 0 else []
+    return [*list(texts)[:_SHOWN_UNDECIDED], *note]
+
+
+def _changes(static: Sequence[StaticResult], effect: Effect, *, verbose: bool) -> list[str]:
+    """Return what compiled to something worse, better or different, cases with the same changes together."""
+    regressions = sum(result.verdict is Verdict.REGRESSION for result in static)
+    # A single regression is explained by its failure; a mere difference is for those who ask.
+    if (effect is Effect.WORSE and regressions <= 1) or (effect is Effect.DIFFERENT and not verbose):
+        return []
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for result in static:
+        changes = [text for text in result.changes if text.startswith(effect)]
+        if changes:
+            alike[result.kernel, "; ".join(changes)].append(f"{result.case} {result.arch}")
+    texts = [f"{kernel}, {_abridged(where)}: {changes}" for (kernel, changes), where in alike.items()]
+    more = len(texts) - _SHOWN_CHANGES
+    if more > 0 and not verbose:
+        texts[_SHOWN_CHANGES:] = [f"... and {more} more kinds of {effect} code: -v"]
+    return texts
+
+
+def _toolchains(static: Iterable[StaticResult]) -> Iterator[str]:
+    reasons: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in static:
+        if result.toolchain:
+            reasons[result.toolchain][result.reason] += 1
+    for change, counts in sorted(reasons.items()):
+        listed = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+        yield f"toolchain, since the static baselines: {change}: {listed}"

@@ -1,0 +1,148 @@
+"""Results of gates, in a form that travels with pytest's reports (also between xdist's processes).
+
+Each gate has a result type of its own: a subclass of `Result` whose tag is the gate's name.
+The four types that reports know are here. A gate that is added defines its type beside itself: subclassing is
+the registration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+import msgspec
+
+from pytest_cutile.verdicts import Verdict
+
+INTERPRETER = "interpreter"
+NONDETERMINISTIC = "nondeterministic"
+"""Reason code of a result that is right, but has other bits each time."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_defaults=True):
+    """The outcome of one gate for one case on one architecture."""
+
+    key: str
+    """Unique name of the case: "softmax[bf16-4096x8192]", or a test's node id."""
+    kernel: str
+    """The kernel's name; for a test function that uses the fixtures, the name of its file."""
+    case: str
+    """The case's name; for a test function its name with parameters."""
+    arch: str
+    """Architecture under test."""
+    verdict: Verdict
+    """What the gate says."""
+    reason: str = ""
+    """Reason code of the verdict; "raised": the user's own code failed."""
+    detail: str = ""
+    """One sentence for people."""
+    gpu: str = ""
+    """GPU that was used, as NVML names it; empty where none was."""
+    recorded: str = ""
+    """With --update-baselines: what was recorded, or why nothing was."""
+
+    not_in_junit: ClassVar[frozenset[str]] = frozenset({"gate"})
+    """Fields that `to_properties` leaves out."""
+
+    @property
+    def gate(self) -> str:
+        """The gate's name."""
+        return str(self.__struct_config__.tag)
+
+    def to_builtins(self) -> dict[str, Any]:
+        """Return the result as plain built-in types, which xdist can send between processes."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @staticmethod
+    def from_builtins(data: Mapping[str, Any]) -> Result:
+        """Rebuild a result of any gate from `to_builtins`'s form.
+
+        Raises:
+            msgspec.ValidationError: it is none.
+        """
+        types = {kind.__struct_config__.tag: kind for kind in Result.__subclasses__()}
+        if data.get("gate") not in types:
+            raise msgspec.ValidationError(f"no gate has results named {data.get('gate')!r}")
+        return msgspec.convert(data, types[data["gate"]])
+
+    def to_properties(self) -> list[tuple[str, str]]:
+        """Return the fields as named texts for JUnit files: ("cutile.speed.median_us", "38.81")."""
+        return [
+            (f"cutile.{self.gate}.{name}", _as_text(value))
+            for name, value in self.to_builtins().items()
+            if name not in self.not_in_junit
+        ]
+
+
+class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
+    """Does the kernel compute what its reference computes?"""
+
+    on: str = ""
+    """`INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
+    tolerance: str = ""
+    """rtol and atol, where they were given in place of the derived bound: "rtol=0, atol=0.01"."""
+    looser: float | None = None
+    """How many times the derived bound they allow, in the median over all elements."""
+    allowed: str = ""
+    """What they allow where right values are known exactly."""
+    outputs: str = ""
+    """Dtypes of what the kernel returned: "(float16, int32)"."""
+    uncompared: tuple[str, ...] = ()
+    """Arguments that the launcher may change and that were compared with nothing."""
+    refused: tuple[str, ...] = ()
+    """Other layouts of its inputs that the launcher refused, and how."""
+    searched: str = ""
+    """Of a search: what it has tried, and on further lines why examples were refused."""
+    mutation: dict[str, Any] | None = None
+    """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
+
+
+class CompileResult(Result, frozen=True, kw_only=True, tag="compile"):
+    """Does the real compiler accept the kernel?"""
+
+
+class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
+    """Is the compiled kernel as good as its baseline?"""
+
+    not_in_junit = Result.not_in_junit | {"facts"}
+
+    changes: tuple[str, ...] = ()
+    """What is worse, better or different than in the baseline; a line for each."""
+    toolchain: str = ""
+    """How the toolchain differs from the one that made the baseline; empty when it does not."""
+    facts: dict[str, Any] | None = None
+    """What was compiled, the JSON of `CaseFacts`; only when a report was asked for."""
+
+
+class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
+    """Is the kernel as fast as its baseline?"""
+
+    median_us: float | None = None
+    """Median time per launch, in microseconds."""
+    rate: float | None = None
+    """TFLOPS or GB/s, as `unit` says."""
+    unit: str = ""
+    """Unit of `rate`."""
+    share_of_limit: float | None = None
+    """Share of the chip's limit in that unit."""
+    change: float | None = None
+    """Relative change of the time against the baseline; +0.05 is 5 % slower."""
+    gpu_id: str = ""
+    """The machine and the GPU that was measured: "h200-box GPU-d91fcf89"."""
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return "; ".join(value)
+    return json.dumps(value) if isinstance(value, dict) else f"{value}"
+
+
+def names_of_test(nodeid: str) -> tuple[str, str]:
+    """Return the kernel and case names of a test function: its file's stem and its own name."""
+    function = nodeid.partition("[")[0]
+    return PurePosixPath(nodeid.partition("::")[0]).stem, nodeid[function.rfind("::") + 2 :]

@@ -1,0 +1,61 @@
+"""The commit that a run tests."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from pytest_cutile.revisions.git import Repository, RevisionError
+
+
+class Checkout:
+    """The checkout under test. Outside of git no commit is known, and nothing raises."""
+
+    def __init__(self, folder: Path, *, baselines: Path | None) -> None:
+        self._folder = folder
+        self._baselines = baselines
+        self._known_commits: dict[str, str] = {}
+
+    @cached_property
+    def _repository(self) -> Repository | None:
+        try:
+            return Repository(self._folder)
+        except RevisionError:
+            return None
+
+    def has_commit(self, name: str) -> bool:
+        """Return whether git has this commit here, so that its kernels can be measured."""
+        return bool(self._commit_of(name))
+
+    def is_at(self, name: str) -> bool:
+        """Return whether the checkout under test is this commit, without changes."""
+        return self.has_commit(name) and self._commit_of(name) == self.commit
+
+    def _commit_of(self, name: str) -> str:
+        """Return the id of what git calls `name`, as short as `commit` is; "" if git has no such commit."""
+        if name not in self._known_commits:
+            try:
+                found = self._repository.commit(name) if self._repository is not None else ""
+            except RevisionError:
+                found = ""
+            self._known_commits[name] = found[:12]
+        return self._known_commits[name]
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit of the checkout under test, with "+" when it has changes; "" outside of git.
+
+        Changed baselines are no change: to record several sessions from one commit is what they are for.
+        """
+        repository = self._repository
+        if repository is None:
+            return ""
+        try:
+            changed = repository.is_changed(self._baselines_of(repository))
+            return repository.commit("HEAD")[:12] + ("+" if changed else "")
+        except RevisionError:
+            return ""
+
+    def _baselines_of(self, repository: Repository) -> Path | None:
+        path = self._baselines
+        return path if path is not None and path.is_relative_to(repository.top) else None

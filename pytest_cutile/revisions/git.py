@@ -1,0 +1,130 @@
+"""The git checkout under test: its files, its commits, and their trees."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO
+
+_HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+"""What git sets for its hooks, about the repository of the hook."""
+
+_COPIES = (":(exclude,glob)**/pytest/**", ":(exclude,glob)**/_pytest/**")
+"""Copies of pytest that pytest-xdist puts into a worker's folder on another machine. git lists them as
+untracked, and no kernel depends on them."""
+
+
+class RevisionError(Exception):
+    """A git revision cannot be used; the message says what is wrong and what to do."""
+
+
+class Repository:
+    """The git repository that a folder is checked out from. Its methods raise RevisionError where git fails.
+
+    Raises:
+        RevisionError: git is not installed, or the folder is in no checkout that git accepts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.top = Path(_git(folder, "rev-parse", "--show-toplevel")).resolve()
+            """The root of the working tree."""
+            self.prefix = Path(_git(folder, "rev-parse", "--show-prefix"))
+            """Where the folder is inside."""
+        except subprocess.CalledProcessError as error:
+            raise RevisionError(
+                f"{folder} is in no git checkout, so there are no revisions to compare with; git says: "
+                f"{_first_line(error)}"
+            ) from error
+
+    def commit(self, name: str) -> str:
+        """Return the full id of the commit that a branch, a tag, or any other expression of git's names."""
+        if not name.strip() or name.startswith("-"):
+            raise RevisionError(f"{name!r} names no git revision: give a branch, a tag or a commit")
+        try:
+            return _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        except subprocess.CalledProcessError as error:
+            raise RevisionError(
+                f"git finds no commit {name!r} in {self.top}. A shallow clone, as CI makes it, lacks older "
+                "commits and other branches: fetch them first (git fetch --unshallow, or git fetch origin "
+                "BRANCH and then origin/BRANCH)"
+            ) from error
+
+    def is_changed(self, excluded: Path | None) -> bool:
+        """Return whether modules, or files that git tracks, differ from the commit outside of `excluded`."""
+        paths = [".", f":(exclude){excluded.relative_to(self.top)}"] if excluded is not None else ["."]
+        try:
+            tracked = _git(self.top, "status", "--porcelain", "--untracked-files=no", "--", *paths)
+            return bool(
+                tracked
+                or _git(self.top, "ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
+            )
+        except subprocess.CalledProcessError as error:
+            raise RevisionError(f"git cannot tell the state of {self.top}: {_first_line(error)}") from error
+
+    def files(self) -> list[Path]:
+        try:
+            listed = _git(self.top, "ls-files", "-z", "--cached")
+            others = ("ls-files", "-z", "--others", "--exclude-standard", "--", ".", *_COPIES)
+            listed += f"\0{_git(self.top, *others)}"
+        except subprocess.CalledProcessError as error:
+            raise RevisionError(f"git cannot list the files of {self.top}: {_first_line(error)}") from error
+        return [self.top / name for name in listed.split("\0") if name]
+
+    def extract(self, commit: str, folder: Path) -> None:
+        """Write the tree of `commit` into `folder`, which exists.
+
+        Left out are the contents of submodules, what .gitattributes marks export-ignore, and links that
+        lead out of the tree; files of git-lfs stay pointers.
+        """
+        with tempfile.TemporaryFile(dir=folder.parent) as packed:
+            try:
+                _git(self.top, "archive", "--format=tar", commit, output=packed)
+            except subprocess.CalledProcessError as error:
+                raise RevisionError(f"git cannot read the commit {commit}: {_first_line(error)}") from error
+            packed.seek(0)
+            with tarfile.open(fileobj=packed) as archive:
+                if hasattr(tarfile, "data_filter"):
+                    archive.extractall(folder, filter=_inside)  # noqa: S202 - the filter is the data filter
+                else:  # before Python 3.11.4
+                    archive.extractall(folder, members=filter(_is_inside, archive))  # noqa: S202 - likewise
+
+
+def _git(folder: Path, *arguments: str, output: IO[bytes] | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
+    try:
+        answer = subprocess.run(  # noqa: S603 - no shell, and no argument that begins with a dash is a user's
+            ["git", "-C", str(folder), *arguments],  # noqa: S607 - the git that the user has
+            env={**environment, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.PIPE,
+            check=True,
+        )
+    except FileNotFoundError as error:
+        raise RevisionError("git is not installed, so no revision can be compared with") from error
+    return "" if output is not None else os.fsdecode(answer.stdout).removesuffix("\n")
+
+
+def _first_line(error: subprocess.CalledProcessError) -> str:
+    lines = os.fsdecode(error.stderr).strip().splitlines()
+    return lines[0] if lines else f"exit status {error.returncode}"
+
+
+def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    try:
+        return tarfile.data_filter(member, folder)
+    except tarfile.FilterError:
+        return None
+
+
+def _is_inside(member: tarfile.TarInfo) -> bool:
+    """Say whether a member of an archive, and its link's target, lie inside the folder it is written to."""
+    paths = [member.name]
+    if member.issym() or member.islnk():
+        paths.append(posixpath.join(posixpath.dirname(member.name), member.linkname))
+    return not any(path.startswith(("/", "../")) for path in map(posixpath.normpath, paths))

@@ -1,0 +1,365 @@
+"""The project's modules as they were in a git revision, in the same process as those of the working tree.
+
+The tree of the revision lies in a folder of its own. While the revision is active, sys.modules holds its
+modules in place of the working tree's, sys.path leads to its folders, and an import hook prevents imports
+from the working tree by another way, such as an editable install.
+
+The project's modules are those whose file git does not ignore. Both revisions share everything else:
+libraries, files that git ignores (a generated `_version.py`, a built extension), the contents of submodules,
+conftest modules, and pytest-cutile itself. Modules of tests are the project's like any other.
+
+Limits. The swap concerns the whole process: no other thread may import anything meanwhile. What finds a class
+by the name of its module (pickle, `inspect.getsource` of a class) finds the revision's only while it is
+active; functions need no such care. What a module registers with a library under a name (an operator of
+torch.library) exists once, for whichever module came last. A revision whose modules lay in folders that
+sys.path does not lead to now counts as not having them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_cutile.revisions.git import Repository, RevisionError
+from pytest_cutile.revisions.trees import extracted_tree
+from pytest_cutile.spec import KernelSpec
+
+__all__ = ["Revision", "RevisionError"]
+
+_NEVER_SWAPPED = {__name__.partition(".")[0], "pytest", "_pytest", "pluggy", "__main__", "__mp_main__"}
+
+
+class Revision:
+    """The project's modules as they were in a git revision."""
+
+    def __init__(self, name: str, *, rootpath: Path, cache_dir: Path | None) -> None:
+        """Extract the revision.
+
+        Args:
+            name: a branch, a tag, a commit, or any other expression that git resolves to one.
+            rootpath: the project under test; a checkout, or a folder inside of one.
+            cache_dir: folder that keeps trees of revisions from run to run; None keeps nothing.
+
+        Raises:
+            RevisionError: there is no such revision, no git, or no place to extract it to.
+        """
+        repository = Repository(rootpath)
+        self.name = name
+        self.commit = repository.commit(name)
+        """The full id of its commit."""
+        self._resources = contextlib.ExitStack()
+        tree = self._resources.enter_context(extracted_tree(repository, self.commit, cache_dir))
+        self.rootpath = tree / repository.prefix
+        """The project in the revision's tree; absent if the revision lacks it."""
+        self._trees = _Trees(repository.top, tree, repository.files())
+        self._modules: dict[str, ModuleType] = {}
+        self._hidden: dict[str, ModuleType] | None = None
+
+    def close(self) -> None:
+        """Release the tree. What was imported can still be called, but imports nothing more."""
+        self._resources.close()
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.commit[:12]})"
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Let imports and sys.modules see the revision's modules in place of the working tree's.
+
+        Reentrant. No other revision may be active.
+        """
+        if self._hidden is not None:
+            yield
+            return
+        swapped = self._modules_to_swap()
+        shared = _right_below(swapped)
+        hidden = self._hidden = swapped | shared
+        known, path = set(sys.modules), list(sys.path)
+        finder = _Finder(self._trees, swapped=swapped, shared=shared)
+        sys.meta_path.insert(0, finder)
+        try:
+            for name in hidden:
+                del sys.modules[name]
+            sys.modules.update(self._modules)
+            sys.path[:] = [self._trees.to_revision(entry) for entry in path]
+            importlib.invalidate_caches()
+            yield
+            self._check_origins()
+        finally:
+            self._hidden = None
+            self._modules = {
+                name: module
+                for name, module in list(sys.modules.items())
+                if name in hidden or self._is_revision(module) or self._is_leak(name, module)
+            }
+            for name in self._modules:
+                del sys.modules[name]
+            sys.modules.update(hidden)
+            _bind(sys.modules.keys() - known, hidden)
+            sys.meta_path.remove(finder)
+            sys.path[:] = path
+            importlib.invalidate_caches()
+
+    def owns(self, name: str) -> bool:
+        """Return whether the revision has loaded a module of this name, or one below it."""
+        return any(
+            f"{module}.".startswith(f"{name}.") or f"{name}.".startswith(f"{module}.")
+            for module in self._modules
+        )
+
+    def spec(self, module: str, name: str) -> KernelSpec | None:
+        """Return the kernel that the revision's `module` declares under `name`, or None."""
+        imported = self._import(module)
+        specs = getattr(imported, "SPECS", None) or [getattr(imported, "SPEC", None)]
+        return next((spec for spec in specs if isinstance(spec, KernelSpec) and spec.name == name), None)
+
+    def counterpart(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Return the revision's callable of the same module and name as `function`.
+
+        None if there is none, or if `function` is a lambda, a closure, a method of an instance, or not of the
+        project.
+        """
+        module_name = getattr(function, "__module__", None)
+        name = getattr(function, "__qualname__", None)
+        if not isinstance(module_name, str) or not isinstance(name, str) or _is_shared(module_name):
+            return None
+        module = (self._hidden or {}).get(module_name) or sys.modules.get(module_name)
+        if module is None or not self._is_working(module) or _attribute(module, name) != function:
+            return None
+        counterpart = _attribute(self._import(module_name), name)
+        return counterpart if callable(counterpart) else None
+
+    def _import(self, name: str) -> ModuleType | None:
+        with self.active():
+            try:
+                module = importlib.import_module(name)
+            except (Exception, SystemExit, pytest.skip.Exception) as error:
+                missing = error.name if isinstance(error, ModuleNotFoundError) else None
+                if missing is not None and f"{name}.".startswith(f"{missing}."):
+                    return None
+                raise RevisionError(
+                    f"the module {name} of {self} cannot be imported: {type(error).__name__}: {error}"
+                ) from error
+            self._check_origins()
+            return module if self._is_revision(module) else None
+
+    def _check_origins(self) -> None:
+        for name, module in list(sys.modules.items()):
+            if self._is_leak(name, module):
+                raise RevisionError(
+                    f"the module {name} of {self} was imported from {module.__file__}, which belongs to "
+                    "the working tree; if an import hook or an editable install leads there, put the "
+                    "project's folder on sys.path instead (ini option pythonpath)"
+                )
+
+    # -- whose module is it? --------------------------------------------------------------------------
+
+    def _is_working(self, module: ModuleType) -> bool:
+        return any(map(self._trees.is_working, _places(module)))
+
+    def _is_revision(self, module: ModuleType) -> bool:
+        return any(map(self._trees.is_revision, _places(module)))
+
+    def _is_leak(self, name: str, module: ModuleType) -> bool:
+        return not _is_shared(name) and self._is_working(module) and _file(module) is not None
+
+    def _modules_to_swap(self) -> dict[str, ModuleType]:
+        """Return the project's modules, and the namespace packages around them."""
+        modules = {
+            name: module
+            for name, module in list(sys.modules.items())
+            if not _is_shared(name) and self._is_working(module)
+        }
+        for parent in {parent for name in modules for parent in _parents(name)}:
+            if parent in sys.modules and _file(sys.modules[parent]) is None:
+                modules[parent] = sys.modules[parent]
+        return modules
+
+
+class _Trees:
+    """Paths of the project in the working tree and in the tree of the revision."""
+
+    def __init__(self, working: Path, revision: Path, files: Iterable[Path]) -> None:
+        self._working = working
+        self._revision = revision
+        self._real: dict[str, Path] = {}
+        self._listed: set[Path] = {working}
+        for file in files:
+            self._listed.add(file)
+            for folder in file.parents:
+                if folder in self._listed:
+                    break
+                self._listed.add(folder)
+
+    def is_working(self, path: str) -> bool:
+        """Return whether `path` is a file of the project in the working tree, or a folder with one."""
+        return self._resolve(path) in self._listed and not self.is_revision(path)
+
+    def is_revision(self, path: str) -> bool:
+        return self._resolve(path).is_relative_to(self._revision)
+
+    def to_revision(self, path: str) -> str:
+        """Return the revision's path of a file or folder of the project; any other path unchanged."""
+        real = self._resolve(path)
+        if self.is_revision(path) or not real.is_relative_to(self._working):
+            return path
+        moved = self._revision / real.relative_to(self._working)
+        return str(moved) if real in self._listed or moved.exists() else path
+
+    def to_working(self, path: str) -> str:
+        """Return the working tree's path of a file or folder of the revision."""
+        return str(self._working / self._resolve(path).relative_to(self._revision))
+
+    def _resolve(self, path: str) -> Path:
+        path = os.path.abspath(path)  # noqa: PTH100 - relative paths and links may change their meaning
+        if path not in self._real:
+            self._real[path] = Path(path).resolve()
+        return self._real[path]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds what other finders find, but in the revision where they find it in the working tree."""
+
+    def __init__(
+        self, trees: _Trees, *, swapped: dict[str, ModuleType], shared: dict[str, ModuleType]
+    ) -> None:
+        self._trees = trees
+        self._swapped = swapped
+        self._shared = shared
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        elsewhere = None
+        if not _is_shared(fullname):
+            places = sys.path if path is None else [self._trees.to_revision(entry) for entry in path]
+            elsewhere = self._find_elsewhere(fullname, None if path is None else places, target)
+            spec = self._moved(elsewhere)
+            if spec is not None and any(map(self._trees.is_revision, _spec_places(spec))):
+                return spec
+            if fullname in self._shared:
+                return ModuleSpec(fullname, _Loaded(self._shared[fullname]))
+            if spec is not None and not self._is_project(fullname):
+                return spec
+            spec = self._find_ignored(fullname, places)
+            if spec is not None:
+                return spec
+        elif fullname in self._shared:
+            return ModuleSpec(fullname, _Loaded(self._shared[fullname]))
+        if elsewhere is not None:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        return None
+
+    def _find_elsewhere(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+    def _moved(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+        if spec is None or not any(map(self._trees.is_working, _spec_places(spec))):
+            return spec
+        # A package's file is one level deeper than a module's, or the folder of a namespace package.
+        level = 1 if spec.has_location and spec.submodule_search_locations is not None else 0
+        folders = [str(Path(self._trees.to_revision(place)).parents[level]) for place in _spec_places(spec)]
+        return PathFinder.find_spec(spec.name, folders)
+
+    def _find_ignored(self, name: str, path: Sequence[str]) -> ModuleSpec | None:
+        """Find a module that git ignores among the project's files in the working tree."""
+        folders = [self._trees.to_working(entry) for entry in path if self._trees.is_revision(entry)]
+        spec = PathFinder.find_spec(name, folders)
+        return None if spec is None or any(map(self._trees.is_working, _spec_places(spec))) else spec
+
+    def _is_project(self, name: str) -> bool:
+        return name in self._swapped and _file(self._swapped[name]) is not None
+
+
+class _Loaded(importlib.abc.Loader):
+    """Imports a module that is loaded already."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = getattr(module, "__spec__", None)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - the interface of loaders
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back."""
+        module.__spec__ = self._spec
+
+
+def _is_shared(name: str) -> bool:
+    return name.partition(".")[0] in _NEVER_SWAPPED or name.rpartition(".")[2] == "conftest"
+
+
+def _parents(name: str) -> Iterator[str]:
+    while name := name.rpartition(".")[0]:
+        yield name
+
+
+def _file(module: ModuleType) -> str | None:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else None
+
+
+def _places(module: ModuleType) -> list[str]:
+    """Return a module's file, or the folders of a namespace package."""
+    if not isinstance(module, ModuleType):  # sys.modules may hold anything
+        return []
+    file = _file(module)
+    if file is not None:
+        return [file]
+    try:
+        return [place for place in getattr(module, "__path__", []) if isinstance(place, str)]
+    except KeyError:  # a namespace package whose parent somebody removed from sys.modules
+        return []
+
+
+def _spec_places(spec: ModuleSpec) -> list[str]:
+    if spec.has_location and spec.origin is not None:
+        return [spec.origin]
+    return [place for place in spec.submodule_search_locations or [] if Path(place).is_absolute()]
+
+
+def _attribute(module: ModuleType | None, qualname: str) -> Any:
+    try:
+        return operator.attrgetter(qualname)(module)
+    except AttributeError:
+        return None
+
+
+def _right_below(packages: dict[str, ModuleType]) -> dict[str, ModuleType]:
+    """Return the other modules that are attributes of these packages.
+
+    An import made them attributes, so for another set of packages they have to be imported again.
+    """
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name not in packages and name.rpartition(".")[0] in packages
+    }
+
+
+def _bind(names: Iterable[str], packages: dict[str, ModuleType]) -> None:
+    """Make modules attributes of their packages, where an import has not."""
+    for name in names:
+        parent, _, child = name.rpartition(".")
+        if parent in packages:
+            setattr(packages[parent], child, sys.modules[name])

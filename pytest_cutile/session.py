@@ -1,0 +1,241 @@
+"""The state of one run that the gates share: architectures, the GPU and its timer, compiler, baselines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from pytest_cutile.baselines.entries import SpeedBaselines
+from pytest_cutile.baselines.store import BaselineStore
+from pytest_cutile.compiler import Compiler
+from pytest_cutile.compiler.compilations import Compilations, CompileCase
+from pytest_cutile.compiler.toolchain import CompilerMissing, supported_architectures
+from pytest_cutile.errors import GateSkipped
+from pytest_cutile.gpu.at_hand import GpuAtHand
+from pytest_cutile.platforms.architectures import ArchitectureError, normalize_architecture
+from pytest_cutile.platforms.lookup import find_platform
+from pytest_cutile.results import Result
+from pytest_cutile.revisions.checkout import Checkout
+from pytest_cutile.revisions.modules import Revision, RevisionError
+from pytest_cutile.revisions.paired import RevisionKernels
+from pytest_cutile.settings import CheckOn, Settings
+from pytest_cutile.speed.comparisons import StoredRuns
+from pytest_cutile.speed.measure.timing import Timer
+from pytest_cutile.static.inspection import Inspector
+from pytest_cutile.verdicts import Reason
+
+
+class MeasuredAgain:
+    """Takes what a fresh process measures for another one: a line of JSON for each case."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, key: str, found: Mapping[str, object]) -> None:
+        """Write what was found of a case at once: the next one may end this process."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"key": key, **found}) + "\n")
+
+
+class Session:
+    """Lazily built state of one pytest run. Building it imports neither torch nor cuda.tile."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        make_timer: Callable[[], Timer | None],
+        cache_dir: Path | None,
+        progress: Callable[[str], None],
+        run_id: str,
+    ) -> None:
+        self.settings = settings
+        self._cache_dir = cache_dir
+        self.progress = progress
+        """Shows what takes time."""
+        self.checked: dict[str, Reason | None] = {}
+        """What the last check of a case found, by its key: None if it is right, else why it has no speed."""
+        self.results: list[Result] = []
+        """Results of the running test, which its report takes along."""
+        self.pictures: list[str] = []
+        """SVG documents that show where its errors are; likewise."""
+        self.selected: frozenset[tuple[str, str, str, str]] = frozenset()
+        """Gate, kernel, case and architecture of each selected test of a declared kernel."""
+        self.first_without: dict[str, CompileCase] = {}
+        """The case that failed because something is not installed, by the error's message."""
+        self.run_id = run_id
+        """Name of this run of pytest, the same in all its workers."""
+        path = settings.measured_again
+        self.measured_again = MeasuredAgain(path) if path is not None else None
+        """In a fresh process that measures for another one and judges nothing: takes the measurements."""
+        self._revision: Revision | None = None
+        self.gpu = GpuAtHand(make_timer=make_timer, progress=progress, locks=path is None)
+        self.checkout = Checkout(settings.rootpath, baselines=settings.baseline_path)
+
+    def interprets(self, arch: str) -> bool:
+        """Return whether the gate `correct` for `arch` interprets kernels; else it needs a GPU."""
+        correct_on = self.settings.interpretation.correct_on
+        if correct_on is not CheckOn.AUTO:
+            return correct_on is CheckOn.INTERPRETER
+        if self.gpu.device is None or self.gpu.device.arch != arch:
+            return True
+        if self.gpu.device.torch_device != "cuda":
+            return False
+        try:
+            self.gpu.check_torch()
+        except GateSkipped:  # a GPU that torch cannot use is none
+            return True
+        return False
+
+    # -- architectures --------------------------------------------------------------------------------
+
+    @cached_property
+    def architectures(self) -> tuple[str, ...]:
+        """The architectures under test, in the order they were asked for.
+
+        Raises:
+            pytest.UsageError: one is unknown to the installed compiler, or "native" with no GPU.
+        """
+        settings = self.settings
+        if settings.foreign_arch is not None:
+            raise pytest.UsageError(
+                f"--arch {settings.foreign_arch}: this option belongs to another plugin or conftest, and its "
+                "value names no GPU architecture; set the ini option cutile_arch, or give e.g. --arch sm_121"
+            )
+        if settings.asked:
+            asked: Iterable[str] = settings.asked
+            source = "--arch"
+        elif self.gpu.device is not None:
+            asked, source = ("native",), "the GPU at hand"
+        else:
+            asked, source = settings.default_arch.split(","), "ini option cutile_arch"
+        names: list[str] = []
+        for name in asked:
+            names += self._expand(name.strip(), source)
+        return tuple(dict.fromkeys(names))
+
+    def _expand(self, name: str, source: str) -> list[str]:
+        if name == "native":
+            if self.gpu.device is None:
+                raise pytest.UsageError(f"{source}: native, but there is no GPU: {self.gpu.missing}")
+            return [self.gpu.device.arch]
+        try:
+            supported = supported_architectures()
+        except CompilerMissing as error:
+            if name == "all":
+                raise pytest.UsageError(f"{source}: all, but {error}") from error
+            supported = ()
+        if name == "all":
+            return list(supported)
+        try:
+            canonical = normalize_architecture(name)
+        except ArchitectureError as error:
+            raise pytest.UsageError(f"{source}: {error}; known: {', '.join(supported)}") from error
+        if supported and canonical not in supported:
+            raise pytest.UsageError(
+                f"{source}: the installed tileiras cannot compile for {canonical}; "
+                f"it has {', '.join(supported)}"
+            )
+        return [canonical]
+
+    @property
+    def gpu_arch(self) -> str:
+        """The architecture that correct and speed are about: the GPU's if asked for, else the first."""
+        if self.gpu.device is not None and self.gpu.device.arch in self.architectures:
+            return self.gpu.device.arch
+        return self.architectures[0]
+
+    # -- compiler and baselines -----------------------------------------------------------------------
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """The compiler service, with as many jobs as this process may use cores."""
+        return Compiler(cache_dir=self._cache_dir, jobs=self._jobs, timeout_s=self.settings.compile_timeout_s)
+
+    @cached_property
+    def compilations(self) -> Compilations:
+        """What is compiled for the cases of this run."""
+        return Compilations(self.compiler, self.progress)
+
+    def asks(self, gate: str, case: tuple[str, str, str]) -> bool:
+        """Return whether this run asks `gate` about a case: (kernel, case, architecture)."""
+        return (gate, *case) in self.selected
+
+    @cached_property
+    def inspector(self) -> Inspector:
+        """The service that reads compiled kernels."""
+        return Inspector(cache_dir=self._cache_dir, jobs=self._jobs)
+
+    @property
+    def _jobs(self) -> int:
+        return 1 if self.settings.xdist_worker else len(os.sched_getaffinity(0))
+
+    def close(self) -> None:
+        """Stop what nobody waits for any more."""
+        if "compiler" in self.__dict__:
+            self.compiler.close()
+        if "inspector" in self.__dict__:
+            self.inspector.close()
+        if self._revision is not None:
+            self._revision.close()
+
+    @cached_property
+    def baselines(self) -> BaselineStore | None:
+        """The stored baselines; None when nothing stored is compared."""
+        location = self.settings.baseline_path
+        return None if location is None else BaselineStore(location, self.settings.rootpath)
+
+    @property
+    def speed_baselines(self) -> SpeedBaselines | None:
+        """The speed baselines of the GPU at hand.
+
+        Raises:
+            BaselineError: they cannot be used.
+        """
+        device = self.gpu.timer.device
+        return None if self.baselines is None else self.baselines.speed(device.arch, device.name)
+
+    @property
+    def speed_baselines_name(self) -> str:
+        """Where the speed baselines of the GPU at hand are, as messages name it."""
+        device = self.gpu.timer.device
+        return (
+            "no baseline file"
+            if self.baselines is None
+            else self.baselines.speed_name(device.arch, device.name)
+        )
+
+    @cached_property
+    def stored_runs(self) -> StoredRuns:
+        """The baselines of the GPU at hand as the rule of the speed gate sees them.
+
+        Raises:
+            BaselineError: the file cannot be used.
+        """
+        baselines = self.speed_baselines
+        return StoredRuns(
+            {} if baselines is None else baselines.entries,
+            rule=self.settings.rule,
+            platform=find_platform(self.gpu.timer.device.name),
+        )
+
+    @cached_property
+    def revision_kernels(self) -> RevisionKernels | None:
+        """The kernels of the revision to compare with (`--perf-baseline git:REV`); None without one.
+
+        Raises:
+            pytest.UsageError: there is no such revision.
+        """
+        name = self.settings.baseline_revision
+        if name is None:
+            return None
+        try:
+            self._revision = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
+        except RevisionError as error:
+            raise pytest.UsageError(f"--perf-baseline git:{name}: {error}") from error
+        return RevisionKernels(self._revision)

@@ -1,0 +1,138 @@
+"""What the user asked for: one frozen object, built from the command line and the ini file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # imported when a gate asks for them: pytest starts without
+    from pytest_cutile.reports.formats import ReportFormat
+    from pytest_cutile.speed.decide import Rule
+    from pytest_cutile.static.changes import StaticRule
+
+RUN_VARIABLE = "PYTEST_CUTILE_RUN"
+"""Environment variable with the process id of the pytest process that the user started."""
+SHARERS_VARIABLE = "PYTEST_CUTILE_SHARERS"
+"""Environment variable with how many processes of the run use this one's GPU: one where it is not set."""
+SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+"""memcheck: accesses outside of allocations, misaligned ones; racecheck: hazards in shared memory; initcheck:
+reads of global memory that nothing has written; synccheck: wrong use of barriers."""
+DEFAULT_SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck")
+
+
+class CheckOn(StrEnum):
+    """What the gate `correct` runs kernels on."""
+
+    AUTO = "auto"
+    """The GPU if it is of the asked architecture, else the interpreter."""
+    GPU = "gpu"
+    """The GPU; without one of the asked architecture nothing is measured."""
+    INTERPRETER = "interpreter"
+    """The interpreter, also beside a GPU and for large cases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpretation:
+    """How the gate `correct` interprets kernels on the CPU."""
+
+    correct_on: CheckOn = CheckOn.AUTO
+    """Whether it does."""
+    block: tuple[int, int, int] | None = None
+    """The only block that is run; None: all of them."""
+    watch: str | None = None
+    """File and line, counted from 1, whose tiles are printed: "kernels/softmax.py:98"."""
+    both_orders: bool = False
+    """Whether each check is made a second time with the blocks in reverse order."""
+    poison_padding: bool = True
+    """Whether undetermined padding holds NaN or an unlikely integer, not zero."""
+    check_races: bool = True
+    """Whether a race between two blocks is a fault."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchBudget:
+    """How failing cases of declared kernels are searched for."""
+
+    seconds: float
+    """Time for each kernel."""
+    seed: int = 0
+    """Of the choice of examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of one run."""
+
+    rootpath: Path
+    """pytest's rootdir."""
+    asked: tuple[str, ...]
+    """Architectures as asked for: canonical names, "native" or "all"; empty when nothing was asked."""
+    own_option: bool
+    """Whether they come from this plugin's `--arch`, not from another plugin's or a conftest's."""
+    default_arch: str
+    """Architecture when nothing was asked and there is no GPU (ini option `cutile_arch`)."""
+    foreign_arch: str | None
+    """The value of an `--arch` that another plugin or conftest owns, when it names no architecture."""
+    baseline_path: Path | None
+    """Directory or file of baselines; None: compare with nothing that is stored."""
+    baseline_revision: str | None
+    """The git revision whose kernels are compared with (`--perf-baseline git:REV`)."""
+    baseline_option: str
+    """How the path was given on the command line, for commands in messages; empty when it was not."""
+    update_baselines: bool
+    """Whether to record baselines."""
+    reason: str | None
+    """Why a worse value is accepted; stored with it."""
+    strict: bool
+    """Whether everything that stays undecided fails too."""
+    kernels: tuple[str, ...]
+    """Modules and packages that declare kernels (ini option `cutile_kernels`)."""
+    perf_margin: float | None
+    """Slowdown, as a fraction, that the speed gate must not miss; None: the rule's own."""
+    static_margin: float | None
+    """Growth of a resource, as a fraction, above which a kernel is worse; None: the rule's own."""
+    changed_only: bool
+    """Whether to leave out the cases whose compiled code and launch are those of the static baselines."""
+    kernel_report: bool
+    """Whether to print what was compiled, kernel by kernel."""
+    report_paths: Mapping[ReportFormat, Path]
+    """Files to write when the run ends, by format; none in workers of pytest-xdist."""
+    compile_timeout_s: float
+    """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
+    measured_again: Path | None
+    """In a fresh process that measures for another one: the file that takes what is measured."""
+    xdist_worker: bool
+    """Whether this process is a pytest-xdist worker."""
+    mutation_test: bool = False
+    """Whether to try what else the check of each case would have caught."""
+    check_layouts: bool = False
+    """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
+    interpretation: Interpretation = field(default_factory=Interpretation)
+    """Whether and how kernels are interpreted."""
+    search: SearchBudget | None = None
+    """Whether and how long failing cases of declared kernels are searched for (`--search`)."""
+    sanitize: tuple[str, ...] = ()
+    """Tools of compute-sanitizer that the tests run under as well."""
+    sanitized: Path | None = None
+    """In a process under compute-sanitizer, where kernels are launched and nothing is compared: the file that
+    takes the tests that have run."""
+    every_input: bool = False
+    """Whether every small case is checked with every named input (`--every-input`), not with its share."""
+
+    @cached_property
+    def rule(self) -> Rule:
+        """The thresholds of the speed gate."""
+        from pytest_cutile.speed.decide import Rule
+
+        return Rule() if self.perf_margin is None else Rule(margin=self.perf_margin)
+
+    @cached_property
+    def static_rule(self) -> StaticRule:
+        """The thresholds of the static gate."""
+        from pytest_cutile.static.changes import StaticRule
+
+        return StaticRule() if self.static_margin is None else StaticRule(margin=self.static_margin)

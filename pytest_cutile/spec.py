@@ -1,0 +1,390 @@
+"""What a kernel's author declares: `KernelSpec`, its `Case`s and the `Work` one launch does."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from numbers import Real
+from typing import Any, TypeAlias
+
+from pytest_cutile.input_names import DISTRIBUTIONS, LAYOUTS, REVEALING
+from pytest_cutile.platforms.architectures import ArchitectureError, generation, normalize_architecture
+
+DTYPES = (
+    *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
+)
+"""Names of dtypes, as torch spells them; tfloat32 is float32 on tensor cores."""
+SHARES = 3
+"""Cases of a kernel that share the named inputs: each with all of them took three times as long as normal
+ones alone, each with a third less than twice (735, 298 and 80 checks of four kernels, interpreted)."""
+_CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
+
+
+class SpecError(ValueError):
+    """A declaration that cannot be gated; the message names the spec, what is wrong and what to do."""
+
+
+Axes: TypeAlias = Mapping[str, Sequence[str | None]]
+"""Names of dimensions, by argument; those of the outputs under "output"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one launch has to do, whatever the implementation: the numerators of TFLOPS and GB/s."""
+
+    flops: float = 0.0
+    """Floating-point operations per launch (a multiply-add counts two); 0 for a memory-bound kernel."""
+    bytes: float = 0.0
+    """Bytes per launch: each input read once, each output written once."""
+    dtype: str | None = None
+    """Dtype of the multiplied operands ("float16", "tfloat32", "float8_e4m3fn"): it chooses the peak rate."""
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bytes"):
+            value = float(getattr(self, name))
+            if not (math.isfinite(value) and value >= 0):
+                raise SpecError(f"Work: {name} must be a finite count, got {value}")
+            object.__setattr__(self, name, value)
+        if self.dtype is not None:
+            dtype = str(self.dtype).removeprefix("torch.")
+            if dtype not in DTYPES:
+                raise SpecError(f"Work: unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
+            object.__setattr__(self, "dtype", dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """The options of a check, for `check_kernel` and `KernelSpec.check`.
+
+    Raises:
+        ValueError: a value out of its range.
+        TypeError: `fast_acc` is no bool.
+    """
+
+    reduction: int = 1
+    """Length of the longest sum behind one output element."""
+    rtol: float | None = None
+    """With `atol`, replaces the derived bound: |out - y| <= atol + rtol |y|; each is 0 unless given."""
+    atol: float | None = None
+    """As `rtol`. Integers may differ by `atol` if that is 1 or more; `rtol` says nothing of them."""
+    precision: Any = None
+    """Dtype that operands of matrix products are rounded to; "tfloat32" for float32 inputs that go through
+    tensor cores. By default the floating input dtype of least precision."""
+    mid: Any = None
+    """Dtype that the kernel rounds intermediate results to; by default they stay in float32 (float64 for
+    float64 outputs)."""
+    exp_error: float = 0.0
+    """Relative error of the kernel's exponentials, where they are worse than a few float32 ulps."""
+    fast_acc: bool = False
+    """Whether products of 8-bit floats are summed in Hopper's tensor cores all along, with about 14 bits, as
+    `mma(..., use_fast_acc=True)` does. By default at most 128 are before float32 takes over. It changes
+    nothing elsewhere."""
+    mutates: Collection[str | int] = ()
+    """Arguments that the launcher may change, by name or position. One that the reference changes, too, is
+    compared with that, if the launcher does not return it."""
+    writes: Collection[str | int] = ()
+    """Arguments that the launcher overwrites without reading them (`out`), likewise: they are poisoned, and
+    one that it never touches is an error."""
+    guard: bool = True
+    """False gives the launcher the very tensors that were given, and plain allocations, poisoned: for one
+    that finds its data by offsets into a storage instead of by its tensors."""
+    vary_layout: bool | None = None
+    """Whether to run again with the inputs' values in other layouts, under the same bound: with padded rows,
+    from an address that is a multiple of one element only, and with the last two axes exchanged in memory. A
+    launcher may refuse one, by its own `raise` of a ValueError, TypeError or NotImplementedError. By default
+    the first two, and only in small cases; interpreted, the first."""
+    independent: Axes | None = None
+    """Names of dimensions of arguments, and of outputs under "output", along which they may be cut:
+    `{"a": ("m", None), "b": (None, "n"), "output": ("m", "n")}` for a matrix product. Cases of more than
+    8 MiB are then checked in parts (`error_model.parts`), after a trial whether the reference of a few
+    neighbours is the reference of each; the noise of an element is then that of its part. A reference to
+    which it matters where a part lies takes `origin=None`: of each tensor argument, by name, the index of the
+    part's first element. Not with `mutation_test`."""
+    sliced: Collection[str | int] = ()
+    """Arguments of which the reference takes one slice of the first dimension at a time, by name or position,
+    such as the weights of experts: it gets `x[i]`, `len(x)`, `x.shape`, `x.device` and `for each in x`. Each
+    slice is upcast when it is taken, so that no float64 copy of all is made, and has noise of its own."""
+    mutation_test: bool = False
+    """Whether to run mutation tests: right outputs are mutated as bugs do and compared again, some forty
+    times, and the reference runs up to 32 times on shortened inputs."""
+
+    def __post_init__(self) -> None:
+        try:
+            length = operator.index(self.reduction)
+        except TypeError:
+            length = 0
+        if isinstance(self.reduction, bool) or length < 1:
+            raise ValueError(
+                f"reduction is the length of a sum, an int of at least 1; got {self.reduction!r}"
+            )
+        object.__setattr__(self, "reduction", length)
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is not None and not (isinstance(value, Real) and 0 <= value < float("inf")):
+                raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+        if not isinstance(self.fast_acc, bool):
+            raise TypeError(f"fast_acc has to be True or False, got {self.fast_acc!r}")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of all options."""
+        return tuple(option.name for option in fields(cls))
+
+    @classmethod
+    def split(
+        cls, keywords: Mapping[str, Any], taken: Collection[str]
+    ) -> tuple[CheckOptions, dict[str, Any]]:
+        """Return the options among keyword arguments of `check_kernel`, and the arguments of its launcher.
+
+        Args:
+            keywords: options and arguments of the launcher.
+            taken: names of all that the launcher takes; empty if they are not known.
+
+        Raises:
+            TypeError: one is neither, and is spelled like an option.
+        """
+        names = cls.names()
+        others = {name: value for name, value in keywords.items() if name not in names}
+        for name in others:
+            if taken and name not in taken and (near := cls.nearest(name)):
+                raise TypeError(f"check_kernel has no option {name!r}, nor has the launcher: {near}")
+        return cls(**{name: value for name, value in keywords.items() if name in names}), others
+
+    @classmethod
+    def nearest(cls, name: str) -> str:
+        """Return a question after the option that is spelled most like `name`; empty if none is."""
+        close = difflib.get_close_matches(name, cls.names(), n=1)
+        return f"did you mean {close[0]!r}?" if close else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One shape, dtype and option set that a kernel is gated with."""
+
+    name: str
+    """Readable and unique in its spec; part of the test's id and the baseline's key: "bf16-4096x8192"."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the spec's `inputs`, `work` and `reduction`."""
+    speed: bool = True
+    """Whether the speed gate times it. False for odd or small shapes that only correctness needs."""
+    min_arch: str | None = None
+    """The oldest architecture that can run it ("sm_90" for 8-bit floats); on older ones it is skipped."""
+    layout: str = "contiguous"
+    """How the tensors that `inputs` makes without strides lie in memory: of `input_names.LAYOUTS`."""
+    seed: int | None = None
+    """Seed of the inputs' values; by default it is derived from the test's id, and where the kernel is timed
+    from its name and the case's."""
+    named_inputs: Sequence[str] | None = None
+    """Names of the inputs that it is checked with besides normal ones. By default its share of those that its
+    spec defines, or none where `speed` says that it is timed, since such cases are large."""
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise SpecError(
+                f"Case {self.name!r}: layout must be one of {', '.join(LAYOUTS)}; got {self.layout!r}"
+            )
+        if self.min_arch is not None:
+            try:
+                object.__setattr__(self, "min_arch", normalize_architecture(self.min_arch))
+            except ArchitectureError as error:
+                raise SpecError(f"Case {self.name!r}: min_arch {error}") from error
+
+    def runs_on(self, arch: str) -> bool:
+        """Return whether `arch` ("sm_121") is `min_arch` or newer."""
+        return self.min_arch is None or generation(arch) >= generation(self.min_arch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """A declared kernel: pytest collects each of its cases under every gate.
+
+    The module that holds it is listed in the ini option `cutile_kernels` and exposes it as `SPEC`
+    (or several as `SPECS`).
+
+    Cases with `speed=False`, which ought to be small, are checked for correctness several times: with normal
+    values, and with some of `input_names.REVEALING`, as far as they are not among `undefined_inputs`, and of
+    `special_inputs`. Every name is used with some case.
+
+    Raises:
+        SpecError: no cases, a duplicate or unusable name of a case or of inputs.
+    """
+
+    name: str
+    """The kernel's name: in the summary and in baseline keys ("softmax")."""
+    launch: Callable[..., Any]
+    """The launcher as users call it: takes what `inputs` makes, returns the output or a tuple of them."""
+    reference: Callable[..., Any]
+    """Same arguments, with floating-point tensors converted to float64; returns the exact outputs."""
+    inputs: Callable[..., Any]
+    """`inputs(make_tensor, **case.params)`: the arguments, as a tuple or a dict of keyword arguments."""
+    cases: Sequence[Case]
+    """What is gated."""
+    work: Callable[..., Work] | None = None
+    """`work(**case.params)`: what one launch does. Without it the speed gate compares times alone."""
+    reduction: Callable[..., int] | int = 1
+    """Length of the longest sum behind one output element, or `reduction(**case.params)`."""
+    check: Callable[..., CheckOptions | Mapping[str, Any]] | CheckOptions | Mapping[str, Any] = field(
+        default_factory=dict
+    )
+    """Further options of the check, as `CheckOptions` or by name, or `check(**case.params)`; not those that
+    have fields here (`reduction`, `independent`)."""
+    independent: Callable[..., Axes] | Axes | None = None
+    """Names of dimensions of the arguments, and of the outputs under "output", or
+    `independent(**case.params)`, along which the reference of a part is that part of the reference: large
+    cases are checked in such parts. See `check_kernel`, which also says how a reference learns where its
+    part lies (`origin`)."""
+    special_inputs: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """Inputs that reveal what independent random tensors cannot, by name: `special_inputs[name](inputs)` gets
+    what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""
+    undefined_inputs: Mapping[str, str] = field(default_factory=dict)
+    """Those of `input_names.REVEALING` for which the kernel defines no result, each with the reason."""
+    search: Callable[[], Mapping[str, Any]] | None = None
+    """Returns hypothesis strategies for some of the parameters, by name: what `--search` may choose. Others
+    are varied around the values that the cases have."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cases", tuple(self.cases))
+        if not self.name:
+            raise SpecError("a KernelSpec needs a name: it is part of baseline keys")
+        if not self.cases:
+            raise SpecError(
+                f"KernelSpec {self.name!r} declares no cases, so nothing would be gated: "
+                "give it at least one Case"
+            )
+        seen: set[str] = set()
+        for case in self.cases:
+            if not isinstance(case, Case):
+                raise SpecError(f"KernelSpec {self.name!r}: cases must be pytest_cutile.Case, got {case!r}")
+            if not _CASE_NAME.fullmatch(case.name):
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: case name {case.name!r} cannot be part of a test id: "
+                    "use letters, digits and any of _ . = , + -"
+                )
+            if case.name in seen:
+                raise SpecError(
+                    f"KernelSpec {self.name!r} has two cases named {case.name!r}: "
+                    "case names are baseline keys and must be unique"
+                )
+            seen.add(case.name)
+        self._check_input_names(seen)
+        if not callable(self.check):
+            self._named_options(self.check)
+
+    def _check_input_names(self, cases: set[str]) -> None:
+        for name in self.special_inputs:
+            if not _CASE_NAME.fullmatch(name) or name in DISTRIBUTIONS:
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: special_inputs {name!r}: the name is one of "
+                    f"{', '.join(DISTRIBUTIONS)}, or cannot be part of a test id: choose another"
+                )
+        for name, reason in self.undefined_inputs.items():
+            if name not in REVEALING or not reason.strip():
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: undefined_inputs {name!r}: {reason!r}: expected one of "
+                    f"{', '.join(REVEALING)}, and why the kernel defines no result for it"
+                )
+        for case in self.cases:
+            if unknown := {*(case.named_inputs or ())} - {*self.defined_inputs}:
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: case {case.name!r}: named_inputs has {sorted(unknown)}; "
+                    f"defined are {', '.join(self.defined_inputs)}"
+                )
+            for name in self.named_inputs(case, every=True):
+                if f"{case.name}-{name}" in cases:
+                    raise SpecError(
+                        f"KernelSpec {self.name!r}: case {case.name}-{name} has the name under which case "
+                        f"{case.name} is checked with {name!r} inputs: rename it"
+                    )
+
+    def named_inputs(self, case: Case, *, every: bool = False) -> tuple[str, ...]:
+        """Return the names of the inputs that `case` is checked with besides normal ones.
+
+        Cases share the work: of three, each has a third of `defined_inputs`, and the next three have them in
+        another order, so that a name meets other dtypes and shapes.
+
+        Args:
+            case: one of `cases`.
+            every: whether each case has all of them.
+        """
+        if case.named_inputs is not None:
+            return tuple(case.named_inputs)
+        sharing = [each for each in self.cases if not each.speed and each.named_inputs is None]
+        if case not in sharing:
+            return ()
+        shares = 1 if every else min(SHARES, len(sharing))
+        at = sharing.index(case)
+        return self.defined_inputs[(at + at // shares) % shares :: shares]
+
+    @property
+    def defined_inputs(self) -> tuple[str, ...]:
+        """Names of all inputs besides normal ones for which the kernel defines a result."""
+        return (*(name for name in REVEALING if name not in self.undefined_inputs), *self.special_inputs)
+
+    def make_inputs(self, make: Callable[..., Callable[..., Any]], case: Case, name: str = "normal") -> Any:
+        """Return the arguments of a launch.
+
+        Args:
+            make: `make(dist=..., layout=...)` returns what `inputs` is called with.
+            case: whose parameters they have.
+            name: "normal", or one of `defined_inputs`.
+        """
+        change = self.special_inputs.get(name)
+        made = self.inputs(make(dist="normal" if change else name, layout=case.layout), **case.params)
+        return made if change is None else change(made)
+
+    def reduction_of(self, case: Case) -> int:
+        """Return the length of the longest sum behind one output element of `case`: 1 even of nothing."""
+        return (self.reduction(**case.params) or 1) if callable(self.reduction) else self.reduction
+
+    def independent_of(self, case: Case) -> Axes | None:
+        """Return along which dimensions `case` may be checked in parts."""
+        return self.independent(**case.params) if callable(self.independent) else self.independent
+
+    def check_of(self, case: Case) -> Mapping[str, Any]:
+        """Return the further options of the check of `case`, by name.
+
+        Raises:
+            SpecError: they are no options, the spec has fields for some of them, or some are unknown.
+        """
+        return self._named_options(self.check(**case.params) if callable(self.check) else self.check)
+
+    def check_options(self, case: Case, **defaults: Any) -> CheckOptions:
+        """Return all options of the check of `case`; `defaults` are those that `check` may override.
+
+        Raises:
+            SpecError: see `check_of`.
+            ValueError: a value out of its range.
+        """
+        own = {"reduction": self.reduction_of(case), "independent": self.independent_of(case)}
+        return CheckOptions(**{**defaults, **self.check_of(case), **own})
+
+    def _named_options(self, options: Any) -> Mapping[str, Any]:
+        if isinstance(options, CheckOptions):
+            default = CheckOptions()
+            values = {name: getattr(options, name) for name in CheckOptions.names()}
+            options = {name: value for name, value in values.items() if value != getattr(default, name)}
+        if not isinstance(options, Mapping):
+            raise SpecError(
+                f"KernelSpec {self.name!r}: check must be, or return, CheckOptions or a mapping of options; "
+                f"got {options!r}"
+            )
+        if own := {"reference", "reduction", "independent"} & {*options}:
+            raise SpecError(
+                f"KernelSpec {self.name!r}: check has {sorted(own)}, which are fields of the spec itself"
+            )
+        known = [name for name in CheckOptions.names() if name not in ("reduction", "independent")]
+        for name in map(str, options):
+            if name not in known:
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: check has {[name]}; {CheckOptions.nearest(name)} "
+                    f"options are {', '.join(known)}"
+                )
+        return options
+
+    def work_of(self, case: Case) -> Work:
+        """Return what one launch of `case` does; an empty `Work` when the spec does not say."""
+        return self.work(**case.params) if self.work is not None else Work()

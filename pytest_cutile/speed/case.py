@@ -1,0 +1,82 @@
+"""What the speed gate is given (`SpeedCase`) and what it returns (`SpeedOutcome`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cutile.results import SpeedResult
+from pytest_cutile.spec import Work
+from pytest_cutile.speed.measure.blocks import Call
+from pytest_cutile.speed.measure.timing import Measurement
+from pytest_cutile.verdicts import Judgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedCase:
+    """What is measured: a declared kernel's case, or one call of the fixture `perf`."""
+
+    key: str
+    """Key in the baseline file."""
+    check_key: str
+    """Key that the result of its correctness check is known by."""
+    kernel: str
+    case: str
+    nodeid: str
+    """The test, for the command that repeats it."""
+    arch: str
+    work: Work
+    call: Callable[[], Call]
+    """Makes the inputs; returns the launch to time."""
+    baseline: Callable[[], Callable[..., object] | None] | None = None
+    """Returns the launcher of the revision to compare with, or None if the revision lacks it; set only with
+    `--perf-baseline git:REV`."""
+    fingerprint: Callable[[], str] | None = None
+    """Returns the digest of its compiled code and launches, or raises if it does not compile; None where
+    nobody knows what is compiled before it runs."""
+    check: Callable[[], object] | None = None
+    """Compares the result with the reference; run before timing, once in a run."""
+    interpreted: bool = False
+    """Whether launches are interpreted now: torch does not reach the GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedOutcome:
+    """What the gate says of one case."""
+
+    judgement: Judgement
+    measurement: Measurement | None = None
+    """The measurement that is shown."""
+    failure: str | None = None
+    """Message to fail the test with; None when it passes."""
+    note: str | None = None
+    """What was recorded, or why nothing was."""
+    is_pending: bool = False
+    """Whether fresh processes have to decide."""
+
+    def result(self, case: SpeedCase) -> SpeedResult:
+        figures: dict[str, Any] = {}
+        measurement, judgement = self.measurement, self.judgement
+        if measurement is not None:
+            figures = {
+                "gpu": measurement.device.name,
+                "gpu_id": measurement.device.gpu_id,
+                "median_us": measurement.median_us,
+                "rate": measurement.rate,
+                "unit": measurement.bound,
+                "share_of_limit": measurement.share_of_limit,
+                "change": judgement.change,
+            }
+        return speed_result(
+            case,
+            verdict=judgement.result_verdict,
+            reason=judgement.reason,
+            detail=judgement.detail,
+            recorded=self.note or "",
+            **figures,
+        )
+
+
+def speed_result(case: SpeedCase, **figures: Any) -> SpeedResult:
+    return SpeedResult(key=case.key, kernel=case.kernel, case=case.case, arch=case.arch, **figures)

@@ -1,0 +1,1 @@
+"""Timing launches: the timer, the placement of buffers, the reference workload."""

@@ -1,0 +1,89 @@
+"""Compares a compiled case with its baseline: pairs launches, and applies the rules to each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_cutile.static.changes import Change, Comparison, Effect, StaticRule
+from pytest_cutile.static.rules import (
+    LAUNCH_RULES,
+    PRICES,
+    USE_RULES,
+    Launches,
+    different,
+    spills,
+    tensor_cores,
+    used,
+)
+from pytest_cutile.static.sites import site_changes, take_pairs
+
+if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
+    from pytest_cutile.static.facts import CaseFacts, LaunchFacts
+
+_COMPARED = ("registers", "threads", "shared_bytes", "instructions", "sites")
+
+
+def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticRule) -> Comparison:
+    """Return what is worse, better or different in the `current` code of a case."""
+    changes: list[Change] = []
+    pairs, removed, added = _pair_launches(baseline.launches, current.launches)
+    for before, after in pairs:
+        pair = Launches(baseline=(before,), current=(after,), arch=arch, thresholds=rule)
+        of_pair = [change for rule_of in LAUNCH_RULES for change in rule_of(pair)]
+        of_pair += site_changes(before, after)
+        prefix = f"{after.kernel}: " if len(current.launches) > 1 else ""
+        changes += [replace(change, quantity=prefix + change.quantity) for change in _excuse_prices(of_pair)]
+    if removed or added:
+        names = [", ".join(launch.kernel for launch in facts.launches) for facts in (baseline, current)]
+        changes.append(different("launches", *names))
+        unpaired = Launches(baseline=removed, current=added, arch=arch, thresholds=rule)
+        if removed and added:  # which took the place of which is unknown: all of them together
+            changes += [change for rule_of in USE_RULES for change in rule_of(unpaired)]
+        elif added:
+            changes += spills(unpaired)
+        elif not pairs or used(removed, "tensor_core"):
+            changes += tensor_cores(replace(unpaired, baseline=baseline.launches, current=current.launches))
+    known = _known(current.launches)
+    changes.sort(key=lambda change: list(Effect).index(change.effect))
+    return Comparison(
+        changes=tuple(changes),
+        unknown=tuple(name for name in _known(baseline.launches) if name not in known),
+    )
+
+
+def _pair_launches(
+    baseline: Sequence[LaunchFacts], current: Sequence[LaunchFacts]
+) -> tuple[list[tuple[LaunchFacts, LaunchFacts]], list[LaunchFacts], list[LaunchFacts]]:
+    """Return launches of the same kernel in pairs, those only in the baseline, and those only in the code.
+
+    Where only the names differ (a kernel was renamed), launches are paired in order.
+    """
+    names = [sorted(launch.kernel for launch in launches) for launches in (baseline, current)]
+    if len(baseline) == len(current) and names[0] != names[1]:
+        return list(zip(baseline, current, strict=True)), [], []
+    return take_pairs(baseline, current, lambda before, after: before.kernel == after.kernel)
+
+
+def _excuse_prices(changes: Sequence[Change]) -> list[Change]:
+    """Return `changes`, in which growth that buys an improvement and costs no block is only different.
+
+    Loads by TMA, for one, need room in shared memory; blocks that no longer fit have a rule of their own.
+    """
+    improves = any(change.effect is Effect.BETTER for change in changes)
+    costs = any(change.effect is Effect.WORSE and change.quantity not in PRICES for change in changes)
+    if not improves or costs:
+        return list(changes)
+    return [
+        replace(change, effect=Effect.DIFFERENT) if change.quantity in PRICES else change
+        for change in changes
+    ]
+
+
+def _known(launches: Sequence[LaunchFacts]) -> list[str]:
+    return [
+        name.replace("_", " ")
+        for name in _COMPARED
+        if all(getattr(launch, name) is not None for launch in launches)
+    ]

@@ -1,0 +1,303 @@
+"""The rules of the static gate: when a quantity of compiled code is worse than in the baseline.
+
+One function per quantity, listed in `USE_RULES` and `LAUNCH_RULES`; docs/explanation/static-gate.md has
+them as a table. A rule yields a change for a quantity that differs, and nothing where it is the same or
+unknown on a side. `sites.py` compares loads, stores and products line by line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_cutile.platforms.lookup import find_architecture
+from pytest_cutile.platforms.occupancy import Occupancy, occupancy
+from pytest_cutile.static.changes import Change, Effect, StaticRule
+
+if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
+    from pytest_cutile.static.facts import LaunchFacts, Site
+
+REGISTERS = "registers per thread"
+SHARED_MEMORY = "shared memory per block, in bytes"
+PRICES = (REGISTERS, SHARED_MEMORY)
+"""Quantities whose growth may buy something."""
+CLASS_TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "tensor_core": "tensor-core instructions",
+        "tma_load": "TMA loads",
+        "tma_store": "TMA stores",
+        "bulk_copy": "bulk copies",
+        "async_copy": "asynchronous copies",
+        "global_load": "global loads",
+        "global_store": "global stores",
+        "local_load": "local loads",
+        "local_store": "local stores",
+        "tensor_memory": "tensor-memory instructions",
+        "barrier": "barriers",
+        "special_function": "special functions",
+    }
+)
+"""Classes of instructions that are counted, and what they are called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """Launches to compare: one on each side, or several that are compared together."""
+
+    baseline: Sequence[LaunchFacts]
+    current: Sequence[LaunchFacts]
+    arch: str
+    thresholds: StaticRule
+
+    @property
+    def pair(self) -> tuple[LaunchFacts, LaunchFacts]:
+        (before,), (after,) = self.baseline, self.current
+        return before, after
+
+
+Rule: TypeAlias = Callable[[Launches], Iterator[Change]]
+
+
+# -- what is used at all: one launch, or several together -----------------------------------------------
+
+
+def spills(launches: Launches) -> Iterator[Change]:
+    """Worse when they appear or grow beyond the margin; better when they shrink or vanish as much."""
+    quantity = "spills, in bytes per thread"
+    before, after = _spilled_bytes(launches.baseline), _spilled_bytes(launches.current)
+    if before is None or after is None:  # without cuobjdump, nvdisasm still sees the instructions
+        quantity = "spills, in local loads and stores"
+        before, after = _local_accesses(launches.baseline), _local_accesses(launches.current)
+    if before is None or after is None or before == after:
+        return
+    effect, detail = Effect.DIFFERENT, ""
+    if after > before * (1 + launches.thresholds.margin):
+        effect, detail = Effect.WORSE, _spill_places(launches.current)
+    elif after < before * (1 - launches.thresholds.margin):
+        effect = Effect.BETTER
+    yield Change(effect=effect, quantity=quantity, baseline=str(before), current=str(after), detail=detail)
+
+
+def tensor_cores(launches: Launches) -> Iterator[Change]:
+    """Worse when they are no longer used, or only by an older kind of instruction; better the reverse."""
+    before, after = used(launches.baseline, "tensor_core"), used(launches.current, "tensor_core")
+    if before is None or after is None:
+        return
+    ranks = _tensor_core_rank(before), _tensor_core_rank(after)
+    if ranks[0] != ranks[1]:
+        effect = Effect.WORSE if ranks[1] < ranks[0] else Effect.BETTER
+        yield _used_change("tensor_core", effect, before, after)
+
+
+def tma_loads(launches: Launches) -> Iterator[Change]:
+    """Worse when no longer used at all; better when used anew."""
+    return _use_change(launches, "tma_load", operation="load")
+
+
+def tma_stores(launches: Launches) -> Iterator[Change]:
+    return _use_change(launches, "tma_store", operation="store")
+
+
+def bulk_copies(launches: Launches) -> Iterator[Change]:
+    return _use_change(launches, "bulk_copy", operation="store")
+
+
+def async_copies(launches: Launches) -> Iterator[Change]:
+    """Worse when no longer used at all, better when used anew; not where TMA or bulk copies do the work."""
+    sides = (launches.baseline, launches.current)
+    if any(used(side, name) for side in sides for name in ("tma_load", "bulk_copy")):
+        return iter(())
+    return _use_change(launches, "async_copy")
+
+
+USE_RULES: tuple[Rule, ...] = (spills, tensor_cores, tma_loads, tma_stores, bulk_copies, async_copies)
+"""Of any number of launches on either side."""
+
+
+# -- resources and instructions: one launch on each side ------------------------------------------------
+
+
+def blocks_per_multiprocessor(launches: Launches) -> Iterator[Change]:
+    """Worse when fewer warps fit and not more blocks; better when more warps fit and not fewer blocks."""
+    before, after = (occupancy_of(launch, launches.arch) for launch in launches.pair)
+    if before is None or after is None or (before.blocks, before.warps) == (after.blocks, after.warps):
+        return
+    effect = Effect.DIFFERENT  # fewer blocks of more warps, or the reverse
+    if after.warps < before.warps and after.blocks <= before.blocks:
+        effect = Effect.WORSE
+    elif after.warps > before.warps and after.blocks >= before.blocks:
+        effect = Effect.BETTER
+    yield Change(
+        effect=effect,
+        quantity="blocks per multiprocessor",
+        baseline=f"{before.blocks} ({before.warps} warps)",
+        current=f"{after.blocks} ({after.warps} warps)",
+        detail="limited by " + " and ".join(after.limited_by),
+    )
+
+
+def registers(launches: Launches) -> Iterator[Change]:
+    """Worse when they grow beyond the margin, with as many threads as before."""
+    before, after = launches.pair
+    # Half the threads with twice the registers each are the same registers per block.
+    margin = launches.thresholds.margin if before.threads == after.threads else math.inf
+    step = launches.thresholds.register_step
+    return _growth(REGISTERS, before.registers, after.registers, margin, step)
+
+
+def shared_memory(launches: Launches) -> Iterator[Change]:
+    """Worse when it grows beyond the margin."""
+    before, after = launches.pair
+    thresholds = launches.thresholds
+    step = thresholds.shared_step
+    return _growth(SHARED_MEMORY, before.shared_bytes, after.shared_bytes, thresholds.margin, step)
+
+
+def other_facts(launches: Launches) -> Iterator[Change]:
+    """Never worse: launch configuration and size of the code."""
+    before, after = launches.pair
+    for quantity, name in (
+        ("threads per block", "threads"),
+        ("thread blocks per cluster", "ctas"),
+        ("grid", "grid"),
+        ("launches of it", "times"),
+        ("bytes of code", "code_bytes"),
+        ("instructions", "instruction_count"),
+    ):
+        values = getattr(before, name), getattr(after, name)
+        if None not in values and values[0] != values[1]:
+            yield different(quantity, *values)
+
+
+def instruction_mix(launches: Launches) -> Iterator[Change]:
+    """Never worse: counts by class of instructions that the rules above have not reported."""
+    before, after = (launch.instructions for launch in launches.pair)
+    if before is None or after is None:
+        return
+    reported = {change.quantity for rule in USE_RULES for change in rule(launches)}
+    for name in sorted({*before, *after}):
+        counts = [dict(instructions.get(name, {})) for instructions in (before, after)]
+        title = CLASS_TITLES.get(name, name)
+        if counts[0] != counts[1] and title not in reported:
+            texts = [", ".join(f"{n} {mnemonic}" for mnemonic, n in c.items()) or "none" for c in counts]
+            yield different(title, *texts)
+
+
+LAUNCH_RULES: tuple[Rule, ...] = (
+    *USE_RULES,
+    blocks_per_multiprocessor,
+    registers,
+    shared_memory,
+    other_facts,
+    instruction_mix,
+)
+"""Of one launch on each side."""
+
+
+# -- what the rules share -------------------------------------------------------------------------------
+
+
+def different(quantity: str, baseline: object, current: object) -> Change:
+    """Return a change that is neither worse nor better."""
+    return Change(effect=Effect.DIFFERENT, quantity=quantity, baseline=str(baseline), current=str(current))
+
+
+def occupancy_of(launch: LaunchFacts, arch: str) -> Occupancy | None:
+    """Return how many blocks of a launch fit a multiprocessor; None when something of it is unknown."""
+    architecture = find_architecture(arch)
+    if architecture is None or None in (launch.registers, launch.threads, launch.shared_bytes):
+        return None
+    return occupancy(
+        architecture,
+        registers_per_thread=launch.registers or 0,
+        threads_per_block=launch.threads or 0,
+        shared_bytes_per_block=launch.shared_bytes or 0,
+        ctas_per_cluster=launch.ctas or 1,
+    )
+
+
+def used(launches: Sequence[LaunchFacts], name: str) -> str | None:
+    """Return the instructions of a class that launches use: "HGMMA, HMMA", "" for none, None for unknown."""
+    mnemonics: dict[str, None] = {}
+    for launch in launches:
+        if launch.instructions is None:
+            return None
+        mnemonics.update(dict.fromkeys(launch.instructions.get(name, {})))
+    return ", ".join(mnemonics)
+
+
+def _use_change(launches: Launches, name: str, operation: str = "") -> Iterator[Change]:
+    """Yield a change if a class of instructions is used on one side only.
+
+    `operation` is what its instructions do, to say where in the source the class was used.
+    """
+    before, after = used(launches.baseline, name), used(launches.current, name)
+    if before is None or after is None or bool(before) == bool(after):
+        return
+    if after:
+        yield _used_change(name, Effect.BETTER, before, after)
+    else:
+        change = _used_change(name, Effect.WORSE, before, after)
+        yield replace(change, detail=_former_tma_places(launches, operation) if operation else "")
+
+
+def _used_change(name: str, effect: Effect, before: str, after: str) -> Change:
+    return Change(
+        effect=effect, quantity=CLASS_TITLES[name], baseline=before or "none", current=after or "none"
+    )
+
+
+def _former_tma_places(launches: Launches, operation: str) -> str:
+    """Say where TMA did an operation of which the compiler now says nothing."""
+    lines = {site.line for launch in launches.current for site in _sites(launch, operation)}
+    places = {
+        site.place: None
+        for launch in launches.baseline
+        for site in _sites(launch, operation)
+        if site.instruction.startswith("TMA") and site.line not in lines
+    }
+    return f"it was at {', '.join(places)}" if places else ""
+
+
+def _sites(launch: LaunchFacts, operation: str) -> Iterator[Site]:
+    return (site for site in launch.sites or () if site.operation == operation)
+
+
+def _tensor_core_rank(mnemonics: str) -> int:
+    """Order tensor-core instructions: none, of a warp (HMMA), of a warp group (HGMMA), of a CTA (UTCHMMA).
+
+    An architecture that has a later kind reaches its full rate only with it.
+    """
+    ranks = [
+        3 if name.startswith("UTC") else 2 if name.endswith("GMMA") else 1 for name in mnemonics.split(", ")
+    ]
+    return max(ranks) if mnemonics else 0
+
+
+def _growth(
+    quantity: str, before: int | None, after: int | None, margin: float, step: int
+) -> Iterator[Change]:
+    if before is None or after is None or before == after:
+        return
+    worse = after > before * (1 + margin) and after - before > step
+    yield replace(different(quantity, before, after), effect=Effect.WORSE if worse else Effect.DIFFERENT)
+
+
+def _spilled_bytes(launches: Sequence[LaunchFacts]) -> int | None:
+    if any(launch.stack_bytes is None for launch in launches):
+        return None
+    return sum((launch.stack_bytes or 0) + (launch.local_bytes or 0) for launch in launches)
+
+
+def _local_accesses(launches: Sequence[LaunchFacts]) -> int | None:
+    counts = [launch.count(name) for launch in launches for name in ("local_load", "local_store")]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _spill_places(launches: Sequence[LaunchFacts]) -> str:
+    lines = [line for launch in launches for line in launch.spill_lines]
+    places = ", ".join(f"{line.place} ({line.instructions})" for line in lines)
+    return f"local loads and stores near {places}" if lines else ""

@@ -1,0 +1,1 @@
+"""Tensors, their dtypes and values: what inputs are made of."""

@@ -1,0 +1,293 @@
+"""Input tensors: `make_tensor`, reproducible from a seed, in every dtype and layout that cuTile has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from pytest_cutile.input_names import DISTRIBUTIONS
+from pytest_cutile.tensors.dtypes import format_of, name_of, resolve_dtype
+from pytest_cutile.tensors.formats import FLOAT8_E4M3FN
+from pytest_cutile.tensors.poison import poison
+from pytest_cutile.tensors.rounding import round_to
+
+if TYPE_CHECKING:
+    from pytest_cutile.tensors.formats import FloatFormat
+
+Distribution = Literal[
+    "normal",
+    "uniform",
+    "integers",
+    "zeros",
+    "ones",
+    "outliers",
+    "offset",
+    "small",
+    "tiny",
+    "one_hot",
+    "nan",
+    "inf",
+]
+"""`input_names.DISTRIBUTIONS`, for type checkers."""
+
+GENERATED_ON_CPU = 1 << 24
+"""Up to this many elements the values are drawn on the CPU and are the same on every device; more are drawn
+on the device itself (the CPU needs half a second for 64 million), the same on every GPU of that kind."""
+
+_INTEGERS = (-8, 9)  # half open; exact in every float dtype, e5m2 with its 3 bits included
+OUTLIERS = 0.005
+"""Share of the elements that "outliers" makes larger."""
+OUTLIER_FACTOR = 60.0
+OFFSET = 8.0
+"""The mean of "offset", or its negative."""
+
+
+def make_tensor(
+    shape: int | Sequence[int],
+    dtype: torch.dtype | str,
+    *,
+    device: torch.device | str,
+    seed: int,
+    dist: Distribution = "normal",
+    low: float | None = None,
+    high: float | None = None,
+    strides: Sequence[int] | None = None,
+    offset: int = 0,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """Return a tensor of random values that depend on the arguments alone.
+
+    Follows `torch.testing.make_tensor` in its argument names and in `[low, high)` being half open, and
+    differs where kernels need it to: the default is a normal distribution, not uniform in [-9, 9).
+
+    Args:
+        shape: `[d0, d1, ...]`, or one int for a vector.
+        dtype: a torch dtype or its name: "float16", "bf16", "float8_e4m3fn".
+        device: where the tensor lives. On "meta" it has no values, only shape, strides and dtype.
+        seed: the same seed gives the same values on every device, up to 16 million elements; beyond that the
+            device draws them itself.
+        dist: "normal" has mean 0 and standard deviation 1. "uniform" is in [low, high), by default [-1, 1).
+            "integers" are whole numbers in [low, high), by default [-8, 9), which every dtype holds exactly:
+            sums of them tell a rounding error from a wrong index. "zeros", "ones".
+            Normal, but: "outliers" with 0.5 % of the elements, at least one, 60 times as large; "offset"
+            around a mean of 8 or, depending on the seed, -8; "small" times the dtype's eps; "tiny" times its
+            smallest normal number, so that two thirds are subnormal; "nan" with one element NaN; "inf" with
+            one +Inf and one -Inf, in different rows if there are two. "one_hot" is 1 at one random index of
+            each row (the last dimension), else 0.
+            For integer dtypes all random ones mean "integers", never negative for unsigned ones; bool is 0
+            or 1. fp8 values are rounded to nearest and saturate: NaN only for "nan", and Inf only for "inf"
+            in a dtype that has it.
+        low: see `dist`; only for "uniform" and "integers" of a floating dtype.
+        high: see `dist`.
+        strides: the layout, in elements: `strides=(1, 128)` for a transposed [128, 64]. The tensor is then a
+            view of a larger buffer, whose other elements are NaN: a kernel that reads them shows it. A stride
+            of 0 repeats one element.
+        offset: elements of that buffer, NaN as well, before the first one: `offset=1` makes it a view whose
+            address is aligned to one element only.
+        requires_grad: as in torch.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: a dtype that cuTile lacks, an impossible range, shape or layout.
+    """
+    sizes = _check_shape(shape)
+    kind = resolve_dtype(dtype)
+    place = torch.device(device)
+    if dist not in DISTRIBUTIONS:
+        raise ValueError(f"dist must be one of {', '.join(DISTRIBUTIONS)}; got {dist!r}")
+    if not isinstance(offset, int) or offset < 0:
+        raise ValueError(f"offset is a number of elements, 0 or more; got {offset!r}")
+    if requires_grad and not kind.is_floating_point:
+        raise ValueError(f"requires_grad needs a floating-point dtype, got {name_of(kind)}")
+    if strides is None and offset:
+        strides = contiguous_strides(sizes)
+    steps = None if strides is None else _check_strides(sizes, strides)
+    limits = _check_range(kind, dist, low, high)
+    # a dimension of stride 0 holds one element, repeated
+    distinct = (
+        sizes
+        if steps is None
+        else tuple(min(n, 1) if s == 0 else n for n, s in zip(sizes, steps, strict=True))
+    )
+    no_values = place.type == "meta"
+    values = (
+        torch.empty(distinct, dtype=kind, device=place)
+        if no_values
+        else _draw(distinct, kind, place, seed, dist=dist, limits=limits)
+    )
+    if steps is not None:
+        span = 1 + sum((n - 1) * s for n, s in zip(distinct, steps, strict=True)) if values.numel() else 0
+        buffer = torch.empty(offset + span, dtype=kind, device=place)
+        if not no_values:
+            poison(buffer).as_strided(distinct, steps, offset).copy_(values)
+        values = buffer.as_strided(sizes, steps, offset)
+    return values.requires_grad_(requires_grad)
+
+
+def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose elements lie in the order of their indices."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def layout_of(sizes: Sequence[int], layout: str) -> tuple[tuple[int, ...] | None, int]:
+    """Return the `strides` and `offset` of `make_tensor` that give `sizes` a layout by its name."""
+    if layout == "contiguous" or not sizes:
+        return None, 0
+    if layout == "shifted":
+        return contiguous_strides(sizes), 1
+    if len(sizes) == 1:
+        return (2,), 0
+    *outer, rows, columns = sizes
+    if layout == "padded":
+        # No power of two divides it, so that no row but the first is aligned.
+        steps = contiguous_strides([*outer, rows, columns + 3 - columns % 2])
+        return steps, 0
+    *steps_outside, _, _ = contiguous_strides(sizes)
+    return (*steps_outside, 1, max(rows, 1)), 0
+
+
+def _check_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(shape, int) and not isinstance(shape, bool):
+        shape = (shape,)
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise TypeError(f"shape must be an int or a sequence of ints, got {shape!r}")
+    for size in shape:
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise TypeError(f"shape must hold ints, got {size!r} in {tuple(shape)}")
+        if size < 0:
+            raise ValueError(f"shape must not be negative, got {tuple(shape)}")
+    return tuple(shape)
+
+
+def _check_strides(sizes: tuple[int, ...], strides: Sequence[int]) -> tuple[int, ...]:
+    steps = tuple(strides)
+    if not all(isinstance(step, int) for step in steps):
+        raise TypeError(f"strides must hold ints, got {steps}")
+    if len(steps) != len(sizes):
+        raise ValueError(f"strides {steps} and shape {sizes} have different lengths")
+    if any(step < 0 for step in steps):
+        raise ValueError(f"strides must not be negative, got {steps}")
+    reach = 0  # the last offset that the dimensions so far, of smaller stride, reach
+    for step, size in sorted(zip(steps, sizes, strict=True)):
+        if step == 0 or size <= 1:
+            continue
+        if step <= reach:
+            raise ValueError(
+                f"strides {steps} make elements of shape {sizes} overlap; only a stride of 0 may"
+            )
+        reach += step * (size - 1)
+    return steps
+
+
+def _check_range(
+    kind: torch.dtype, dist: Distribution, low: float | None, high: float | None
+) -> tuple[float, float]:
+    """Return [low, high) for `dist`, or raise ValueError."""
+    given = low is not None or high is not None
+    ranged = dist in ("uniform", "integers") or not (dist in ("zeros", "ones") or kind.is_floating_point)
+    if given and not ranged:
+        raise ValueError(f'low and high go with dist="uniform" or "integers", not {dist!r}')
+    whole = dist == "integers" or not kind.is_floating_point
+    defaults: tuple[float, float] = _INTEGERS if whole else (-1.0, 1.0)
+    if kind == torch.bool:
+        defaults = (0, 2)
+    elif not kind.is_floating_point and torch.iinfo(kind).min == 0:
+        defaults = (0, _INTEGERS[1])
+    first = defaults[0] if low is None else low
+    last = defaults[1] if high is None else high
+    if not (math.isfinite(first) and math.isfinite(last) and first < last):
+        raise ValueError(f"low must be below high and both finite, got [{first}, {last})")
+    if not whole:
+        return first, last
+    if first != int(first) or last != int(last):
+        raise ValueError(f"low and high of integers must be whole numbers, got [{first}, {last})")
+    if kind == torch.bool:
+        smallest, largest = 0.0, 1.0
+    elif kind.is_floating_point:
+        fmt = format_of(kind)
+        largest = 2.0 ** (fmt.precision if fmt else 0)
+        smallest = -largest
+    else:
+        smallest, largest = torch.iinfo(kind).min, torch.iinfo(kind).max
+    if first < smallest or last - 1 > largest:
+        raise ValueError(
+            f"{name_of(kind)} does not hold every integer of [{first:g}, {last:g}) exactly: "
+            f"keep them in [{smallest:g}, {largest:g}]"
+        )
+    return first, last
+
+
+def _draw(
+    sizes: tuple[int, ...],
+    kind: torch.dtype,
+    place: torch.device,
+    seed: int,
+    *,
+    dist: Distribution,
+    limits: tuple[float, float],
+) -> torch.Tensor:
+    if dist in ("zeros", "ones"):
+        return torch.full(sizes, float(dist == "ones"), device=place).to(kind)
+    source = place if math.prod(sizes) > GENERATED_ON_CPU else torch.device("cpu")
+    generator = torch.Generator(source).manual_seed(seed)
+    low, high = limits
+    if dist == "integers" or not kind.is_floating_point:
+        drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
+        return drawn.to(kind).to(place)
+    fmt = format_of(kind)
+    if fmt is None:
+        raise ValueError(f"{name_of(kind)} has no known format")
+    # float32 holds every smaller dtype's values; one draw for all of them
+    wide = torch.float64 if kind == torch.float64 else torch.float32
+    values = torch.empty(sizes, dtype=wide, device=source)
+    if dist == "uniform":
+        values.uniform_(low, high, generator=generator)
+    elif dist == "one_hot":
+        values.zero_()
+        if values.numel():
+            rows = values.unsqueeze(0) if values.ndim == 0 else values
+            at = torch.randint(rows.shape[-1], (*rows.shape[:-1], 1), generator=generator, device=source)
+            rows.scatter_(-1, at, 1.0)
+    else:
+        values.normal_(generator=generator)
+        _alter(values, dist, fmt, generator)
+    if fmt.eight_bit:
+        # not what is no number: it does not saturate
+        rounded = round_to(values.double(), fmt, saturate=True).to(wide)
+        values = torch.where(values.isfinite() | (values.isinf() & (fmt is FLOAT8_E4M3FN)), rounded, values)
+    return values.to(kind).to(place)
+
+
+def _alter(values: torch.Tensor, dist: str, fmt: FloatFormat, generator: torch.Generator) -> None:
+    """Make normal `values` what `dist` says, in place."""
+
+    def pick(count: int) -> torch.Tensor:
+        return torch.randint(flat.numel(), (count,), generator=generator, device=flat.device)
+
+    flat = values.view(-1)
+    if flat.numel() == 0:
+        return
+    if dist == "offset":
+        positive = torch.randint(2, (), generator=generator, device=flat.device)
+        values.add_(OFFSET * (2.0 * positive - 1.0))
+    elif dist == "small":
+        values.mul_(2.0 * fmt.unit_roundoff)
+    elif dist == "tiny":
+        values.mul_(math.ldexp(1.0, fmt.min_exponent))
+    elif dist == "outliers":
+        flat[pick(max(1, round(OUTLIERS * flat.numel())))] *= OUTLIER_FACTOR
+    elif dist == "nan":
+        flat[pick(1)] = torch.nan
+    elif dist == "inf":
+        width = values.shape[-1] if values.ndim else 1
+        first = int(pick(1))
+        flat[first] = torch.inf
+        flat[(first + max(width, 1)) % flat.numel()] = -torch.inf

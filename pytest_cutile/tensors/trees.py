@@ -1,0 +1,72 @@
+"""Tensors inside tuples, lists and dicts: the arguments and results of a launch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pytest_cutile.tensors.dtypes import same_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Return `value` with `function` applied to every tensor in it; everything else is kept."""
+    return map_leaves(lambda each: function(each) if isinstance(each, torch.Tensor) else each, value)
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return `value` with `function` applied to everything in tuples, lists and dicts."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_leaves(function, each) for each in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_leaves(function, each) for each in value)
+    if isinstance(value, dict):
+        mapped = copy.copy(value)  # a defaultdict stays one
+        mapped.update((key, map_leaves(function, each)) for key, each in value.items())
+        return mapped
+    return function(value)
+
+
+def named_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield everything in tuples, lists and dicts with where it is: ("output[1]", 3.0)."""
+    if isinstance(value, (tuple, list)):
+        for position, each in enumerate(value):
+            yield from named_leaves(each, f"{name}[{position}]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from named_leaves(each, f"{name}[{key!r}]")
+    else:
+        yield name, value
+
+
+def named_tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor in `value` with where it is: ("output[1]", tensor)."""
+    return ((place, leaf) for place, leaf in named_leaves(value, name) if isinstance(leaf, torch.Tensor))
+
+
+def have_same_bits(one: Any, other: Any) -> bool:
+    """Return whether two results have the same structure, shapes, dtypes and bits."""
+    return all(
+        a is not None
+        and b is not None
+        and (a[0], a[1].shape, a[1].dtype) == (b[0], b[1].shape, b[1].dtype)
+        and same_bits(a[1], b[1])
+        for a, b in itertools.zip_longest(named_tensors(one, ""), named_tensors(other, ""))
+    )
+
+
+def describe(value: Any) -> str:
+    """Return the structure of a result in one line: "(float16 [4, 8], int32 [4])"."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(describe(each) for each in value)
+        return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {describe(each)}" for key, each in value.items()) + "}"
+    return "None" if value is None else type(value).__name__
