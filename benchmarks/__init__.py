@@ -1,1 +1,0 @@
-"""Experiments behind the numbers in the package, to run again when those change."""

@@ -1,1 +1,0 @@
-"""Real kernels with planted bugs, and what finds them: see `python -m benchmarks.mutants --help`."""

@@ -1,1 +1,0 @@
-"""What `python -m benchmarks.tune_kernels` does with a case, and how configurations are replaced in files."""

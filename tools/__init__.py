@@ -1,0 +1,1 @@
+"""What users run on their GPU besides the gates: compare with other libraries, tune, profile."""
