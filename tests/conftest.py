@@ -11,6 +11,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(autouse=True)
+def _not_on_ci(monkeypatch):
+    """Inner runs print what they print on a terminal: on CI, pytest cuts no message short."""
+    for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _seed_torch():
     """Let random tensors not depend on which tests the same worker ran before."""
     torch = sys.modules.get("torch")

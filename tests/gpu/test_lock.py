@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.core.locking import locked
 from pytest_cutile.gpu.lock import GpuLock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,17 +21,17 @@ import sys
 from pytest_cutile.gpu.lock import GpuLock
 
 
-def say(word):
+def reply(word):
     print(word, flush=True)
 
 
-lock = GpuLock(sys.argv[1], folder=pathlib.Path(sys.argv[2]), on_wait=lambda: say("waiting"))
-held = []
+lock = GpuLock(sys.argv[1], folder=pathlib.Path(sys.argv[2]), on_wait=lambda: reply("waiting"))
+entered = []
 with contextlib.ExitStack() as stack:
     for line in sys.stdin:
         word = line.strip()
         if word == "leave":
-            held.pop().close()
+            entered.pop().close()
         elif word == "fork":
             end, alive = os.pipe()
             if os.fork() == 0:
@@ -40,10 +39,10 @@ with contextlib.ExitStack() as stack:
                 os.read(end, 1)  # lives until this process is killed
                 os._exit(0)
         else:
-            held.append(contextlib.ExitStack())
-            stack.enter_context(held[-1])
-            held[-1].enter_context(getattr(lock, word)())
-        say("done")
+            entered.append(contextlib.ExitStack())
+            stack.enter_context(entered[-1])
+            entered[-1].enter_context(getattr(lock, word)())
+        reply("done")
 """
 
 
@@ -51,7 +50,7 @@ class Process:
     """Another process of this machine that uses the GPU."""
 
     def __init__(self, uuid, folder):
-        self._said = ""
+        self._replies = ""
         self._process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, uuid, folder],
             stdin=subprocess.PIPE,
@@ -66,29 +65,29 @@ class Process:
         self._process.stdin.flush()
         return self
 
-    def says(self, timeout=20.0):
+    def reply(self, timeout=20.0):
         """Return the next word, or nothing if none comes."""
         assert self._process.stdout is not None
-        while "\n" not in self._said:
+        while "\n" not in self._replies:
             ready, _, _ = select.select([self._process.stdout], [], [], timeout)
             more = os.read(self._process.stdout.fileno(), 100) if ready else b""
             if not more:
                 return ""
-            self._said += more.decode()
-        word, _, self._said = self._said.partition("\n")
+            self._replies += more.decode()
+        word, _, self._replies = self._replies.partition("\n")
         return word
 
-    def hears(self, word):
-        """Return the next word after doing so."""
-        return self.ask(word).says()
+    def request(self, word):
+        """Return the reply after asking for `word`."""
+        return self.ask(word).reply()
 
     def is_in_after_all(self):
-        """Say whether it got in, whether or not it had to wait."""
-        return self.says() == "done" or self.says() == "done"
+        """Return whether it got in, whether or not it had to wait."""
+        return self.reply() == "done" or self.reply() == "done"
 
     def is_waiting(self):
-        """Say whether it says nothing for a moment."""
-        return not self.says(timeout=0.1)
+        """Return whether no reply comes for a moment."""
+        return not self.reply(timeout=0.1)
 
     def kill(self):
         self._process.kill()
@@ -113,73 +112,73 @@ def start(tmp_path):
 
 def test_two_who_time_exclude_each_other(start):
     one, two = start(), start()
-    assert one.hears("alone") == "done"
-    assert two.hears("alone") == "waiting"
+    assert one.request("alone") == "done"
+    assert two.request("alone") == "waiting"
     assert two.is_waiting()
-    assert one.hears("leave") == "done"
-    assert two.says() == "done"
-    assert one.hears("alone") == "waiting"
+    assert one.request("leave") == "done"
+    assert two.reply() == "done"
+    assert one.request("alone") == "waiting"
 
 
 def test_others_share(start):
     one, two = start(), start()
-    assert one.hears("shared") == "done"
-    assert two.hears("shared") == "done"
+    assert one.request("shared") == "done"
+    assert two.request("shared") == "done"
 
 
 @pytest.mark.parametrize(("first", "second"), [("alone", "shared"), ("shared", "alone")])
 def test_nobody_shares_with_who_times(start, first, second):
     one, two = start(), start()
-    assert one.hears(first) == "done"
-    assert two.hears(second) == "waiting"
-    assert one.hears("leave") == "done"
-    assert two.says() == "done"
+    assert one.request(first) == "done"
+    assert two.request(second) == "waiting"
+    assert one.request("leave") == "done"
+    assert two.reply() == "done"
 
 
 def test_who_comes_later_does_not_keep_who_wants_to_time_waiting(start):
     reader, writer, late = start(), start(), start()
-    assert reader.hears("shared") == "done"
-    assert writer.hears("alone") == "waiting"
-    assert late.hears("shared") == "waiting"
-    assert reader.hears("leave") == "done"
-    assert writer.says() == "done"
+    assert reader.request("shared") == "done"
+    assert writer.request("alone") == "waiting"
+    assert late.request("shared") == "waiting"
+    assert reader.request("leave") == "done"
+    assert writer.reply() == "done"
     assert late.is_waiting()
-    assert writer.hears("leave") == "done"
-    assert late.says() == "done"
+    assert writer.request("leave") == "done"
+    assert late.reply() == "done"
 
 
 @pytest.mark.parametrize("how", ["alone", "shared"])
 def test_a_killed_holder_frees_the_gpu(start, how):
     killed, waiting = start(), start()
-    assert killed.hears(how) == "done"
-    assert waiting.hears("alone") == "waiting"
+    assert killed.request(how) == "done"
+    assert waiting.request("alone") == "waiting"
     killed.kill()
     assert waiting.is_in_after_all()
 
 
 def test_who_was_killed_while_it_waited_keeps_nobody_out(start):
     reader, killed, late = start(), start(), start()
-    assert reader.hears("shared") == "done"
-    assert killed.hears("alone") == "waiting"
+    assert reader.request("shared") == "done"
+    assert killed.request("alone") == "waiting"
     killed.kill()
-    assert late.hears("shared") == "done"
+    assert late.request("shared") == "done"
 
 
 @pytest.mark.parametrize("how", ["alone", "shared"])
 def test_what_was_forked_meanwhile_does_not_keep_the_gpu(start, how):
     one, two = start(), start()
     for word in (how, "fork", "leave"):
-        assert one.hears(word) == "done"
-    assert two.hears("alone") == "done"
+        assert one.request(word) == "done"
+    assert two.request("alone") == "done"
 
 
 def test_two_who_share_and_want_to_time_do_not_wait_for_each_other_for_ever(start):
     one, two = start(), start()
-    assert one.hears("shared") == "done"
-    assert two.hears("shared") == "done"
-    assert one.hears("alone") == "waiting"
-    assert two.hears("alone") == "waiting"  # it has given up its share, too
-    assert one.says() == "done"
+    assert one.request("shared") == "done"
+    assert two.request("shared") == "done"
+    assert one.request("alone") == "waiting"
+    assert two.request("alone") == "waiting"  # it has given up its share, too
+    assert one.reply() == "done"
     assert two.is_waiting()
     one.kill()
     assert two.is_in_after_all()
@@ -188,34 +187,34 @@ def test_two_who_share_and_want_to_time_do_not_wait_for_each_other_for_ever(star
 def test_a_share_that_was_given_up_is_taken_back(start):
     one, two = start(), start()
     for word in ("shared", "alone", "leave"):
-        assert one.hears(word) == "done"
-    assert two.hears("alone") == "waiting"
-    assert one.hears("leave") == "done"
-    assert two.says() == "done"
+        assert one.request(word) == "done"
+    assert two.request("alone") == "waiting"
+    assert one.request("leave") == "done"
+    assert two.reply() == "done"
 
 
 def test_nested_use_neither_waits_nor_frees_early(start):
     one, two = start(), start()
     for word in ("alone", "alone", "shared", "leave", "leave"):
-        assert one.hears(word) == "done"
-    assert two.hears("shared") == "waiting"
-    assert one.hears("leave") == "done"
-    assert two.says() == "done"
-    assert one.hears("shared") == "done"
-    assert one.hears("shared") == "done"
-    assert one.hears("leave") == "done"
-    assert two.hears("leave") == "done"
-    assert two.hears("alone") == "waiting"
+        assert one.request(word) == "done"
+    assert two.request("shared") == "waiting"
+    assert one.request("leave") == "done"
+    assert two.reply() == "done"
+    assert one.request("shared") == "done"
+    assert one.request("shared") == "done"
+    assert one.request("leave") == "done"
+    assert two.request("leave") == "done"
+    assert two.request("alone") == "waiting"
 
 
 def test_another_gpu_is_free(start):
-    assert start("GPU-1").hears("alone") == "done"
-    assert start("GPU-2").hears("alone") == "done"
+    assert start("GPU-1").request("alone") == "done"
+    assert start("GPU-2").request("alone") == "done"
 
 
 @pytest.mark.parametrize("lock", [GpuLock("GPU-1", enabled=False), GpuLock("")])
 def test_without_a_lock_nobody_waits(start, tmp_path, lock):
-    assert start().hears("alone") == "done"
+    assert start().request("alone") == "done"
     before = sorted(tmp_path.rglob("*"))
     with lock.shared(), lock.alone():
         assert sorted(tmp_path.rglob("*")) == before
@@ -226,9 +225,9 @@ def test_an_error_while_timing_frees_the_gpu(start, tmp_path):
     with pytest.raises(ZeroDivisionError), lock.shared(), lock.alone():
         raise ZeroDivisionError
     other = start()
-    assert (other.hears("alone"), other.hears("leave")) == ("done", "done")
+    assert (other.request("alone"), other.request("leave")) == ("done", "done")
     with lock.shared():  # it can be used again
-        assert other.hears("alone") == "waiting"
+        assert other.request("alone") == "waiting"
 
 
 def test_other_users_may_lock_too_whatever_the_umask(tmp_path):
@@ -241,21 +240,3 @@ def test_other_users_may_lock_too_whatever_the_umask(tmp_path):
     folder = tmp_path / "gpus"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o644}
-
-
-# -- the lock of a file -------------------------------------------------------------------------------
-
-
-def test_a_file_that_is_free_is_locked_without_waiting(tmp_path):
-    waited = []
-    for _ in range(2):
-        with locked(tmp_path, on_wait=lambda: waited.append(True)):
-            pass
-    with locked(tmp_path, shared=True), locked(tmp_path, shared=True, on_wait=lambda: waited.append(True)):
-        pass
-    assert waited == []
-
-
-def test_a_file_that_is_missing_cannot_be_locked(tmp_path):
-    with pytest.raises(FileNotFoundError), locked(tmp_path / "x"):
-        pass

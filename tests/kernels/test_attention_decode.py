@@ -6,8 +6,8 @@ from kernels import attention_decode as module
 from kernels._split_kv import merge_parts
 from kernels.attention_decode import SPEC, AttentionDecodeConfig, attention_decode, choose_config
 from pytest_cutile import Work
-from pytest_cutile.compile import record_launches
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.compiler import record_launches
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -124,7 +124,7 @@ def test_any_configuration_gives_the_same(monkeypatch, config, splits):
         merge_parts(parts, lse, o, **options)
 
     monkeypatch.setattr(module, "merge_parts", merge)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = attention_decode(q, k, v, config=config)
     assert merged == ([splits] if splits > 1 else [])
     expected = SPEC.reference(q.double(), k.double(), v.double())
@@ -137,7 +137,7 @@ def test_keys_beyond_the_last_are_never_seen():
     q, cache = torch.randn(1, 4, 64).half(), torch.randn(2, 1, 1, 128, 64).half()
     cache[..., 70:, :] = float("nan")
     k, v = cache[..., :70, :]
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = attention_decode(q, k, v)
     torch.testing.assert_close(
         o.double(), SPEC.reference(q.double(), k.double(), v.double()), atol=2e-3, rtol=2e-3

@@ -9,7 +9,7 @@ import pytest
 from kernels import dropout
 from kernels._launch import line_grid
 from pytest_cutile import Work
-from pytest_cutile.interpret import Options, interpreting
+from pytest_cutile.interpreter import Options, interpret
 
 torch = pytest.importorskip("torch")
 
@@ -70,7 +70,7 @@ def philox_of_memory(counters: ct.Array, keys: ct.Array, words: ct.Array) -> Non
 
 @each_vector
 def test_philox_in_tile_code_gives_the_published_words(counter, key, answer):
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         counters, keys = (
             torch.tensor(words, dtype=torch.int64).to(torch.int32).cuda() for words in (counter, key)
         )
@@ -150,7 +150,7 @@ def test_the_tests_above_can_fail():
     ],
 )
 def test_the_mask_is_a_function_of_seed_and_element_alone(config):
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         x = torch.rand(2, 401, device="cuda") + 1
         kept = dropout.dropout(x, 0.3, seed=11, config=config) != 0
         expected = dropout.words_in_torch(0, 802, 11, "cpu").view(2, 401) >= round(0.3 * 2**32)
@@ -158,7 +158,7 @@ def test_the_mask_is_a_function_of_seed_and_element_alone(config):
 
 
 def test_backward_drops_what_forward_dropped():
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         x, gradient = (torch.rand(3, 100, device="cuda") + 1 for _ in range(2))
         y = dropout.dropout(x, 0.5, seed=5)
         dx = dropout.dropout(gradient.half(), 0.5, seed=5)
@@ -166,7 +166,7 @@ def test_backward_drops_what_forward_dropped():
 
 
 def test_what_is_dropped_is_zero_whatever_it_was():
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         x = torch.full((100,), math.inf, device="cuda")
         y = dropout.dropout(x, 0.5, seed=5)
         assert set(y.tolist()) == {0.0, math.inf}
@@ -210,7 +210,7 @@ def test_dropout_says_what_is_wrong(x, p, seed, error, message):
 
 def test_numbers_may_be_numpys():
     np = pytest.importorskip("numpy")
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         x = torch.ones(300, device="cuda")
         expected = dropout.dropout(x, 0.5, seed=3)
         for integer in (np.int64, np.uint64):
@@ -222,7 +222,7 @@ def test_the_last_of_2_31_elements_are_checked():
     """Where the last tile ends, 2^31, has more than 32 bits."""
     size, tile = dropout.MAX_ELEMENTS, 4096
     last = size // tile
-    with interpreting("sm_90", Options(only_block=(last, 0, 0))):
+    with interpret("sm_90", Options(only_block=(last, 0, 0))):
         # One element stands for all: what counts is which are asked for.
         x, y = (torch.full((1,), value, device="cuda").half().expand(size) for value in (3.0, 0.0))
         grid, axis = line_grid("dropout", last + 1, "tiles", "")

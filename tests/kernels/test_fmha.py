@@ -9,8 +9,8 @@ import pytest
 
 from kernels import _attention, fmha
 from kernels._attention import AttentionConfig
-from pytest_cutile.core.tolerance import FORMATS
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.interpreter import interpret
+from pytest_cutile.tensors.formats import FORMATS
 
 torch = pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ def randn(*shape, dtype=torch.float16):
 
 
 def assert_attends(q, k, v, config, **kwargs):
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = fmha.fmha(q, k, v, config=config, **kwargs)
     expected = fmha.reference(q.double(), k.double(), v.double(), causal=kwargs.get("causal", False))
     torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
@@ -64,7 +64,7 @@ def test_persistent_blocks_fill_the_gpu(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_values_are_transposed_unless_they_come_that_way(dtype):
     v = randn(2, 3, 133, 64, dtype=dtype)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         contiguous = _attention.make_keys_contiguous("fmha", v)
     assert contiguous.stride(2) == 1
     assert contiguous.shape == v.shape
@@ -73,7 +73,7 @@ def test_values_are_transposed_unless_they_come_that_way(dtype):
     assert torch.equal(contiguous.float(), v.float())
     assert _attention.make_keys_contiguous("fmha", contiguous) is contiguous
     # Keys beside each other, but in rows of 133 bytes.
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         aligned = _attention.make_keys_contiguous("fmha", v.transpose(2, 3).contiguous().transpose(2, 3))
     assert aligned.stride() == contiguous.stride()
     assert torch.equal(aligned.float(), v.float())
@@ -94,7 +94,7 @@ def test_small_probabilities_survive_8_bits(overlap):
     v[0, 0, 0] = 0.0
     q, k, v = (each.to(torch.float8_e4m3fn) for each in (q, k, v))
     config = AttentionConfig(tile_m=16, tile_n=64, overlap=overlap)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = fmha.fmha(q, k, v, scale=-math.log(weight), out_dtype=torch.bfloat16, config=config)
     expected = 500 * weight / (1 + 500 * weight)
     torch.testing.assert_close(o.double(), torch.full_like(o, expected).double(), rtol=0.07, atol=0)

@@ -24,7 +24,8 @@ from kernels import (
     swiglu,
 )
 from kernels._division import DIVIDEND_BITS
-from pytest_cutile.compile import pretend_gpu, trace, trace_launches
+from pytest_cutile.compiler import pretend_gpu, trace_launches
+from pytest_cutile.compiler.trace import launches as trace
 
 torch = pytest.importorskip("torch")
 

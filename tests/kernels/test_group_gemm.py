@@ -8,8 +8,8 @@ import pytest
 from kernels import group_gemm
 from kernels._gemm import GemmConfig
 from pytest_cutile import Work
-from pytest_cutile.compile import record_launches
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.compiler import record_launches
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -95,7 +95,7 @@ def assert_multiplies(sizes, config, *, a_inside_out=False, b_inside_out=()):
         b_inside_out: the groups in whose B they do.
     """
     torch.manual_seed(0)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         a = [torch.randint(-4, 5, (m, k), device="cuda").half() for m, _, k in sizes]
         b = [torch.randint(-4, 5, (k, n), device="cuda").half() for _, n, k in sizes]
         if a_inside_out:

@@ -11,16 +11,17 @@ import pytest
 import torch
 
 import kernels
-from benchmarks.gpu_runs.inputs import as_arguments, make_inputs
 from kernels import dropout
-from pytest_cutile.check import launching, parts
-from pytest_cutile.check.noise import run_exactly
-from pytest_cutile.check.parts import OUTPUT, cut
-from pytest_cutile.check.reference import ReferenceCall, check_independence
-from pytest_cutile.core.settings import Settings
-from pytest_cutile.core.spec import Case, KernelSpec
+from pytest_cutile.correctness.error_model import parts
+from pytest_cutile.correctness.error_model.parts import OUTPUT, cut
+from pytest_cutile.correctness.error_model.reference import ReferenceCall, check_independence
+from pytest_cutile.correctness.error_model.running import run_exactly
+from pytest_cutile.correctness.guards import launch as launching
 from pytest_cutile.gates.declared import check_inputs
-from pytest_cutile.gpu.trees import named_tensors
+from pytest_cutile.settings import Settings
+from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.tensors.trees import named_tensors
+from tools.gpu_runs.inputs import as_arguments, make_inputs
 
 WHOLE = {"moe"}
 """Kernels that declare nothing: of moe almost all is weights that each part would need."""
@@ -87,7 +88,7 @@ def test_the_gate_checks_a_kernel_whose_reference_depends_on_the_place_in_parts(
     spec = replace(dropout.SPEC, launch=as_reference)
     case = next(case for case in spec.cases if case.name == "bf16-4095-p0.5")
     inputs = make_inputs(spec, case, device="cpu", seed_text=case.name)
-    settings = cast("Settings", SimpleNamespace(sanitized=(), check_layouts=False, check_strength=False))
+    settings = cast("Settings", SimpleNamespace(sanitized=(), check_layouts=False, mutation_test=False))
     report = check_inputs(spec, case, inputs, run=None, name="normal", settings=settings)
     assert report.parts == 16
 

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 import kernels
-from benchmarks.gpu_runs.inputs import as_arguments
 from kernels import (
     attention_decode,
     bmm,
@@ -31,8 +30,9 @@ from kernels._division import divisor
 from kernels._launch import check_bool, cut_row, next_power_of_2
 from kernels._tiles import swizzle
 from pytest_cutile import KernelSpec, Work
-from pytest_cutile.compile import pretend_gpu
-from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.compiler import pretend_gpu
+from pytest_cutile.tensors.seeded import MakeTensor
+from tools.gpu_runs.inputs import as_arguments
 
 torch = pytest.importorskip("torch")
 tree_leaves = torch.utils._pytree.tree_leaves

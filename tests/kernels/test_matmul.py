@@ -8,8 +8,8 @@ import pytest
 from kernels import matmul
 from kernels._gemm import GemmConfig, choose_tiles, count_blocks, count_tiles
 from pytest_cutile import Work
-from pytest_cutile.compile import record_launches
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.compiler import record_launches
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -181,7 +181,7 @@ def test_persistent_blocks_compute_every_tile(blocks, monkeypatch):
     monkeypatch.setattr(matmul, "count_sms", lambda: blocks)
     config = matmul.MatmulConfig(tile_m=32, tile_n=32, tile_k=32, group_m=2, blocks_per_sm=1, store_tma=False)
     torch.manual_seed(0)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         a, b = (torch.randn(shape, device="cuda").half() for shape in ((70, 50), (50, 130)))
         out = matmul.matmul(a, b, config=config)
     torch.testing.assert_close(out.cpu().double(), a.cpu().double() @ b.cpu().double(), rtol=1e-3, atol=1e-2)

@@ -7,7 +7,7 @@ import pytest
 from kernels import _attention, mla
 from kernels._attention import AttentionConfig
 from pytest_cutile import Work
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -62,7 +62,7 @@ def test_persistent_blocks_compute_every_tile(monkeypatch):
     monkeypatch.setattr(_attention, "count_sms", lambda: 3)
     torch.manual_seed(0)
     made = {name: torch.randn(t.shape).half() for name, t in operands(b=2, m=40, n=20).items()}
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = mla.mla(**made, config=AttentionConfig(tile_m=16, tile_n=16, persistent=True))
     expected = mla.reference(**{name: t.double() for name, t in made.items()})
     torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)

@@ -8,7 +8,7 @@ from kernels import mla_decoding as module
 from kernels._split_kv import merge_parts
 from kernels.mla_decoding import SPEC, MlaDecodingConfig, choose_config, mla_decoding
 from pytest_cutile import Work
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -149,7 +149,7 @@ def test_any_configuration_gives_the_same(monkeypatch, config, splits):
         merge_parts(parts, lse, o, **options)
 
     monkeypatch.setattr(module, "merge_parts", merge)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = mla_decoding(q, qpe, kv, kpe, scale=0.05, config=config)
     assert merged == ([splits] if splits > 1 else [])
     expected = SPEC.reference(*(each.double() for each in (q, qpe, kv, kpe)), scale=0.05)
@@ -159,7 +159,7 @@ def test_any_configuration_gives_the_same(monkeypatch, config, splits):
 @pytest.mark.parametrize("cache_dtype", [E4M3, torch.float8_e5m2])
 def test_an_8_bit_cache_is_as_good_as_the_same_values_in_16_bits(cache_dtype):
     q, qpe, kv, kpe = make(1, 16, 100, 128, cache_dtype=cache_dtype)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         narrow = mla_decoding(q, qpe, kv, kpe, scale=0.05)
         wide = mla_decoding(q, qpe, kv.to(F16), kpe.to(F16), scale=0.05)
     assert torch.equal(narrow, wide)
@@ -168,7 +168,7 @@ def test_an_8_bit_cache_is_as_good_as_the_same_values_in_16_bits(cache_dtype):
 @pytest.mark.parametrize("cache_dtype", [E4M3, torch.float8_e5m2])
 def test_an_8_bit_cache_is_better_than_the_same_values_in_bfloat16(cache_dtype):
     q, qpe, kv, kpe = make(1, 16, 100, 128, dtype=BF16, cache_dtype=cache_dtype)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         narrow = mla_decoding(q, qpe, kv, kpe, scale=0.05)
         wide = mla_decoding(q, qpe, kv.to(BF16), kpe.to(BF16), scale=0.05)
     expected = SPEC.reference(*(each.double() for each in (q, qpe, kv, kpe)), scale=0.05)
@@ -182,7 +182,7 @@ def test_8_bit_queries_are_as_good_as_the_same_values_in_bfloat16(dtype, cache_d
     """Down to the last bit: both become float16 without a rounding, and the output has the same dtype."""
     q, qpe, kv, kpe = make(1, 16, 100, 128, dtype=dtype, cache_dtype=cache_dtype)
     config = MlaDecodingConfig(tile_n=32, keys_first=keys_first)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         narrow = mla_decoding(q, qpe, kv, kpe, scale=0.05, config=config)
         wide = mla_decoding(q.to(BF16), qpe.to(BF16), kv, kpe, scale=0.05, config=config)
     assert narrow.dtype == BF16
@@ -194,7 +194,7 @@ def test_8_bit_queries_are_as_good_as_the_same_values_in_bfloat16(dtype, cache_d
 def test_bfloat16_queries_of_any_size_meet_an_8_bit_cache(exponent, keys_first):
     q, qpe, kv, kpe = make(1, 16, 40, 128, dtype=BF16, cache_dtype=E4M3)
     config = MlaDecodingConfig(tile_n=32, keys_first=keys_first)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         expected = mla_decoding(q, qpe, kv, kpe, scale=2.0**-4, config=config)
         size = 2.0**exponent
         o = mla_decoding(q * size, qpe * size, kv, kpe, scale=2.0**-4 / size, config=config)
@@ -203,7 +203,7 @@ def test_bfloat16_queries_of_any_size_meet_an_8_bit_cache(exponent, keys_first):
 
 def test_queries_of_zeros_average_an_8_bit_cache():
     q, qpe, kv, kpe = make(1, 16, 40, 128, dtype=BF16, cache_dtype=E4M3)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = mla_decoding(q * 0, qpe * 0, kv, kpe, scale=1e-38)
     torch.testing.assert_close(o, kv.double().mean(1, keepdim=True).expand(o.shape).to(BF16))
 
@@ -211,7 +211,7 @@ def test_queries_of_zeros_average_an_8_bit_cache():
 def test_a_query_that_is_not_finite_makes_its_row_nan():
     q, qpe, kv, kpe = make(1, 16, 40, 128, dtype=BF16, cache_dtype=E4M3)
     q[0, 3, 5], qpe[0, 7, 0] = math.nan, math.inf
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         o = mla_decoding(q, qpe, kv, kpe, scale=0.05)
     bad = torch.isin(torch.arange(16), torch.tensor([3, 7]))[:, None].expand(o.shape[1:])
     assert torch.equal(o[0].isnan(), bad)
@@ -229,7 +229,7 @@ def test_a_query_that_is_not_finite_makes_its_row_nan():
 def test_an_8_bit_cache_may_lie_anyhow(change):
     q, qpe, kv, kpe = make(1, 16, 40, 128, dtype=BF16)
     kv, kpe = kv.to(E4M3), kpe.to(E4M3)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         expected = mla_decoding(q, qpe, kv, kpe, scale=0.05)
         for pair in ((change(kv), kpe), (kv, change(kpe)), (change(kv), change(kpe))):
             assert torch.equal(mla_decoding(q, qpe, *pair, scale=0.05), expected)

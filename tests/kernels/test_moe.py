@@ -8,8 +8,8 @@ import pytest
 from kernels import moe, moe_routing
 from kernels._gemm import GemmConfig
 from pytest_cutile import Work
-from pytest_cutile.compile import record_launches
-from pytest_cutile.gates.tensors import MakeTensor
+from pytest_cutile.compiler import record_launches
+from pytest_cutile.tensors.seeded import MakeTensor
 
 torch = pytest.importorskip("torch")
 
@@ -125,10 +125,10 @@ def test_both_products_take_the_same_slots():
 
 
 @pytest.fixture
-def interpreting():
-    interpret = pytest.importorskip("pytest_cutile.interpret")
+def interpret():
+    module = pytest.importorskip("pytest_cutile.interpreter.api")
     pytest.importorskip("cuda.tile")
-    return interpret.interpreting
+    return module.interpret
 
 
 def align_by_hand(topk_ids, experts, tile_m):
@@ -143,10 +143,10 @@ def align_by_hand(topk_ids, experts, tile_m):
     return slots, tiles
 
 
-def test_route_takes_no_hidden_expert_while_others_are_left(interpreting):
+def test_route_takes_no_hidden_expert_while_others_are_left(interpret):
     logits = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     logits[:, ::2] = -torch.inf
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         weights, chosen = moe_routing.route(logits.to("cuda"), 6)
     expected, order = moe_routing.reference(logits.double(), 6)
     assert chosen.tolist() == order.tolist()
@@ -167,10 +167,10 @@ def test_route_takes_no_hidden_expert_while_others_are_left(interpreting):
         (550, 1, 4, 2, 1),
     ],
 )
-def test_align_sorts_by_expert_and_pads(interpreting, tokens, top_k, experts, tile_m, drawn_from):
+def test_align_sorts_by_expert_and_pads(interpret, tokens, top_k, experts, tile_m, drawn_from):
     config = moe_routing.RoutingConfig(align_pairs=64, align_blocks=16)
     torch.manual_seed(tokens)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         topk_ids = torch.randint(drawn_from, (tokens, top_k), device="cuda")
         aligned = moe_routing.align(topk_ids, experts, tile_m, config=config)
     slots, tiles = align_by_hand(topk_ids, experts, tile_m)
@@ -192,8 +192,8 @@ def test_blocks_keep_the_counts_of_all_parts_in_registers(experts, parts):
 
 
 @pytest.mark.parametrize(("tokens", "tile_m"), [(2**28, 16), (2**28 - 8, 16), (3, 2**30)])
-def test_align_numbers_slots_with_32_bits(interpreting, tokens, tile_m):
-    with interpreting("sm_90"):
+def test_align_numbers_slots_with_32_bits(interpret, tokens, tile_m):
+    with interpret("sm_90"):
         topk_ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda").expand(tokens, 8)
         with pytest.raises(
             ValueError, match=r"^align: \d+ ids need numbers up to \d+, .* at most 2147483647"
@@ -214,8 +214,8 @@ def test_align_takes_as_many_pairs_as_have_numbers(experts):
     assert count.grid[1] * steps * step == 2**31
 
 
-def test_align_draws_its_docstring(interpreting):
-    with interpreting("sm_90"):
+def test_align_draws_its_docstring(interpret):
+    with interpret("sm_90"):
         aligned = moe_routing.align(torch.tensor([[1, 2], [1, 0]], device="cuda"), 3, 2)
     assert aligned.pair_of_slot[:6].tolist() == [3, 4, 0, 2, 1, 4]
     assert aligned.expert_of_tile[:3].tolist() == [0, 1, 2]
@@ -232,12 +232,12 @@ def test_align_has_room_for_the_worst_case():
 
 
 @pytest.mark.parametrize("blocks_per_sm", [None, 1])
-def test_moe_computes_the_same_with_any_number_of_blocks(interpreting, monkeypatch, blocks_per_sm):
+def test_moe_computes_the_same_with_any_number_of_blocks(interpret, monkeypatch, blocks_per_sm):
     monkeypatch.setattr(moe, "count_sms", lambda: 3)
     gemm = GemmConfig(tile_m=16, tile_n=32, tile_k=32, group_m=2, blocks_per_sm=blocks_per_sm)
     config = moe.MoeConfig(gate_up=gemm, down=gemm, row_columns=32)
     torch.manual_seed(0)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         x, w1, w2 = (
             (torch.randn(shape, device="cuda") / 8).half()
             for shape in ((40, 72), (5, 2 * 40, 72), (5, 72, 40))

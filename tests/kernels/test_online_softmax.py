@@ -7,7 +7,7 @@ import pytest
 
 from kernels._online_softmax import add_scores, check_scale, finish_softmax, start_softmax
 from kernels._tiles import LOG2_E
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -33,7 +33,7 @@ def attend(S, V, O, LSE, scale_log2, KEY_AXIS: ct.Constant[int], HEADROOM: ct.Co
 
 def run(s, v, scale=0.7, key_axis=1, headroom=0.0):
     o, lse = torch.empty(ROWS, D), torch.empty(ROWS, 1)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         args = (s, v, o, lse, scale * LOG2_E, key_axis, headroom)
         ct.launch(torch.cuda.current_stream(), (1,), attend, args)
     return o, lse

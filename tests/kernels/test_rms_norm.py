@@ -4,7 +4,7 @@ import pytest
 
 from kernels import rms_norm
 from pytest_cutile import Work
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +38,7 @@ def test_the_reference_is_torchs_of_the_sum():
 
 
 def test_the_sum_is_rounded_only_where_it_is_written():
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         # Just short of half the spacing of float16 at 1: rounded, the sum would be 1 in every column.
         x = torch.ones(1, 256, dtype=torch.float16, device="cuda")
         residual = torch.zeros_like(x)

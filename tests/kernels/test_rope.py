@@ -4,8 +4,8 @@ import pytest
 
 from kernels import rope
 from pytest_cutile import Work
-from pytest_cutile.compile import pretend_gpu, record_launches
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.compiler import pretend_gpu, record_launches
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -69,7 +69,7 @@ def test_nothing_is_launched_for_nothing():
 
 
 def test_keys_may_have_no_heads():
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         q, k = rope.rope(
             half(1, 2, 3, 8, device="cuda"), half(1, 0, 3, 8, device="cuda"), *[half(5, 4, device="cuda")] * 2
         )
@@ -115,7 +115,7 @@ def test_scores_depend_on_distances_alone():
 
 
 def test_outputs_keep_the_layout_and_inputs_their_values():
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         q = torch.rand(2, 5, 4, 16, device="cuda").half().transpose(1, 2)
         before = q.clone()
         table = torch.rand(9, 8, device="cuda")
@@ -132,7 +132,7 @@ def test_outputs_keep_the_layout_and_inputs_their_values():
 )
 def test_tiles_of_any_size_give_the_same(config, interleaved):
     torch.manual_seed(0)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         q, k = (torch.randn(1, heads, 9, 24, device="cuda").half() for heads in (3, 2))
         cos, sin = (torch.rand(9, 8, device="cuda") for _ in range(2))
         expected = rope.rope(q, k, cos, sin, interleaved=interleaved)

@@ -6,8 +6,8 @@ import pytest
 
 from kernels import _split_kv
 from kernels._split_kv import MAX_WAVES, choose_part, merge_parts
-from pytest_cutile.compile import record_launches
-from pytest_cutile.interpret import interpreting
+from pytest_cutile.compiler import record_launches
+from pytest_cutile.interpreter import interpret
 
 torch = pytest.importorskip("torch")
 
@@ -72,7 +72,7 @@ def test_merge_weighs_parts_by_their_sums(monkeypatch, splits, d, dtype, many_ro
     parts = torch.randn(2, 3, splits, d)
     lse = torch.randn(2, 3, splits) * 5
     o = torch.empty(2, 3, d, dtype=dtype)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         merge_parts(parts, lse, o, dependent=True)
     expected = (torch.softmax(lse.double() * math.log(2), -1)[..., None] * parts.double()).sum(2)
     torch.testing.assert_close(o.double(), expected, atol=1e-2, rtol=2**-7)
@@ -81,7 +81,7 @@ def test_merge_weighs_parts_by_their_sums(monkeypatch, splits, d, dtype, many_ro
 def test_merge_leaves_out_parts_that_saw_no_key():
     parts, lse = torch.randn(1, 4, 64), torch.tensor([[0.5, -math.inf, 2.0, -math.inf]])
     o = torch.empty(1, 64)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         merge_parts(parts, lse, o, dependent=False)
     weights = torch.softmax(lse * math.log(2), -1)
     torch.testing.assert_close(o, weights @ parts[0])

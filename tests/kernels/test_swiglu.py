@@ -8,8 +8,8 @@ import pytest
 from kernels import silu_and_mul, swiglu
 from kernels._launch import MIN_PIECE
 from pytest_cutile import Work
-from pytest_cutile.compile import record_launches
-from pytest_cutile.interpret import Options, interpreting
+from pytest_cutile.compiler import record_launches
+from pytest_cutile.interpreter import Options, interpret
 
 torch = pytest.importorskip("torch")
 
@@ -54,7 +54,7 @@ def test_nothing_is_launched_for_nothing():
 
 
 def test_a_scalar_is_one_element():
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         one = torch.ones((), device="cuda")
         assert swiglu.swiglu(one, one).item() == pytest.approx(1 / (1 + math.exp(-1)))
 
@@ -86,7 +86,7 @@ def test_the_last_of_2_31_elements_are_checked():
     """Where the last tile ends, 2^31, has more than 32 bits."""
     size, tile = swiglu.MAX_INDEX - 1, 4096
     last = size // tile
-    with interpreting("sm_90", Options(only_block=(last, 0, 0))):
+    with interpret("sm_90", Options(only_block=(last, 0, 0))):
         # One element stands for all: what counts is which are asked for.
         a, b, y = (
             torch.full((1, 1), value, device="cuda").half().expand(1, size) for value in (20.0, 3.0, 0.0)
@@ -99,7 +99,7 @@ def test_the_last_of_2_31_elements_are_checked():
 @pytest.mark.parametrize("config", [swiglu.SwigluConfig(tile_bytes=256), None])
 def test_blocks_compute_every_tile(config):
     torch.manual_seed(0)
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         x = torch.randn(150, 2, 130, device="cuda")
         expected = torch.nn.functional.silu(x[..., :65]) * x[..., 65:]
         torch.testing.assert_close(silu_and_mul.silu_and_mul(x, config=config), expected)
@@ -128,7 +128,7 @@ def test_a_kernel_is_compiled_for_rows_that_are_apart(launch, shapes, constants)
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-40, -80.0, 100.0, math.inf, -math.inf, math.nan])
 def test_silu_at_its_ends_is_torchs(value):
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         a = torch.full((4,), value, device="cuda")
         got = swiglu.swiglu(a, torch.ones_like(a))
         expected = torch.nn.functional.silu(torch.full((4,), value, dtype=torch.float64)).float()
@@ -136,7 +136,7 @@ def test_silu_at_its_ends_is_torchs(value):
 
 
 def test_silu_of_a_large_negative_number_is_tiny_not_nan():
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         a = torch.tensor([-100.0, -1e4, -3e38], device="cuda")
         got = swiglu.swiglu(a, torch.ones_like(a))
         # Below the smallest normal number, where the exponential has few digits or none.

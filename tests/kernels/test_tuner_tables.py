@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_runs.suites import load_suite, plain_config, suite_names
-from benchmarks.tuner.config_source import config_source, is_configuration, rewrite
-from benchmarks.tuner.config_tables import Place, Tables, find_place, make_entry, replace_entry
-from benchmarks.tuner.questions import declared_questions
 from kernels._launch import ARCHITECTURES
-from pytest_cutile.core.platforms import representative
+from pytest_cutile.platforms.lookup import representative
+from tools.gpu_runs.suites import load_suite, plain_config, suite_names
+from tools.tuner.config_source import config_source, is_configuration, rewrite
+from tools.tuner.config_tables import Place, Tables, find_place, make_entry, replace_entry
+from tools.tuner.questions import declared_questions
 
 COMMENT = "GB10, 2026-12-01, cold L2, interleaved, against the entry before: some case 12.34 us (13.4), more."
 HOPPER = "HOPPER_CONFIGS"

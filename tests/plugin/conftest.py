@@ -21,10 +21,10 @@ import json
 import pathlib
 
 import pytest_cutile
-from pytest_cutile.fresh import FreshProcess
-from pytest_cutile.gates.measuring import PLACEMENTS, Unmeasured
+from pytest_cutile.pytest_parts.fresh_process import FreshProcess
+from pytest_cutile.speed.measure.blocks import PLACEMENTS, MeasurementFailed
 from pytest_cutile.gates.speed import measure_case
-from pytest_cutile.plugin import engine_of
+from pytest_cutile.plugin import session_of
 
 HERE = pathlib.Path(__file__).parent
 
@@ -53,12 +53,14 @@ class FileTimer(pytest_cutile.Timer):
         if isinstance(value, list):
             return [[float(item) for item in value]] + [[50.0]] * (len(launches) - 1)
         samples = [value * (1 + 0.002 * (i % 5 - 2)) for i in range(20)]
-        others = [[state["partner"]] * 20] * (len(launches) - 1)
+        others = [[state["interleaved_us"]] * 20] * (len(launches) - 1)
         return [samples, *others]
 
-    def control(self, bound):
+    def reference_workload(self, bound):
         state = json.loads((HERE / "times.json").read_text())
-        return pytest_cutile.Control(name="a control", launch=int) if state["control"] else None
+        if not state["reference_workload"]:
+            return None
+        return pytest_cutile.ReferenceWorkload(name="a workload", launch=int)
 
     def environment(self):
         return json.loads((HERE / "times.json").read_text())["environment"]
@@ -74,12 +76,12 @@ def pytest_cutile_make_timer(config):
 IN_THIS_PROCESS = """
 
 def measure_again(fresh, cases, revision):
-    engine = engine_of(fresh._config)
+    engine = session_of(fresh._config)
     found = {}
     for each in cases:
         try:
             found[each.case.key] = measure_case(engine, each.case)
-        except Unmeasured as error:
+        except MeasurementFailed as error:
             found[each.case.key] = error
     return found
 
@@ -146,12 +148,14 @@ class Project:
         """Write the module of a kernel."""
         (self.path / "mykernels" / f"{name}.py").write_text(textwrap.dedent(text))
 
-    def times(self, *times, environment=None, problems=(), control=False, partner=50.0) -> None:
+    def times(
+        self, *times, environment=None, problems=(), reference_workload=False, interleaved_us=50.0
+    ) -> None:
         """Set what the timer returns, one entry per measurement."""
         state = {
             "times": times,
-            "control": control,
-            "partner": partner,
+            "reference_workload": reference_workload,
+            "interleaved_us": interleaved_us,
             "environment": environment or {"driver": "580.1", "tileiras": "13.4.92"},
             "problems": list(problems),
         }

@@ -1,4 +1,4 @@
-"""`--changed-only`: which cases are left out, and what their identity is made of."""
+"""`--changed-only`: which cases are left out, and what their fingerprint is made of."""
 
 import pytest
 
@@ -8,7 +8,7 @@ def two_kernels(static) -> None:
     (static.project.path / "mykernels" / "other.py").write_text(other)
 
 
-def test_changed_only_leaves_out_what_is_untouched(static):
+def test_changed_only_leaves_out_what_is_unchanged(static):
     two_kernels(static)
     static.record()
     static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
@@ -42,10 +42,10 @@ def test_a_change_of_the_launch_alone_is_a_change(static):
     ],
     ids=["strides", "dependent", "grid"],
 )
-def test_what_a_launch_is_given_is_part_of_the_identity(static, pair):
+def test_what_a_launch_is_given_is_part_of_the_fingerprint(static, pair):
     static.record()
     static.change(pair)
-    assert "untouched" not in static.run().stdout.str()
+    assert "unchanged" not in static.run().stdout.str()
 
 
 def test_changed_only_runs_what_has_no_baseline_or_does_not_compile(static):

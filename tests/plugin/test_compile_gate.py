@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_cutile.core import toolchain
+from pytest_cutile.compiler import toolchain
 
 ADD = """
 import cuda.tile as ct
@@ -145,6 +145,28 @@ def test_without_tileiras_each_compile_test_says_how_to_get_it(no_gpu, monkeypat
         toolchain._ask.cache_clear()
 
 
+def test_without_tileiras_one_failure_says_so(no_gpu, monkeypatch):
+    def missing():
+        raise toolchain.CompilerMissing("tileiras is not installed")
+
+    monkeypatch.setattr(toolchain, "find_tileiras", missing)
+    toolchain._ask.cache_clear()
+    try:
+        result = no_gpu.run("--arch", "sm_90,sm_121", "-rs", gates="cutile_compile or cutile_static")
+        result.assert_outcomes(failed=1, skipped=3, deselected=2)
+        result.stdout.fnmatch_lines(["*not-measured (not-compiled): tileiras is not installed (* failed *"])
+    finally:
+        toolchain._ask.cache_clear()
+
+
+def test_modules_that_lack_the_same_package_fail_once(no_gpu):
+    for name in ("one", "two"):
+        no_gpu.kernel("import cuda.of_nobody\n", name)
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1, passed=1, deselected=3)
+    assert result.stdout.str().count("is not installed: pip install 'pytest-cutile[tileiras]'") == 1
+
+
 def test_a_compilation_that_takes_too_long_is_stopped(no_gpu):
     result = no_gpu.run("--arch", "sm_121", "-o", "cutile_compile_timeout=0.001", gates="cutile_compile")
     result.assert_outcomes(failed=1, deselected=3)
@@ -163,7 +185,7 @@ def test_the_second_run_compiles_nothing(no_gpu, monkeypatch):
     def run(*_args, **_options):
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("pytest_cutile.compile.cutile.run_tileiras", run)
+    monkeypatch.setattr("pytest_cutile.compiler.cutile.run_tileiras", run)
     no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1, deselected=3)
 
 
@@ -172,7 +194,7 @@ def test_progress_is_shown_outside_of_captured_output(no_gpu, terminal):
     many = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 40))
     no_gpu.kernel(ADD.replace('pytest_cutile.Case(name="n1000", params={"n": 1000})', many), "add")
     (no_gpu.path / "conftest.py").write_text(
-        "from pytest_cutile.terminal import Progress\nProgress.LOG_SECONDS = 0.3\n"
+        "from pytest_cutile.pytest_parts.terminal import Progress\nProgress.LOG_SECONDS = 0.3\n"
     )
     command = f"{sys.executable} -m pytest -m cutile_compile --arch sm_90,sm_121"
     if terminal:

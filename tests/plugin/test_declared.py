@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from pytest_cutile.gpu.tensors import seed_from
+from pytest_cutile.tensors.seeded import seed_from
 from tests.plugin.conftest import KERNEL
 
 

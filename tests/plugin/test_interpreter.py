@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.core.settings import CheckOn
-from pytest_cutile.gates import interpreting
+from pytest_cutile.gates import interpreted as interpreting
+from pytest_cutile.settings import CheckOn
 from tests.plugin.test_compile_gate import ADD
 
 STORE = "ct.store(C, (i,), a + b)"
@@ -87,7 +87,7 @@ def test_a_wrong_kernel_fails_with_both_values(no_gpu):
     )
 
 
-def test_a_fault_is_told_once_with_its_place(no_gpu):
+def test_a_fault_is_reported_once_with_its_place(no_gpu):
     no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1, deselected=3)
@@ -112,7 +112,7 @@ def test_an_element_that_nobody_wrote_is_seen(no_gpu):
 @pytest.fixture
 def rejected(no_gpu, monkeypatch):
     """tileiras rejects what cuda-tile has accepted."""
-    from pytest_cutile.compile import cutile
+    from pytest_cutile.compiler import cutile
 
     def reject(*_args, **_options):
         raise cutile.CompilerFailure("it cannot be lowered")
@@ -131,7 +131,7 @@ def test_what_the_compiler_rejects_fails_whichever_gates_are_selected(rejected):
         )
 
 
-def test_the_gate_compile_tells_it_if_it_runs(rejected):
+def test_the_gate_compile_reports_the_rejection_if_it_runs(rejected):
     result = rejected.run("-rs", gates="cutile_correct or cutile_compile")
     result.assert_outcomes(failed=1, skipped=1, deselected=2)
     result.stdout.fnmatch_lines(
@@ -140,12 +140,12 @@ def test_the_gate_compile_tells_it_if_it_runs(rejected):
 
 
 def test_without_a_compiler_nothing_is_measured(no_gpu, monkeypatch):
-    from pytest_cutile.core import toolchain
+    from pytest_cutile.compiler import toolchain
 
     def missing():
         raise toolchain.CompilerMissing("tileiras is not installed")
 
-    monkeypatch.setattr(sys.modules["pytest_cutile.compile.export"], "find_tileiras", missing)
+    monkeypatch.setattr(sys.modules["pytest_cutile.compiler.export"], "find_tileiras", missing)
     result = no_gpu.run("-rs", gates="cutile_correct")
     result.assert_outcomes(skipped=1, deselected=3)
     result.stdout.fnmatch_lines(
@@ -284,10 +284,10 @@ def test_a_test_may_interpret_for_itself(no_gpu):
         + """
 
 def test_nested(make_tensor):
-    from pytest_cutile.interpret import interpreting
+    from pytest_cutile.interpreter import interpret
 
     a = make_tensor((300,), "float16")
-    with interpreting("sm_90"):
+    with interpret("sm_90"):
         assert torch.cuda.get_device_capability() == (9, 0)
         assert torch.equal(add(a, a), a + a)
     assert torch.cuda.get_device_capability() == (12, 1)
@@ -298,13 +298,13 @@ def test_nested(make_tensor):
 
 
 def test_an_operation_that_is_not_known_is_not_measured(no_gpu, monkeypatch):
-    from pytest_cutile.interpret.faults import NotInterpreted
-    from pytest_cutile.interpret.launch import Interpreter
+    from pytest_cutile.interpreter import Run
+    from pytest_cutile.interpreter.faults import NotInterpreted
 
     def launch(*_):
         raise NotInterpreted("the operation foo is not interpreted")
 
-    monkeypatch.setattr(Interpreter, "launch", launch)
+    monkeypatch.setattr(Run, "launch", launch)
     no_gpu.pytester.makepyfile(test_mine=MINE)
     result = no_gpu.run("test_mine.py", "mykernels", "-rs", "-k", "correct or mine", gates="")
     result.assert_outcomes(skipped=3, deselected=3)
@@ -434,6 +434,10 @@ def test_a_gpu_may_be_demanded(no_gpu):
         (("--interpret-watch=none.py:1",), "--interpret-watch: none.py cannot be read: No such file*"),
         (("--interpret-watch=mykernels/add.py:9999",), "*mykernels/add.py has lines 1 to *"),
         (("--correct-on=gpu", "--interpret-block=0"), "--interpret-block is about the interpreter*"),
+        (("--interpret-padding=nan",), "--interpret-padding nan: expected poison or zero"),
+        (("--interpret-races=maybe",), "--interpret-races maybe: expected fail or ignore"),
+        (("--correct-on=gpu", "--interpret-padding=zero"), "--interpret-padding=zero is about the interp*"),
+        (("--correct-on=gpu", "--interpret-races=ignore"), "--interpret-races=ignore is about the interp*"),
         (("--interpret-block=0", "--interpret-both-orders"), "--interpret-both-orders needs all blocks*"),
     ],
 )
@@ -471,7 +475,7 @@ def test_tiles_of_a_line_are_shown_for_one_block(no_gpu):
     result.stdout.fnmatch_lines(["*tile<128xf32> in block (0, 0, 0)"])
 
 
-def test_the_birth_of_a_nan_is_told(no_gpu):
+def test_the_origin_of_an_infinity_is_reported(no_gpu):
     text = ADD.replace(STORE, "c = a + b\n    ct.store(C, (i,), c / (c - c))")
     no_gpu.kernel(text, name="add")
     result = no_gpu.run(gates="cutile_correct")
@@ -480,7 +484,7 @@ def test_the_birth_of_a_nan_is_told(no_gpu):
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "uint64"])
-def test_a_wrong_result_of_any_dtype_is_told_whole(no_gpu, dtype):
+def test_a_wrong_result_of_any_dtype_is_reported_whole(no_gpu, dtype):
     """Torch lacks most functions of these."""
     text = ADD.replace(STORE, "ct.store(C, (i,), ct.astype(a + b + 8, C.dtype))")
     text = text.replace("empty_like(a)", f"empty_like(a, dtype=torch.{dtype})")
@@ -493,7 +497,7 @@ def test_a_wrong_result_of_any_dtype_is_told_whole(no_gpu, dtype):
     result.stdout.fnmatch_lines(["*1,000 of 1,000 elements*", "*add_kernel wrote C[[]0[]] last in block*"])
 
 
-def test_a_wrong_result_is_watched_and_prints_once_and_is_told_whole(no_gpu):
+def test_a_wrong_result_is_watched_prints_once_and_is_reported_whole(no_gpu):
     text = ADD.replace(STORE, "c = a + b\n    ct.printf('BLOCK')\n    ct.store(C, (i,), c * 2 / (c - c))")
     text = text.replace("    c = torch", "    print('LAUNCHED')\n    c = torch")
     no_gpu.kernel(text, name="add")
@@ -537,7 +541,7 @@ def test_shape(make_tensor, check_kernel):
     assert "len(launched)" not in result.stdout.str()
 
 
-def test_an_output_that_is_not_written_tells_who_wrote_the_rest(no_gpu):
+def test_the_writers_of_the_rest_of_an_unwritten_output_are_reported(no_gpu):
     no_gpu.kernel(ADD.replace("(ct.cdiv(a.numel(), 128),)", "(4,)"), name="add")
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1, deselected=3)
@@ -552,9 +556,9 @@ def test_an_output_that_is_not_written_tells_who_wrote_the_rest(no_gpu):
 
 
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
-    from pytest_cutile.interpret.launch import Interpreter
+    from pytest_cutile.interpreter import Run
 
-    launch = Interpreter.launch
+    launch = Run.launch
 
     def wrong_in_reverse(self, *arguments):
         launch(self, *arguments)
@@ -562,10 +566,65 @@ def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
             arguments[1][2][7] += 1
 
     no_gpu.run("--interpret-both-orders", gates="cutile_correct").assert_outcomes(passed=1, deselected=3)
-    monkeypatch.setattr(Interpreter, "launch", wrong_in_reverse)
+    monkeypatch.setattr(Run, "launch", wrong_in_reverse)
     no_gpu.run(gates="cutile_correct").assert_outcomes(passed=1, deselected=3)
     result = no_gpu.run("--interpret-both-orders", gates="cutile_correct")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
         ["*with the last block first: add differs from its reference*", "*worst element [[]7[]]*"]
     )
+
+
+def with_workspace(text, store):
+    """Return a project's kernel with one more argument: integers, all 1."""
+    text = text.replace("(A, B, C, TILE", "(A, B, W, C, TILE").replace(STORE, store)
+    return text.replace("(a, b, c, 128)", "(a, b, torch.ones_like(a, dtype=torch.int32), c, 128)")
+
+
+def test_undetermined_padding_may_be_zero(no_gpu):
+    store = "ct.store(C, (i,), ct.where(ct.min(ct.load(W, (i,), (TILE,))) >= 0, a + b, a))"
+    no_gpu.kernel(with_workspace(ADD, store), name="add")
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    paths = ("mykernels", "test_mine.py", "-k", "correct or checked")
+    no_gpu.run(*paths, gates="").assert_outcomes(failed=2, deselected=4)
+    result = no_gpu.run(*paths, "--interpret-padding=zero", gates="")
+    result.assert_outcomes(passed=2, deselected=4)
+
+
+def test_races_may_be_ignored(no_gpu):
+    store = f"ct.store(W, (0,), ct.full((1,), 2, ct.int32)); {STORE}"
+    no_gpu.kernel(with_workspace(ADD, store), name="add")
+    no_gpu.pytester.makepyfile(test_mine=MINE)
+    paths = ("mykernels", "test_mine.py", "-k", "correct or checked")
+    result = no_gpu.run(*paths, gates="")
+    result.assert_outcomes(failed=2, deselected=4)
+    result.stdout.fnmatch_lines(["add *n1000 *race"])
+    no_gpu.run(*paths, "--interpret-races=ignore", gates="").assert_outcomes(passed=2, deselected=4)
+
+
+def test_a_fault_that_is_caught_inside_of_pytest_raises_is_swallowed_all_the_same(no_gpu):
+    no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
+    no_gpu.pytester.makepyfile(
+        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
+        + """
+import pytest
+
+def test_other(arch):
+    with pytest.raises(ValueError):
+        try:
+            add(*torch.ones(2, 300, device='cuda'))
+        except Exception:
+            pass
+        raise ValueError
+
+def test_wrapped(arch):
+    with pytest.raises(ValueError):
+        try:
+            add(*torch.ones(2, 300, device='cuda'))
+        except Exception as error:
+            raise ValueError from error
+"""
+    )
+    result = no_gpu.run("test_mine.py", "-W", "default", gates="")
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(["test_mine.py::test_other", "*the test passed over a fault: add_kernel*"])

@@ -122,7 +122,7 @@ def test_junit_files_have_a_property_for_each_figure(project, args):
         "cutile.speed.case": "test_mine",
         "cutile.speed.arch": "sm_90",
         "cutile.speed.gpu": "NVIDIA H200",
-        "cutile.speed.board": found["cutile.speed.board"],
+        "cutile.speed.gpu_id": found["cutile.speed.gpu_id"],
         "cutile.speed.verdict": "no-baseline",
         "cutile.speed.reason": "no-file",
         "cutile.speed.detail": found["cutile.speed.detail"],

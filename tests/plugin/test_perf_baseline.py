@@ -1,9 +1,13 @@
 """`--perf-baseline`, and the comparison with what is recorded."""
 
 import json
+import os
+import re
 import textwrap
 
 import pytest
+
+from pytest_cutile.settings import RUN_VARIABLE
 
 
 def test_no_baseline_is_said_and_is_no_failure(project):
@@ -31,7 +35,7 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
             "*time per launch * 42.4 us * 40 us *+6.0 %*",
             "*GB/s * 2358 * 2500 *-5.7 %*",
             "*measured * 42.4 us, then in fresh processes 42.4, 42.4, 42.4 us",
-            "*each the fastest of 8 places of its buffers, the slowest +0.0%",
+            "*fastest of 8 buffer placements; the slowest is +0.0 %",
             "*baseline *baselines/sm_90-nvidia-h200.json (3 runs in 1 session, last 20*",
             "*environment driver: 580.1 -> 590.2",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
@@ -65,9 +69,10 @@ def test_disagreeing_measurements_are_inconclusive_and_say_what_could_have_been_
     result.stdout.fnmatch_lines(
         [
             "scale *+1.? % *inconclusive",
-            "inconclusive: scale[[]n8[]]: 12 fresh processes put it at +1.? %; *outside of git*1 session*",
+            "inconclusive: scale[[]n8[]]: 12 fresh processes measured +1.? %; *outside of git*",
         ]
     )
+    assert "its baseline has 1 session: record more" in " ".join(result.stdout.str().split())
 
 
 def test_a_faster_kernel_is_an_improvement(project):
@@ -84,11 +89,17 @@ def test_the_margin_is_an_ini_option(project):
     project.run("-o", "cutile_perf_margin=0.15").assert_outcomes(passed=2, deselected=2)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "3", "much"])
+@pytest.mark.parametrize("value", ["0", "-1", "3", "much", ""])
 def test_a_margin_that_is_no_fraction_is_a_usage_error(project, value):
     result = project.run("-o", f"cutile_perf_margin={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*cutile_perf_margin*expected*"])
+
+
+def test_a_usage_error_leaves_no_trace_in_the_environment(project, monkeypatch):
+    monkeypatch.delenv(RUN_VARIABLE, raising=False)
+    project.run("-o", "cutile_perf_margin=much")
+    assert RUN_VARIABLE not in os.environ
 
 
 @pytest.mark.parametrize("where", ["option", "file"])
@@ -154,7 +165,7 @@ def test_other_work_is_not_comparable(project):
     [
         ("{", "*sm_90-nvidia-h200.json:1: not valid JSON*"),
         ("{\n<<<<<<< HEAD\n", "*sm_90-nvidia-h200.json:2: merge conflict*"),
-        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 2. Upgrade*"),
+        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 3. Upgrade*"),
     ],
 )
 @pytest.mark.parametrize("update", [(), ("--update-baselines",)])
@@ -217,49 +228,51 @@ def test_what_is_seen_on_the_gpu_makes_a_slower_case_doubtful(project):
     result = project.run()
     result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(
-        ["inconclusive: scale[[]n8[]] looks slower, but on the GPU was seen: 1 other process on the GPU; *"]
+        ["inconclusive: scale[[]n8[]] looks slower, but the GPU was disturbed: 1 other process on the GPU; *"]
     )
     project.run("--perf-strict").assert_outcomes(passed=1, failed=1, deselected=2)
 
 
 @pytest.mark.parametrize(
-    ("us", "partner", "problem"),
+    ("us", "interleaved_us", "problem"),
     [
         (40.54, 50.6, "1 other process on the GPU"),
         (42.4, 55.0, "1 other process on the GPU"),
         (60.0, 98.0, "its clock is held at 1000 of 1980 MHz"),
     ],
 )
-def test_a_disturbed_control_explains_nothing(project, us, partner, problem):
-    project.times(40.0, control=True)
+def test_a_disturbed_reference_workload_explains_nothing(project, us, interleaved_us, problem):
+    project.times(40.0, reference_workload=True)
     project.run("--update-baselines")
-    project.times(us, control=True, partner=partner, problems=[problem])
+    project.times(us, reference_workload=True, interleaved_us=interleaved_us, problems=[problem])
     result = project.run("--perf-strict")
     result.assert_outcomes(passed=1, failed=1, deselected=2)
     result.stdout.fnmatch_lines(["scale *inconclusive"])
-    result.stdout.fnmatch_lines(
-        [f"inconclusive: scale*on the GPU was seen: {problem}; run it again; only a *"]
-    )
+    said = " ".join(result.stdout.str().split())
+    assert re.search(rf"inconclusive: scale.*the GPU was disturbed: {problem}; run it again; only a ", said)
 
 
-def test_a_control_that_moved_explains_if_nothing_was_seen(project):
-    project.times(40.0, control=True)
+def test_a_reference_workload_that_moved_explains_if_nothing_was_seen(project):
+    project.times(40.0, reference_workload=True)
     project.run("--update-baselines")
-    project.times(40.3, control=True, partner=50.6)
+    project.times(40.3, reference_workload=True, interleaved_us=50.6)
     project.run("--perf-strict").assert_outcomes(passed=2, deselected=2)
 
 
 @pytest.mark.parametrize(
-    ("us", "partner", "verdict"), [(40.0, 60.0, "pass"), (36.0, 50.0, "improvement"), (40.0, 50.0, "pass")]
+    ("us", "interleaved_us", "verdict"),
+    [(40.0, 60.0, "pass"), (36.0, 50.0, "improvement"), (40.0, 50.0, "pass")],
 )
-def test_on_a_disturbed_gpu_a_case_is_as_fast_as_it_was_timed(project, us, partner, verdict):
-    project.times(40.0, control=True)
+def test_on_a_disturbed_gpu_a_case_is_as_fast_as_it_was_timed(project, us, interleaved_us, verdict):
+    project.times(40.0, reference_workload=True)
     project.run("--update-baselines")
-    project.times(us, control=True, partner=partner, problems=["1 other process on the GPU"])
+    project.times(
+        us, reference_workload=True, interleaved_us=interleaved_us, problems=["1 other process on the GPU"]
+    )
     result = project.run("--perf-strict")
     result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines([f"scale *{verdict}"])
-    said = "scale[n8] is faster although on the GPU was seen: 1 other process on the GPU"
+    said = "scale[n8] is faster although the GPU was disturbed: 1 other process on the GPU"
     assert (said in result.stdout.str()) == (verdict == "improvement")
 
 
@@ -290,5 +303,5 @@ def test_what_is_seen_at_one_place_counts(project):
     result = project.run()
     result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines(
-        ["inconclusive: scale[[]n8[]] looks slower, but on the GPU was seen: 1 other *"]
+        ["inconclusive: scale[[]n8[]] looks slower, but the GPU was disturbed: 1 other *"]
     )

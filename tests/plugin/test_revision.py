@@ -1,4 +1,4 @@
-"""Kernels of a git revision beside those of the working tree: which modules are seen, and when."""
+"""Kernels of a git revision in the same process as the working tree's: which modules are seen, and when."""
 
 import contextlib
 import functools
@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import pytest_cutile
-from pytest_cutile.core import revision_trees
-from pytest_cutile.gates.revision import Revision, RevisionError
+from pytest_cutile.revisions import trees as revision_trees
+from pytest_cutile.revisions.modules import Revision, RevisionError
 
 KERNEL = """
 import dataclasses
@@ -353,7 +353,7 @@ def test_what_git_ignores_is_shared(repository, look_at):
 def test_a_module_that_fails_to_import_is_named(repository, look_at):
     sha = commit(repository, {"single.py": "1 / 0", "mykernels/scale.py": "import not_installed"})
     revision = look_at(repository)
-    message = rf"the module single cannot be imported as of HEAD \({sha[:12]}\): ZeroDivisionError: division"
+    message = rf"the module single of HEAD \({sha[:12]}\) cannot be imported: ZeroDivisionError: division"
     with pytest.raises(RevisionError, match=message):
         revision.spec("single", "any")
     with pytest.raises(RevisionError, match=r"mykernels\.scale .* No module named 'not_installed'"):
@@ -454,7 +454,7 @@ def test_a_module_of_the_working_tree_is_not_taken_for_the_revision(repository, 
     """
     commit(repository, {"single.py": text.format(str(repository / "lone.py")), "lone.py": ""})
     revision = look_at(repository)
-    message = f"the module lone as of HEAD .* was imported from {repository / 'lone.py'}"
+    message = f"the module lone of HEAD .* was imported from {repository / 'lone.py'}"
     with pytest.raises(RevisionError, match=message):
         revision.spec("single", "any")
     with pytest.raises(RevisionError, match=message), revision.active():
@@ -517,7 +517,7 @@ def test_links_out_of_the_tree_are_left_out(repository, look_at, monkeypatch, py
 def test_a_tree_is_extracted_once(repository, look_at, monkeypatch):
     rootpath = look_at(repository).rootpath
     (rootpath / "mark").touch()
-    monkeypatch.setattr("pytest_cutile.core.repository.Repository.extract", None)
+    monkeypatch.setattr("pytest_cutile.revisions.git.Repository.extract", None)
     assert (look_at(repository).rootpath / "mark").exists()
 
 
@@ -525,7 +525,7 @@ def test_nothing_is_left_of_a_tree_that_cannot_be_extracted(repository, look_at,
     def fail(*_args):
         raise OSError("disk full")
 
-    monkeypatch.setattr("pytest_cutile.core.repository.Repository.extract", fail)
+    monkeypatch.setattr("pytest_cutile.revisions.git.Repository.extract", fail)
     with pytest.raises(RevisionError, match="cannot be written: disk full"):
         look_at(repository)
     assert not list((tmp_path / "cache" / "revisions").iterdir())
@@ -552,7 +552,7 @@ def test_several_processes_extract_at_once(repository, tmp_path):
 
     sys.path.insert(0, {str(repository)!r})
     import single
-    from pytest_cutile.gates.revision import Revision
+    from pytest_cutile.revisions.modules import Revision
 
     sys.stdin.readline()
     revision = Revision("HEAD", rootpath=Path({str(repository)!r}), cache_dir=Path({str(tmp_path)!r}))

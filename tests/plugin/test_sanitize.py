@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from pytest_cutile.core import toolchain
-from pytest_cutile.core.sanitizer import read_log
-from pytest_cutile.sanitizing import Sanitizing
-from tests.core.test_sanitizer import BROKEN, CLEAN, INITCHECK, MEMCHECK
+from pytest_cutile.compiler import toolchain
+from pytest_cutile.pytest_parts.sanitizer import Sanitizing
+from pytest_cutile.pytest_parts.sanitizer_log import read_log
 from tests.plugin.conftest import KERNEL
+from tests.pytest_parts.test_sanitizer_log import BROKEN, CLEAN, INITCHECK, MEMCHECK
 
 SCRIPT = """\
 #!{python}
@@ -39,7 +39,7 @@ class Sanitizer:
         script.chmod(0o755)
         self.runs: list[str] = []
 
-    def says(self, text, *, starts=True) -> None:
+    def logs(self, text, *, starts=True) -> None:
         """Let the script write this log, and run the program or not."""
         (self.folder / "says").write_text(text)
         if starts:
@@ -154,7 +154,7 @@ def test_in_a_real_process_kernels_are_launched_and_nothing_is_compared(project,
     text = KERNEL.replace("reference=lambda x: x * 2", "reference=lambda x: count('.references', x)")
     text = text.replace("    return x * 2\n", "    return count('.launches', x)\n", 1)
     project.kernel(text.replace("SPEC =", f"{counted}SPEC ="))
-    sanitizer.says(CLEAN)
+    sanitizer.logs(CLEAN)
 
     def calls(what):
         return len((project.path / "mykernels" / f"scale.py.{what}").read_text())
@@ -169,7 +169,7 @@ def test_in_a_real_process_kernels_are_launched_and_nothing_is_compared(project,
 
 @pytest.mark.parametrize(("text", "starts"), [(BROKEN, True), (CLEAN, False), ("", False)])
 def test_a_tool_that_does_not_work_is_no_pass(project, sanitizer, text, starts):
-    sanitizer.says(text, starts=starts)
+    sanitizer.logs(text, starts=starts)
     result = run(project, "--sanitize=memcheck")
     result.assert_outcomes(failed=4, deselected=12)
     result.stdout.fnmatch_lines(["compute-sanitizer did not work (memcheck)*"])

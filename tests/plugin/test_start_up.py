@@ -14,9 +14,13 @@ import json, sys
 def test_nothing(): pass
 
 def test_modules():
-    ours = {f"pytest_cutile.{part}" for part in ("gpu", "compile", "gates")}
-    heavy = {"torch", "cuda.tile", "pynvml", "numpy", *ours}
-    print("LOADED", json.dumps(sorted(heavy & set(sys.modules))))
+    heavy = {"torch", "cuda.tile", "pynvml", "numpy", "msgspec", "filelock", "yaml"}
+    ours = [name for name in sys.modules if name.startswith("pytest_cutile.")]
+    light = ("plugin", "hookspecs", "pytest_parts", "settings", "verdicts", "reports.formats")
+    starts = tuple(f"pytest_cutile.{name}" for name in light)
+    more = {name for name in ours if not name.startswith(starts)}
+    more -= {"pytest_cutile.gates", "pytest_cutile.reports"}
+    print("LOADED", json.dumps(sorted(more | heavy & set(sys.modules))))
 """
 
 
@@ -39,6 +43,19 @@ def test_nothing_heavy_is_imported(pytester):
     (line,) = [line for line in result.stdout.splitlines() if "LOADED" in line]
     assert json.loads(line.partition("LOADED ")[2]) == []
     assert "cuTile kernels" not in result.stdout
+
+
+BOUNDARY = (
+    *("plugin", "session", "cli", "spec", "pytest_parts.collection", "pytest_parts.fixtures"),
+    *("gates.declared", "gates.interpreted", "correctness.report", "correctness.errors", "tensors.seeded"),
+)
+"""What plugin start-up and the collection of declared kernels import."""
+
+
+def test_the_start_up_path_does_not_import_torch():
+    code = "".join(f"import pytest_cutile.{name}\n" for name in BOUNDARY)
+    code += "import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 WITHOUT = """

@@ -46,12 +46,14 @@ def test_for_each(arch, make_tensor, check_kernel):
     check_kernel(wrong, make_tensor((20, 100), "float16"), reference=right)
 """
 
-TOLD = "to repeat it with the same inputs, which make_tensor, unless it is given another, draws with seed "
+REPRODUCE = "Reproduce (seed "
 
 
 def messages(text):
     """Return the message of each failure, by the command that repeats it."""
-    found = re.findall(rf"(wrong differs from.*?){TOLD}\d+:\n  pytest (.*?)\n", text, flags=re.DOTALL)
+    found = re.findall(
+        rf"(wrong differs from.*?){re.escape(REPRODUCE)}\d+\):\n  pytest (.*?)\n", text, flags=re.DOTALL
+    )
     return {command: message for message, command in found}
 
 
@@ -68,7 +70,13 @@ def test_each_part_is_printed_once(wrong, test, processes, monkeypatch):
     monkeypatch.setenv("CI", "1")  # where pytest's short summary has plain messages whole
     result = wrong.run(test, "-rA", "-vv", *processes, gates="not cutile_compile and not cutile_static")
     text = result.stdout.str()
-    for part in ("worst element", "ulps from", "where: dim 1: only the last 4 of 100", "failed: T1", TOLD):
+    for part in (
+        "worst element",
+        "ulps from",
+        "where: dim 1: only the last 4 of 100",
+        "failed: T1",
+        REPRODUCE,
+    ):
         assert text.count(part) == 1, part
     assert text.count("wrong differs from its reference right") == 2  # the second in the short summary
 
@@ -126,7 +134,7 @@ def test_mine(factor, make_tensor, check_kernel):
     ("options", "test", "bug"),
     [
         (["--every-input"], "mykernels/scale.py::correct[n104-nan]", "y[y.isnan()] = 0"),
-        (["--check-layouts", "--check-strength"], "mykernels/scale.py::correct[n100]", "y *= x.stride(-1)"),
+        (["--check-layouts", "--mutation-test"], "mykernels/scale.py::correct[n100]", "y *= x.stride(-1)"),
         (["-o", "cutile_kernels=others.scale"], "others/scale.py::correct[n100]", "y[0] = 0"),
         (["-p", "myplugin", "-o", "markers=slow", "-m", "slow"], "test_mine.py::test_mine", "pass"),
     ],
@@ -144,7 +152,7 @@ def test_the_command_has_the_options_that_the_test_depends_on(project, options, 
 
     def commands(*arguments):
         text = pytester.runpytest_inprocess(*arguments).stdout.str()
-        return re.findall(rf"{TOLD}\d+:\n  pytest (.*?)\n", text)
+        return re.findall(rf"{re.escape(REPRODUCE)}\d+\):\n  pytest (.*?)\n", text)
 
     [command] = commands(test, "-m", "", *options)
     assert {*options} <= {*shlex.split(command)}
@@ -161,7 +169,7 @@ def test_many_cases_of_one_kernel_are_printed_short_and_kept_whole(project, proc
     text = result.stdout.str()
     assert text.count("worst element") == 3
     assert text.count("of scale that is wrong; -v shows all)") == 2
-    assert text.count(TOLD) == 5
+    assert text.count(REPRODUCE) == 5
     assert (project.path / "junit.xml").read_text().count("worst element") == 5
     again = project.run(*arguments, "-v", gates="cutile_correct")
     assert again.stdout.str().count("worst element") == 5
@@ -171,7 +179,7 @@ def test_pytests_own_strictness_is_not_in_the_command(wrong):
     options = ("--strict-markers", "-o", "xfail_strict=true")
     text = wrong.run("mykernels", *options, gates="cutile_correct").stdout.str()
     assert "-o xfail_strict=true" in text
-    assert "strict_markers" not in text.partition(TOLD)[2]
+    assert "strict_markers" not in text.partition(REPRODUCE)[2]
 
 
 def test_a_picture_in_the_page_of_pytest_html(wrong):
@@ -185,14 +193,14 @@ def test_a_picture_in_the_page_of_pytest_html(wrong):
 
 def test_how_strong_the_checks_are(wrong):
     wrong.kernel(WRONG.replace("y[..., 96:] = 0", "pass").replace("x * 2", "x.clamp(min=9) * 2"))
-    result = wrong.run("--check-strength", "--junitxml=junit.xml", gates="cutile_correct")
+    result = wrong.run("--mutation-test", "--junitxml=junit.xml", gates="cutile_correct")
     result.assert_outcomes(passed=1, deselected=result.parseoutcomes()["deselected"])
     result.stdout.fnmatch_lines(
         [
             "*how strong the checks are*",
-            "1 of 1 cases are weak: these alterations would have passed",
+            "1 of 1 cases are weak: these mutants would have survived",
             "scale: 1 weak case",
-            "    two indices exchanged (output, dim 0): all indices hold the same values (n100)",
+            "  two indices exchanged (output, dim 0): all indices hold the same values (n100)",
             "all zero *1",
         ]
     )
@@ -200,18 +208,18 @@ def test_how_strong_the_checks_are(wrong):
         each.attrib["name"]: each.attrib["value"]
         for each in ET.parse(wrong.path / "junit.xml").iter("property")
     }
-    probes = json.loads(properties["cutile.correct.strength"])["probes"]
-    assert {probe["outcome"] for probe in probes} == {"caught", "changes nothing"}
+    mutants = json.loads(properties["cutile.correct.mutation"])["mutants"]
+    assert {mutant["outcome"] for mutant in mutants} == {"killed", "equivalent"}
 
 
-def test_the_fixture_returns_the_strength(wrong):
+def test_the_fixture_returns_the_mutation_report(wrong):
     wrong.pytester.makepyfile(
         test_mine="""
         def test_strong(make_tensor, check_kernel):
             x = make_tensor((20, 100), "float16")
-            report = check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2, strength=True)
-            assert not report.strength.weaknesses
-            assert check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2).strength is None
+            report = check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2, mutation_test=True)
+            assert not report.mutation.weaknesses
+            assert check_kernel(lambda x: x * 2, x, reference=lambda x: x * 2).mutation is None
         """
     )
     wrong.run("test_mine.py", gates="").assert_outcomes(passed=1)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.plugin.test_duet import git
+from tests.plugin.test_paired import git
 
 pytest.importorskip("xdist")
 
@@ -37,7 +37,7 @@ def test_baselines_are_recorded(project):
 
 
 KILL = """
-from pytest_cutile.gates.suite import SpeedSuite
+from pytest_cutile.speed.suite import SpeedSuite
 
 def die(self, measure_again):
     import os
@@ -63,7 +63,7 @@ def test_a_worker_that_dies_while_it_measures_again_is_no_pass(project):
 
 
 RAISE = """
-from pytest_cutile.fresh import FreshProcess
+from pytest_cutile.pytest_parts.fresh_process import FreshProcess
 
 def raises(*_):
     raise MemoryError("no room to fork")
@@ -207,7 +207,7 @@ def test_each_machine_of_a_fleet_is_held_against_its_own_baselines(project, seco
     result.stdout.fnmatch_lines(rows)
 
 
-SLOW_BOARD = """
+SLOW_GPU = """
 import os
 
 if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
@@ -219,10 +219,10 @@ if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
 """
 
 
-def test_a_fleet_says_which_of_its_boards_is_slower(project):
+def test_a_fleet_says_which_of_its_gpus_is_slower(project):
     project.record(40.0)
     conftest = project.path / "conftest.py"
-    conftest.write_text(conftest.read_text() + SLOW_BOARD)
+    conftest.write_text(conftest.read_text() + SLOW_GPU)
     options = (
         "--dist",
         "each",
@@ -237,12 +237,12 @@ def test_a_fleet_says_which_of_its_boards_is_slower(project):
     summary = ("--kernel-summary", "summary.md")
     result = project.pytester.runpytest_subprocess("-m", "cutile_speed", *options, *summary, "mykernels")
     result.assert_outcomes(passed=1, failed=1)
-    board = f"{socket.gethostname()} GPU-d91fcf89"
+    gpu = f"{socket.gethostname()} GPU-d91fcf89"
     result.stdout.fnmatch_lines(
-        [f"scale[[]n8[]] on sm_90 (NVIDIA H200, {board}) is *", f"scale *regression on {board}"]
+        [f"scale[[]n8[]] on sm_90 (NVIDIA H200, {gpu}) is *", f"scale *regression on {gpu}"]
     )
-    assert f"regression on {board} |" in (project.path / "summary.md").read_text()
-    assert f'name="cutile.speed.board" value="{board}"' in (project.path / "j.xml").read_text()
+    assert f"regression on {gpu} |" in (project.path / "summary.md").read_text()
+    assert f'name="cutile.speed.gpu_id" value="{gpu}"' in (project.path / "j.xml").read_text()
 
 
 @pytest.mark.parametrize(

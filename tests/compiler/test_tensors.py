@@ -1,0 +1,166 @@
+# ruff: noqa: ARG004, ARG005  # what makes a tensor is given one, whether it needs it or not
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_cutile.compiler import pretend_gpu
+
+BACKINGS = pytest.mark.parametrize("backing", ["meta", "cpu"])
+
+
+def on_gpu(tensor: torch.Tensor) -> bool:
+    says = {tensor.is_cuda, tensor.device.type == "cuda", not tensor.is_cpu, tensor.get_device() == 0}
+    assert len(says) == 1, says
+    assert not tensor.is_meta
+    return says.pop()
+
+
+def test_sanity_of_the_helper() -> None:
+    assert not on_gpu(torch.ones(3))
+
+
+@BACKINGS
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda c: torch.empty(3, device="cuda"),
+        lambda c: torch.empty(3, device="cuda:0"),
+        lambda c: torch.empty(3, device=0),
+        lambda c: torch.zeros((3, 4), device=torch.device("cuda"), dtype=torch.bfloat16),
+        lambda c: torch.tensor([1, 2, 3], device="cuda"),
+        lambda c: torch.as_tensor(np.ones(3), device="cuda"),
+        lambda c: torch.asarray([1.0], device="cuda"),
+        lambda c: torch.arange(3, device="cuda"),
+        lambda c: torch.randn(3, device="cuda", generator=torch.Generator(device="cuda")),
+        lambda c: torch.randn(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1)),
+        lambda c: torch.testing.make_tensor((3,), dtype=torch.float16, device="cuda"),
+        lambda c: torch.empty_strided((3, 4), (1, 3), device="cuda"),
+        lambda c: torch.empty_like(c, device="cuda"),
+        lambda c: torch.full((2,), 1.5, device="cuda", pin_memory=False),
+        lambda c: c.cuda(),
+        lambda c: c.cuda(0),
+        lambda c: c.cuda(non_blocking=True),
+        lambda c: c.pin_memory().cuda(device="cuda", non_blocking=True),
+        lambda c: c.to("cuda"),
+        lambda c: c.to(device="cuda"),
+        lambda c: c.to(0),
+        lambda c: c.to(torch.device("cuda", 0), torch.float16),
+        lambda c: c.to("cuda", torch.float16, non_blocking=True, copy=True),
+        lambda c: c.to(dtype=torch.float16, device="cuda"),
+        lambda c: c.to(torch.ones(2, device="cuda")),
+        lambda c: c.to(tensor=torch.ones(2, device="cuda")),
+        lambda c: c.cuda().to(torch.float64),
+        lambda c: c.cuda().half().contiguous().view(-1)[1:],
+        lambda c: c.cuda() + 1,
+        lambda c: 2 * c.cuda() + c.cuda(),
+        lambda c: c.cuda().new_empty(3),
+        lambda c: torch.zeros_like(c.cuda()),
+        lambda c: torch.cat([c.cuda(), c.cuda()]),
+        lambda c: c.cuda().chunk(2)[1],
+        lambda c: torch.empty(3, device=c.cuda().device),
+        lambda c: c.cuda().copy_(c),
+        lambda c: torch.nn.Parameter(c.cuda()),
+        lambda c: torch.nn.Linear(3, 3, device="cuda").weight,
+        lambda c: torch.nn.Linear(3, 3).cuda().weight,
+        lambda c: torch.nn.functional.pad(c.cuda(), (0, 1)),
+        lambda c: torch.empty(3, dtype=torch.float32, device="cuda").to(torch.float8_e4m3fn),
+    ],
+)
+def test_is_on_the_gpu(backing, make) -> None:
+    cpu = torch.ones(4)
+    with pretend_gpu("sm_90", backing):
+        made = make(cpu)
+        assert on_gpu(made)
+        assert made.device == torch.device("cuda:0")
+        assert not on_gpu(cpu)
+        assert on_gpu(made.to(made.device))
+
+
+@BACKINGS
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(3),
+        lambda: torch.ones(3) + 1,
+        lambda: torch.ones(3, device="cpu"),
+        lambda: torch.ones(3).to("cpu"),
+        lambda: torch.ones(3).to(torch.float16),
+        lambda: torch.empty(3, pin_memory=True),
+        lambda: torch.empty_like(torch.ones(3, device="cuda"), device="cpu"),
+    ],
+)
+def test_is_on_the_cpu(backing, make) -> None:
+    with pretend_gpu("sm_90", backing):
+        assert not on_gpu(make())
+
+
+def test_what_comes_back_to_the_cpu_is_there() -> None:
+    with pretend_gpu("sm_90", "cpu"):
+        gpu = torch.arange(3, device="cuda")
+        for back in (gpu.cpu(), gpu.to("cpu"), gpu.to(torch.ones(1)), torch.ones(3).copy_(gpu)):
+            assert not on_gpu(back)
+            assert back.tolist() == [0, 1, 2]
+        assert on_gpu(gpu)
+        assert on_gpu(gpu.add_(1))
+
+
+@BACKINGS
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_default_devices(backing, device) -> None:
+    with pretend_gpu("sm_90", backing):
+        with torch.device(device):
+            assert on_gpu(torch.ones(3))
+            assert on_gpu(torch.empty(3))
+        assert not on_gpu(torch.ones(3))
+        torch.set_default_device(device)
+        with contextlib.ExitStack() as stack:
+            stack.callback(torch.set_default_device, None)
+            assert on_gpu(torch.randn(3))
+            assert torch.get_default_device() == torch.device("cuda:0")
+            assert not on_gpu(torch.randn(3, device="cpu"))
+
+
+@BACKINGS
+def test_addresses_tell_alignment_and_identity(backing) -> None:
+    with pretend_gpu("sm_90", backing):
+        x, y = (torch.empty(64, dtype=torch.float16, device="cuda") for _ in range(2))
+        assert x.data_ptr() % 256 == 0
+        assert x[3:].data_ptr() == x.data_ptr() + 6
+        assert x.data_ptr() != y.data_ptr()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        assert x.is_cuda
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert grad.is_cuda
+        return torch.empty(grad.shape, device="cuda").copy_(grad) * 2
+
+
+@BACKINGS
+def test_a_users_backward_runs_on_the_gpu_too(backing) -> None:
+    with pretend_gpu("sm_90", backing):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        doubled = Doubled.apply(x)
+        assert on_gpu(doubled)
+        doubled.sum().backward()
+        assert x.grad is not None
+        assert on_gpu(x.grad)
+
+
+@BACKINGS
+def test_gradients_can_be_taken(backing) -> None:
+    with pretend_gpu("sm_90", backing):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        (x * 2).sum().backward()
+        assert x.grad is not None
+        assert x.grad.shape == (3,)

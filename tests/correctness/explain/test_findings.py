@@ -1,0 +1,203 @@
+"""What the message of a failure says: each diagnosis beside the bug that it is for."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pytest_cutile.correctness.check import KernelMismatch, check_kernel
+from pytest_cutile.correctness.explain.findings import LINES, WIDTH, explain
+from tests.correctness.checking import tensor
+
+
+def mismatch(kernel, *args, reference, **options):
+    with pytest.raises(KernelMismatch) as caught:
+        check_kernel(kernel, *args, reference=reference, **options)
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= LINES + 1
+    assert max(map(len, lines)) <= WIDTH
+    return caught.value
+
+
+def message_of(bug, x):
+    """Return the message about `bug(x)` where x is right."""
+    return str(mismatch(lambda x: bug(x.clone()), x, reference=lambda x: x))
+
+
+def at(value, *index):
+    """Return a bug that stores `value` at an index."""
+
+    def bug(x):
+        x[index] = value
+        return x
+
+    return bug
+
+
+def times(factor, *index):
+    def bug(x):
+        x[index] *= factor
+        return x
+
+    return bug
+
+
+def swapped(x):
+    x[:, [1, 2]] = x[:, [2, 1]]
+    return x
+
+
+def stale(x):
+    x[..., 48:] = x[..., 32:48].clone()
+    return x
+
+
+def racing(x):
+    x.view(-1)[torch.tensor([77, 901, 2222, 3333, 4900, 7007, 9999])] *= 0.5
+    return x
+
+
+EVERY = slice(None)
+TAIL = slice(96, None)
+
+
+@pytest.mark.parametrize(
+    ("bug", "said"),
+    [
+        (lambda x: x * 0, "the whole output is zero"),
+        (lambda x: x * 1.01, "a constant factor: got / exact is about 1.01"),
+        (lambda x: (x.view(torch.int16) - 1).view(x.dtype), "all errors are toward zero"),
+        (lambda x: x.transpose(2, 3).reshape(x.shape), "dims 2 and 3 are exchanged (transposed?)"),
+        (lambda x: x.transpose(0, 1).reshape(x.shape), "dims 0 and 1 are exchanged"),
+        (lambda x: x.roll(1, -1), "right and in the wrong place: shifted by one along dim 3"),
+        (lambda x: x.roll(-1, -2), "shifted by minus one along dim 2"),
+        (lambda x: x.flip(1), "dim 1 is reversed"),
+        (swapped, "dim 1: 1 holds what belongs to 2, 2 holds what belongs to 1"),
+        (stale, "dim 3: 48 to 63 hold what belongs to 32 to 47"),
+        (times(2, EVERY, 2), "where: dim 1: only index 2 of 4"),
+        (
+            at(0, EVERY, EVERY, slice(32, None)),
+            "dim 2: only the last 9 of 41 (the last partial tile, if tiles",
+        ),
+        (
+            times(2, EVERY, EVERY, EVERY, slice(16, 32)),
+            "dim 3: only 16 to 31 of 64 (one tile, if tiles have 16)",
+        ),
+        (racing, "few and scattered, and the same bits when run again: hardly a race"),
+        (at(torch.inf, 0, 0, 0, 0), "failed: T0 pattern"),
+        (at(3.0, 0, 0, 0, 0), "failed: T1 interval"),
+    ],
+)
+def test_a_bug_is_named(bug, said):
+    assert said in message_of(bug, tensor(2, 4, 41, 64))
+
+
+@pytest.mark.parametrize(
+    ("bug", "said"),
+    [
+        (lambda x: x + torch.ones(64, 64).triu(1).half(), "only above the diagonal of"),
+        (lambda x: x + torch.ones(64, 64).triu().half(), "only on and above the diagonal of"),
+        (lambda x: x + torch.ones(64, 64).tril(-1).half(), "only below the diagonal of"),
+        (lambda x: x + torch.eye(64).half(), "only on the diagonal of"),
+    ],
+)
+def test_errors_beside_the_diagonal(bug, said):
+    assert said in message_of(bug, tensor(3, 64, 64))
+
+
+def test_errors_above_the_diagonal_that_ends_at_the_last_element():
+    text = message_of(lambda x: x + torch.ones(20, 50).triu(31).half(), tensor(20, 50))
+    assert "only above the diagonal that ends at the last element" in text
+
+
+def test_a_corner_is_no_diagonal():
+    text = message_of(times(2, slice(0, 10), slice(40, None)), tensor(50, 50))
+    assert "diagonal" not in text
+    assert "dim 0: only the first 10 of 50; dim 1: only the last 10 of 50" in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said", "terms"),
+    [
+        (lambda a, b: a[:, 32:] @ b[32:], "were missing", 32),
+        (lambda a, b: a @ b + a[:, :64] @ b[:64], "were counted twice", 64),
+        (lambda a, b: a @ torch.cat((b[:-64], b[-128:-64])), "were wrong", 64),
+    ],
+)
+def test_a_part_of_every_sum(kernel, said, terms):
+    a, b = tensor(64, 512), tensor(512, 80, seed=2)
+    text = str(
+        mismatch(
+            lambda a, b: kernel(a.float(), b.float()).half(),
+            a,
+            b,
+            reference=lambda a, b: a @ b,
+            reduction=512,
+        )
+    )
+    [line] = [line for line in text.splitlines() if said in line]
+    assert float(line.split()[2]) == pytest.approx(terms, rel=0.15)
+    assert "of the 512 terms of each sum" in line
+
+
+def test_the_histogram_counts_every_element():
+    x = tensor(20, 30, dtype="float32", dist="uniform", low=1.0, high=2.0)
+
+    def bug(x):
+        x[0, :5] += 3 * 2.0**-23
+        x[1] += 100 * 2.0**-23
+        x[2, 0] = torch.nan
+        return x
+
+    assert "  ulps from the right value: 0: 564, 3-4: 5, 17-256: 30, NaN or Inf: 1" in message_of(bug, x)
+
+
+def test_the_picture_shows_the_matrix_with_most_errors():
+    def bug(x):
+        x[0, 0, 0, 0] *= 2
+        x[1, 2, :, 96:] *= 2
+        return x
+
+    lines = message_of(bug, tensor(2, 3, 12, 100)).splitlines()
+    start = lines.index("  output[1, 2, :, :], with most errors, 12 x 100, a character for 2 x 4:")
+    assert lines[start + 1 : start + 7] == ["    |" + " " * 24 + "#|"] * 6
+    assert lines[start + 7] == "    ' .:*#' = none, some, > 10%, > 50%, all wrong"
+
+
+@pytest.mark.parametrize("bug", [lambda x: x * 2, at(9.0, 0, 0)])
+def test_no_picture_of_a_single_place_or_of_everything(bug):
+    assert "a character for" not in message_of(bug, tensor(12, 100))
+
+
+def test_errors_that_are_wrong_only_together():
+    x = tensor(20, 100)
+    x[x == 0] = 1
+    comparison = SimpleNamespace(outside=None, worst=None, failed=("T3 slope",), excesses=())
+    out = (x.view(torch.int16) - (torch.arange(100) < 50).short()).view(x.dtype)
+    found = explain("output", out, x.double(), comparison, basis="derived")  # type: ignore[arg-type]
+    assert "all 2,000 elements are within the bound; 1,000 are not correctly rounded" in found.lines[0]
+    assert "  where: dim 1: only the first 50 of 100" in found.lines
+    assert found.lines[1] == "  failed: T3 slope"
+    assert found.lines[-1] == "  bound: derived"
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (70,), (1, 1), (3, 1), (1, 70), (2, 2, 2, 2, 2)])
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "int32", "bool", "float64"])
+def test_any_shape_and_dtype_can_be_told(shape, dtype):
+    x = tensor(*shape, dtype=dtype, dist="ones")
+    error = mismatch(torch.zeros_like, x, reference=lambda x: x)
+    assert "are outside the bound" in str(error)
+    assert error.picture.startswith("<svg")
+
+
+def test_a_race_is_told_by_another_launch():
+    launches = iter(range(100))
+
+    def kernel(x):
+        y = x.clone()
+        generator = torch.Generator().manual_seed(next(launches))
+        y.view(-1)[torch.randperm(y.numel(), generator=generator)[:7]] += 3
+        return y
+
+    x = tensor(2, 4, 41, 64)
+    assert "few and scattered, and other bits when run again: perhaps a race" in message_of(kernel, x)

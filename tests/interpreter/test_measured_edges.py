@@ -1,0 +1,91 @@
+"""Edges that no document settles, as an H200 has them.
+
+Measured with `python -m research.interpreter_against_gpu` (cuda-tile 1.7.0, tileiras 13.4.92, driver
+580.159.04, 2026-11-21).
+"""
+
+import math
+
+import cuda.tile as ct
+import pytest
+import torch
+
+from pytest_cutile.interpreter import interpret
+from tests.interpreter.kernels_arithmetic import OPERATORS, binary, cast, run, unary
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "number", "expected"),
+    [
+        # To 8 bits through 16 saturated ones.
+        ("bfloat16", "int8", 128.0, -128),
+        ("bfloat16", "int8", 129.0, -127),
+        ("float16", "int8", 128.125, -128),
+        ("float32", "int8", INF, -1),
+        ("float32", "int8", -INF, 0),
+        ("float64", "uint8", NAN, 0),
+        ("float32", "uint8", 65504.0, 224),
+        ("float16", "uint8", 256.25, 0),
+        ("float8_e5m2", "uint8", 320.0, 64),
+        # Wider ones saturate.
+        ("float32", "int16", 65504.0, 32767),
+        ("float32", "int32", INF, 2147483647),
+        ("float32", "int32", NAN, 0),
+        # Through float16, which rounds first.
+        ("int16", "float8_e5m2", 2305, 2048.0),
+        ("uint16", "float8_e5m2", 2815, 3072.0),
+    ],
+)
+def test_conversions(source, target, number, expected):
+    given = torch.full((8,), number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+    with interpret("sm_90"):
+        results = run(cast(getattr(ct, target)), [given.to(getattr(torch, source))], getattr(torch, target))
+    assert results.double().tolist() == [expected] * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "lhs", "rhs", "expected"),
+    [
+        ("cdiv", "int32", 1, 0, 0),
+        ("cdiv", "uint16", 0, 0, 0),
+        ("floordiv", "int32", -1, 0, -2),
+        ("mod", "int32", 0, 0, -1),
+        ("mod", "uint8", 0, 0, 255),
+        # A count has 32 bits.
+        ("shl", "int64", 1, -(2**63), 1),
+        ("shl", "int64", 1, -(2**63) + 1, 2),
+        ("shr", "int64", 2, -(2**63), 2),
+        # The quotient overflows, the rest does not.
+        ("mod", "bfloat16", 2.5, 2.0**-127, 0.0),
+        ("mod", "float32", 1.0, 2.0**-149, 0.0),
+        ("mod", "float64", -8.876732601417982e307, -0.03062875854300201, -0.024284154008266334),
+    ],
+)
+def test_division_by_zero_and_by_little(name, dtype, lhs, rhs, expected):
+    function = ct.cdiv if name == "cdiv" else OPERATORS[name]
+    left, right = (torch.tensor([value] * 16, dtype=getattr(torch, dtype)) for value in (lhs, rhs))
+    with interpret("sm_90"):
+        results = run(binary(function), [left, right])
+    assert results.tolist() == [expected] * 16
+
+
+@pytest.mark.parametrize("function", [ct.maximum, ct.minimum], ids=["maximum", "minimum"])
+@pytest.mark.parametrize(
+    ("dtype", "bits", "word"), [("bfloat16", 0x7F81, "int16"), ("float32", 0x7F800001, "int32")]
+)
+def test_of_a_signalling_nan_and_a_number_the_number_is_kept(function, dtype, bits, word):
+    nans = torch.full((8,), bits, dtype=getattr(torch, word)).view(getattr(torch, dtype))
+    with interpret("sm_90"):
+        assert run(binary(function), [nans, torch.full_like(nans, -0.5)]).tolist() == [-0.5] * 8
+        assert run(binary(function), [torch.full_like(nans, -0.5), nans]).tolist() == [-0.5] * 8
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("bfloat16", 89.0), ("float32", 89.25), ("float64", 710.25)])
+def test_hyperbolic_functions_reach_the_largest_numbers(dtype, number):
+    x = torch.full((64,), number, dtype=getattr(torch, dtype))
+    with interpret("sm_90"):
+        for function, scalar in ((ct.cosh, math.cosh), (ct.sinh, math.sinh)):
+            results = run(unary(function), [x])
+            assert results.tolist() == pytest.approx([scalar(number)] * 64, rel=1e-2)

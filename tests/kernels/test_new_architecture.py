@@ -1,0 +1,28 @@
+"""An architecture that no table of configurations names: its kernels take those of the nearest relative."""
+
+import pytest
+
+from kernels import fmha, matmul, mla_decoding, softmax
+from pytest_cutile.compiler import trace_launches
+from pytest_cutile.compiler.fingerprint.source import source_digest
+from pytest_cutile.gates.declared import compile_case
+from pytest_cutile.platforms.data import read_tables
+from tests.platforms.test_data import SM_95, changed
+
+
+@pytest.mark.parametrize("kernel", [softmax, matmul, fmha, mla_decoding], ids=lambda kernel: kernel.__name__)
+def test_a_new_architecture_takes_the_configurations_of_its_relative(
+    kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = read_tables(changed("[architectures.sm_100]\n", SM_95))
+    monkeypatch.setattr("pytest_cutile.platforms.lookup.hardware", lambda: tables)
+    monkeypatch.setattr("pytest_cutile.compiler.trace.devices.hardware", lambda: tables)
+    for case in kernel.SPEC.cases:
+        made = [
+            [
+                (launch.grid, source_digest(launch, arch))
+                for launch in trace_launches(compile_case(kernel.SPEC, case, arch).run, arch)
+            ]
+            for arch in ("sm_90", "sm_95")
+        ]
+        assert made[0] == made[1]

@@ -1,0 +1,331 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_cutile import Work
+from pytest_cutile.baselines.entries import Entry, Published, Run, SpeedBaselines
+from pytest_cutile.baselines.files import read_speed, render_speed
+from pytest_cutile.baselines.published import B300, GB10
+from pytest_cutile.cli import main
+from pytest_cutile.reports.platforms import platform_document
+from pytest_cutile.reports.text import render_lines
+from research.published_baselines import published_files
+
+BASELINES = Path(__file__).parents[1] / "baselines"
+COMPUTE = Work(flops=1e12, bytes=1e8, dtype="float16")
+MEMORY = Work(bytes=1e9, dtype="bfloat16")
+
+
+@pytest.fixture
+def published(tmp_path) -> list[str]:
+    """Return files with what was published, GB10 first; those of the repository may hold measurements."""
+    return [write(tmp_path / f"{file.arch}.json", file) for file in published_files()]
+
+
+def entry(median_us: float = 40.0, *, work: Work = MEMORY, day: int = 1, **changes) -> Entry:
+    run = Run(
+        at=f"2025-11-{day:02}T10:00:00+00:00",
+        session=f"s{day}",
+        gpu_uuid="GPU-1",
+        median_us=median_us,
+        spread=0.004,
+    )
+    return Entry(**{"work": work, "runs": (run,), "environment": {}, "provenance": {}, **changes})
+
+
+def figure(median_us: float, work: Work = MEMORY) -> Entry:
+    figure = Published(median_us=median_us, margin=0.1, source="a document")
+    return Entry(work=work, published=figure, environment={}, provenance={})
+
+
+def file(gpu: str = GB10, arch: str = "sm_121", **entries: Entry) -> SpeedBaselines:
+    return SpeedBaselines(arch=arch, gpu=gpu, entries={f"{name}[c]": each for name, each in entries.items()})
+
+
+def write(path: Path, content: SpeedBaselines) -> str:
+    path.write_text(render_speed(content))
+    return str(path)
+
+
+def report(
+    first: SpeedBaselines, second: SpeedBaselines, labels: tuple[str, str] = ("a.json", "b.json")
+) -> str:
+    return "\n".join(line.text for line in render_lines(platform_document(first, second, labels).blocks))
+
+
+def row(text: str, start: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return line.split()
+
+
+def test_faster_is_above_one():
+    text = report(file(k=entry(40.0)), file(B300, "sm_103", k=entry(20.0)))
+    assert row(text, "k ") == ["k", "c", "GB/s", "2.5e+04", "5e+04", "2.00x"]
+
+
+def test_metrics_and_geometric_means():
+    one = file(a=entry(40.0), b=entry(80.0), c=entry(10.0, work=COMPUTE), d=entry(10.0, work=Work()))
+    other = file(
+        "NVIDIA H200",
+        "sm_90",
+        a=entry(20.0),
+        b=entry(10.0),
+        c=entry(1.0, work=COMPUTE),
+        d=entry(5.0, work=Work()),
+    )
+    text = report(one, other)
+    means = [line.split()[2:] for line in text.splitlines() if line.startswith("geometric mean")]
+    assert means == [
+        ["2", "cases", "GB/s", "4.00x"],
+        ["1", "case", "TFLOPS", "10.0x"],
+        ["1", "case", "launches/s", "2.00x"],
+    ]
+
+
+def test_published_figures_are_marked():
+    text = report(file(k=figure(40.0, COMPUTE)), file("NVIDIA H200", "sm_90", k=entry(20.0, work=COMPUTE)))
+    assert row(text, "k ")[3:] == ["2.5e+04p", "5e+04", "2.00x"]
+    assert "p: a published figure" in text
+
+
+def test_cases_that_cannot_be_compared_are_counted_and_named():
+    one = file(a=entry(), b=entry(), c=entry(), d=entry())
+    other = file("NVIDIA H200", "sm_90", a=entry(), b=entry(work=COMPUTE), e=entry())
+    text = report(one, other)
+    assert "cases not compared: 2 only of GB10, 1 only of H200" in text
+    assert "not compared, other work: b[c]" in text
+
+
+def test_nothing_in_common():
+    text = report(file(a=entry()), file("NVIDIA H200", "sm_90", b=entry()))
+    assert "nothing to compare" in text
+    assert "geometric mean" not in text
+
+
+def test_an_unknown_gpu_has_no_limits():
+    text = report(file("NVIDIA Next", "sm_90", a=entry()), file("NVIDIA H200", "sm_90", a=entry()))
+    assert row(text, "SMs") == ["SMs", "-", "132"]
+
+
+def test_two_files_of_one_gpu_can_be_told_apart():
+    text = report(file(a=entry()), file(a=entry()))
+    assert "GB10, A" in text
+    assert "GB10, B" in text
+
+
+def test_ratios_of_another_shape_are_marked():
+    one, other = file(matmul=entry(20.0, work=COMPUTE)), file(B300, "sm_103", matmul=entry(1.0, work=COMPUTE))
+    text = report(one, other)
+    assert row(text, "matmul")[-2:] == ["20.0x", "~18.9x"]
+    assert "~ of another shape" in " ".join(text.split())
+    assert "MatMul (8192)" not in text
+    assert row(text, "RMSNorm (4096)")[-1] == "33.1x"
+
+
+def test_published_ratios_turn_with_the_platforms():
+    one, other = file(matmul=entry(20.0, work=COMPUTE)), file(B300, "sm_103", matmul=entry(1.0, work=COMPUTE))
+    assert row(report(other, one), "matmul")[-2:] == ["0.0500x", "~0.0529x"]
+
+
+def test_other_platforms_get_no_published_ratios():
+    text = report(file(matmul=entry()), file("NVIDIA H200", "sm_90", matmul=entry()))
+    assert "Qwen2" not in text
+    assert "published" not in text
+    assert row(text, "memory  ")[1:] == ["128", "GB", "LPDDR5x", "p", "141", "GB", "HBM3e", "1.10x"]
+
+
+def test_lengths_are_sorted_as_numbers(capsys, published):
+    assert main(["compare", *published]) == 0
+    cases = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("fmha ")]
+    assert [case.split("x")[2] for case in cases] == ["1024", "2048", "4096", "8192", "16384"]
+
+
+def test_the_first_comparison_needs_no_measurement(capsys, published):
+    assert main(["compare", *published]) == 0
+    text = capsys.readouterr().out
+    assert "13.0x      13.7x" in text
+    assert row(text, "memory bandwidth")[-1] == "29.3x"
+    assert row(text, "Qwen2-7B, throughput")[-3:] == ["18.52p", "257.33p", "13.9x"]
+
+
+def test_at_most_100_columns():
+    name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+    long = {f"kernel_{'k' * 60}": entry(), "b" * 70: entry()}
+    one, other = file(name, "sm_120", **long, c=entry()), file("NVIDIA H100 80GB HBM3", "sm_90", **long)
+    other.entries["b" * 70 + "[c]"] = entry(work=COMPUTE)  # type: ignore[index]
+    labels = ("/very/long/" + "x" * 120, "b.json")
+    for pair in ((one, other), (other, one), (file(k=entry()), file(B300, "sm_103", k=entry()))):
+        assert max(map(len, report(*pair, labels).splitlines())) <= 100
+
+
+def test_markdown(capsys, published):
+    assert main(["compare", *published, "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| kernel | case | metric | GB10 | B300 SXM6 AC | ratio | published |" in lines
+    assert "| --- | --- | --- | ---: | ---: | ---: | ---: |" in lines
+    assert "| fmha | fp16-causal-4x32x8192x128 | TFLOPS | 88.9p | 1159p | 13.0x | 13.7x |" in lines
+
+
+def test_merge_makes_the_file_and_says_what_was_added(tmp_path, capsys):
+    one = write(tmp_path / "one.json", file(a=entry(day=1), b=entry()))
+    other = write(tmp_path / "other.json", file(a=entry(day=2)))
+    into = tmp_path / "new" / "all.json"
+    assert main(["merge", one, other, "--into", str(into)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a[c]  new: 40 us, 2 runs",
+        "b[c]  new: 40 us, 1 run",
+        f"{into}: 2 cases merged, 2 changed",
+    ]
+    merged = read_speed(into)
+    assert merged is not None
+    assert [run.session for run in merged.entries["a[c]"].runs] == ["s1", "s2"]
+    assert [path.name for path in into.parent.iterdir()] == ["all.json"]
+
+
+def test_merging_a_slower_entry_takes_a_reason(tmp_path, capsys):
+    """The others are merged; status 1 says that one was not."""
+    slower = file(a=entry(80.0, day=2, fingerprint="def"), b=entry(40.0, day=2))
+    one = write(tmp_path / "one.json", slower)
+    into = write(tmp_path / "into.json", file(a=entry(day=1, fingerprint="abc"), b=entry(day=1)))
+    assert main(["merge", one, "--into", into]) == 1
+    refused = "not merged: it is slower: 40 us -> 80 us (+100.0 %) (other compiled code)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"a[c]  {refused}; give --reason TEXT to accept that",
+        "b[c]  40 us -> 40 us (+0.0 %): +1 run, 2 now",
+        f"{into}: 2 cases merged, 1 changed, 1 refused",
+    ]
+    merged = read_speed(Path(into))
+    assert merged is not None
+    assert {key: len(each.runs) for key, each in merged.entries.items()} == {"a[c]": 1, "b[c]": 2}
+    assert merged.entries["a[c]"].median_us == 40.0
+    assert main(["merge", one, "--into", into, "--reason", "exact division"]) == 0
+    merged = read_speed(Path(into))
+    assert merged is not None
+    assert merged.entries["a[c]"].median_us == 80.0
+    assert merged.entries["a[c]"].provenance == {"reason": "exact division"}
+    capsys.readouterr()
+    assert main(["merge", one, "--into", into, "--reason", "exact division"]) == 0
+    assert capsys.readouterr().out.endswith(f"{into}: 2 cases merged, 0 changed\n")
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_empty_reason_is_none(tmp_path, capsys, reason):
+    there = write(tmp_path / "one.json", file(a=entry()))
+    with pytest.raises(SystemExit) as stopped:
+        main(["merge", there, "--into", there, "--reason", reason])
+    assert stopped.value.code == 2
+    assert "--reason" in capsys.readouterr().err
+
+
+def test_merging_twice_changes_nothing(tmp_path, capsys):
+    one = write(tmp_path / "one.json", file(a=entry(day=1), b=figure(3.0)))
+    into = write(tmp_path / "into.json", file(a=entry(day=2), c=entry()))
+    assert main(["merge", one, "--into", into]) == 0
+    before = Path(into).stat()
+    capsys.readouterr()
+    assert main(["merge", one, into, "--into", into]) == 0
+    assert capsys.readouterr().out == f"{into}: 3 cases merged, 0 changed\n"
+    assert Path(into).stat().st_mtime_ns == before.st_mtime_ns
+    assert Path(into).stat().st_ino == before.st_ino
+
+
+def failure(capsys, *arguments: str) -> str:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return str(line)
+
+
+def test_other_platforms_are_not_merged(tmp_path, capsys):
+    one = write(tmp_path / "one.json", file(a=entry()))
+    other = write(tmp_path / "other.json", file("NVIDIA Thor", "sm_110", a=entry()))
+    into = write(tmp_path / "into.json", file(a=entry()))
+    before = Path(into).read_text()
+    said = failure(capsys, "merge", one, other, "--into", str(tmp_path / "new.json"))
+    assert f"{other} is about NVIDIA Thor (sm_110), and {one} about NVIDIA GB10 (sm_121)" in said
+    assert not (tmp_path / "new.json").exists()
+    assert "NVIDIA Thor" in failure(capsys, "merge", other, "--into", into)
+    assert Path(into).read_text() == before
+
+
+def test_a_missing_file(tmp_path, capsys):
+    there = write(tmp_path / "one.json", file(a=entry()))
+    missing = str(tmp_path / "missing.json")
+    assert missing in failure(capsys, "compare", there, missing)
+    assert missing in failure(capsys, "merge", there, missing, "--into", there)
+
+
+def test_a_conflict(tmp_path, capsys, published):
+    path = tmp_path / "x.json"
+    path.write_text("{\n<<<<<<< ours\n")
+    assert f"{path}:2: merge conflict" in failure(capsys, "compare", str(path), str(path))
+    assert "merge conflict" in failure(capsys, "merge", published[0], "--into", str(path))
+
+
+@pytest.mark.parametrize("schema", [1, 4])
+def test_another_schema(tmp_path, capsys, schema):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"schema": schema}))
+    assert f"schema {schema}, this release reads 3" in failure(capsys, "compare", str(path), str(path))
+
+
+def test_static_baselines(tmp_path, capsys, published):
+    static = str(BASELINES / "sm_121-static.json")
+    assert "static baselines" in failure(capsys, "compare", published[0], static)
+    assert "static baselines" in failure(capsys, "merge", static, "--into", str(tmp_path / "x.json"))
+    assert "static baselines" in failure(
+        capsys, "merge", published[0], "--into", str(tmp_path / "a-static.json")
+    )
+
+
+def test_a_folder(tmp_path, capsys):
+    there, folder = write(tmp_path / "one.json", file(a=entry())), str(tmp_path)
+    for words in (
+        ("compare", folder, there),
+        ("merge", folder, "--into", there),
+        ("merge", there, "--into", folder),
+    ):
+        assert f"{folder} is a folder: give a file in it" in failure(capsys, *words)
+
+
+def test_a_file_that_no_run_would_read_is_not_written(tmp_path, capsys):
+    there, into = write(tmp_path / "one.json", file(a=entry())), tmp_path / "baselines.txt"
+    assert "end in .json" in failure(capsys, "merge", there, "--into", str(into))
+    assert not into.exists()
+
+
+def test_the_module_is_a_command_and_imports_nothing_heavy(published):
+    code = (
+        "import sys, runpy; sys.argv = ['pytest-cutile', 'compare', *sys.argv[1:]]\n"
+        "try: runpy.run_module('pytest_cutile', run_name='__main__')\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "heavy = {'torch', 'pytest', '_pytest', 'cuda', 'cuda.tile', 'pynvml'} & sys.modules.keys()\n"
+        "assert not heavy, heavy\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *published], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "geometric mean" in result.stdout
+
+
+def test_a_reader_that_has_enough_makes_no_noise(published):
+    """As `| head` does, which closes its end."""
+    read, write_end = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_cutile", "compare", *published],
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert done.stderr == b""
+    assert done.returncode == 141

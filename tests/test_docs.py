@@ -1,0 +1,162 @@
+"""The documentation is true: examples run, links lead somewhere, lists are complete, pages are short."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_cutile
+from pytest_cutile.spec import Case, KernelSpec, Work
+from pytest_cutile.verdicts import VERDICT_OF, Reason
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REPORTS = [ROOT / "research" / "README.md", *sorted((ROOT / "research" / "reports").glob("*.md"))]
+MOST_WORDS = 1500
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def files_of(page: str) -> dict[str, str]:
+    """Return the files that a page shows: code blocks whose first line is a comment with a file's name."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return dict(re.findall(r"```\w+\n# (\S+\.\w+)\n(.*?)```", text, re.DOTALL))
+
+
+def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run pytest as a reader would: in a folder of their own, with no GPU."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV"))}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_passes_when_pasted(tmp_path):
+    files = files_of("README.md")
+    assert set(files) == {"row_softmax.py", "pytest.ini", "test_row_softmax.py"}
+    write(tmp_path, files)
+    recorded = run_pytest(tmp_path, "--arch", "sm_121", "--update-baselines")
+    assert recorded.returncode == 0, recorded.stdout
+    assert (tmp_path / "baselines" / "sm_121-static.json").exists()
+    done = run_pytest(tmp_path, "--arch", "sm_121")
+    assert done.returncode == 0, done.stdout
+    for outcome in ("correct (cpu)", "compiles", "unchanged", "not measured"):
+        assert outcome in done.stdout
+
+
+@pytest.mark.slow
+def test_the_tutorial_finds_its_bug_and_the_fix(tmp_path):
+    page = (ROOT / "docs" / "tutorial" / "first-kernel.md").read_text(encoding="utf-8")
+    files = files_of("docs/tutorial/first-kernel.md")
+    write(tmp_path, files)
+    wrong = run_pytest(tmp_path, "-k", "correct and 37x1000-small")
+    assert wrong.returncode == 1
+    (clue,) = re.findall(r"a constant factor: .*", page)
+    assert clue in wrong.stdout
+    (fix,) = re.findall(r"^    (padding_mode=\S+)$", page, re.MULTILINE)
+    fixed = re.sub(r"padding_mode=[\w.]+", fix, files["row_softmax.py"])
+    write(tmp_path, {"row_softmax.py": fixed})
+    right = run_pytest(tmp_path, "-m", "cutile_correct or cutile_static", "--update-baselines")
+    assert right.returncode == 0, right.stdout
+    (change,) = re.findall(r"^    (@ct\.kernel\(.*\))$", page, re.MULTILINE)
+    write(tmp_path, {"row_softmax.py": fixed.replace("@ct.kernel", change)})
+    worse = run_pytest(tmp_path, "-m", "cutile_static")
+    assert worse.returncode == 1
+    assert "compiles to something worse: spills" in worse.stdout
+
+
+@pytest.mark.slow
+def test_the_timer_of_the_how_to_times(tmp_path):
+    write(tmp_path, files_of("docs/how-to/write-a-timer.md"))
+    test = "def test_time(perf):\n    assert perf(sorted, list(range(20_000))).device.name == 'host'\n"
+    write(tmp_path, {"test_time.py": test})
+    done = run_pytest(tmp_path, "--arch", "sm_121", "-p", "no:benchmark")
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_is_short(page):
+    assert len(page.read_text(encoding="utf-8").split()) <= MOST_WORDS
+
+
+def links_of(page: Path) -> Iterator[tuple[str, str]]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield path, anchor
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *REPORTS], ids=name_of)
+def test_links_lead_somewhere(page):
+    for path, anchor in links_of(page):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors_of(target), f"{path}#{anchor}"
+
+
+def test_every_option_and_ini_key_is_listed(pytestconfig):
+    text = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
+    listed = {*re.findall(r"`(--[a-z-]+)", text)}
+    group = pytestconfig._parser.getgroup("cutile")
+    options = {name for option in group.options for name in option.names()} | {"--arch"}
+    assert options <= listed
+    theirs = {"--benchmark-", "--help", "--junitxml", "--lf", "--into", "--markdown"}
+    assert listed <= options | theirs
+    keys = {key for key in pytestconfig._parser._inidict if key.startswith("cutile_")}
+    assert keys == {*re.findall(r"^\| `(cutile_\w+)` \|", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_listed_with_its_verdict(reason):
+    text = (ROOT / "docs" / "reference" / "verdicts.md").read_text(encoding="utf-8")
+    (row, *_) = (
+        line for line in text.splitlines() if line.startswith("|") and f"`{reason}`" in line.split("|")[1]
+    )
+    if VERDICT_OF[reason] != "not-measured":
+        assert row.split("|")[2].strip() in {VERDICT_OF[reason], ""}
+
+
+@pytest.mark.parametrize("name", pytest_cutile.__all__)
+def test_every_public_name_is_listed(name):
+    text = (ROOT / "docs" / "reference" / "fixtures.md").read_text(encoding="utf-8")
+    assert f"`{name}`" in text.partition("## Names of `pytest_cutile`")[2]
+
+
+def test_every_option_of_a_check_is_listed():
+    text = (ROOT / "docs" / "reference" / "fixtures.md").read_text(encoding="utf-8")
+    section = text.partition("\n## check_kernel\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert listed == {*pytest_cutile.CheckOptions.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("declaration", [KernelSpec, Case, Work])
+def test_every_field_of_a_declaration_is_listed(declaration):
+    text = (ROOT / "docs" / "reference" / "kernel-spec.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n## {declaration.__name__}\n")[2].partition("\n## ")[0]
+    assert {*re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)} == {*declaration.__dataclass_fields__}

@@ -1,0 +1,47 @@
+"""What travels with a report."""
+
+import json
+
+import msgspec
+import pytest
+
+from pytest_cutile.results import Result, StaticResult, names_of_test
+from pytest_cutile.verdicts import Verdict
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "names"),
+    [
+        ("a/test_p.py::test_x", ("test_p", "test_x")),
+        ("a/test_p.py::TestIt::test_x[a::b]#again", ("test_p", "test_x[a::b]#again")),
+        ("test_p.py::test_x#again", ("test_p", "test_x#again")),
+    ],
+)
+def test_a_test_function_is_named_by_its_file_and_itself(nodeid, names):
+    assert names_of_test(nodeid) == names
+
+
+class EnergyResult(Result, frozen=True, kw_only=True, tag="energy"):
+    joules: float
+
+
+def test_a_result_type_beside_its_gate_travels_without_further_registration():
+    result = EnergyResult(key="k", kernel="k", case="c", arch="sm_90", verdict=Verdict.PASS, joules=0.25)
+    assert Result.from_builtins(json.loads(json.dumps(result.to_builtins()))) == result
+    assert ("cutile.energy.joules", "0.25") in result.to_properties()
+
+
+def test_what_does_not_fit_its_type_is_rejected():
+    data = {"gate": "energy", "key": "k", "kernel": "k", "case": "c", "arch": "sm_90", "verdict": "splendid"}
+    with pytest.raises(msgspec.ValidationError, match="splendid"):
+        Result.from_builtins({**data, "joules": 1.0})
+    with pytest.raises(msgspec.ValidationError, match="'smell'"):
+        Result.from_builtins({**data, "gate": "smell"})
+
+
+def test_a_junit_property_is_written_for_each_field_that_says_something():
+    result = StaticResult(
+        key="k", kernel="k", case="c", arch="sm_90", verdict=Verdict.PASS, changes=("a", "b"), facts={"x": 1}
+    )
+    names = {"key": "k", "kernel": "k", "case": "c", "arch": "sm_90", "verdict": "pass", "changes": "a; b"}
+    assert result.to_properties() == [(f"cutile.static.{name}", text) for name, text in names.items()]

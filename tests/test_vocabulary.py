@@ -1,0 +1,61 @@
+"""Retired words stay retired: one meaning per name, and the field's words for it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RETIRED = {
+    r"weather": "session effect",
+    r"duets?": "paired measurement",
+    r"kernels? of\s+then": "baseline kernel",
+    r"speakers?": "sentinel cases",
+    r"births?|born": "origin",
+    r"canar(y|ies)": "redzone",
+    r"rungs?": "tolerance relaxation",
+    r"untouched": "unchanged",
+    r"no-worse": "not-worse",
+    r"see\s+there": "the name of the function",
+    r"HeldReports?|held reports?": "deferred reports",
+    r"alterations?": "mutant",
+    r"Unmeasured": "MeasurementFailed",
+    r"Blocked": "GateSkipped",
+    r"Engine": "Session",
+    r"Control|timer\.control": "ReferenceWorkload, reference_workload",
+    r"(?<!multi_gpu_)boards?": "GPU, for one physical device",
+    r"partner(_median)?_us": "interleaved_us",
+    r"check.strength|strength=|report\.strength": "mutation_test, mutation",
+    r"held\s+against": "compared with",
+    r"(take|taking|takes|took) turns with": "interleaved with",
+}
+"""A pattern of whole words, and what to write instead."""
+DATA = (".json", ".jsonl", ".lock", ".png", ".svg")
+
+
+def texts() -> "list[Path]":
+    """Return the tracked text files, but for data, this list, and the changelog, which tells of renames."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("an exported tree: git does not say which files are the project's")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    files = [ROOT / name for name in listed if name and not name.endswith(DATA)]
+    return [file for file in files if file.is_file() and file not in (Path(__file__), ROOT / "CHANGELOG.md")]
+
+
+@pytest.fixture(scope="module")
+def contents() -> "dict[str, str]":
+    return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in texts()}
+
+
+@pytest.mark.parametrize("word", RETIRED)
+def test_a_retired_word_is_not_used(contents, word):
+    pattern = re.compile(rf"(?<![a-zA-Z])({word})(?![a-zA-Z])")
+    uses = [
+        f"{name}:{text.count(chr(10), 0, use.start()) + 1}: {use[0]!r}"
+        for name, text in contents.items()
+        for use in pattern.finditer(text)
+    ]
+    assert not uses, f"write {RETIRED[word]!r} instead of:\n" + "\n".join(uses)
