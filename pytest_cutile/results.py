@@ -1,20 +1,20 @@
 """Results of gates, in a form that travels with pytest's reports (also between xdist's processes).
 
-Each gate has a result type of its own: a subclass of `Result` whose tag is the gate's name.
-The four types that reports know are here. A gate that is added defines its type beside itself: subclassing is
-the registration.
+Each gate has a result type of its own: a subclass of `Result` whose tag is the gate's name. The type defines
+what reports show of a result. A new gate may define its type beside itself: subclassing is the registration.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 import msgspec
 
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.quantities import format_change, format_share, format_time
+from pytest_cutile.verdicts import Reason, Verdict
 
 INTERPRETER = "interpreter"
 NONDETERMINISTIC = "nondeterministic"
@@ -40,16 +40,59 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     """One sentence for people."""
     gpu: str = ""
     """GPU that was used, as NVML names it; empty where none was."""
+    gpu_id: str = ""
+    """The machine and the GPU whose figures these are: "h200-box GPU-d91fcf89"; empty where they agree."""
+    change: float | None = None
+    """Relative change against the baseline; +0.05 is 5 % worse."""
     recorded: str = ""
     """With --update-baselines: what was recorded, or why nothing was."""
 
     not_in_junit: ClassVar[frozenset[str]] = frozenset({"gate"})
     """Fields that `to_properties` leaves out."""
+    precedence: ClassVar[int] = 0
+    """Which of several failures names a case: the one with the highest, because it explains the others."""
+    stands_alone: ClassVar[bool] = False
+    """Whether its verdict, if it has one, is that of a case in which nothing failed."""
+    repetitive: ClassVar[bool] = False
+    """Whether failures of several cases say the same, so that a few are shown whole."""
 
     @property
     def gate(self) -> str:
         """The gate's name."""
         return str(self.__struct_config__.tag)
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """The cells of its columns in tables of cases, by title; "" where a figure is unknown."""
+        return {}
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict in words: "wrong result", "regression (worse-code)", "no-baseline"."""
+        where = f" on {self.gpu_id}" if self.gpu_id else ""
+        if self.verdict is not Verdict.FAIL:
+            return f"{self.verdict}{where}"
+        special = {
+            Reason.NOT_COMPILED: "does not compile",
+            "raised": f"{self.gate}: raised",
+            "no-compiler": "no compiler",
+        }
+        return special.get(self.reason, self._failed) + where
+
+    @property
+    def _failed(self) -> str:
+        return f"{self.gate} failed"
+
+    @property
+    def as_part(self) -> str:
+        """What it adds to the verdict of a case in which nothing failed."""
+        return f"{self.gate}: {self.verdict}"
+
+    @property
+    def shown_pass(self) -> str:
+        """What -v shows of a test that passed: "38.8 us, 3459 GB/s, 72 %, +0.3 %, pass"."""
+        figures = [*filter(None, self.figures.values())]
+        return ", ".join([*figures, self.verdict]) if figures else ""
 
     def to_builtins(self) -> dict[str, Any]:
         """Return the result as plain built-in types, which xdist can send between processes."""
@@ -80,6 +123,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
 class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Does the kernel compute what its reference computes?"""
 
+    precedence = 2
+    repetitive = True
+
     on: str = ""
     """`INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
     tolerance: str = ""
@@ -99,9 +145,26 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     mutation: dict[str, Any] | None = None
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
 
+    @property
+    def _failed(self) -> str:
+        # What the interpreter found has a name: "out-of-bounds", "race".
+        return (self.reason if self.on else "") or "wrong result"
+
+    @property
+    def as_part(self) -> str:
+        return "correct (cpu)" if self.on else "correct"
+
+    @property
+    def shown_pass(self) -> str:
+        return "on the CPU, interpreted" if self.on else ""
+
 
 class CompileResult(Result, frozen=True, kw_only=True, tag="compile"):
     """Does the real compiler accept the kernel?"""
+
+    precedence = 3
+    _failed = "does not compile"
+    as_part = "compiles"
 
 
 class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
@@ -116,9 +179,21 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
     facts: dict[str, Any] | None = None
     """What was compiled, the JSON of `CaseFacts`; only when a report was asked for."""
 
+    @property
+    def shown_verdict(self) -> str:
+        shown = super().shown_verdict
+        return f"{shown} ({self.reason})" if self.verdict is Verdict.REGRESSION else shown
+
+    @property
+    def as_part(self) -> str:
+        return self.reason or self.verdict
+
 
 class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Is the kernel as fast as its baseline?"""
+
+    precedence = 1
+    stands_alone = True
 
     median_us: float | None = None
     """Median time per launch, in microseconds."""
@@ -128,10 +203,18 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Unit of `rate`."""
     share_of_limit: float | None = None
     """Share of the chip's limit in that unit."""
-    change: float | None = None
-    """Relative change of the time against the baseline; +0.05 is 5 % slower."""
-    gpu_id: str = ""
-    """The machine and the GPU that was measured: "h200-box GPU-d91fcf89"."""
+
+    @property
+    def figures(self) -> dict[str, str]:
+        def text(value: float | None, format_: Callable[[float], str]) -> str:
+            return "" if value is None or self.median_us is None else format_(value)
+
+        return {
+            "time/launch": text(self.median_us, format_time),
+            "rate": text(self.rate, lambda rate: f"{rate:.4g} {self.unit}"),
+            "limit": text(self.share_of_limit, format_share),
+            "change": text(self.change, format_change),
+        }
 
 
 def _as_text(value: Any) -> str:

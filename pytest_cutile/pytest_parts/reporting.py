@@ -13,7 +13,7 @@ from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocat
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 if TYPE_CHECKING:
-    from pytest_cutile.reports.cases import Run
+    from pytest_cutile.reports.cases import RunOutcome
     from pytest_cutile.results import Result
 
 KEPT_FIRST, KEPT_LAST = slice(0, 3), slice(-2, None)
@@ -101,11 +101,11 @@ class Results:
                 *(pair for result in results for pair in result.to_properties()),
             ]
 
-    def run(self, *, unfinished: bool = False) -> Run:
+    def run(self, *, unfinished: bool = False) -> RunOutcome:
         """Return what reports are built from."""
-        from pytest_cutile.reports.cases import Run
+        from pytest_cutile.reports.cases import RunOutcome
 
-        return Run(
+        return RunOutcome(
             results=tuple(self.all),
             failed=tuple(self.failed),
             other_failures=self.other_failures,

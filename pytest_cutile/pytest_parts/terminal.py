@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SHOWN_WHOLE = 3
 """Wrong cases of a kernel that are printed whole: one bug fails dozens, and they say the same."""
-WRONG = ("correct", Verdict.FAIL)
 
 
 class Progress:
@@ -90,10 +89,8 @@ class TerminalSummary:
         for result in results_of(report):
             if report.skipped and result.verdict == Verdict.NOT_MEASURED:
                 return "skipped", "s", (f"NOT MEASURED ({result.reason})", {"yellow": True})
-            from pytest_cutile.reports.cases import passed_with
-
-            if report.passed and (how := passed_with(result)):
-                return "passed", ".", (f"PASSED {how}", {"green": True})
+            if report.passed and result.shown_pass:
+                return "passed", ".", (f"PASSED {result.shown_pass}", {"green": True})
         return None
 
     @pytest.hookimpl(tryfirst=True)
@@ -108,7 +105,8 @@ class TerminalSummary:
         wrong: Counter[str] = Counter()
         for report in reporter.stats.get("failed", []):
             results = results_of(report) if isinstance(report, pytest.TestReport) else []
-            for kernel in {result.kernel for result in results if (result.gate, result.verdict) == WRONG}:
+            failed = [result for result in results if result.verdict == Verdict.FAIL]
+            for kernel in {result.kernel for result in failed if result.repetitive}:
                 wrong[kernel] += 1
                 if wrong[kernel] > SHOWN_WHOLE:
                     shorten(

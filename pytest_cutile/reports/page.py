@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pytest_cutile.reports.cases import (
-    FIGURES,
-    Run,
+    CaseRow,
+    RunOutcome,
     cases_of,
-    figures,
+    figure_titles,
     gate_position,
     interpreted_line,
     not_measured,
-    verdict_word,
 )
 from pytest_cutile.reports.document import (
     Block,
@@ -26,7 +25,7 @@ from pytest_cutile.reports.document import (
     Table,
     shorten,
 )
-from pytest_cutile.results import Result, SpeedResult
+from pytest_cutile.results import Result
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 UNFOLDED_ROWS = 20
@@ -34,7 +33,6 @@ UNFOLDED_ROWS = 20
 _NAME_WIDTH = 60
 """Characters of a kernel's or case's name that are shown."""
 _NAMES = tuple(Column(title, verbatim=True) for title in ("kernel", "case", "arch"))
-_FIGURES = tuple(Column(title, right=True) for title in FIGURES)
 _SECTIONS = {
     "Slower or worse, but accepted or expected": ("accepted", {Verdict.REGRESSION}),
     "Inconclusive, or not compared": ("undecided", UNDECIDED - {Verdict.NOT_MEASURED}),
@@ -43,15 +41,15 @@ _SECTIONS = {
 """What did not fail and is worth a section: title, word in the heading, verdicts."""
 
 
-def page(run: Run) -> Document:
+def page(run: RunOutcome) -> Document:
     cases = cases_of(run.results)
     failing = {_identity(result) for result in run.failed}
     counts: Counter[str] = Counter()
     failures: list[Result] = []
     sections: dict[str, list[Result]] = {title: [] for title in _SECTIONS}
-    others: list[Row] = []
+    others: list[CaseRow] = []
     for case in cases:
-        results = case.results.values()
+        results = case.results
         wrong = [result for result in results if _identity(result) in failing]
         if wrong:
             counts["failed"] += 1
@@ -66,9 +64,8 @@ def page(run: Run) -> Document:
             is_listed = is_listed or bool(listed)
         counts["not fully measured"] += any(result.verdict == Verdict.NOT_MEASURED for result in results)
         if not is_listed:
-            names = (_short(case.kernel), _short(case.name), next(iter(results)).arch)
-            others.append(Row((*names, *case.figures, case.verdict)))
-    shown = [result for case in cases for result in case.results.values()]
+            others.append(case)
+    shown = [result for case in cases for result in case.results]
     blocks = _preamble(run)
     if failures:
         blocks.append(Section("Failed", [_result_table(failures)]))
@@ -81,12 +78,11 @@ def page(run: Run) -> Document:
         facts = Facts([(gates, [why]) for gates, why in missing])
         blocks.append(Section("Not measured", [facts]))
     if others:
-        table = Table([*_NAMES, *_FIGURES, Column("verdict")], others)
-        blocks.append(_foldable("All other cases", table, folded=True))
+        blocks.append(_foldable("All other cases", _case_table(others), folded=True))
     return Document(f"cuTile kernels: {_heading(len(cases), counts)}", blocks)
 
 
-def _preamble(run: Run) -> list[Block]:
+def _preamble(run: RunOutcome) -> list[Block]:
     blocks: list[Block] = []
     if run.unfinished:
         lead = "The run was stopped before its end."
@@ -116,21 +112,36 @@ def _identity(result: Result) -> tuple[str, ...]:
     return result.kernel, result.case, result.arch, result.gpu, result.key, result.gate
 
 
-def _result_table(results: Iterable[Result]) -> Table:
+def _case_table(cases: Sequence[CaseRow]) -> Table:
+    titles = figure_titles(case.figures for case in cases)
+    rows = []
+    for case in cases:
+        arch = case.results[0].arch
+        figures = [case.figures.get(title, "") for title in titles]
+        rows.append(Row((_short(case.kernel), _short(case.name), arch, *figures, case.verdict)))
+    return Table([*_NAMES, *_figure_columns(titles), Column("verdict")], rows)
+
+
+def _result_table(results: Sequence[Result]) -> Table:
     """Return a row for each result, by gate, the largest change first."""
 
     def rank(result: Result) -> tuple[int, float, tuple[str, ...]]:
-        change = result.change if isinstance(result, SpeedResult) else None
-        return gate_position(result), -(change or 0), _identity(result)
+        return gate_position(result), -(result.change or 0), _identity(result)
 
+    titles = figure_titles(result.figures for result in results)
     rows = []
     for result in sorted(results, key=rank):
-        verdict = verdict_word(result)
+        verdict = result.shown_verdict
         why = result.detail.partition("\n")[0] or ("" if result.reason in verdict else result.reason)
         names = (_short(result.kernel), _short(result.case), result.arch)
-        rows.append(Row((*names, result.gpu, verdict, *figures(result), why)))
-    columns = [*_NAMES, Column("GPU", verbatim=True), Column("verdict"), *_FIGURES]
+        figures = [result.figures.get(title, "") for title in titles]
+        rows.append(Row((*names, result.gpu, verdict, *figures, why)))
+    columns = [*_NAMES, Column("GPU", verbatim=True), Column("verdict"), *_figure_columns(titles)]
     return Table([*columns, Column("why", verbatim=True)], rows)
+
+
+def _figure_columns(titles: Iterable[str]) -> list[Column]:
+    return [Column(title, right=True) for title in titles]
 
 
 def _short(name: str) -> str:

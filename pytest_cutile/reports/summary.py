@@ -6,7 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_cutile.quantities import counted
-from pytest_cutile.reports.cases import FIGURES, CaseRow, Run, cases_of, interpreted_line, not_measured
+from pytest_cutile.reports.cases import (
+    CaseRow,
+    RunOutcome,
+    cases_of,
+    figure_titles,
+    interpreted_line,
+    not_measured,
+)
 from pytest_cutile.reports.document import (
     Block,
     Column,
@@ -26,7 +33,7 @@ _SHOWN_CHANGES = 8
 NAMES = (Column("kernel", shrinks=True), Column("case", shrinks=True), Column("arch"))
 
 
-def summary(run: Run, *, verbose: bool = False) -> Document:
+def summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     """Return the table of cases and notes on what the table cannot show.
 
     Cases in which nothing was timed and nothing failed share a row for each kernel unless `verbose`.
@@ -58,12 +65,14 @@ def summary(run: Run, *, verbose: bool = False) -> Document:
     return Document("cuTile kernels", blocks)
 
 
-def _table(cases: Iterable[CaseRow], *, verbose: bool) -> Table:
+def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
+    titles = figure_titles(case.figures for case in cases)
     rows: list[Row] = []
     quiet: Counter[tuple[str, str, str, Tone]] = Counter()
     for case in cases:
-        if verbose or case.tone is Tone.BAD or any(case.figures):
-            rows.append(Row((case.kernel, case.name, case.arch, *case.figures, case.verdict), case.tone))
+        figures = [case.figures.get(title, "") for title in titles]
+        if verbose or case.tone is Tone.BAD or any(figures):
+            rows.append(Row((case.kernel, case.name, case.arch, *figures, case.verdict), case.tone))
         else:
             quiet[case.kernel, case.verdict, case.arch, case.tone] += 1
     archs: dict[tuple[str, str, int, Tone], list[str]] = defaultdict(list)
@@ -71,9 +80,8 @@ def _table(cases: Iterable[CaseRow], *, verbose: bool) -> Table:
         archs[kernel, verdict, count, tone].append(arch)
     for (kernel, verdict, count, tone), alike in archs.items():
         arch = alike[0] if len(alike) == 1 else f"{len(alike)} archs"
-        rows.append(Row((kernel, counted(count, "case"), arch, *("",) * len(FIGURES), verdict), tone))
-    figures = (Column(title, right=True) for title in FIGURES)
-    return Table([*NAMES, *figures, Column("verdict")], rows)
+        rows.append(Row((kernel, counted(count, "case"), arch, *("",) * len(titles), verdict), tone))
+    return Table([*NAMES, *(Column(title, right=True) for title in titles), Column("verdict")], rows)
 
 
 def _correctness_notes(results: Sequence[Result], *, verbose: bool) -> Iterator[str]:

@@ -4,7 +4,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from pytest_cutile.compiler.toolchain import supported_architectures
-from pytest_cutile.reports.cases import Run
+from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.compiled import compiled_report
 from pytest_cutile.reports.summary import summary
 from pytest_cutile.reports.text import WIDTH, render_lines
@@ -111,7 +111,7 @@ def test_the_summary_says_what_became_better_and_what_a_toolchain_did():
         "reason": "better-code",
         "changes": ("better: spills: 8 -> 0",),
     }
-    run = Run(
+    run = RunOutcome(
         results=[
             result(None, **better, toolchain="tileiras: 1 -> 2"),
             result(None, arch="sm_80", **better, toolchain="tileiras: 1 -> 2"),

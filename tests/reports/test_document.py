@@ -2,7 +2,7 @@
 
 from pytest_cutile.quantities import format_time
 from pytest_cutile.reports import formats
-from pytest_cutile.reports.cases import Run
+from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.document import (
     Block,
     Code,
@@ -98,5 +98,5 @@ def test_a_module_in_the_folder_is_a_report_format(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
     by_option = {report.option: report for report in formats.report_formats.__wrapped__()}
     assert {*by_option} == {"--kernel-count", "--kernel-summary"}
-    assert by_option["--kernel-count"].render(Run(results=())) == "0"
+    assert by_option["--kernel-count"].render(RunOutcome(results=())) == "0"
     assert by_option["--kernel-count"].dest == "kernel_count"

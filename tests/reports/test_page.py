@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from pytest_cutile.reports.cases import Run
+from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.formats.markdown_summary import LIMIT_BYTES, render
 from pytest_cutile.results import Result
 from pytest_cutile.verdicts import Verdict
@@ -15,7 +15,7 @@ SLOWER = {"verdict": Verdict.REGRESSION, "reason": "slower", "change": 0.045}
 
 
 def markdown_summary(results, failed, **facts) -> str:
-    return render(Run(results=results, failed=failed, **facts))
+    return render(RunOutcome(results=results, failed=failed, **facts))
 
 
 def untimed(gate: str, **changes) -> Result:

@@ -1,6 +1,6 @@
 """The summary that the terminal shows."""
 
-from pytest_cutile.reports.cases import Run
+from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.summary import summary
 from pytest_cutile.reports.text import WIDTH, render_lines
 from pytest_cutile.results import Result
@@ -39,7 +39,7 @@ NOT_MEASURED = {
 
 def lines_of(*results: Result, verbose: bool = False) -> list[str]:
     """Return the lines of the summary that are not blank."""
-    lines = render_lines(summary(Run(results=results), verbose=verbose).blocks)
+    lines = render_lines(summary(RunOutcome(results=results), verbose=verbose).blocks)
     return [line.text for line in lines if line.text]
 
 
@@ -82,3 +82,21 @@ def test_the_table_fits_into_a_hundred_columns():
     )
     assert max(len(line) for line in lines_of(long, result())) <= WIDTH
     assert all(line.rstrip().endswith("pass") for line in lines_of(long, result())[2:])
+
+
+class EnergyResult(Result, frozen=True, kw_only=True, tag="energy-in-summary"):
+    joules: float
+
+    @property
+    def figures(self):
+        return {"energy": f"{self.joules:.2g} J"}
+
+
+def test_a_result_type_of_a_new_gate_brings_its_own_column():
+    measured = result()
+    names = {name: getattr(measured, name) for name in ("key", "kernel", "case", "arch")}
+    header, _, row = lines_of(EnergyResult(**names, verdict=Verdict.PASS, joules=0.25), measured)
+    figures = ["time/launch", "rate", "limit", "change", "energy"]
+    assert header.split() == ["kernel", "case", "arch", *figures, "verdict"]
+    assert "0.25 J" in row
+    assert row.endswith("pass")

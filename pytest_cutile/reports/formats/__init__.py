@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_cutile.reports.cases import Run
+    from pytest_cutile.reports.cases import RunOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class ReportFormat:
     option: str
     """The command-line option that takes the file's path: "--kernel-csv"."""
     help: str
-    render: Callable[[Run], str]
+    render: Callable[[RunOutcome], str]
     appends: bool = False
     """Whether the text goes behind what the file has already."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_cutile.reports.formats import ReportFormat
 
 if TYPE_CHECKING:
-    from pytest_cutile.reports.cases import Run
+    from pytest_cutile.reports.cases import RunOutcome
 
 LIMIT_BYTES = 256 * 1024
 """Size of the largest page. GitHub takes 1 MiB for each step, and one step may run pytest several times.
@@ -16,7 +16,7 @@ Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workf
 """
 
 
-def render(run: Run) -> str:
+def render(run: RunOutcome) -> str:
     from pytest_cutile.reports.markdown import render_markdown
     from pytest_cutile.reports.page import page
 
