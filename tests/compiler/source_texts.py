@@ -84,7 +84,7 @@ HALF = Fraction(1, 2)
 COUNT = numpy.int32(7)
 OPAQUE = object()
 TILE_FOR = partial(tile_of, 16)
-PICK, DROP = (lambda n: n + 1), (lambda n: n - 1)
+PICK = lambda n: n + 1  # noqa: E731
 
 
 def make(power):

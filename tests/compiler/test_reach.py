@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.compiler.fingerprint.functions import read_function
-from pytest_cutile.compiler.fingerprint.reach import describe_function, describe_value
+from pytest_cutile.compiler.fingerprint.reach import describe_kernel, describe_value
+from pytest_cutile.compiler.fingerprint.written import read_function
 
 
 def describe(function: Any) -> str:
-    return "\n".join(describe_function(function))
+    return "\n".join(describe_kernel(function))
 
 
 def functions_in(load: Any, text: str) -> ModuleType:
@@ -127,12 +127,15 @@ def test_globals_beside_locals_of_that_name_are_read(load) -> None:
 
 def test_lambdas_of_one_line_are_told_apart(load) -> None:
     module = functions_in(
-        load, "a, b, c = (lambda x: x), (lambda x: x), (lambda x: -x)\nd = (lambda: lambda: 1 if a else 2)\n"
+        load, "a, b, c = (lambda x: x), (lambda x: x), (lambda x: -x)\nd = lambda: lambda: 1 if a else 2\n"
     )
     assert describe(module.a) == describe(module.b)
     assert describe(module.a) != describe(module.c)
-    assert "Lambda" in read_function(module.d).text.removeprefix("Lambda")
-    assert "Lambda" not in read_function(module.d()).text.removeprefix("Lambda")
+    assert describe(module.d) != describe(module.d())
+    alone, commented = (
+        functions_in(load, text).f for text in ("f = lambda x: x\n", "f = lambda x: (x)  # same\n")
+    )
+    assert describe(alone) == describe(commented) == "#0 lambda x: x"
 
 
 def test_libraries_are_named_and_not_followed(load) -> None:
@@ -160,7 +163,7 @@ def test_libraries_are_named_and_not_followed(load) -> None:
             return cached(1), managed()
         """,
     )
-    lines = describe_function(module.function)
+    lines = describe_kernel(module.function)
     assert {line.partition(" = ")[2] for line in lines if " = " in line} == {
         "operator:add",
         "module math",
@@ -173,8 +176,8 @@ def test_libraries_are_named_and_not_followed(load) -> None:
         "function #1",
         "function #2",
     }
-    assert any("17" in line for line in lines if line.startswith("#1 FunctionDef(name='cached'"))
-    assert any("19" in line for line in lines if line.startswith("#2 FunctionDef(name='managed'"))
+    assert any("17" in line for line in lines if line.startswith("#1 def cached"))
+    assert any("19" in line for line in lines if line.startswith("#2 def managed"))
 
 
 def test_a_file_with_the_name_of_a_standard_module_is_followed(load, tmp_path, monkeypatch) -> None:
@@ -182,7 +185,7 @@ def test_a_file_with_the_name_of_a_standard_module_is_followed(load, tmp_path, m
     monkeypatch.setitem(sys.modules, "colorsys", None)
     monkeypatch.delitem(sys.modules, "colorsys")
     module = functions_in(load, "import colorsys\ndef function(n): return colorsys.tint(n)\n")
-    assert any(line.startswith("#1 FunctionDef(name='tint'") for line in describe_function(module.function))
+    assert any(line.startswith("#1 def tint") for line in describe_kernel(module.function))
 
 
 def test_objects_are_described_by_their_attributes_and_never_by_their_address(load) -> None:
@@ -368,7 +371,7 @@ def test_what_cannot_be_resolved_is_said(load) -> None:
         function = make()
         """,
     )
-    lines = describe_function(module.function)
+    lines = describe_kernel(module.function)
     assert "#0 never_defined = unresolved" in lines
     assert "#0 later = unresolved" in lines
 

@@ -1,7 +1,7 @@
 """What a function reaches through names: other functions, classes, and values, as text.
 
-The text is the same in every process, for every place of the files, and for all versions of Python from 3.11
-on: it holds names, source (`fingerprint.functions`) and values, but no addresses and no hashes.
+The text is the same in every process and for every place of the files: it holds names, source
+(`fingerprint.written`) and values, but no addresses and no hashes.
 
 Names are resolved as cuda-tile does: the closure, then globals, then builtins; of `Config.TILE`,
 `config.tile` or `helpers.swizzle` only that attribute counts. What belongs to cuda.tile, torch, numpy or the
@@ -11,8 +11,8 @@ user's function (`ct.function`, `functools.cache`) goes by that function.
 
 Not seen are imports within functions, functions that no name leads to (those in a dict are seen, those that a
 call returns are not), and the state of a library's object, which goes by its type. A function without source
-(`exec`) goes by its bytecode, which depends on Python's version. Values are those of now, while cuda-tile
-keeps the ones it saw when it first translated a function.
+(`exec`), and lambdas that share a line, go by their bytecode, which depends on Python's version. Values are
+those of now, while cuda-tile keeps the ones it saw when it first translated a function.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.compiler.fingerprint.functions import read_function
+from pytest_cutile.compiler.fingerprint.written import read_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from pytest_cutile.compiler.fingerprint.functions import Chain
+    from pytest_cutile.compiler.fingerprint.written import Chain
 
 _LIBRARIES = {"cuda", "torch", "numpy"}
 _STANDARD_LIBRARY = Path(os.__file__).parent
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented))
 _RENDERED_BY_STR = {"cuda:DType", "torch:dtype", "decimal:Decimal", "fractions:Fraction"}
+_WRAPPED = ("fget", "fset", "fdel", "__func__", "func")
+"""Where properties, cached properties, static and class methods keep their functions."""
 _MISSING = object()
 
 
-def describe_function(function: FunctionType) -> list[str]:
-    """Return lines about `function` and everything it reaches."""
-    description = _Description()
+def describe_kernel(function: FunctionType) -> list[str]:
+    """Return lines about a kernel's function and everything it reaches."""
+    description = _Description(kernel=function)
     description.refer(function)
     return description.finish()
 
@@ -63,9 +65,6 @@ def describe_value(value: Any) -> str:
     return "; ".join([description.render(value), *description.finish()])
 
 
-# -- functions, classes and values --------------------------------------------------------------------
-
-
 class _Description:
     """Lines of text about functions, classes and values.
 
@@ -73,7 +72,8 @@ class _Description:
     recursion ends, and references need no address.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: FunctionType | None = None) -> None:
+        self._kernel = kernel
         self._lines: list[str] = []
         self._numbers: dict[int, int] = {}
         self._reached: list[FunctionType | type] = []  # also keeps what `_numbers` has the ids of alive
@@ -81,14 +81,18 @@ class _Description:
 
     def finish(self) -> list[str]:
         """Return the lines about all that was referred to, and about what that refers to."""
-        described = 0
-        while described < len(self._reached):
-            thing = self._reached[described]
+        for number, thing in enumerate(self._reached):  # which grows meanwhile
             if isinstance(thing, type):
-                self._describe_class(f"#{described}", thing)
+                bases = ", ".join(map(self._type_name, thing.__bases__))
+                self._lines.append(f"#{number} class {thing.__name__}({bases})")
+                parts = _class_parts(thing)
             else:
-                self._describe_function(f"#{described}", thing)
-            described += 1
+                written = read_function(thing)
+                self._lines.append(f"#{number} {written.text}")
+                if thing is not self._kernel:  # whose hints may not be those in `@ct.kernel(...)`
+                    self._lines += [f"#{number} decorator {text}" for text in written.decorators]
+                parts = _function_parts(thing, written.reads)
+            self._lines += [f"#{number} {name} = {self.render(value)}" for name, value in parts]
         return self._lines
 
     def refer(self, thing: FunctionType | type) -> str:
@@ -97,35 +101,6 @@ class _Description:
             self._numbers[id(thing)] = len(self._reached)
             self._reached.append(thing)
         return f"#{self._numbers[id(thing)]}"
-
-    def _describe_function(self, number: str, function: FunctionType) -> None:
-        written = read_function(function)
-        self._lines.append(f"{number} {written.text}")
-        for name, text in written.decorators:
-            # The hints in `@ct.kernel(...)` may not be those that are compiled with.
-            if _qualified_name(_resolve(function, name, into_libraries=True)[1]) != "cuda:kernel":
-                self._lines.append(f"{number} decorator {text}")
-        defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
-        for place, default in defaults:
-            self._lines.append(f"{number} default {place} = {self.render(default)}")
-        resolved = dict(_resolve(function, read) for read in written.reads)
-        for used, value in resolved.items():
-            self._lines.append(f"{number} {'.'.join(used)} = {self.render(value)}")
-
-    def _describe_class(self, number: str, cls: type) -> None:
-        """Describe what instances share: methods and attributes, without fields and members."""
-        self._lines.append(f"{number} class {cls.__name__}({', '.join(map(self._type_name, cls.__bases__))})")
-        own = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-        own |= set(getattr(cls, "__members__", ()))
-        for name, value in sorted(vars(cls).items()):
-            methods = [function for function in _functions_in(value) if _is_users(function)]
-            if methods:
-                # Generated methods (a dataclass's `__init__`) follow from the fields.
-                counts = all(read_function(function).has_source for function in methods)
-            else:
-                counts = name not in own and not (name.startswith("_") and name.endswith("_"))
-            if counts:
-                self._lines.append(f"{number} {name} = {self.render(value)}")
 
     def render(self, value: Any) -> str:
         """Return `value` as text; functions and classes in it by number."""
@@ -143,16 +118,16 @@ class _Description:
             # A user's module may move, and is known by what is taken of it.
             return f"module {value.__name__.rpartition('.')[2] if _is_users(value) else value.__name__}"
         if isinstance(value, type):
-            return f"class {self._type_name(value)}{self._constructor(value) if _is_users(value) else ''}"
+            constructor = _constructor(value) if _is_users(value) else {}
+            return f"class {self._type_name(value)}{self.render(constructor) if constructor else ''}"
         if isinstance(value, FunctionType) and _is_users(value):
             return f"function {self.refer(value)}"
         if isinstance(value, MethodType):
             return f"method {self.render(value.__func__)} of {self.render(value.__self__)}"
         if isinstance(value, functools.partial):
-            parts = (value.func, value.args, value.keywords)
-            return f"partial({', '.join(map(self.render, parts))})"
-        if functions := _functions_in(value, in_descriptors_only=True):
-            return f"{type(value).__name__}({', '.join(map(self.render, functions))})"
+            return f"partial{self.render([value.func, value.args, value.keywords])}"
+        if functions := _functions_in(value):
+            return f"{type(value).__name__}{self.render(functions)}"
         wrapped = None if _is_users(value) else getattr(value, "__wrapped__", None)
         if callable(wrapped):
             return self.render(wrapped)
@@ -160,21 +135,6 @@ class _Description:
 
     def _type_name(self, cls: type) -> str:
         return self.refer(cls) if _is_users(cls) else _qualified_name(cls)
-
-    def _constructor(self, cls: type) -> str:
-        """Return what matters when a user's class itself is used, and not for each of its instances."""
-        if issubclass(cls, enum.Enum):
-            return f"({self._pairs((name, member.value) for name, member in cls.__members__.items())})"
-        if not dataclasses.is_dataclass(cls):
-            return ""
-        defaults = []
-        for field in dataclasses.fields(cls):
-            made = field.default_factory is not dataclasses.MISSING
-            default = field.default_factory if made else field.default
-            none = default is dataclasses.MISSING
-            defaults.append(f"{field.name}{'' if none else ' made by ' if made else ' = '}")
-            defaults[-1] += "" if none else self.render(default)
-        return f"({', '.join(defaults)})"
 
     def _render_content(self, value: Any) -> str:  # noqa: PLR0911  # one line for each type
         name = self._type_name(type(value))
@@ -190,8 +150,7 @@ class _Description:
         if name in _RENDERED_BY_STR or (name.startswith("numpy:") and hasattr(value, "newbyteorder")):
             return f"{name.partition(':')[0]} {value}"
         if isinstance(value, dict | MappingProxyType):
-            items = (f"{self.render(key)}: {self.render(item)}" for key, item in value.items())
-            return f"{name}({', '.join(items)})"
+            return f"{name}({', '.join(f'{self.render(key)}: {self.render(value[key])}' for key in value)})"
         if isinstance(value, set | frozenset):
             return f"{name}({', '.join(sorted(map(self.render, value)))})"
         if isinstance(value, tuple | list):
@@ -199,53 +158,68 @@ class _Description:
         for plain in (int, float, complex, str, bytes):
             if isinstance(value, plain):
                 return f"{name}({plain.__repr__(value)})"
-        return f"{name}({self._pairs(_attributes(value))})"
+        return f"{name}({', '.join(f'{name} = {self.render(item)}' for name, item in _attributes(value))})"
 
-    def _pairs(self, pairs: Iterable[tuple[str, Any]]) -> str:
-        return ", ".join(f"{name} = {self.render(value)}" for name, value in pairs)
+
+def _function_parts(function: FunctionType, reads: Iterable[Chain]) -> Iterator[tuple[str, Any]]:
+    defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+    for place, default in defaults:
+        yield f"default {place}", default
+    for name, value in dict(_resolve(function, read) for read in reads).items():
+        yield ".".join(name), value
+
+
+def _constructor(cls: type) -> dict[str, Any]:
+    """Return what matters when a class itself is used: defaults of fields, members of an enum."""
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    members = getattr(cls, "__members__", {})
+    return {
+        **{field.name: (field.default, field.default_factory) for field in fields},
+        **{name: member.value for name, member in members.items()},
+    }
+
+
+def _class_parts(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield what instances share: methods and attributes."""
+    for name, value in sorted(vars(cls).items()):
+        functions = [part for part in _functions_in(value) or [value] if isinstance(part, FunctionType)]
+        if any(map(_is_users, functions)):
+            # Generated methods (a dataclass's `__init__`) follow from the fields.
+            counts = all(read_function(function).has_source for function in functions)
+        else:
+            counts = name not in _constructor(cls) and not (name.startswith("_") and name.endswith("_"))
+        if counts:
+            yield name, value
+
+
+def _functions_in(value: Any) -> list[FunctionType]:
+    """Return the functions of a property, a static or class method and the like; none of anything else."""
+    if not isinstance(value, property | staticmethod | classmethod | functools.cached_property):
+        return []
+    functions = [getattr(value, name, None) for name in _WRAPPED]
+    return [function for function in functions if isinstance(function, FunctionType)]
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
     """Return the attributes that an object consists of; none for a library's."""
-    if isinstance(value, range | slice):
-        return [(name, getattr(value, name)) for name in ("start", "stop", "step")]
     if not (_is_users(type(value)) or isinstance(value, SimpleNamespace)):
         return []
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return [(name, getattr(value, name, _MISSING)) for name in names]
-    attributes = _state(value).items()
     # Whether a cached property was asked for yet says nothing.
-    return sorted(pair for pair in attributes if not _is_cached_property(type(value), pair[0]))
-
-
-def _is_cached_property(cls: type, name: str) -> bool:
-    return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
-
-
-def _functions_in(value: Any, *, in_descriptors_only: bool = False) -> list[FunctionType]:
-    """Return the functions that an attribute of a class consists of; none if it is anything else."""
-    if isinstance(value, property):
-        inner: tuple[Any, ...] = (value.fget, value.fset, value.fdel)
-    elif isinstance(value, staticmethod | classmethod):
-        inner = (value.__func__,)
-    elif isinstance(value, functools.cached_property):
-        inner = (value.func,)
-    else:
-        inner = () if in_descriptors_only else (value,)
-    return [function for function in inner if isinstance(function, FunctionType)]
+    return sorted(
+        (name, attribute)
+        for name, attribute in _state(value).items()
+        if not isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+    )
 
 
 # -- names ------------------------------------------------------------------------------------------
 
 
-def _resolve(function: FunctionType, name: Chain, *, into_libraries: bool = False) -> tuple[Chain, Any]:
+def _resolve(function: FunctionType, name: Chain) -> tuple[Chain, Any]:
     """Return the part of `name` that could be followed from `function`, and what it stands for."""
-    if not name:
-        return (), _MISSING
     value = _lookup(function, name[0])
     for depth, attribute in enumerate(name[1:], start=1):
-        followed = _attribute(value, attribute) if into_libraries or _is_users(value) else _MISSING
+        followed = _attribute(value, attribute) if _is_users(value) else _MISSING
         if followed is _MISSING:
             return name[:depth], value
         value = followed
@@ -268,8 +242,6 @@ def _lookup(function: FunctionType, name: str) -> Any:
 def _attribute(value: Any, name: str) -> Any:
     """Return an attribute where taking it runs no code of the user's."""
     if isinstance(value, ModuleType | type):
-        return getattr(value, name, _MISSING)
-    if dataclasses.is_dataclass(value) and any(field.name == name for field in dataclasses.fields(value)):
         return getattr(value, name, _MISSING)
     return _state(value).get(name, _MISSING)
 

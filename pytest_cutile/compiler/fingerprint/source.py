@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.fingerprint.machine_code import settled_strides
-from pytest_cutile.compiler.fingerprint.reach import describe_function, describe_value
+from pytest_cutile.compiler.fingerprint.reach import describe_kernel, describe_value
 from pytest_cutile.compiler.signature import derive_signature
 
 if TYPE_CHECKING:
     from pytest_cutile.compiler.trace.launches import Launch
 
-DIGEST_RULES = 1
+DIGEST_RULES = 2
 """Counts changes of the rules: digests made by different rules cannot be compared."""
 
 _DIGITS = 16
@@ -59,7 +59,7 @@ def source_text(launch: Launch, arch: str) -> str:
     signature = derive_signature(launch.kernel, [_with_settled_strides(value) for value in launch.args])
     for index, constraint in enumerate(signature.parameters):
         lines.append(f"argument {index} = {_constraint_text(constraint)}")
-    return "\n".join([*lines, *describe_function(cutile.kernel_function(launch.kernel))])
+    return "\n".join([*lines, *describe_kernel(cutile.kernel_function(launch.kernel))])
 
 
 def _with_settled_strides(value: Any) -> Any:
