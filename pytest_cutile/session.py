@@ -25,6 +25,7 @@ from pytest_cutile.revisions.modules import Revision, RevisionError
 from pytest_cutile.revisions.paired import RevisionKernels
 from pytest_cutile.settings import CheckOn, Settings
 from pytest_cutile.speed.comparisons import StoredRuns
+from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from pytest_cutile.speed.measure.timing import Timer
 from pytest_cutile.static.inspection import Inspector
 from pytest_cutile.verdicts import Reason
@@ -74,7 +75,9 @@ class Session:
         self.measured_again = MeasuredAgain(path) if path is not None else None
         """In a fresh process that measures for another one and judges nothing: takes the measurements."""
         self._revision: Revision | None = None
-        self.gpu = GpuAtHand(make_timer=make_timer, progress=progress, locks=path is None)
+        self.gpu = GpuAtHand(
+            make_users_timer=make_timer, make_timer=CudaGraphTimer, progress=progress, locks=path is None
+        )
         self.checkout = Checkout(settings.rootpath, baselines=settings.baseline_path)
 
     def interprets(self, arch: str) -> bool:

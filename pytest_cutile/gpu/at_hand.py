@@ -8,7 +8,6 @@ from functools import cached_property
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gpu.lock import GpuLock
 from pytest_cutile.gpu.nvml import NoGpuError, find_gpu
-from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from pytest_cutile.speed.measure.timing import Device, Timer
 from pytest_cutile.verdicts import Reason
 
@@ -17,16 +16,24 @@ class GpuAtHand:
     """The GPU of this process, looked for when it is first needed. There may be none."""
 
     def __init__(
-        self, *, make_timer: Callable[[], Timer | None], progress: Callable[[str], None], locks: bool
+        self,
+        *,
+        make_users_timer: Callable[[], Timer | None],
+        make_timer: Callable[[Device], Timer],
+        progress: Callable[[str], None],
+        locks: bool,
     ) -> None:
         """Take what is needed to look for the GPU.
 
         Args:
-            make_timer: returns the user's own timer, or None.
+            make_users_timer: returns the user's own timer, or None.
+            make_timer: returns the timer for a GPU that NVML finds.
             progress: shows what takes time.
             locks: whether this process locks the GPU: whoever started a fresh process holds the lock for it.
         """
+        self._make_users_timer = make_users_timer
         self._make_timer = make_timer
+        self._is_from_nvml = False
         self._progress = progress
         self._locks = locks
         self.unseen: dict[str, None] = {}
@@ -36,13 +43,15 @@ class GpuAtHand:
 
     @cached_property
     def _timer_or_reason(self) -> Timer | str:
-        timer = self._make_timer()
+        timer = self._make_users_timer()
         if timer is not None:
             return timer
         try:
-            return CudaGraphTimer(find_gpu())
+            timer = self._make_timer(find_gpu())
         except NoGpuError as error:
             return str(error)
+        self._is_from_nvml = True
+        return timer
 
     @property
     def timer(self) -> Timer:
@@ -91,10 +100,10 @@ class GpuAtHand:
         if not torch.cuda.is_available():
             build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
             raise GateSkipped(Reason.NO_GPU, f"torch {torch.__version__} ({build}) cannot use the GPU")
-        name = torch.cuda.get_device_name(0)
-        if not isinstance(self.timer, CudaGraphTimer):
-            return
         device = self.timer.device
+        if not self._is_from_nvml:
+            return
+        name = torch.cuda.get_device_name(0)
         uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)  # torch tells it since 2.4
         if name != device.name or (uuid is not None and f"{uuid}" not in device.uuid):
             raise GateSkipped(
