@@ -115,7 +115,7 @@ class Compilations:
     def fingerprint(self, case: CompileCase) -> str:
         """Wait for a case; return the digest of its machine code and launch configurations."""
         compiled = self.result(case)
-        codes = [digest_code(each.cubin, each.symbol) for each in compiled]
+        codes = [digest_code(kernel.cubin, kernel.symbol) for kernel in compiled]
         launches = [compilation.launch for compilation in self.of(case)]
         return digest_launches(zip(codes, launches, strict=True))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import linecache
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -55,8 +56,8 @@ class CompileError(Exception):
         return f"    {stripped}\n    {' ' * before}^"
 
     def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes
-        places = (self.file, self.line, self.column, self.excerpt)
-        return _rebuild, (self.message, self.kernel, self.arch, *places)
+        names = ("kernel", "arch", "file", "line", "column", "excerpt")
+        return partial(CompileError, self.message, **{name: getattr(self, name) for name in names}), ()
 
     def __str__(self) -> str:
         text = f"{self.kernel} does not compile for {self.arch}: {self.message}"
@@ -64,13 +65,6 @@ class CompileError(Exception):
             return text
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         return "\n".join(part for part in (text, f"  {place}", self.excerpt) if part)
-
-
-def _rebuild(message: str, kernel: str, arch: str, *places: Any) -> CompileError:
-    file, line, column, excerpt = places
-    return CompileError(
-        message, kernel=kernel, arch=arch, file=file, line=line, column=column, excerpt=excerpt
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +134,7 @@ def export(launch: Launch, arch: str) -> CompileJob:
     except FileNotFoundError as error:
         raise CompilerMissing(f"{error}: {INSTALL}") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise CompileError(
-            str(error),
-            kernel=function.__name__,
-            arch=arch,
-            file=file,
-            line=line,
-        ) from error
+        raise CompileError(str(error), kernel=function.__name__, arch=arch, file=file, line=line) from error
     job = known[key] = CompileJob(
         bytecode=output.getvalue(),
         arch=arch,

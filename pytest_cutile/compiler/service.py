@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
-import json
 import tempfile
 import threading
 import time
@@ -13,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.cache import DiskCache
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_cutile.compiler.export import CompileJob
 
-_CACHE_FORMAT = "3"
-_LENGTH_BYTES = 8
+_CACHE_FORMAT = "4"
 _ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x0040000  # linux/personality.h
 
 
@@ -98,11 +98,11 @@ class Compiler:
         with self._cache.making(key, wait_s=self._timeout_s) as stored:  # another process may be at it
             if stored is None:
                 start = time.perf_counter()
-                made = self._run(job)
+                cubin, remarks = self._run(job)
                 seconds = time.perf_counter() - start
-                self._cache.write(key, _pack(*made))
-        from_cache = stored is not None
-        cubin, remarks = _unpack(stored) if stored is not None else made
+                self._cache.write(key, msgspec.msgpack.encode((cubin, remarks)))
+            else:
+                cubin, remarks = msgspec.msgpack.decode(stored, type=tuple[bytes, str | None])
         return Compiled(
             cubin=cubin,
             remarks=remarks,
@@ -110,7 +110,7 @@ class Compiler:
             kernel=job.kernel,
             symbol=job.symbol,
             seconds=seconds,
-            from_cache=from_cache,
+            from_cache=stored is not None,
         )
 
     def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
@@ -153,15 +153,6 @@ def _fix_addresses_of_children() -> None:
         current = libc.personality(_ASK_PERSONALITY)
         if current != -1:
             libc.personality(current | _ADDR_NO_RANDOMIZE)
-
-
-def _pack(cubin: bytes, remarks: str | None) -> bytes:
-    return len(cubin).to_bytes(_LENGTH_BYTES) + cubin + json.dumps(remarks).encode()
-
-
-def _unpack(stored: bytes) -> tuple[bytes, str | None]:
-    end = _LENGTH_BYTES + int.from_bytes(stored[:_LENGTH_BYTES])
-    return stored[_LENGTH_BYTES:end], json.loads(stored[end:])
 
 
 def _key(job: CompileJob) -> str:

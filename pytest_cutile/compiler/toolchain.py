@@ -52,7 +52,6 @@ def find_tileiras() -> Path:
 
 
 _TOOL_TIMEOUT_S = 60
-_broken: dict[Path, str] = {}
 
 
 @cache
@@ -80,8 +79,6 @@ def run_tool(name: str, *args: str) -> str:
         ToolMissing: it is not installed, or it cannot do that (an old one, asked about a new architecture).
     """
     tool = find_tool(name)
-    if tool in _broken:
-        raise ToolMissing(_broken[tool])
     try:
         done = subprocess.run(  # noqa: S603 - the tool that was found
             [str(tool), *args],
@@ -91,11 +88,8 @@ def run_tool(name: str, *args: str) -> str:
             timeout=_TOOL_TIMEOUT_S,
             check=False,
         )
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolMissing(f"{tool} cannot be run ({error})") from None
-    except subprocess.TimeoutExpired:
-        _broken[tool] = f"{tool} was stopped after {_TOOL_TIMEOUT_S} s, and is not tried again in this run"
-        raise ToolMissing(_broken[tool]) from None
     if done.returncode:
         reason = done.stderr.strip().partition("\n")[0] or f"exit status {done.returncode}"
         raise ToolMissing(

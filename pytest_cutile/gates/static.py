@@ -26,7 +26,7 @@ from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.static.changes import Comparison, Effect
+from pytest_cutile.static.changes import Effect, StaticComparison
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
@@ -167,7 +167,7 @@ class StaticGate(Gate):
         settings, store = self.session.settings, self.session.baselines
         entry = self._entry(case)
         toolchain = toolchain_versions()
-        comparison = Comparison(changes=(), unknown=())
+        comparison = StaticComparison(changes=(), unknown=())
         toolchain_changes: Sequence[str] = ()
         if entry is None:
             judgement = self._without_entry(case, nodeid)
@@ -329,7 +329,7 @@ def _joined(launches: Iterable[LaunchFacts]) -> tuple[LaunchFacts, ...]:
 
 
 def _judge_code(
-    baseline: CaseFacts, current: CaseFacts, comparison: Comparison, toolchain_changes: Sequence[str]
+    baseline: CaseFacts, current: CaseFacts, comparison: StaticComparison, toolchain_changes: Sequence[str]
 ) -> Judgement:
     if baseline.fingerprint == current.fingerprint:
         return Judgement(reason=Reason.UNCHANGED)

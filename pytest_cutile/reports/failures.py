@@ -28,8 +28,7 @@ from pytest_cutile.speed.comparisons import (
 )
 from pytest_cutile.speed.decide import SessionEffect
 from pytest_cutile.speed.measure.timing import Measurement
-from pytest_cutile.static.changes import Change, Effect
-from pytest_cutile.static.changes import Comparison as StaticComparison
+from pytest_cutile.static.changes import Change, Effect, StaticComparison
 from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import Judgement, Reason
 

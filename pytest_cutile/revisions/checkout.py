@@ -35,10 +35,10 @@ class Checkout:
         """Return the id of what git calls `name`, as short as `commit` is; "" if git has no such commit."""
         if name not in self._known_commits:
             try:
-                found = self._repository.commit(name) if self._repository is not None else ""
+                commit = self._repository.commit(name) if self._repository is not None else ""
             except RevisionError:
-                found = ""
-            self._known_commits[name] = found[:12]
+                commit = ""
+            self._known_commits[name] = commit[:12]
         return self._known_commits[name]
 
     @cached_property

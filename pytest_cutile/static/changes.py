@@ -52,7 +52,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class StaticComparison:
     """All differences of a case."""
 
     changes: tuple[Change, ...]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_cutile.static.changes import Change, Comparison, Effect, StaticRule
+from pytest_cutile.static.changes import Change, Effect, StaticComparison, StaticRule
 from pytest_cutile.static.rules import (
     LAUNCH_RULES,
     PRICES,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does no
 _COMPARED = ("registers", "threads", "shared_bytes", "instructions", "sites")
 
 
-def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticRule) -> Comparison:
+def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticRule) -> StaticComparison:
     """Return what is worse, better or different in the `current` code of a case."""
     changes: list[Change] = []
     pairs, removed, added = _pair_launches(baseline.launches, current.launches)
@@ -47,7 +47,7 @@ def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticR
             changes += tensor_cores(replace(unpaired, baseline=baseline.launches, current=current.launches))
     known = _known(current.launches)
     changes.sort(key=lambda change: list(Effect).index(change.effect))
-    return Comparison(
+    return StaticComparison(
         changes=tuple(changes),
         unknown=tuple(name for name in _known(baseline.launches) if name not in known),
     )

@@ -92,7 +92,7 @@ class LaunchFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     instruction_count: Count | None = None
     """Instructions of the machine code, not weighted by how often they run."""
     instructions: Mapping[str, Mapping[str, Count]] | None = None
-    """How many of each kind, by class: {"tensor_core": {"HGMMA": 16}, "local_load": {"LDL": 4}}."""
+    """How many of each instruction, by class: {"tensor_core": {"HGMMA": 16}, "local_load": {"LDL": 4}}."""
     sites: tuple[Site, ...] | None = None
     """What became of loads, stores and products, in source order."""
     notes: tuple[Note, ...] = ()
@@ -100,11 +100,11 @@ class LaunchFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     spill_lines: tuple[SpillLine, ...] = ()
     """Where local memory is used, most first."""
 
-    def count(self, kind: str) -> int | None:
+    def count(self, instruction_class: str) -> int | None:
         """Return the instructions of a class, "tensor_core" for one; None when that is unknown."""
         if self.instructions is None:
             return None
-        return sum(self.instructions.get(kind, {}).values())
+        return sum(self.instructions.get(instruction_class, {}).values())
 
     @property
     def shared_bytes(self) -> int | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -32,6 +31,9 @@ _NO_REMARKS = (
 _SHOWN_SPILL_LINES = 4
 _WAIT_S = 30.0
 
+Inspected: TypeAlias = tuple[LaunchFacts, tuple[str, ...]]
+"""The facts of a kernel (no grid, absolute paths), and what could not be had, with what to do about it."""
+
 
 class Inspector:
     """The service of one run that reads compiled kernels. Call `close` in the end."""
@@ -40,38 +42,21 @@ class Inspector:
         """Prepare; nothing starts before the first kernel."""
         self._cache = DiskCache(cache_dir, suffix=".json")
         self._pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="inspect")
-        self._futures: dict[str, Future[tuple[LaunchFacts, tuple[str, ...]]]] = {}
-        self._lock = threading.Lock()
+        self._futures: dict[Future[Compiled], Future[Inspected]] = {}
 
-    def submit(self, compiling: Future[Compiled]) -> Future[tuple[LaunchFacts, tuple[str, ...]]]:
-        """Read a kernel as soon as it is compiled.
-
-        The future gives its facts (its grid is empty, its paths are absolute) and what could not be had,
-        with what to do about it. It raises what `compiling` raises.
-        """
-        return self._pool.submit(lambda: self._inspect_once(compiling.result()))
+    def submit(self, compiling: Future[Compiled]) -> Future[Inspected]:
+        """Read a kernel as soon as it is compiled. The future raises what `compiling` raises."""
+        if compiling not in self._futures:
+            self._futures[compiling] = self._pool.submit(lambda: self._inspect(compiling.result()))
+        return self._futures[compiling]
 
     def close(self) -> None:
         """Drop what has not started; what runs is waited for."""
         self._cache.closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _inspect_once(self, compiled: Compiled) -> tuple[LaunchFacts, tuple[str, ...]]:
+    def _inspect(self, compiled: Compiled) -> Inspected:
         key = _key(compiled)
-        with self._lock:
-            future = self._futures.get(key)
-            mine = future is None
-            if future is None:
-                future = self._futures[key] = Future()
-        if mine:
-            try:
-                future.set_result(self._inspect(compiled, key))
-            except BaseException as error:
-                future.set_exception(error)
-                raise
-        return future.result()
-
-    def _inspect(self, compiled: Compiled, key: str) -> tuple[LaunchFacts, tuple[str, ...]]:
         with self._cache.making(key, wait_s=_WAIT_S) as stored:
             if stored is None:
                 facts, missing = inspect(compiled)
@@ -81,8 +66,7 @@ class Inspector:
         return msgspec.json.decode(stored, type=LaunchFacts), ()
 
 
-def inspect(compiled: Compiled) -> tuple[LaunchFacts, tuple[str, ...]]:
-    """Return what is in a compiled kernel, and what could not be had, with what to do about it."""
+def inspect(compiled: Compiled) -> Inspected:
     missing: list[str] = []
     known: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:

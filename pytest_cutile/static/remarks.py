@@ -49,8 +49,8 @@ def read_remarks(text: str) -> tuple[tuple[Site, ...], tuple[Note, ...]]:
     try:
         return _read(text)
     except (yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
-        said = f"{error}".partition("\n")[0]
-        raise RemarksError(f"tileiras wrote remarks that cannot be read ({said})") from None
+        reason = f"{error}".partition("\n")[0]
+        raise RemarksError(f"tileiras wrote remarks that cannot be read ({reason})") from None
 
 
 def _read(text: str) -> tuple[tuple[Site, ...], tuple[Note, ...]]:
@@ -78,8 +78,8 @@ def _read(text: str) -> tuple[tuple[Site, ...], tuple[Note, ...]]:
         elif name in _MISSED:
             missed.setdefault((_MISSED[name], file, line, column), {}).update(dict.fromkeys(reasons))
         else:
-            said = [facts.get("Remark", name), *dict.fromkeys(reasons)]
-            notes[Note(text=": ".join(said), file=file, line=line)] = None
+            parts = [facts.get("Remark", name), *dict.fromkeys(reasons)]
+            notes[Note(text=": ".join(parts), file=file, line=line)] = None
     return tuple(_with_reasons(sites, missed)), tuple(
         sorted(notes, key=lambda note: (note.file, note.line, note.text))
     )

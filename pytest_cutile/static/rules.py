@@ -41,6 +41,7 @@ CLASS_TITLES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Classes of instructions that are counted, and what they are called."""
+_OPERATIONS = {"tma_load": "load", "tma_store": "store", "bulk_copy": "store"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,28 +93,22 @@ def tensor_cores(launches: Launches) -> Iterator[Change]:
         yield _used_change("tensor_core", effect, before, after)
 
 
-def tma_loads(launches: Launches) -> Iterator[Change]:
-    """Worse when no longer used at all; better when used anew."""
-    return _use_change(launches, "tma_load", operation="load")
+def copies(launches: Launches) -> Iterator[Change]:
+    """Worse when TMA, bulk or asynchronous copies are no longer used at all; better when used anew.
 
-
-def tma_stores(launches: Launches) -> Iterator[Change]:
-    return _use_change(launches, "tma_store", operation="store")
-
-
-def bulk_copies(launches: Launches) -> Iterator[Change]:
-    return _use_change(launches, "bulk_copy", operation="store")
-
-
-def async_copies(launches: Launches) -> Iterator[Change]:
-    """Worse when no longer used at all, better when used anew; not where TMA or bulk copies do the work."""
+    Asynchronous copies do not count where TMA or bulk copies do the work.
+    """
     sides = (launches.baseline, launches.current)
-    if any(used(side, name) for side in sides for name in ("tma_load", "bulk_copy")):
-        return iter(())
-    return _use_change(launches, "async_copy")
+    better = any(used(side, name) for side in sides for name in ("tma_load", "bulk_copy"))
+    for name in ("tma_load", "tma_store", "bulk_copy", *(() if better else ("async_copy",))):
+        before, after = used(launches.baseline, name), used(launches.current, name)
+        if before is None or after is None or bool(before) == bool(after):
+            continue
+        change = _used_change(name, Effect.BETTER if after else Effect.WORSE, before, after)
+        yield change if after else replace(change, detail=_former_tma_places(launches, name))
 
 
-USE_RULES: tuple[Rule, ...] = (spills, tensor_cores, tma_loads, tma_stores, bulk_copies, async_copies)
+USE_RULES: tuple[Rule, ...] = (spills, tensor_cores, copies)
 """Of any number of launches on either side."""
 
 
@@ -229,29 +224,15 @@ def used(launches: Sequence[LaunchFacts], name: str) -> str | None:
     return ", ".join(mnemonics)
 
 
-def _use_change(launches: Launches, name: str, operation: str = "") -> Iterator[Change]:
-    """Yield a change if a class of instructions is used on one side only.
-
-    `operation` is what its instructions do, to say where in the source the class was used.
-    """
-    before, after = used(launches.baseline, name), used(launches.current, name)
-    if before is None or after is None or bool(before) == bool(after):
-        return
-    if after:
-        yield _used_change(name, Effect.BETTER, before, after)
-    else:
-        change = _used_change(name, Effect.WORSE, before, after)
-        yield replace(change, detail=_former_tma_places(launches, operation) if operation else "")
-
-
 def _used_change(name: str, effect: Effect, before: str, after: str) -> Change:
     return Change(
         effect=effect, quantity=CLASS_TITLES[name], baseline=before or "none", current=after or "none"
     )
 
 
-def _former_tma_places(launches: Launches, operation: str) -> str:
-    """Say where TMA did an operation of which the compiler now says nothing."""
+def _former_tma_places(launches: Launches, name: str) -> str:
+    """Say where TMA did what a class of instructions does, if the compiler now says nothing of that line."""
+    operation = _OPERATIONS.get(name, "")
     lines = {site.line for launch in launches.current for site in _sites(launch, operation)}
     places = {
         site.place: None

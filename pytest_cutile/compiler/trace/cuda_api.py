@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from pytest_cutile.compiler.trace.devices import DeviceProperties, properties_of
+from pytest_cutile.compiler.trace.devices import properties_of
 from pytest_cutile.compiler.trace.tensors import default_device
 from pytest_cutile.platforms.architectures import capability
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _BF16_SINCE = (8, 0)
+_DO_NOTHING = (
+    *("init", "synchronize", "set_stream", "empty_cache", "ipc_collect", "reset_peak_memory_stats"),
+    *("manual_seed", "manual_seed_all", "seed", "seed_all"),
+)
+_COUNTERS = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 
 
 class PretendedStream:
@@ -95,6 +100,14 @@ def _returns(value: Any) -> Callable[..., Any]:
     return answer
 
 
+def _returns_of_device(value: Any) -> Callable[..., Any]:
+    def answer(device: Any = None) -> Any:
+        _check_device(device)
+        return value
+
+    return answer
+
+
 @contextlib.contextmanager
 def _does_nothing(*_: Any, **__: Any) -> Iterator[None]:
     yield
@@ -138,21 +151,6 @@ def replacements(arch: str) -> list[tuple[Any, str, Any]]:
     major_minor = capability(arch)
     stream = PretendedStream()
 
-    def get_device_properties(device: Any = None) -> DeviceProperties:
-        _check_device(device)
-        return properties
-
-    def get_device_capability(device: Any = None) -> tuple[int, int]:
-        _check_device(device)
-        return major_minor
-
-    def get_device_name(device: Any = None) -> str:
-        _check_device(device)
-        return properties.name
-
-    def set_device(device: Any) -> None:
-        _check_device(device)
-
     answers: dict[str, Any] = {
         "is_available": _returns(True),
         "is_initialized": _returns(True),
@@ -165,10 +163,10 @@ def replacements(arch: str) -> list[tuple[Any, str, Any]]:
         "get_arch_list": _returns([arch]),
         "mem_get_info": _returns((properties.total_memory, properties.total_memory)),
         "graph_pool_handle": _returns((0, 0)),
-        "get_device_properties": get_device_properties,
-        "get_device_capability": get_device_capability,
-        "get_device_name": get_device_name,
-        "set_device": set_device,
+        "get_device_properties": _returns_of_device(properties),
+        "get_device_capability": _returns_of_device(major_minor),
+        "get_device_name": _returns_of_device(properties.name),
+        "set_device": _returns_of_device(None),
         "device": _Device,
         "device_of": _DeviceOf,
         "stream": _does_nothing,
@@ -177,11 +175,7 @@ def replacements(arch: str) -> list[tuple[Any, str, Any]]:
         "Event": PretendedEvent,
         "CUDAGraph": PretendedGraph,
     }
-    nothing = ("init", "synchronize", "set_stream", "empty_cache", "manual_seed", "manual_seed_all", "seed")
-    answers.update(dict.fromkeys((*nothing, "seed_all", "ipc_collect"), _returns(None)))
-    answers["reset_peak_memory_stats"] = _returns(None)
-    for counter in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
-        answers[counter] = _returns(0)
+    answers |= dict.fromkeys(_DO_NOTHING, _returns(None)) | dict.fromkeys(_COUNTERS, _returns(0))
     accelerator = {
         "is_available": _returns(True),
         "device_count": _returns(1),
@@ -191,11 +185,11 @@ def replacements(arch: str) -> list[tuple[Any, str, Any]]:
         "synchronize": _returns(None),
     }
     return [
-        *((torch.cuda, name, value) for name, value in answers.items() if hasattr(torch.cuda, name)),
         *(
-            (torch.accelerator, name, v)
-            for name, v in accelerator.items()
-            if hasattr(torch.accelerator, name)
+            (owner, name, value)
+            for owner, values in ((torch.cuda, answers), (torch.accelerator, accelerator))
+            for name, value in values.items()
+            if hasattr(owner, name)
         ),
         (torch, "Generator", PretendedGenerator),
         (torch, "get_default_device", _get_default_device),

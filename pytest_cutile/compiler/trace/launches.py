@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.trace.patching import Replacements
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from pytest_cutile.compiler.trace.tensors import PretendedTensors
-
-Backing = Literal["meta", "cpu"]
+    from pytest_cutile.compiler.trace.tensors import Backing, PretendedTensors
 
 _MAX_GRID_RANK = 3
 _MAX_GRID_SIZES = (2**24 - 1, 65535, 65535)
