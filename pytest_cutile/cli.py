@@ -1,4 +1,4 @@
-"""The command `pytest-cutile`: what is done with files of baselines, without pytest and without a GPU."""
+"""The command `pytest-cutile`: what is done without pytest: a look at the machine, files of baselines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from pytest_cutile import __version__
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.commands import compare, merge, migrate
+from pytest_cutile.commands import compare, doctor, merge, migrate
 from pytest_cutile.reports.document import printable
 
-COMMANDS = (compare.COMMAND, merge.COMMAND, migrate.COMMAND)
+COMMANDS = (doctor.COMMAND, compare.COMMAND, merge.COMMAND, migrate.COMMAND)
 """All subcommands, in the order of `--help`; a new one is a module in `commands/` and its entry here."""
 
 BAD_FILE = 2
@@ -23,7 +24,10 @@ CLOSED_PIPE = 128 + signal.SIGPIPE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit status."""
-    parser = argparse.ArgumentParser(prog="pytest-cutile", description="Work with files of speed baselines.")
+    parser = argparse.ArgumentParser(
+        prog="pytest-cutile", description="A look at this machine, and files of baselines."
+    )
+    parser.add_argument("--version", action="version", version=f"pytest-cutile {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         subparser = subparsers.add_parser(command.name, help=command.help)

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_cutile.baselines import files
 from pytest_cutile.baselines.entries import Entry, SpeedBaselines, StaticBaselines, StaticEntry
 from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.quantities import counted
 
 RenewSpeed = Callable[[Mapping[str, Entry]], Mapping[str, Entry]]
 """Returns the entries to store, by case key, for the entries that are stored now; other entries stay."""
@@ -137,3 +138,18 @@ def _check_speed_file(path: Path) -> None:
         raise BaselineError(
             f"{path} holds static baselines, of code and not of speed: give a file <arch>-<gpu>.json"
         )
+
+
+def summarize(folder: Path) -> list[str]:
+    """Return a line for each file of baselines in a folder: whose they are, and how many cases."""
+    lines = []
+    for path in sorted(folder.glob("*.json")):
+        if files.is_static(path):
+            arch = path.name.removesuffix("-static.json")
+            static = files.read_static(path, arch)
+            lines.append(f"{path.name}: {counted(len(static.entries) if static else 0, 'compiled case')}")
+        else:
+            speed = files.read_speed(path)
+            if speed is not None:
+                lines.append(f"{path.name}: {counted(len(speed.entries), 'timed case')} on {speed.gpu}")
+    return lines

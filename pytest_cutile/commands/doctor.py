@@ -1,0 +1,206 @@
+"""`pytest-cutile doctor`: what this machine can do, gate by gate, and the command that mends what it cannot.
+
+It imports torch and asks NVML, which no other subcommand does; both may be missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.baselines.store import summarize
+from pytest_cutile.commands.base import Command
+from pytest_cutile.compiler.toolchain import (
+    CompilerMissing,
+    ToolMissing,
+    find_tileiras,
+    find_tool,
+    supported_architectures,
+    tool_version,
+    toolchain_versions,
+)
+from pytest_cutile.quantities import counted
+from pytest_cutile.reports.document import Document, Facts, Paragraph
+from pytest_cutile.reports.text import render_text
+
+_TOOLS = ("cuobjdump", "nvdisasm")
+_EXTRAS = {
+    "pytest-benchmark": "pytest-cutile[benchmark]",
+    "pytest-xdist": "pytest-cutile[xdist]",
+    "hypothesis": "pytest-cutile[search]",
+}
+
+
+@dataclass(frozen=True)
+class Ability:
+    """What a gate can do here."""
+
+    gate: str
+    problem: str = ""
+    """Why it cannot run, and what mends that; empty where it works."""
+    remark: str = ""
+
+    @property
+    def text(self) -> str:
+        if self.problem:
+            return f"does not work: {self.problem}"
+        return f"works: {self.remark}" if self.remark else "works"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "rootdir", type=Path, nargs="?", default=Path(), help="the project's root (default: this folder)"
+    )
+
+
+def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+    root: Path = options.rootdir.resolve()
+    python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    document = Document(
+        f"pytest-cutile {_version('pytest-cutile')}, {python}",
+        [
+            Facts([*_packages(), *_compiler(), *_gpus(), *_project(root)]),
+            Paragraph("Gates on this machine:"),
+            Facts([(ability.gate, [ability.text]) for ability in abilities()]),
+        ],
+    )
+    return 0, render_text(document).splitlines()
+
+
+def abilities() -> list[Ability]:
+    """Return what each gate can do on this machine."""
+    torch_problem = _torch_problem()
+    compiler_problem = _first_problem(toolchain_versions, supported_architectures)
+    tools_problem = _first_problem(*(lambda tool=tool: tool_version(tool) for tool in _TOOLS))
+    gpu_problem = torch_problem or _gpu_problem()
+    compiles = torch_problem or compiler_problem
+    return [
+        Ability("compile", compiles),
+        Ability("static", compiles or tools_problem),
+        Ability("correct", compiles, "kernels are interpreted on the CPU" if gpu_problem else "on the GPU"),
+        Ability("speed", gpu_problem or compiler_problem or _locks_problem()),
+    ]
+
+
+# -- what is installed --------------------------------------------------------------------------------
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _packages() -> Iterator[tuple[str, list[str]]]:
+    yield "torch", [_version("torch") or "not installed: pip install 'pytest-cutile[torch]'"]
+    yield (
+        "extras",
+        [
+            f"{package} {_version(package) or f'is not installed: pip install {extra!r}'}"
+            for package, extra in _EXTRAS.items()
+        ],
+    )
+
+
+def _torch_problem() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed: pip install 'pytest-cutile[torch]'"
+    return ""
+
+
+def _compiler() -> Iterator[tuple[str, list[str]]]:
+    yield "cuda-tile", [_version("cuda-tile") or "not installed: pip install 'pytest-cutile[tileiras]'"]
+    try:
+        architectures = supported_architectures()
+        span = f"compiles for {architectures[0]} to {architectures[-1]}" if architectures else ""
+        yield "tileiras", [f"{toolchain_versions()['tileiras']}, {span}", str(find_tileiras())]
+    except CompilerMissing as error:
+        yield "tileiras", [str(error)]
+    yield "tools", [_place(tool) for tool in (*_TOOLS, "compute-sanitizer")]
+
+
+def _place(tool: str) -> str:
+    try:
+        return str(find_tool(tool))
+    except ToolMissing as error:
+        return str(error).partition(" (")[0]
+
+
+def _first_problem(*checks: Callable[[], object]) -> str:
+    """Return the first sentence of what is wrong; empty if nothing is."""
+    try:
+        for check in checks:
+            check()
+    except (CompilerMissing, ToolMissing) as error:
+        return str(error)
+    return ""
+
+
+# -- GPUs ---------------------------------------------------------------------------------------------
+
+
+def _gpus() -> Iterator[tuple[str, list[str]]]:
+    from pytest_cutile.gpu import condition, nvml
+
+    try:
+        device, state, driver = nvml.find_gpu(), nvml.read_state(), nvml.driver_environment()
+    except nvml.NoGpuError as error:
+        yield "GPU", [f"none: {error}"]
+        return
+    others = len(nvml.visible_uuids()) - 1
+    clock = f"{state.sm_clock_mhz} of {state.max_sm_clock_mhz} MHz" if state.sm_clock_mhz else "clock unknown"
+    more = f", and {counted(others, 'more GPU')}" if others else ""
+    yield "GPU", [f"{device.name} ({device.arch}, {device.uuid[:12]}){more}", f"{clock}, {state.celsius} C"]
+    yield "driver", [", ".join(f"{name} {value}" for name, value in driver.items())]
+    disturbances = condition.problems(state, condition.HighestClocks())
+    yield "condition", [*disturbances] or ["nothing disturbs measurements"]
+
+
+def _gpu_problem() -> str:
+    from pytest_cutile.gpu import nvml
+
+    try:
+        nvml.find_gpu()
+    except nvml.NoGpuError as error:
+        return f"no GPU: {error}; run it on a machine that has one"
+    import torch
+
+    if torch.cuda.is_available():
+        return ""
+    build = "a CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+    return f"torch {torch.__version__} ({build}) cannot use the GPU: install a CUDA build of torch"
+
+
+def _locks_problem() -> str:
+    if importlib.util.find_spec("fcntl") is None:
+        return "timing needs a lock of the GPU (flock), which this platform lacks"
+    return ""
+
+
+# -- the project --------------------------------------------------------------------------------------
+
+
+def _project(root: Path) -> Iterator[tuple[str, list[str]]]:
+    try:
+        lines = summarize(root / "baselines")
+    except BaselineError as error:
+        lines = [str(error)]
+    yield "baselines", lines or ["none in baselines/: pytest --update-baselines records them"]
+    cache = root / ".pytest_cache" / "d" / "cutile"
+    size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0
+    yield "cache", [f"{size / 2**20:.1f} MiB of compiled kernels in {cache.relative_to(root)}"]
+
+
+COMMAND = Command(
+    name="doctor",
+    help="say what this machine can do, gate by gate, and what mends the rest",
+    add_arguments=_add_arguments,
+    run=_run,
+)
