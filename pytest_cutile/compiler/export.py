@@ -44,16 +44,8 @@ class CompileError(Exception):
         """Counted from 1."""
         self.column = column
         """Counted from 1."""
-        self.excerpt = excerpt or self._source_line()
+        self.excerpt = excerpt or (source_line(file, line, column) if file and line else "")
         """The source around the place, or the compiler's own account of how it got there."""
-
-    def _source_line(self) -> str:
-        source = linecache.getline(self.file, self.line).rstrip() if self.file and self.line else ""
-        stripped = source.lstrip()
-        if not stripped or self.column is None:
-            return f"    {stripped}".rstrip()
-        before = max(0, self.column - 1 - (len(source) - len(stripped)))
-        return f"    {stripped}\n    {' ' * before}^"
 
     def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes
         names = ("kernel", "arch", "file", "line", "column", "excerpt")
@@ -65,6 +57,16 @@ class CompileError(Exception):
             return text
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         return "\n".join(part for part in (text, f"  {place}", self.excerpt) if part)
+
+
+def source_line(file: str, line: int, column: int | None) -> str:
+    """Return a line of source, indented, with a mark under the column; empty if there is none."""
+    source = linecache.getline(file, line).rstrip()
+    stripped = source.lstrip()
+    if not stripped or column is None:
+        return f"    {stripped}".rstrip()
+    before = max(0, column - 1 - (len(source) - len(stripped)))
+    return f"    {stripped}\n    {' ' * before}^"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,10 +180,9 @@ def _array_constraint(tensors: Sequence[Any], options: cutile.ArrayOptions, wher
                 raise OverflowError(
                     f"{where}: shape or strides {sizes} exceed int32; annotate it ct.IndexedWithInt64"
                 )
-    shape_axes = _axes(options.static_shape_dims, "static_shape_dims", ndim, where)
-    stride_axes = _axes(options.static_stride_dims, "static_stride_dims", ndim, where)
-    shape_constant = _agreed([shape for shape, _ in layouts], shape_axes, "static shape", where)
-    stride_constant = _agreed([strides for _, strides in layouts], stride_axes, "static stride", where)
+    shape_axes, stride_axes = options.static_shape_dims, options.static_stride_dims
+    shape_constant = _static([shape for shape, _ in layouts], shape_axes, "shape", where)
+    stride_constant = _static([strides for _, strides in layouts], stride_axes, "stride", where)
     stride_divisor, shape_divisor = [1] * ndim, [1] * ndim
     for axis in range(ndim if ndim <= _MAX_SPECIALIZED_NDIM else 0):
         lengths = [shape[axis] for shape, _ in layouts]
@@ -213,27 +212,21 @@ def _array_constraint(tensors: Sequence[Any], options: cutile.ArrayOptions, wher
     )
 
 
-def _axes(axes: tuple[int, ...], field: str, ndim: int, where: str) -> tuple[int, ...]:
-    for axis in axes:
-        if not -ndim <= axis < ndim:
-            raise ValueError(f"{where}: {field} names axis {axis}, but the tensor has {ndim}")
-    normalized = tuple(axis % ndim for axis in axes)
-    if len(set(normalized)) != len(normalized):
-        raise ValueError(f"{where}: {field} names an axis twice: {axes}")
-    return normalized
-
-
-def _agreed(
+def _static(
     sizes: Sequence[tuple[int, ...]], axes: tuple[int, ...], what: str, where: str
 ) -> list[int | None]:
-    constants: list[int | None] = [None] * len(sizes[0])
+    """Return the length or stride of every axis that is annotated as static, on which all tensors agree."""
+    ndim = len(sizes[0])
+    constants: list[int | None] = [None] * ndim
     for axis in axes:
-        lengths = {size[axis] for size in sizes}
+        if not -ndim <= axis < ndim:
+            raise ValueError(f"{where}: static_{what}_dims names axis {axis}, but the tensor has {ndim}")
+        if constants[axis] is not None:
+            raise ValueError(f"{where}: static_{what}_dims names an axis twice: {axes}")
+        lengths = sorted({size[axis] for size in sizes})
         if len(lengths) > 1:
-            raise ValueError(
-                f"{where}: the list's tensors differ in {what} at axis {axis}: {sorted(lengths)}"
-            )
-        constants[axis] = lengths.pop()
+            raise ValueError(f"{where}: the list's tensors differ in static {what} at axis {axis}: {lengths}")
+        constants[axis] = lengths[0]
     return constants
 
 

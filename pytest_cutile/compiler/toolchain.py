@@ -41,10 +41,8 @@ def find_tileiras() -> Path:
     Raises:
         CompilerMissing: there is none.
     """
-    for folder in _compiler_folders():
-        tileiras = shutil.which("tileiras", path=folder)
-        if tileiras is not None:
-            return Path(tileiras)
+    if (tileiras := _which("tileiras", _compiler_folders())) is not None:
+        return tileiras
     raise CompilerMissing(
         f"cuTile's compiler tileiras is not installed, so no kernel can be compiled: {INSTALL}, "
         "or a CUDA toolkit of 13.1 or newer with its bin folder on PATH"
@@ -61,15 +59,17 @@ def find_tool(name: str) -> Path:
     Raises:
         ToolMissing: there is none.
     """
-    for folder in _tool_folders():
-        tool = shutil.which(name, path=folder)
-        if tool is not None:
-            return Path(tool)
+    if (tool := _which(name, _tool_folders())) is not None:
+        return tool
     raise ToolMissing(
         f"{name} is not installed: pip install 'pytest-cutile[{_OF_EXTRA[name]}]' (the package "
-        f"{_TOOL_WHEELS[name]}), "
-        "or a CUDA toolkit with its bin folder on PATH"
+        f"{_TOOL_WHEELS[name]}), or a CUDA toolkit with its bin folder on PATH"
     )
+
+
+def _which(name: str, folders: list[str]) -> Path | None:
+    tool = shutil.which(name, path=os.pathsep.join(filter(None, folders)))
+    return None if tool is None else Path(tool)
 
 
 def run_tool(name: str, *args: str) -> str:

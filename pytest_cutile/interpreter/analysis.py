@@ -59,7 +59,7 @@ class Definitions:
         def walk(block: Block, around: dict[int, Op | None], *, inside_private: bool) -> None:
             visible = {**around, **dict.fromkeys(block.parameters)}
             for op in block.ops:
-                for value in operands_of(op):
+                for _, value in named_operands(op):
                     made_by[id(op), value] = visible.get(value)
                 if inside_private:
                     private.add(id(op))
@@ -85,18 +85,15 @@ class Definitions:
 NOTHING_DEFINED = Definitions(made_by={}, private=frozenset(), parameters=frozenset())
 
 
-def operands_of(op: Op) -> tuple[int, ...]:
-    """Return the values that an operation takes."""
-    values: list[int] = []
-    for operand in op.operands.values():
-        if isinstance(operand, tuple):
-            values += operand
-        elif operand is not None:
-            values.append(operand)
-    return tuple(values)
+def named_operands(op: Op) -> Iterator[tuple[str, int]]:
+    """Yield the values that an operation takes, with the names of its operands."""
+    for name, operand in op.operands.items():
+        for value in operand if isinstance(operand, tuple) else (operand,):
+            if value is not None:
+                yield name, value
 
 
-_FLOW = ("if", "for", "loop")
+FLOW = ("if", "for", "loop")
 DROP_EVERY = 64
 """Operations after which values are dropped: to give back memory at each takes a third more time."""
 
@@ -115,7 +112,7 @@ def last_uses(block: Block) -> dict[int, tuple[int, ...]]:
         needed: set[int] = set()
         ended: list[set[int]] = []
         for op in reversed(block.ops):
-            used = set(operands_of(op)).union(*(walk(region) for region in op.regions))
+            used = {value for _, value in named_operands(op)}.union(*(walk(region) for region in op.regions))
             ends = ((used | set(op.results)) & defined) - needed
             ended.append(ends)
             needed |= used
@@ -123,7 +120,7 @@ def last_uses(block: Block) -> dict[int, tuple[int, ...]]:
         following = [*block.ops[1:], None]
         for at, (op, after, ends) in enumerate(zip(block.ops, following, reversed(ended), strict=True), 1):
             pending += ends
-            if pending and (at % DROP_EVERY == 0 or (after is not None and after.name in _FLOW)):
+            if pending and (at % DROP_EVERY == 0 or (after is not None and after.name in FLOW)):
                 drops[id(op)] = tuple(pending)
                 pending = []
         return needed - defined

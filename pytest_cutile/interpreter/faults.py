@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import linecache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_cutile.compiler.export import source_line
 from pytest_cutile.interpreter.ir import Location
 
 if TYPE_CHECKING:
@@ -47,13 +48,8 @@ class KernelFault(Exception):  # noqa: N818 - reads as what happened
         return f"{first} ({self.location})" if self.location is not None else first
 
     def __reduce__(self) -> tuple[object, ...]:  # so that it survives being sent between processes
-        return _rebuild, (self.kind, self.message, self.kernel, self.block, self.location)
-
-
-def _rebuild(
-    kind: str, message: str, kernel: str, block: tuple[int, ...] | None, location: Location | None
-) -> KernelFault:
-    return KernelFault(kind, message, kernel=kernel, block=block, location=location)
+        copy = partial(KernelFault, kernel=self.kernel, block=self.block, location=self.location)
+        return copy, (self.kind, self.message)
 
 
 class NotInterpreted(KernelFault):
@@ -107,10 +103,7 @@ def excerpt(location: Location) -> str:
     place: Location | None = location
     while place is not None:
         lines.append(f"  {place}" if place is location else f"  called from {place}")
-        source = linecache.getline(place.file, place.line).rstrip()
-        stripped = source.lstrip()
-        if stripped and place is location:
-            before = max(0, place.column - 1 - (len(source) - len(stripped)))
-            lines += [f"    {stripped}", f"    {' ' * before}^"]
+        if place is location and (source := source_line(place.file, place.line, place.column)):
+            lines.append(source)
         place = user_location(place.caller)
     return "\n".join(lines)

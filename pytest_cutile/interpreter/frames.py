@@ -75,6 +75,11 @@ class Frame:
         return self._blocks
 
 
+def blocks_beside(frame: Frame, dims: int) -> torch.Tensor:
+    """Return the numbers of the blocks, int32, as a tensor of `dims` axes whose first counts blocks."""
+    return frame.blocks.to(torch.int32).reshape(-1, *[1] * (dims - 1))
+
+
 def first_block(frame: Frame, lanes: torch.Tensor) -> tuple[int, ...]:
     """Return the number of the first block with a lane set; the machine makes indices of it."""
     rows = lanes.reshape(lanes.shape[0], -1).any(dim=1)

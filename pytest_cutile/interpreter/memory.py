@@ -13,7 +13,7 @@ import torch
 
 from pytest_cutile.interpreter.arrays import Access, Allocation
 from pytest_cutile.interpreter.faults import KernelFault
-from pytest_cutile.interpreter.frames import Frame, first_block
+from pytest_cutile.interpreter.frames import Frame, blocks_beside, first_block
 from pytest_cutile.interpreter.race_detector import RaceDetector
 from pytest_cutile.interpreter.shadow import Shadow, shadow_of
 from pytest_cutile.interpreter.values import moved
@@ -144,7 +144,7 @@ class Memory:
             mask = mask.expand(shape)
         for access in self.resolve(frame, addresses, values.dtype, mask, "stores"):
             data, at, lanes = values, access.elements, access.lanes
-            writers = frame.blocks.to(torch.int32).reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
+            writers = blocks_beside(frame, len(shape)).expand(shape)
             if lanes is not None:
                 data, at, writers = moved(_take(lanes), data), at[lanes], writers[lanes]
             self.changes += 1

@@ -9,18 +9,19 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from pytest_cutile.interpreter.analysis import FLOW, named_operands
 from pytest_cutile.interpreter.faults import excerpt, user_location
 from pytest_cutile.interpreter.formatting import show_number
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Location, Op
 from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.ops.access import accessed
+from pytest_cutile.interpreter.values import of_block
 
 Value: TypeAlias = Literal["NaN", "Inf"]
 Kind: TypeAlias = Literal["computed", "loaded", "passed", "padding"]
 
 _MOVES = {"constant", "reshape", "broadcast", "permute", "extract", "cat", "insert", "assume", "select"}
-_FLOW = {"if", "for", "loop"}
 _TESTS: dict[Value, Callable[[torch.Tensor], torch.Tensor]] = {"NaN": torch.isnan, "Inf": torch.isinf}
 _MAX_CANDIDATES = 200
 _MAX_STORES = 16
@@ -80,7 +81,7 @@ class _Infinity:
 
     def describe(self, machine: Machine, row: int) -> str:
         """Return what it is, and where, in one block; empty if that block has none."""
-        bad = self.bad[row if len(self.bad) > 1 else 0]
+        bad = of_block(self.bad, row)
         if not bad.any():
             return ""
         if self.op is None:
@@ -168,7 +169,7 @@ class NonfiniteFinder:
                 if candidate.value != value or candidate.kind not in kinds:
                     continue
                 for row, block in enumerate(candidate.blocks):
-                    lanes = candidate.bad[row if len(candidate.bad) > 1 else 0]
+                    lanes = of_block(candidate.bad, row)
                     if not lanes.any():
                         continue
                     for stored in self._stored.get((value, candidate.launch, block), ()):
@@ -207,7 +208,7 @@ class NonfiniteFinder:
 
     def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
         """Look at what an operation returned or stored."""
-        if op.name in _MOVES or op.name in _FLOW or id(op) in machine.definitions.private:
+        if op.name in _MOVES or op.name in FLOW or id(op) in machine.definitions.private:
             return
         if op.operands.get("value") is not None and op.name.startswith(("store_", "atomic_")):
             self._record_stored(machine, frame, op, frame[op.operands["value"]])
@@ -233,7 +234,7 @@ class NonfiniteFinder:
             if not bad.any():
                 continue
             for row, block in enumerate(frame.blocks.tolist()):
-                lanes = bad[row if len(bad) > 1 else 0]
+                lanes = of_block(bad, row)
                 if lanes.any():
                     stored = self._stored.setdefault((name, self._launch, block), [])
                     if len(stored) < _MAX_STORES:
@@ -307,11 +308,10 @@ def _is_finite(tile: torch.Tensor) -> bool:
 
 def _float_operands(frame: Frame, op: Op) -> Iterator[tuple[str, int, torch.Tensor]]:
     """Yield name, value and tile of the operands that are tiles of floats."""
-    for name, operand in op.operands.items():
-        for value in operand if isinstance(operand, tuple) else (operand,):
-            tile = None if value is None else frame[value]
-            if isinstance(tile, torch.Tensor) and tile.dtype.is_floating_point:
-                yield name, value, tile
+    for name, value in named_operands(op):
+        tile = frame[value]
+        if isinstance(tile, torch.Tensor) and tile.dtype.is_floating_point:
+            yield name, value, tile
 
 
 def _infinity(machine: Machine, frame: Frame, op: Op) -> _Infinity | None:
@@ -327,7 +327,7 @@ def _infinity(machine: Machine, frame: Frame, op: Op) -> _Infinity | None:
             return infinity
         source = machine.definitions.made_by.get((id(op), value))
         infinity = _Infinity(op=source, bad=bad)
-        if source is None or source.name in _FLOW:
+        if source is None or source.name in FLOW:
             return infinity
         if source.name.startswith("load_"):
             addresses, inside, _ = accessed(machine, frame, source)

@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import torch
 
-from pytest_cutile.interpreter.analysis import every_op
+from pytest_cutile.interpreter.analysis import every_op, named_operands
 from pytest_cutile.interpreter.arrays import Access, Allocation
 from pytest_cutile.interpreter.faults import excerpt, user_location
 from pytest_cutile.interpreter.formatting import show_number, show_row, summary
-from pytest_cutile.interpreter.frames import Frame
+from pytest_cutile.interpreter.frames import Frame, blocks_beside
 from pytest_cutile.interpreter.ir import Block, Entry, Location, Op
 from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.nonfinite_origin import element_of
@@ -222,7 +222,7 @@ class Provenance:
         )
         record = self._record(allocation)
         per_element = allocation.itemsize // record.unit
-        blocks = frame.blocks.to(torch.int32).reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
+        blocks = blocks_beside(frame, len(shape)).expand(shape)
         if chosen is not None:
             elements, blocks = elements[chosen.expand(shape)], blocks[chosen.expand(shape)]
         units = (elements[..., None] * per_element + torch.arange(per_element)).reshape(-1, per_element)
@@ -363,11 +363,10 @@ def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int, ended: 
             return node
         left = levels if source.name in _FREE else levels - 1
         if left >= 0:
-            for name, operand in source.operands.items():
-                for number in operand if isinstance(operand, tuple) else (operand,):
-                    child = None if number is None else visit(source, name, number, left)
-                    if child is not None:
-                        node.children.append(child)
+            for name, operand in named_operands(source):
+                child = visit(source, name, operand, left)
+                if child is not None:
+                    node.children.append(child)
         return node
 
     root = visit(op, role, value, LEVELS)

@@ -11,7 +11,7 @@ import torch
 
 from pytest_cutile.interpreter.arrays import Access, Allocation
 from pytest_cutile.interpreter.faults import KernelFault, user_location
-from pytest_cutile.interpreter.frames import Frame, first_block
+from pytest_cutile.interpreter.frames import Frame, blocks_beside, first_block
 from pytest_cutile.interpreter.happens_before import VectorClocks
 from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.shadow import NOBODY, SEVERAL, UNWRITTEN, WRITTEN, Shadow
@@ -110,7 +110,7 @@ class RaceDetector:
         units = Units(allocation, index)
         if reads and shadow.unwritten:
             self._check_unwritten(frame, units, chosen)
-        blocks = _by_block(frame, index.dim()).expand(index.shape)
+        blocks = blocks_beside(frame, index.dim()).expand(index.shape)
         if chosen is not None:
             chosen = chosen.expand(index.shape)
         if self.check_races and shadow.was_written:
@@ -149,7 +149,7 @@ class RaceDetector:
             if shadow.tracked:
                 numbers = units.numbers()
                 numbers = numbers.expand(frame.size, *numbers.shape[1:])
-                blocks = _by_block(frame, numbers.dim()).expand(numbers.shape)
+                blocks = blocks_beside(frame, numbers.dim()).expand(numbers.shape)
                 if chosen is not None:
                     chosen = chosen.expand(numbers.shape)
                     numbers, blocks = numbers[chosen], blocks[chosen]
@@ -158,14 +158,14 @@ class RaceDetector:
         if shadow.was_written:
             self._check_writers(frame, units, chosen, "reads")
         if shadow.was_updated:
-            blocks = _by_block(frame, units.read(shadow.writers).dim())
+            blocks = blocks_beside(frame, units.read(shadow.writers).dim())
             self._check_updaters(units, blocks, "reads", chosen)
         if shadow.track_reads:
             fresh = not shadow.was_read
             readers = units.shaped(shadow.readers)
             if distinct and fresh:
                 dims = readers.dim() // 2 + 1  # of tiles, and the blocks
-                readers[units.index] = _by_block(frame, dims)
+                readers[units.index] = blocks_beside(frame, dims)
             else:
                 _add_readers(frame, readers, units.index, chosen, distinct=distinct)
             if self._vector_clocks is not None:
@@ -222,7 +222,7 @@ class RaceDetector:
 
     def _check_writers(self, frame: Frame, units: Units, chosen: torch.Tensor | None, verb: str) -> None:
         writers = units.read(units.shadow.writers)
-        own = _by_block(frame, writers.dim())
+        own = blocks_beside(frame, writers.dim())
         bad = _masked((writers >= 0) & (writers != own), chosen)
         bad = self._unsynchronized(units, bad, own, writers, "write_epochs")
         if bad.any():
@@ -288,7 +288,7 @@ class RaceDetector:
         shadow, index = units.shadow, units.index
         last, epochs = (units.shaped(shadow.record(name)) for name in ("last_readers", "read_epochs"))
         readers = last[index]
-        own = _by_block(frame, readers.dim())
+        own = blocks_beside(frame, readers.dim())
         if chosen is not None:
             shape = torch.broadcast_shapes(readers.shape, own.shape, chosen.shape)
             lanes = chosen.expand(shape)
@@ -346,7 +346,7 @@ def _add_readers(
 ) -> None:
     """Record who reads, or that several blocks do."""
     before = readers[index]
-    own = _by_block(frame, before.dim())
+    own = blocks_beside(frame, before.dim())
     shape = torch.broadcast_shapes(before.shape, own.shape, () if chosen is None else chosen.shape)
     reader = torch.where((before == NOBODY) | (before == own), own, SEVERAL)
     if before.shape[0] == 1 and frame.size > 1:
@@ -376,10 +376,6 @@ def _unit_index(
         return elements, chosen
     units = elements[..., None] * per_element + torch.arange(per_element)
     return units, None if chosen is None else chosen[..., None]
-
-
-def _by_block(frame: Frame, dims: int) -> torch.Tensor:
-    return frame.blocks.to(torch.int32).reshape(-1, *[1] * (dims - 1))
 
 
 def _masked(bad: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:

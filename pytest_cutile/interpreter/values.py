@@ -106,10 +106,14 @@ def moved(move: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Te
     return move(*(tensor.view(torch.uint8) for tensor in tensors)).view(dtype)
 
 
+def of_block(value: torch.Tensor, row: int) -> torch.Tensor:
+    """Return the tile of one block, by its place among the blocks."""
+    return value[row if len(value) > 1 else 0]
+
+
 def tile_of_block(value: torch.Tensor, row: int) -> torch.Tensor:
     """Return a copy of the tile of one block, by its place among the blocks."""
-    at = row if value.shape[0] > 1 else 0
-    return moved(lambda tensor: tensor[at].clone(), value)
+    return moved(lambda tensor: of_block(tensor, row).clone(), value)
 
 
 def select_blocks(value: Any, index: torch.Tensor) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from pytest_cutile.interpreter.arrays import Allocation, nested
 from pytest_cutile.interpreter.faults import KernelFault
-from pytest_cutile.interpreter.frames import Frame, first_block
+from pytest_cutile.interpreter.frames import Frame, blocks_beside, first_block
 from pytest_cutile.interpreter.ir import DYNAMIC, Op, Pointer, TensorView, Tile, TiledView
 from pytest_cutile.interpreter.machine import Machine, operation
 from pytest_cutile.interpreter.ops.shapes import numbers
@@ -22,6 +22,7 @@ from pytest_cutile.interpreter.values import (
     dtype_of,
     itemsize_of,
     moved,
+    of_block,
     select_blocks,
 )
 
@@ -156,12 +157,10 @@ class Target:
             return
         block = first_block(self.frame, bad)
         row = int(bad.reshape(len(bad), -1).any(dim=1).nonzero()[0])
-        index = [
-            int(number[row if len(number) > 1 else 0]) for number in (i.reshape(-1) for i in self._index)
-        ]
+        index = [int(of_block(numbers.reshape(-1), row)) for numbers in self._index]
         shape = [
-            int(number[row if len(number) > 1 else 0]) if isinstance(number, torch.Tensor) else number
-            for number in self.view.array.shape
+            int(of_block(length, row)) if isinstance(length, torch.Tensor) else length
+            for length in self.view.array.shape
         ]
         extent = "wholly outside of" if what.startswith("which") else "partly outside of"
         raise KernelFault(
@@ -392,7 +391,7 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
     for group in tiles:
         inner = group.frame(frame)
         index = tuple(positions.expand(inner.size) for positions in group.index)
-        writers = inner.blocks.to(torch.int32).reshape(-1, *[1] * len(group.extents))
+        writers = blocks_beside(inner, len(group.extents) + 1)
         machine.memory.changes += 1
         machine.memory.races.write_units(
             inner,

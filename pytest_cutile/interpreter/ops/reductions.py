@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.interpreter.analysis import operands_of
+from pytest_cutile.interpreter.analysis import named_operands
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Block, Op
 from pytest_cutile.interpreter.machine import OPS, Machine, operation
@@ -38,7 +38,7 @@ class _Combine:
         def walk(block: Block, around: frozenset[int]) -> bool:
             inside = set(around).union(block.parameters)
             for op in block.ops:
-                captured.update(value for value in operands_of(op) if value not in inside)
+                captured.update(value for _, value in named_operands(op) if value not in inside)
                 if op.name in _OF_BLOCKS or any(walk(region, frozenset(inside)) for region in op.regions):
                     return True
                 inside.update(op.results)

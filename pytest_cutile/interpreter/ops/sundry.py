@@ -13,7 +13,7 @@ from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Op, Tile
 from pytest_cutile.interpreter.machine import Machine, operation
 from pytest_cutile.interpreter.ops.shapes import constant_tile
-from pytest_cutile.interpreter.values import TOKEN
+from pytest_cutile.interpreter.values import TOKEN, of_block
 
 _CONVERSION = re.compile(r"%(?:%|([-+ #0]*)(\d*)((?:\.\d*)?)(hh|h|ll|l|)([diuoxXeEfFgGaA]))")
 _WIDTHS = {"hh": 8, "h": 16, "": 32, "l": 64, "ll": 64}
@@ -23,7 +23,7 @@ _WIDTHS = {"hh": 8, "h": 16, "": 32, "l": 64, "ll": 64}
 def _print(machine: Machine, frame: Frame, op: Op) -> Any:
     values = [frame[value] for value in op.operands["values"]]
     for at, block in enumerate(frame.blocks.tolist()):
-        own = [value[at if len(value) > 1 else 0] for value in values]
+        own = [of_block(value, at) for value in values]
         machine.printed.setdefault(block, []).append(format_tiles(op.attributes["text"], own))
     return TOKEN if op.results else None
 
