@@ -6,10 +6,12 @@ is where it shows, as an `IncompatibleCompiler` that names the part.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -55,10 +57,16 @@ def import_cutile() -> Any:
 
 def _private(module: str, name: str) -> Any:
     import_cutile()
-    try:
+    with _relying_on(f"{module}.{name}"):
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
-        raise _incompatible(f"{module}.{name}") from None
+
+
+@contextlib.contextmanager
+def _relying_on(part: str) -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, AttributeError, KeyError, TypeError):
+        raise _incompatible(part) from None
 
 
 def _incompatible(part: str) -> IncompatibleCompiler:
@@ -81,10 +89,8 @@ def is_kernel(candidate: object) -> bool:
 
 
 def kernel_function(kernel: Any) -> FunctionType:
-    try:
+    with _relying_on("kernel._annotated_function.pyfunc"):
         function = kernel._annotated_function.pyfunc  # noqa: SLF001
-    except AttributeError:
-        raise _incompatible("kernel._annotated_function.pyfunc") from None
     if not isinstance(function, FunctionType):
         raise _incompatible("kernel._annotated_function.pyfunc (a function)")
     return function
@@ -127,10 +133,8 @@ class Annotation:
 
 
 def parameter_annotations(kernel: Any) -> tuple[Annotation, ...]:
-    try:
+    with _relying_on("kernel._annotated_function.parameter_annotations"):
         nodes = tuple(kernel._annotated_function.parameter_annotations)  # noqa: SLF001
-    except AttributeError:
-        raise _incompatible("kernel._annotated_function.parameter_annotations") from None
     try:
         return tuple(_annotation(node) for node in nodes)
     except AttributeError as error:
@@ -169,21 +173,17 @@ def native_dtype(foreign: object) -> Any | None:
 
 def optimization_level(kernel: Any, arch: str) -> int:
     """Return the -O level that a launch of `kernel` on `arch` would compile with."""
-    try:
+    with _relying_on("kernel._compiler_options.opt_level_for_target"):
         return int(kernel._compiler_options.opt_level_for_target(arch))  # noqa: SLF001
-    except AttributeError:
-        raise _incompatible("kernel._compiler_options.opt_level_for_target") from None
 
 
 def compiler_hints(kernel: Any, arch: str) -> dict[str, Any]:
     """Return the hints that a launch of `kernel` on `arch` would compile with, but for those at default."""
-    try:
+    with _relying_on("kernel._compiler_options.hints_by_target"):
         options = kernel._compiler_options  # noqa: SLF001
         by_target = options.hints_by_target()
         defaults = {field.name: field.default for field in dataclasses.fields(options)}
         resolved = {**by_target["default"], **by_target.get(arch, {})}
-    except (AttributeError, KeyError, TypeError):
-        raise _incompatible("kernel._compiler_options.hints_by_target") from None
     return {name: value for name, value in sorted(resolved.items()) if value != defaults.get(name)}
 
 

@@ -1,4 +1,4 @@
-"""How the attributes of operations are written in bytecode, by their kind."""
+"""How the attributes of operations are written in bytecode, one parser for each sort."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Tables(Protocol):
         """Return the type with this number."""
 
 
-Kind: TypeAlias = Callable[[Tables, Reader], Any]
+AttributeParser: TypeAlias = Callable[[Tables, Reader], Any]
 
 
-def one_of(what: str, *names: str) -> Kind:
-    """Make the kind of an attribute that is one of these names."""
+def one_of(what: str, *names: str) -> AttributeParser:
+    """Make the parser of an attribute that is one of these names."""
     return lambda _tables, reader: pick(names, reader.byte(), what)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pytest_cutile.interpreter.attributes import Kind, Tables
+from pytest_cutile.interpreter.attributes import AttributeParser, Tables
 from pytest_cutile.interpreter.ir import Block, Type
 from pytest_cutile.interpreter.reader import Reader, UnknownBytecode
 
@@ -125,7 +125,7 @@ class Attribute:
     """An attribute with a name."""
 
     name: str
-    kind: Kind
+    parse: AttributeParser
     absent: Any = None
     """Its value where older bytecode lacks it, or the optional part is not there."""
     optional: bool = False
@@ -135,7 +135,7 @@ class Attribute:
         if self.optional and self.name not in draft.announced:
             self.leave_out(draft)
         else:
-            draft.attributes[self.name] = self.kind(source, source.reader)
+            draft.attributes[self.name] = self.parse(source, source.reader)
 
     def leave_out(self, draft: Draft) -> None:
         draft.attributes[self.name] = self.absent

@@ -18,11 +18,11 @@ from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.ops.access import accessed
 from pytest_cutile.interpreter.values import of_block
 
-Value: TypeAlias = Literal["NaN", "Inf"]
-Kind: TypeAlias = Literal["computed", "loaded", "passed", "padding"]
+Nonfinite: TypeAlias = Literal["NaN", "Inf"]
+OriginKind: TypeAlias = Literal["computed", "loaded", "passed", "padding"]
 
 _MOVES = {"constant", "reshape", "broadcast", "permute", "extract", "cat", "insert", "assume", "select"}
-_TESTS: dict[Value, Callable[[torch.Tensor], torch.Tensor]] = {"NaN": torch.isnan, "Inf": torch.isinf}
+_TESTS: dict[Nonfinite, Callable[[torch.Tensor], torch.Tensor]] = {"NaN": torch.isnan, "Inf": torch.isinf}
 _MAX_CANDIDATES = 200
 _MAX_STORES = 16
 
@@ -31,8 +31,8 @@ _MAX_STORES = 16
 class Origin:
     """Where a NaN or an Inf comes from that no operand had."""
 
-    value: Value
-    kind: Kind
+    value: Nonfinite
+    kind: OriginKind
     """Computed by an operation, loaded from an array, passed to the kernel, or padding that nobody chose."""
     launch: int
     """Launches before this one."""
@@ -101,8 +101,8 @@ class _Infinity:
 class _Candidate:
     """What an operation made, of several blocks, that no operand had."""
 
-    value: Value
-    kind: Kind
+    value: Nonfinite
+    kind: OriginKind
     launch: int
     machine: Machine
     op: Op | None = None
@@ -146,12 +146,12 @@ class NonfiniteFinder:
 
     def __init__(self) -> None:
         self._candidates: list[_Candidate] = []
-        self._blocks: dict[tuple[Value, Kind, int], set[int]] = {}
-        self._stored: dict[tuple[Value, int, int], list[torch.Tensor]] = {}
+        self._blocks: dict[tuple[Nonfinite, OriginKind, int], set[int]] = {}
+        self._stored: dict[tuple[Nonfinite, int, int], list[torch.Tensor]] = {}
         """Which elements of a tile were stored, by value, launch and block."""
         self._launch = -1
 
-    def first(self, value: Value) -> Origin | None:
+    def first(self, value: Nonfinite) -> Origin | None:
         """Return where the first NaN or Inf that was stored comes from; None: none was.
 
         What pads tiles, and what was passed to the kernel, is named only if nothing else is left. So is what
@@ -179,7 +179,7 @@ class NonfiniteFinder:
                             return candidate.origin(row, lanes & stored)
         return None
 
-    def origins(self, value: Value) -> list[Origin]:
+    def origins(self, value: Nonfinite) -> list[Origin]:
         """Return an origin for each operation that made or loaded one, also if that was never stored."""
         origins = []
         for candidate in self._candidates:
@@ -240,7 +240,7 @@ class NonfiniteFinder:
                     if len(stored) < _MAX_STORES:
                         stored.append(lanes)
 
-    def _find(self, machine: Machine, frame: Frame, op: Op, bad: torch.Tensor, value: Value) -> None:
+    def _find(self, machine: Machine, frame: Frame, op: Op, bad: torch.Tensor, value: Nonfinite) -> None:
         if not op.name.startswith("load_"):
             if op.name.startswith("atomic_"):
                 self._keep(machine, frame, op, bad, value, "loaded", None)
@@ -261,8 +261,8 @@ class NonfiniteFinder:
         frame: Frame,
         op: Op,
         bad: torch.Tensor,
-        value: Value,
-        kind: Kind,
+        value: Nonfinite,
+        kind: OriginKind,
         addresses: torch.Tensor | None,
         infinity: _Infinity | None = None,
     ) -> None:

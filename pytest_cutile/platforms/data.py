@@ -14,35 +14,26 @@ _KIB = 2**10
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What one streaming multiprocessor (SM) of an architecture has. Registers have 32 bits."""
+    """What one streaming multiprocessor (SM) of an architecture has; `gpus.toml` explains the figures."""
 
     name: str
     """In cuTile's spelling: "sm_90"."""
     relative: str | None = None
-    """Older architecture whose tuned kernel configurations suit this one best; None where none is named."""
     max_threads_per_sm: int
     max_blocks_per_sm: int
     shared_bytes_per_sm: int
-    """Shared memory in the largest configuration, with what the system reserves."""
     has_clusters: bool
-    """Whether blocks can be launched as thread block clusters."""
     warp_size: int
     max_threads_per_block: int
     registers_per_sm: int
-    """Registers; one block may have them all."""
     max_registers_per_thread: int
     register_allocation_unit: int
-    """Registers: a warp gets a multiple of this."""
     warp_allocation_granularity: int
-    """Sub-partitions of the SM, each with its share of the registers; a warp lives in one of them."""
     shared_allocation_unit_bytes: int
-    """Shared memory: a block gets a multiple of this."""
     reserved_shared_bytes_per_block: int
-    """Shared memory that the system takes in addition to what a block asks for."""
     source: str
     """Document (title and address) that the architecture's own figures come from."""
     note: str = ""
-    """What was derived and how, or holds only on a condition."""
 
     @property
     def max_warps_per_sm(self) -> int:
@@ -60,41 +51,30 @@ class CudaReport:
 
     l2_mib: int
     memory_gib: int
-    """DRAM that programs can have."""
     integrated: bool = False
-    """Whether the GPU shares the CPU's memory."""
     source: str
-    """Document that defines the figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """One GPU model, or several that share every limit."""
+    """One GPU model, or several that share every limit; `gpus.toml` explains the figures."""
 
     names: tuple[str, ...]
     """Device names, exactly as NVML and torch report them: ("NVIDIA H200",)."""
     arch: str
     """Architecture in cuTile's spelling: "sm_90"."""
     sm_count: int
-    """Streaming multiprocessors that CUDA reports."""
     memory: str | None = None
-    """Size and kind of its memory: "141 GB HBM3e"; None where documents disagree, or models differ."""
     memory_bandwidth_gb_s: float
-    """Peak DRAM bandwidth, 1e9 bytes per second. Reads out of the L2 can be faster."""
     dense_tflops: Mapping[str, float]
-    """Peak rate by dtype of the multiplied operands, 1e12 operations per second: tensor cores, except
-    "float32" (CUDA cores) and "float64" (the faster of the two). No key: no published figure."""
+    """Peak rate by cuTile's name of the multiplied operands' dtype, 1e12 operations per second."""
     boost_clock_mhz: int | None = None
-    """SM clock that the tensor-core rates are given at; None where NVIDIA publishes none."""
     cuda_reports: CudaReport | None = None
     """Only of the GPU that represents its architecture, and of the fallback."""
     reaches_max_clock: str = ""
-    """Measurement that found it at NVML's highest SM clock under load, unless its power was capped. Empty
-    where there is none: many GPUs never get there, so that a lower clock says nothing."""
     source: str
     """Document (title and address) that the figures come from."""
     note: str = ""
-    """What was derived and how, and which value was taken where documents disagree."""
 
     def tflops_limit(self, dtype: str, *, max_sm_clock_mhz: float | None = None) -> float | None:
         """Return the rate in TFLOPS that no kernel on `dtype` operands can exceed; None where unknown.
