@@ -12,7 +12,7 @@ import pytest
 from pytest_cutile.gates import REGISTRY
 from pytest_cutile.pytest_parts.options import add_options
 from pytest_cutile.pytest_parts.options.arch import add_arch_option, hide_arch_from_early_parsing
-from pytest_cutile.pytest_parts.reporting import PROPERTY, attach_pictures, gate_message
+from pytest_cutile.pytest_parts.reporting import PROPERTY, attach_picture, gate_message
 from pytest_cutile.pytest_parts.run import RUN, Run, run_of, session_of
 from pytest_cutile.pytest_parts.terminal import TerminalSummary
 from pytest_cutile.pytest_parts.xdist import Controller, send_to_controller
@@ -104,7 +104,7 @@ def _check_early(run: Run) -> None:
     if settings.xdist_worker or elsewhere:  # workers of this machine could only fail
         return
     if settings.own_option:
-        _ = run.session.architectures
+        _ = run.session.target.architectures
     if settings.baseline_revision:
         _ = run.session.revision_kernels
 
@@ -125,7 +125,7 @@ def pytest_collection(session: pytest.Session) -> None:
     if not run.settings.kernels:
         return
     # Here a mistake in the ini file is one usage error; in a collector it would be a traceback.
-    locations, _ = run.locations, run.session.architectures
+    locations, _ = run.locations, run.session.target.architectures
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     given = [Path(config.invocation_params.dir, arg.partition("::")[0]).resolve() for arg in config.args]
@@ -160,7 +160,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     definitions = getattr(metafunc, "_arg2fixturedefs", {}).get("arch", ())
     if definitions and definitions[-1].baseid == "" and definitions[-1].func.__module__ == __name__:
-        metafunc.parametrize("arch", session_of(metafunc.config).architectures, indirect=True)
+        metafunc.parametrize("arch", session_of(metafunc.config).target.architectures, indirect=True)
 
 
 def _interpret_first(metafunc: pytest.Metafunc) -> None:
@@ -197,7 +197,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return []
     store = run.session.baselines
     recorded = store.static_architectures() if store is not None else set()
-    missing = sorted(recorded - {*run.session.architectures})
+    missing = sorted(recorded - {*run.session.target.architectures})
     return [
         f"cutile: not compared: {arch}: it has static baselines, but the installed tileiras lacks it"
         for arch in missing
@@ -269,9 +269,8 @@ def pytest_runtest_makereport(
 
     if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
         report.longrepr = gate_message(str(call.excinfo.value), item.path)
-    if session.pictures:
-        attach_pictures(item.config, report, session.pictures)
-        session.pictures.clear()
+        if call.excinfo.value.picture:
+            attach_picture(item.config, report, call.excinfo.value.picture)
     return report
 
 
@@ -306,10 +305,10 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 
 def _arch_of(request: pytest.FixtureRequest) -> str:
     """Return the architecture a test is about: its parameter if it has one, else the run's."""
-    session = session_of(request.config)
+    target = session_of(request.config).target
     callspec = getattr(request.node, "callspec", None)
     value = callspec.params.get("arch") if callspec is not None else None
-    return value if value in session.architectures else session.gpu_arch
+    return value if value in target.architectures else target.gpu_arch
 
 
 def _reproduce(request: pytest.FixtureRequest) -> str:
@@ -317,7 +316,7 @@ def _reproduce(request: pytest.FixtureRequest) -> str:
     from pytest_cutile.pytest_parts.reproduce import repeat_command
 
     session, architecture = session_of(request.config), _arch_of(request)
-    interpreted = session.interprets(architecture)
+    interpreted = session.target.interprets(architecture)
     return repeat_command(request.node, session.settings, architecture, interpreted=interpreted)
 
 
@@ -328,7 +327,7 @@ def _cutile_interpreting(request: pytest.FixtureRequest) -> Generator[Interpreti
     Function-scoped, so that no fixture that outlives the test is set up while a GPU is pretended.
     """
     session, architecture = session_of(request.config), _arch_of(request)
-    if not session.interprets(architecture):
+    if not session.target.interprets(architecture):
         yield None
         return
     from pytest_cutile.errors import GateSkipped
@@ -344,7 +343,7 @@ def _cutile_interpreting(request: pytest.FixtureRequest) -> Generator[Interpreti
 @pytest.fixture
 def arch(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> str:
     """The architecture under test, e.g. "sm_121": the GPU's, or with no GPU the first one asked for."""
-    return str(getattr(request, "param", None) or session_of(request.config).gpu_arch)
+    return str(getattr(request, "param", None) or session_of(request.config).target.gpu_arch)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""The state of one run that the gates share: architectures, the GPU and its timer, compiler, baselines."""
+"""The state of one run that the gates share: the target, the GPU and its timer, compiler, baselines."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -13,21 +13,19 @@ import pytest
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.compiler import Compiler
-from pytest_cutile.compiler.compilations import Compilations, CompileCase
-from pytest_cutile.compiler.toolchain import CompilerMissing, supported_architectures
-from pytest_cutile.errors import GateSkipped
+from pytest_cutile.compiler.compilations import Compilations
 from pytest_cutile.gpu.at_hand import GpuAtHand
-from pytest_cutile.platforms.architectures import ArchitectureError, normalize_architecture
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.results import Result
 from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.revisions.modules import Revision, RevisionError
 from pytest_cutile.revisions.paired import RevisionKernels
-from pytest_cutile.settings import CheckOn, Settings
+from pytest_cutile.settings import Settings
 from pytest_cutile.speed.comparisons import StoredRuns
 from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from pytest_cutile.speed.measure.timing import Timer
 from pytest_cutile.static.inspection import Inspector
+from pytest_cutile.target import Target
 from pytest_cutile.verdicts import Reason
 
 
@@ -60,15 +58,11 @@ class Session:
         self.progress = progress
         """Shows what takes time."""
         self.checked: dict[str, Reason | None] = {}
-        """What the last check of a case found, by its key: None if it is right, else why it has no speed."""
+        """Outcome of a case's last check, by its key: None if it is right, else why it has no speed."""
         self.results: list[Result] = []
         """Results of the running test, which its report takes along."""
-        self.pictures: list[str] = []
-        """SVG documents that show where its errors are; likewise."""
         self.selected: frozenset[tuple[str, str, str, str]] = frozenset()
         """Gate, kernel, case and architecture of each selected test of a declared kernel."""
-        self.first_without: dict[str, CompileCase] = {}
-        """The case that failed because something is not installed, by the error's message."""
         self.run_id = run_id
         """Name of this run of pytest, the same in all its workers."""
         path = settings.measured_again
@@ -78,82 +72,8 @@ class Session:
         self.gpu = GpuAtHand(
             make_users_timer=make_timer, make_timer=CudaGraphTimer, progress=progress, locks=path is None
         )
+        self.target = Target(settings, self.gpu)
         self.checkout = Checkout(settings.rootpath, baselines=settings.baseline_path)
-
-    def interprets(self, arch: str) -> bool:
-        """Return whether the gate `correct` for `arch` interprets kernels; else it needs a GPU."""
-        correct_on = self.settings.interpretation.correct_on
-        if correct_on is not CheckOn.AUTO:
-            return correct_on is CheckOn.INTERPRETER
-        if self.gpu.device is None or self.gpu.device.arch != arch:
-            return True
-        if self.gpu.device.torch_device != "cuda":
-            return False
-        try:
-            self.gpu.check_torch()
-        except GateSkipped:  # a GPU that torch cannot use is none
-            return True
-        return False
-
-    # -- architectures --------------------------------------------------------------------------------
-
-    @cached_property
-    def architectures(self) -> tuple[str, ...]:
-        """The architectures under test, in the order they were asked for.
-
-        Raises:
-            pytest.UsageError: one is unknown to the installed compiler, or "native" with no GPU.
-        """
-        settings = self.settings
-        if settings.foreign_arch is not None:
-            raise pytest.UsageError(
-                f"--arch {settings.foreign_arch}: this option belongs to another plugin or conftest, and its "
-                "value names no GPU architecture; set the ini option cutile_arch, or give e.g. --arch sm_121"
-            )
-        if settings.asked:
-            asked: Iterable[str] = settings.asked
-            source = "--arch"
-        elif self.gpu.device is not None:
-            asked, source = ("native",), "the GPU at hand"
-        else:
-            asked, source = settings.default_arch.split(","), "ini option cutile_arch"
-        names: list[str] = []
-        for name in asked:
-            names += self._expand(name.strip(), source)
-        return tuple(dict.fromkeys(names))
-
-    def _expand(self, name: str, source: str) -> list[str]:
-        if name == "native":
-            if self.gpu.device is None:
-                raise pytest.UsageError(f"{source}: native, but there is no GPU: {self.gpu.missing}")
-            return [self.gpu.device.arch]
-        try:
-            supported = supported_architectures()
-        except CompilerMissing as error:
-            if name == "all":
-                raise pytest.UsageError(f"{source}: all, but {error}") from error
-            supported = ()
-        if name == "all":
-            return list(supported)
-        try:
-            canonical = normalize_architecture(name)
-        except ArchitectureError as error:
-            raise pytest.UsageError(f"{source}: {error}; known: {', '.join(supported)}") from error
-        if supported and canonical not in supported:
-            raise pytest.UsageError(
-                f"{source}: the installed tileiras cannot compile for {canonical}; "
-                f"it has {', '.join(supported)}"
-            )
-        return [canonical]
-
-    @property
-    def gpu_arch(self) -> str:
-        """The architecture that correct and speed are about: the GPU's if asked for, else the first."""
-        if self.gpu.device is not None and self.gpu.device.arch in self.architectures:
-            return self.gpu.device.arch
-        return self.architectures[0]
-
-    # -- compiler and baselines -----------------------------------------------------------------------
 
     @cached_property
     def compiler(self) -> Compiler:
@@ -164,10 +84,6 @@ class Session:
     def compilations(self) -> Compilations:
         """What is compiled for the cases of this run."""
         return Compilations(self.compiler, self.progress)
-
-    def asks(self, gate: str, case: tuple[str, str, str]) -> bool:
-        """Return whether this run asks `gate` about a case: (kernel, case, architecture)."""
-        return (gate, *case) in self.selected
 
     @cached_property
     def inspector(self) -> Inspector:

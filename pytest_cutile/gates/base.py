@@ -75,7 +75,7 @@ class Gate(ABC):
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
         """Return what the gate asks about a case: by default one task, for the GPU's architecture."""
-        yield Task(gate=self.name, spec=spec, case=case, arch=self.session.gpu_arch, module=module)
+        yield Task(gate=self.name, spec=spec, case=case, arch=self.session.target.gpu_arch, module=module)
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Start what all selected tasks need, so that every core has work. Errors wait for their task."""

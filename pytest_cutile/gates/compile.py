@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from pytest_cutile.compiler import CompileError
 from pytest_cutile.compiler.compilations import CompileCase, NothingLaunched
@@ -10,7 +11,7 @@ from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import compiled_case
-from pytest_cutile.results import CompileResult
+from pytest_cutile.results import CompileResult, Result
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.verdicts import Reason, Verdict
@@ -19,19 +20,64 @@ NO_COMPILER = "no-compiler"
 """Reason of a failure that is not the kernel's."""
 
 
-class CompileGate(Gate):
-    """Compiles every case for every architecture under test."""
+class CompilingGate(Gate):
+    """A gate about compiled kernels: asked of every case for each architecture under test, without a GPU."""
 
     uses_gpu = False
+    result_type: ClassVar[type[Result]]
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session, name)
+        self._first_without: dict[str, CompileCase] = {}
+        """The first case that failed because something is not installed, by the error's message."""
+
+    def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
+        """Return a task for each architecture."""
+        for arch in self.session.target.architectures:
+            yield Task(gate=self.name, spec=spec, case=case, arch=arch, module=module, suffix=arch)
+
+    def append(
+        self, case: CompileCase, verdict: Verdict, reason: str = "", detail: str = "", **further: object
+    ) -> None:
+        """Add the result of a case."""
+        result = self.result_type(
+            **case.labels,
+            verdict=verdict,
+            reason=reason,
+            detail=detail,
+            **further,  # type: ignore[arg-type]
+        )
+        self.session.results.append(result)
+
+    def append_failure(self, case: CompileCase, error: Exception) -> None:
+        """Add the result of a case that does not compile.
+
+        Raises:
+            GateSkipped: another case has failed because the same is not installed: one failure reports that.
+        """
+        detail = f"{error}".partition("\n")[0]
+        if isinstance(error, CompilerMissing | ModuleNotFoundError):
+            first = self._first_without.setdefault(f"{error}", case)
+            if first.key != case.key:
+                detail = f"{detail} ({first.baseline_key} for {first.arch} failed for that)"
+                self.append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail)
+                raise GateSkipped(Reason.NOT_COMPILED, detail) from None
+        if isinstance(error, CompilerMissing):
+            reason = NO_COMPILER
+        else:
+            reason = "" if isinstance(error, CompileError | NothingLaunched) else "raised"
+        self.append(case, Verdict.FAIL, reason, detail)
+
+
+class CompileGate(CompilingGate):
+    """Compiles every case."""
+
+    result_type = CompileResult
 
     def __init__(self, session: Session, name: str) -> None:
         super().__init__(session, name)
         self._first_with: dict[tuple[object, ...], CompileCase] = {}
         """The case that was the first to fail with an error."""
-
-    def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-        """Return a task for each architecture."""
-        return tasks_by_arch(self, spec, case, module)
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Start all compilations."""
@@ -51,22 +97,11 @@ class CompileGate(Gate):
         try:
             self.session.compilations.result(case)
         except Exception as error:
-            detail = f"{error}".partition("\n")[0]
-            first = first_without(self.session, error, case)
-            if first is not case:
-                detail = f"{detail} ({first.baseline_key} for {first.arch} failed for that)"
-                self._append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail)
-                raise GateSkipped(Reason.NOT_COMPILED, detail) from None
-            self._append(case, Verdict.FAIL, failure_reason(error), detail)
+            self.append_failure(case, error)
             if isinstance(error, CompileError):
                 raise self._abridged(error, case) from None
             raise
-        self._append(case, Verdict.PASS, "", "")
-
-    def _append(self, case: CompileCase, verdict: Verdict, reason: str, detail: str) -> None:
-        self.session.results.append(
-            CompileResult(**case.labels, verdict=verdict, reason=reason, detail=detail)
-        )
+        self.append(case, Verdict.PASS)
 
     def _abridged(self, error: CompileError, case: CompileCase) -> CompileError:
         """Return the first line alone of an error that another case has failed with."""
@@ -80,27 +115,3 @@ class CompileGate(Gate):
             kernel=error.kernel,
             arch=error.arch,
         )
-
-
-def tasks_by_arch(gate: Gate, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-    """Return a task for each architecture under test."""
-    for arch in gate.session.architectures:
-        yield Task(gate=gate.name, spec=spec, case=case, arch=arch, module=module, suffix=arch)
-
-
-def failure_reason(error: Exception) -> str:
-    """Return the reason code of a case that does not compile: "" where the compiler rejects it."""
-    if isinstance(error, CompilerMissing):
-        return NO_COMPILER
-    return "" if isinstance(error, CompileError | NothingLaunched) else "raised"
-
-
-def first_without(session: Session, error: Exception, case: CompileCase) -> CompileCase:
-    """Return the first case that failed because the same is not installed: one failure reports it.
-
-    Of any other error that is `case` itself.
-    """
-    if not isinstance(error, CompilerMissing | ModuleNotFoundError):
-        return case
-    first = session.first_without.setdefault(f"{error}", case)
-    return case if first.key == case.key else first

@@ -13,7 +13,8 @@ from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compiled_case
-from pytest_cutile.gates.interpreted import Interpreting, RunLaunch
+from pytest_cutile.gates.explained import RunLaunch
+from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.results import INTERPRETER, NONDETERMINISTIC, CorrectResult
@@ -28,7 +29,7 @@ class CorrectGate(Gate):
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
         """Return a task for each of the case's inputs, about the GPU's architecture or the first one."""
-        arch, every = self.session.gpu_arch, self.session.settings.every_input
+        arch, every = self.session.target.gpu_arch, self.session.settings.every_input
         for inputs in (NORMAL, *spec.named_inputs(case, every=every)):
             suffix = "" if inputs == NORMAL else inputs
             yield Task(
@@ -67,7 +68,7 @@ def check_task(session: Session, task: Task, test: RunningTest) -> CheckReport:
             _leave_to_gate_compile(session, task, error)
             raise
 
-    interpreted = session.interprets(task.arch)
+    interpreted = session.target.interprets(task.arch)
     return gate_correct(
         session,
         key=task.key,
@@ -100,7 +101,7 @@ def make_inputs(session: Session, task: Task, *, seed: int, torch_device: str | 
 def _leave_to_gate_compile(session: Session, task: Task, error: CompileError) -> None:
     """Raise GateSkipped if the gate `compile` of this run fails, too: one failure reports it."""
     case = compiled_case(session, task)
-    if not session.asks("compile", case.key):
+    if ("compile", *case.key) not in session.selected:
         return
     try:
         session.compilations.result(case)
@@ -175,21 +176,19 @@ def gate_correct(
     except KernelMismatch as mismatch:
         session.checked[key] = Reason.WRONG_RESULT
         record(Verdict.FAIL, detail=str(mismatch).partition("\n")[0])
-        if mismatch.picture:
-            session.pictures.append(mismatch.picture)
         if reproduce is not None:
             mismatch.args = (f"{mismatch}\nReproduce (seed {seed}):\n  {reproduce()}",)
         raise
     except Exception as error:
         session.checked[key] = Reason.UNCHECKED
-        said = f"{error}".partition("\n")[0]
+        message = f"{error}".partition("\n")[0]
         if isinstance(error, KernelFault):
             session.checked[key] = Reason.WRONG_RESULT
-            record(Verdict.FAIL, reason=error.kind, detail=said)
+            record(Verdict.FAIL, reason=error.kind, detail=message)
         elif isinstance(error, CompileError):
-            record(Verdict.FAIL, reason=Reason.NOT_COMPILED, detail=said)
+            record(Verdict.FAIL, reason=Reason.NOT_COMPILED, detail=message)
         else:
-            record(Verdict.FAIL, reason="raised", detail=f"{type(error).__name__}: {said}")
+            record(Verdict.FAIL, reason="raised", detail=f"{type(error).__name__}: {message}")
         raise
     session.checked[key] = None
     record(
@@ -212,10 +211,10 @@ def _remarks(report: CheckReport) -> Iterator[str]:
     """Yield what is worth saying of a check that passed."""
     if report.tolerance is not None:
         yield report.bound
-    for each in report.uncompared:
-        yield f"{each} may change, and was compared with nothing"
-    for each in report.unguarded:
-        yield f"no redzones around {each}"
+    for name in report.uncompared:
+        yield f"{name} may change, and was compared with nothing"
+    for name in report.unguarded:
+        yield f"no redzones around {name}"
 
 
 def _tolerance(report: CheckReport) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.gates.base import Task
-from pytest_cutile.gates.interpreted import RunLaunch
+from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.session import Session
 from pytest_cutile.settings import Settings

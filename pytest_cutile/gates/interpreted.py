@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from pytest_cutile.compiler import Compiled
 from pytest_cutile.compiler.compilations import wait_for
@@ -20,6 +16,7 @@ from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
+from pytest_cutile.gates.explained import Check, why_unwritten, why_wrong
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -31,17 +28,10 @@ if TYPE_CHECKING:
     from pytest_cutile.compiler import CompileJob
     from pytest_cutile.interpreter import Run
 
-RunLaunch = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
-"""Calls a launcher with its arguments and returns its outputs."""
-Check = Callable[[RunLaunch], CheckReport]
-"""Makes a check, given what runs the launcher."""
-
 LARGEST_BYTES = 8 << 20
 """Size of all tensors of a case up to which it is interpreted unasked."""
 LARGEST_FLOPS = 5e9
 """Floating-point operations of a case up to which it is interpreted unasked."""
-SHOWN_TILES = 12
-"""Lines of tiles that a wrong element came from."""
 TOO_LARGE = (
     f"more than {LARGEST_BYTES >> 20} MiB or {LARGEST_FLOPS / 1e9:.0f} GFLOP are interpreted only with "
     "--correct-on=interpreter"
@@ -66,8 +56,6 @@ class Interpreting:
         self._skipped: GateSkipped | None = None
         self._compilations: dict[bytes, tuple[str, Future[Compiled]]] = {}
         """Kernel name and compilation, by Tile IR."""
-        self._expected: list[BaseException] = []
-        """What `pytest.raises` has caught."""
         self._faults: list[KernelFault] = []
 
     @contextmanager
@@ -112,7 +100,6 @@ class Interpreting:
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         self._active_run, self._faults = run, run.faults
-        stack.enter_context(_collecting_expected(self._expected))
         if self._session.settings.xdist_worker or asked.correct_on is not CheckOn.INTERPRETER:
             stack.enter_context(_one_thread())
 
@@ -125,14 +112,15 @@ class Interpreting:
     def _no_interpreter(self, error: CompilerMissing) -> GateSkipped:
         return GateSkipped(Reason.NO_GPU, f"no GPU of {self._arch}, and no interpreter: {error}")
 
-    def swallowed_faults(self) -> list[KernelFault]:
-        """Return the faults of launches that the test caught, other than by `pytest.raises`."""
-        expected = {id(error) for caught in self._expected for error in _chain(caught)}
-        return [
-            fault
-            for fault in self._faults
-            if not isinstance(fault, NotInterpreted) and id(fault) not in expected
-        ]
+    def swallowed_faults(self, test_file: Path) -> Iterator[KernelFault]:
+        """Yield the faults that neither the test nor this package caught, but a launcher, say."""
+        for fault in self._faults:
+            if isinstance(fault, NotInterpreted) or fault.__traceback__ is None:
+                continue
+            catcher = fault.__traceback__.tb_frame  # a traceback begins where the exception was caught
+            own = catcher.f_globals.get("__name__", "").startswith("pytest_cutile.")
+            if not own and Path(catcher.f_code.co_filename) != test_file:
+                yield fault
 
     # -- the real compiler ----------------------------------------------------------------------------
 
@@ -150,15 +138,9 @@ class Interpreting:
         started = time.monotonic()
 
         def show() -> None:
-            left = [(name, future) for name, future in self._compilations.values() if not future.done()]
-            name = left[0][0] if left else ""
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            name = next((name for name, future in self._compilations.values() if not future.done()), "")
             waited = f"{time.monotonic() - started:.0f} s"
-            if not any(future.running() for _, future in left):
-                waited += ", behind other kernels"
-            self._session.progress(
-                f"compiling {name}{more} for {self._arch} after its interpretation: {waited}"
-            )
+            self._session.progress(f"compiling {name} for {self._arch} after its interpretation: {waited}")
 
         futures = [future for _, future in self._compilations.values()]
         wait_for(futures, show)
@@ -204,7 +186,8 @@ class Interpreting:
         try:
             return check(self._launch)
         except KernelMismatch as mismatch:
-            explained = KernelMismatch(f"{prefix}{mismatch}{self._explain_wrong_element(check, mismatch)}")
+            origin = why_wrong(self._run, check) if mismatch.output is not None else ""
+            explained = KernelMismatch(f"{prefix}{mismatch}{origin}")
             explained.picture = mismatch.picture
             raise explained from None
         except CompilerMissing as error:
@@ -214,7 +197,9 @@ class Interpreting:
         except NotInterpreted as fault:
             raise GateSkipped(Reason.NOT_INTERPRETED, fault.in_one_line()) from None
         except KernelFault as fault:
-            writers = self._explain_unwritten(check) if isinstance(fault, UnwrittenOutput) else ""
+            writers = ""
+            if isinstance(fault, UnwrittenOutput):
+                writers = why_unwritten(self._run, check, self._check_written)
             fault.message = f"{prefix}{fault.message}{writers}"
             raise
 
@@ -260,93 +245,6 @@ class Interpreting:
             return
         print(f"\n{run.watched}")  # noqa: T201 - asked for on the command line
         run.forget()
-
-    # -- why a check failed ---------------------------------------------------------------------------
-
-    @contextmanager
-    def _recorded(self) -> Iterator[Run]:
-        """Record all stores while a failed check is made once more, and show nothing else of it.
-
-        Recording takes time, so that only failures are recorded.
-        """
-        run = self._run
-        faults = len(run.faults)
-        options = replace(run.options, trace_writes=True, find_nonfinite=True, watch=())
-        with run.using(options), contextlib.redirect_stdout(io.StringIO()):
-            yield run
-        del run.faults[faults:]
-
-    def _explain_wrong_element(self, check: Check, mismatch: KernelMismatch) -> str:
-        """Return the origin of a NaN or Inf in the worst element of a wrong result, and who wrote it."""
-        if mismatch.output is None:
-            return ""
-        lines: list[str] = []
-        with self._recorded() as run:
-            try:
-                check(_call)
-            except KernelMismatch as again:
-                if again.output is None:
-                    return ""
-                worst = again.output[again.index].item()
-                if math.isnan(worst) and (origin := run.nonfinite.first("NaN")):
-                    lines += f"the first NaN that was stored: {origin}".splitlines()
-                if math.isinf(worst) and (origin := run.nonfinite.first("Inf")):
-                    lines += f"the first Inf that was stored: {origin}".splitlines()
-                with contextlib.suppress(LookupError):  # the host wrote it
-                    trace = run.trace_element(again.output, again.index)
-                    head = f"{replace(trace, tiles=())}".splitlines()
-                    tiles = f"{trace}".splitlines()[len(head) :]
-                    if len(tiles) > SHOWN_TILES:
-                        tiles[SHOWN_TILES:] = ["  ..."]
-                    lines += head + tiles
-            except Exception:  # noqa: BLE001 - the failure that is explained matters more
-                return ""
-        return "".join(f"\n  {line}" for line in lines)
-
-    def _explain_unwritten(self, check: Check) -> str:
-        """Return which lines and blocks stored into the output that is not written to its last element."""
-
-        def launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            outputs = fn(*args, **kwargs)
-            self._check_written(fn, outputs)
-            return outputs
-
-        writers = ""
-        with self._recorded() as run:
-            try:
-                check(launch)
-            except UnwrittenOutput as again:
-                writers = run.writers(again.tensor)
-            except Exception as error:  # noqa: BLE001 - the fault that is explained matters more
-                writers = f"who wrote the rest is not known: {type(error).__name__}: {error}"
-        return "".join(f"\n  {line}" for line in writers.splitlines())
-
-
-def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return fn(*args, **kwargs)
-
-
-@contextmanager
-def _collecting_expected(caught: list[BaseException]) -> Iterator[None]:
-    """Collect what `pytest.raises` catches: it fills an `ExceptionInfo` with each such exception."""
-    fill = pytest.ExceptionInfo.fill_unfilled
-
-    def fill_and_collect(info: Any, exc_info: Any) -> None:
-        fill(info, exc_info)
-        caught.append(exc_info[1])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pytest.ExceptionInfo, "fill_unfilled", fill_and_collect)
-        yield
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and those that led to it, also in groups."""
-    while error is not None:
-        yield error
-        for member in getattr(error, "exceptions", ()):
-            yield from _chain(member)
-        error = error.__cause__ or error.__context__
 
 
 @contextmanager

@@ -36,6 +36,9 @@ _SAID_WITHOUT_TRACEBACK = (
 class GateFailed(Failed):
     """The failure of a gate, whose message is the whole of what there is to say."""
 
+    picture = ""
+    """An SVG document that shows where the errors are."""
+
 
 class GateOutcome:
     """Context that turns the exceptions of gates into test outcomes.
@@ -67,7 +70,9 @@ class GateOutcome:
             advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
             raise pytest.fail.Exception(advice, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK):
-            raise GateFailed(str(error), pytrace=False) from None
+            failure = GateFailed(str(error), pytrace=False)
+            failure.picture = getattr(error, "picture", "")
+            raise failure from None
         if not isinstance(error, Exception):
             return
         if breaks_the_context(error):
@@ -97,7 +102,7 @@ class LaunchesOutcome(AbstractContextManager[None]):
         """Raise what the compiler says, or the outcome that belongs to `error`."""
         __tracebackhide__ = True
         self._interpreting.show_watched()
-        for fault in self._interpreting.swallowed_faults() if error is None else ():
+        for fault in self._interpreting.swallowed_faults(self._item.path) if error is None else ():
             warning = pytest.PytestWarning(f"the test passed over a fault: {fault.in_one_line()}")
             try:
                 self._item.warn(warning)

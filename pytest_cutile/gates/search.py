@@ -18,7 +18,8 @@ from pytest_cutile.correctness.signatures import parameters_of
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import check_inputs
-from pytest_cutile.gates.interpreted import Interpreting, RunLaunch
+from pytest_cutile.gates.explained import RunLaunch
+from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
 from pytest_cutile.input_names import LAYOUTS
 from pytest_cutile.interpreter.faults import KernelFault
@@ -275,7 +276,7 @@ class KernelSearch:
         self._session = session
         self._spec = spec
         self._arch = arch
-        self._interpreted = session.interprets(arch)
+        self._interpreted = session.target.interprets(arch)
         self._report: CheckReport | None = None
 
     def run(self, *, seconds: float, seed: int) -> Tally:

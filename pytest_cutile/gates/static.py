@@ -18,14 +18,13 @@ from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.compiler.compilations import CompileCase, wait_for
 from pytest_cutile.compiler.toolchain import toolchain_versions
 from pytest_cutile.errors import GateSkipped
-from pytest_cutile.gates.base import Gate, RunningTest, Task
-from pytest_cutile.gates.compile import failure_reason, first_without, tasks_by_arch
+from pytest_cutile.gates.base import RunningTest, Task
+from pytest_cutile.gates.compile import CompilingGate
 from pytest_cutile.gates.declared import compiled_case
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
 from pytest_cutile.session import Session
-from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.static.changes import Effect, StaticComparison
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
@@ -35,18 +34,14 @@ _Inspection = Future[tuple[LaunchFacts, tuple[str, ...]]]
 _Remark = TypeVar("_Remark", Site, Note, SpillLine)
 
 
-class StaticGate(Gate):
-    """Compares every case with its baseline on every architecture under test."""
+class StaticGate(CompilingGate):
+    """Compares every case with its baseline."""
 
-    uses_gpu = False
+    result_type = StaticResult
 
     def __init__(self, session: Session, name: str) -> None:
         super().__init__(session, name)
         self._started: dict[tuple[str, str, str], list[_Inspection]] = {}
-
-    def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-        """Return a task for each architecture."""
-        return tasks_by_arch(self, spec, case, module)
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Start compiling and reading everything."""
@@ -143,22 +138,17 @@ class StaticGate(Gate):
         try:
             current = self._facts(case)
         except Exception as error:
-            message = f"{error}".partition("\n")[0]
-            if self.session.asks("compile", case.key):
-                self._append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail=_NOT_COMPILED)
+            if ("compile", *case.key) in self.session.selected:
+                self.append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, _NOT_COMPILED)
+                message = f"{error}".partition("\n")[0]
                 raise GateSkipped(Reason.NOT_COMPILED, f"{_NOT_COMPILED}: {message}") from None
-            first = first_without(self.session, error, case)
-            if first is not case:
-                message = f"{message} ({first.baseline_key} for {first.arch} failed for that)"
-                self._append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, detail=message)
-                raise GateSkipped(Reason.NOT_COMPILED, message) from None
-            self._append(case, Verdict.FAIL, failure_reason(error), detail=message)
+            self.append_failure(case, error)
             raise
         facts = msgspec.to_builtins(current) if self.session.settings.kernel_report else None
         try:
             return self._judge(case, current, facts, nodeid)
         except BaselineError as error:
-            self._append(case, Verdict.FAIL, Reason.BAD_BASELINE, detail=f"{error}", facts=facts)
+            self.append(case, Verdict.FAIL, Reason.BAD_BASELINE, detail=f"{error}", facts=facts)
             return str(error)
 
     def _judge(
@@ -206,7 +196,7 @@ class StaticGate(Gate):
             )
         if failure is not None and note:
             failure += f"\n\n{note}"
-        self._append(
+        self.append(
             case,
             judgement.result_verdict,
             judgement.reason,
@@ -239,25 +229,6 @@ class StaticGate(Gate):
             reason=Reason.NO_ENTRY,
             detail=f"{shown} has no entry for {case.baseline_key}; "
             f"record it: pytest '{nodeid}' --arch {case.arch} --update-baselines",
-        )
-
-    def _append(
-        self,
-        case: CompileCase,
-        verdict: Verdict,
-        reason: str,
-        *,
-        detail: str,
-        **further: object,
-    ) -> None:
-        self.session.results.append(
-            StaticResult(
-                **case.labels,
-                verdict=verdict,
-                reason=reason,
-                detail=detail,
-                **further,  # type: ignore[arg-type]
-            )
         )
 
     # -- recording ------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class KernelSearchTest(_GateTest):
         budget = self.cutile.settings.search
         if budget is None:
             raise RuntimeError("a search is collected only where one was asked for")
-        search = KernelSearch(self.cutile, spec=self.spec, arch=self.cutile.gpu_arch)
+        search = KernelSearch(self.cutile, spec=self.spec, arch=self.cutile.target.gpu_arch)
         search.run(seconds=budget.seconds, seed=budget.seed)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
@@ -319,7 +319,7 @@ def _recorded(
                 [key for key, entry in entries.items() if entry.published is None],
                 speeds,
             )
-        for arch in session.architectures:
+        for arch in session.target.architectures:
             baselines = store.static(arch)
             if baselines is not None:
                 yield store.static_name(arch), baselines.entries, declared

@@ -14,7 +14,8 @@ from pytest_cutile.correctness.signatures import parameter_names
 from pytest_cutile.gates import Gates
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import only_launch
-from pytest_cutile.gates.interpreted import Interpreting, RunLaunch
+from pytest_cutile.gates.explained import RunLaunch
+from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import gate_speed, suite_of
 from pytest_cutile.results import names_of_test

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,18 +58,16 @@ def shorten(report: pytest.TestReport, why: str) -> None:
         entries[0].lines = kept
 
 
-def attach_pictures(config: pytest.Config, report: pytest.TestReport, pictures: Sequence[str]) -> None:
-    """Show SVG documents with a test's report in the page of pytest-html, if that is installed."""
+def attach_picture(config: pytest.Config, report: pytest.TestReport, svg: str) -> None:
+    """Show an SVG document with a test's report in the page of pytest-html, if that is installed."""
     if not config.pluginmanager.hasplugin("html"):
         return
     try:
         from pytest_html import extras
     except ImportError:  # another plugin of that name
         return
-    images = [
-        extras.svg(base64.b64encode(svg.encode()).decode(), name="where the errors are") for svg in pictures
-    ]
-    report.extras = [*getattr(report, "extras", []), *images]  # type: ignore[attr-defined]
+    image = extras.svg(base64.b64encode(svg.encode()).decode(), name="where the errors are")
+    report.extras = [*getattr(report, "extras", []), image]  # type: ignore[attr-defined]
 
 
 class Results:

@@ -64,8 +64,8 @@ class Sanitizing:
         """Run them under each tool."""
         nodeids = [item.nodeid for item in session.items if checks_kernels(item)]
         if nodeids and not self._config.option.collectonly:
-            if self._engine.interprets(self._engine.gpu_arch):
-                self._unmeasured = f"no GPU of {self._engine.gpu_arch}"
+            if self._engine.target.interprets(self._engine.target.gpu_arch):
+                self._unmeasured = f"no GPU of {self._engine.target.gpu_arch}"
             else:
                 for tool in self._engine.settings.sanitize:
                     for nodeid, said in self.find(tool, nodeids).items():

@@ -228,47 +228,62 @@ def test_a_fault_of_a_plain_launch_shows_the_tests_line_and_not_ours(no_gpu):
     assert text.count("check_bounds=False)") == 1
 
 
-def test_a_fault_that_a_test_swallows_is_a_warning_unless_it_is_expected(no_gpu):
+def test_a_fault_that_other_code_than_the_test_swallows_is_a_warning(no_gpu):
     no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
-    no_gpu.pytester.makepyfile(
-        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
-        + """
-import threading
-
+    (no_gpu.pytester.path / "launcher.py").write_text(
+        """
 import cuda.tile
-import pytest
+import torch
 from mykernels.add import add_kernel
 
-def test_swallowed(arch):
+def with_fallback():
     a = torch.ones(300)
     try:
         cuda.tile.launch(torch.cuda.current_stream(), (3,), add_kernel, (a, a, torch.ones(300), 128))
     except Exception:
         pass
+"""
+    )
+    no_gpu.pytester.makepyfile(
+        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
+        + """
+import threading
+
+import pytest
+from launcher import with_fallback
+
+def test_fallback(arch):
+    with_fallback()
 
 def test_thread(arch):
-    thread = threading.Thread(target=test_swallowed, args=(arch,))
+    thread = threading.Thread(target=test_fallback, args=(arch,))
     thread.start()
     thread.join()
 
 def test_expected(arch):
     with pytest.raises(Exception, match="block"):
         add(*torch.ones(2, 300, device='cuda'))
+
+def test_wrapped(arch):
+    with pytest.raises(ValueError):
+        try:
+            add(*torch.ones(2, 300, device='cuda'))
+        except Exception as error:
+            raise ValueError from error
 """
     )
     result = no_gpu.run("test_mine.py", "-W", "default", gates="")
-    result.assert_outcomes(passed=3, warnings=2)
+    result.assert_outcomes(passed=4, warnings=2)
     result.stdout.fnmatch_lines(
         [
-            "test_mine.py::test_swallowed",
+            "test_mine.py::test_fallback",
             "test_mine.py::test_thread",
             "*PytestWarning: the test passed over a fault: add_kernel in block (*add.py:12:*)",
         ]
     )
     result = no_gpu.run("test_mine.py", "-W", "error", gates="")
-    result.assert_outcomes(passed=1, failed=2)
+    result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["the test passed over a fault: add_kernel in block (*add.py:12:*)"])
-    assert "pytest_cutile/" not in result.stdout.str()
 
 
 def test_a_plain_launch_that_the_compiler_rejects_fails(rejected):
@@ -346,11 +361,8 @@ def test_results_say_where_they_are_from(no_gpu):
     assert "by interpretation on the CPU: 1 case" in (no_gpu.path / "summary.md").read_text()
 
 
-@pytest.mark.parametrize(("runs", "where"), [(True, ""), (False, ", behind other kernels")])
-def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long(runs, where):
+def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long():
     slow: Any = Future()
-    if runs:
-        slow.set_running_or_notify_cancel()
     said: list[str] = []
     settings = SimpleNamespace(interpretation=None)
 
@@ -365,7 +377,7 @@ def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long(runs, 
         job: Any = SimpleNamespace(bytecode=kernel, kernel=kernel)
         waiting._compile(job)
     waiting.wait_for_compiler()
-    assert said == [f"compiling add_kernel and 1 more for sm_90 after its interpretation: 1 s{where}"]
+    assert said == ["compiling add_kernel for sm_90 after its interpretation: 1 s"]
 
 
 # -- beside a GPU ------------------------------------------------------------------------------------
@@ -600,31 +612,3 @@ def test_races_may_be_ignored(no_gpu):
     result.assert_outcomes(failed=2, deselected=4)
     result.stdout.fnmatch_lines(["add *n1000 *race"])
     no_gpu.run(*paths, "--interpret-races=ignore", gates="").assert_outcomes(passed=2, deselected=4)
-
-
-def test_a_fault_that_is_caught_inside_of_pytest_raises_is_swallowed_all_the_same(no_gpu):
-    no_gpu.kernel(ADD.replace(STORE, OUT_OF_BOUNDS), name="add")
-    no_gpu.pytester.makepyfile(
-        test_mine=MINE.split("def test_checked", maxsplit=1)[0]
-        + """
-import pytest
-
-def test_other(arch):
-    with pytest.raises(ValueError):
-        try:
-            add(*torch.ones(2, 300, device='cuda'))
-        except Exception:
-            pass
-        raise ValueError
-
-def test_wrapped(arch):
-    with pytest.raises(ValueError):
-        try:
-            add(*torch.ones(2, 300, device='cuda'))
-        except Exception as error:
-            raise ValueError from error
-"""
-    )
-    result = no_gpu.run("test_mine.py", "-W", "default", gates="")
-    result.assert_outcomes(passed=2, warnings=1)
-    result.stdout.fnmatch_lines(["test_mine.py::test_other", "*the test passed over a fault: add_kernel*"])
