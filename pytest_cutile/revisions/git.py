@@ -30,50 +30,36 @@ class Repository:
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            self.top = Path(_git(folder, "rev-parse", "--show-toplevel")).resolve()
-            """The root of the working tree."""
-            self.prefix = Path(_git(folder, "rev-parse", "--show-prefix"))
-            """Where the folder is inside."""
-        except subprocess.CalledProcessError as error:
-            raise RevisionError(
-                f"{folder} is in no git checkout, so there are no revisions to compare with; git says: "
-                f"{_first_line(error)}"
-            ) from error
+        failure = f"{folder} is in no git checkout, so there are no revisions to compare with; git says"
+        self.top = Path(_git(folder, "rev-parse", "--show-toplevel", failure=failure)).resolve()
+        """The root of the working tree."""
+        self.prefix = Path(_git(folder, "rev-parse", "--show-prefix", failure=failure))
+        """Where the folder is inside."""
 
     def commit(self, name: str) -> str:
         """Return the full id of the commit that a branch, a tag, or any other expression of git's names."""
         if not name.strip() or name.startswith("-"):
             raise RevisionError(f"{name!r} names no git revision: give a branch, a tag or a commit")
-        try:
-            return _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-        except subprocess.CalledProcessError as error:
-            raise RevisionError(
-                f"git finds no commit {name!r} in {self.top}. A shallow clone, as CI makes it, lacks older "
-                "commits and other branches: fetch them first (git fetch --unshallow, or git fetch origin "
-                "BRANCH and then origin/BRANCH)"
-            ) from error
+        failure = (
+            f"git finds no commit {name!r} in {self.top}. A shallow clone, as CI makes it, lacks older "
+            "commits and other branches: fetch them first (git fetch --unshallow, or git fetch origin "
+            "BRANCH and then origin/BRANCH)"
+        )
+        return _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", failure=failure)
 
     def is_changed(self, excluded: Path | None) -> bool:
         """Return whether modules, or files that git tracks, differ from the commit outside of `excluded`."""
         paths = [".", f":(exclude){excluded.relative_to(self.top)}"] if excluded is not None else ["."]
-        try:
-            tracked = _git(self.top, "status", "--porcelain", "--untracked-files=no", "--", *paths)
-            return bool(
-                tracked
-                or _git(self.top, "ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
-            )
-        except subprocess.CalledProcessError as error:
-            raise RevisionError(f"git cannot tell the state of {self.top}: {_first_line(error)}") from error
+        failure = f"git cannot tell the state of {self.top}"
+        tracked = ("status", "--porcelain", "--untracked-files=no", "--", *paths)
+        others = ("ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
+        return any(_git(self.top, *arguments, failure=failure) for arguments in (tracked, others))
 
     def files(self) -> list[Path]:
-        try:
-            listed = _git(self.top, "ls-files", "-z", "--cached")
-            others = ("ls-files", "-z", "--others", "--exclude-standard", "--", ".", *_COPIES)
-            listed += f"\0{_git(self.top, *others)}"
-        except subprocess.CalledProcessError as error:
-            raise RevisionError(f"git cannot list the files of {self.top}: {_first_line(error)}") from error
-        return [self.top / name for name in listed.split("\0") if name]
+        failure = f"git cannot list the files of {self.top}"
+        sources = (["--cached"], ["--others", "--exclude-standard", "--", ".", *_COPIES])
+        listed = [_git(self.top, "ls-files", "-z", *options, failure=failure) for options in sources]
+        return [self.top / name for name in "\0".join(listed).split("\0") if name]
 
     def extract(self, commit: str, folder: Path) -> None:
         """Write the tree of `commit` into `folder`, which exists.
@@ -82,10 +68,8 @@ class Repository:
         lead out of the tree; files of git-lfs stay pointers.
         """
         with tempfile.TemporaryFile(dir=folder.parent) as packed:
-            try:
-                _git(self.top, "archive", "--format=tar", commit, output=packed)
-            except subprocess.CalledProcessError as error:
-                raise RevisionError(f"git cannot read the commit {commit}: {_first_line(error)}") from error
+            failure = f"git cannot read the commit {commit}"
+            _git(self.top, "archive", "--format=tar", commit, failure=failure, output=packed)
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
                 if hasattr(tarfile, "data_filter"):
@@ -94,7 +78,8 @@ class Repository:
                     archive.extractall(folder, members=filter(_is_inside, archive))  # noqa: S202 - likewise
 
 
-def _git(folder: Path, *arguments: str, output: IO[bytes] | None = None) -> str:
+def _git(folder: Path, *arguments: str, failure: str, output: IO[bytes] | None = None) -> str:
+    """Return what git prints, or write it to `output`. `failure` is what to say if git fails."""
     environment = {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
     try:
         answer = subprocess.run(  # noqa: S603 - no shell, and no argument that begins with a dash is a user's
@@ -107,12 +92,10 @@ def _git(folder: Path, *arguments: str, output: IO[bytes] | None = None) -> str:
         )
     except FileNotFoundError as error:
         raise RevisionError("git is not installed, so no revision can be compared with") from error
+    except subprocess.CalledProcessError as error:
+        printed = os.fsdecode(error.stderr).strip().partition("\n")[0]
+        raise RevisionError(f"{failure}: {printed}" if printed else failure) from error
     return "" if output is not None else os.fsdecode(answer.stdout).removesuffix("\n")
-
-
-def _first_line(error: subprocess.CalledProcessError) -> str:
-    lines = os.fsdecode(error.stderr).strip().splitlines()
-    return lines[0] if lines else f"exit status {error.returncode}"
 
 
 def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:

@@ -12,11 +12,11 @@ KEY = "ab" * 32
 
 def test_who_waited_finds_what_the_other_made(tmp_path):
     first, second = (DiskCache(tmp_path, suffix=".x") for _ in range(2))
-    found = []
+    entries = []
 
     def wait_and_read():
         with second.making(KEY, wait_s=30):
-            found.append(second.read(KEY))
+            entries.append(second.read(KEY))
 
     with first.making(KEY, wait_s=30):
         waiting = threading.Thread(target=wait_and_read)
@@ -24,7 +24,7 @@ def test_who_waited_finds_what_the_other_made(tmp_path):
         time.sleep(0.2)
         first.write(KEY, b"made")
     waiting.join()
-    assert found == [b"made"]
+    assert entries == [b"made"]
 
 
 def test_two_compilers_make_a_thing_once(tmp_path, monkeypatch):

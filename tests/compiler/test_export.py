@@ -40,7 +40,7 @@ def test_what_decides_the_code_is_told_apart():
         job(add_kernel.replace_hints(occupancy=2)),
         job(add_kernel.replace_hints(opt_level=1)),
     )
-    assert len({id(each) for each in (job(), *others)}) == 7
+    assert len({id(exported) for exported in (job(), *others)}) == 7
 
 
 def test_a_closure_has_a_translation_of_its_own():

@@ -230,8 +230,8 @@ def test_processes_under_mps_are_noticed(fake):
 
 
 def test_a_process_in_several_lists_is_one(fake):
-    for kind in ("Compute", "MPSCompute", "Graphics"):
-        setattr(fake, f"nvmlDeviceGet{kind}RunningProcesses", running(os.getpid(), 8))
+    for context in ("Compute", "MPSCompute", "Graphics"):
+        setattr(fake, f"nvmlDeviceGet{context}RunningProcesses", running(os.getpid(), 8))
     fake.nvmlDeviceGetProcessUtilization = used(p8=50)
     assert problems() == ["1 other process on the GPU"]
 

@@ -88,15 +88,15 @@ def test_the_first_visible_gpu_is_described(monkeypatch):
     [(None, ["GPU-aa11", "GPU-bb22", "GPU-cc33", "GPU-aa11"]), ("2,0", ["GPU-cc33", "GPU-aa11"] * 2)],
 )
 def test_workers_are_spread_over_the_gpus(monkeypatch, visible, chosen):
-    found = []
+    devices = []
     for worker in range(4):
         with monkeypatch.context() as patch:
             patch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
             if visible is None:
                 del os.environ["CUDA_VISIBLE_DEVICES"]
             nvml.choose_gpu(worker)
-            found.append(os.environ["CUDA_VISIBLE_DEVICES"])
-    assert found == chosen
+            devices.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    assert devices == chosen
 
 
 @pytest.mark.parametrize("visible", ["1", "", "-1"])

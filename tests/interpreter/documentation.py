@@ -48,7 +48,7 @@ class Example:
 
 def examples() -> list[Example]:
     """Return all examples of cuda-tile's public names."""
-    found = []
+    examples = []
     seen = set()
     for name, member in _members("ct", ct):
         text = inspect.getdoc(member) or ""
@@ -56,8 +56,8 @@ def examples() -> list[Example]:
             continue
         seen.add(text)
         for number, (code, output) in enumerate(_directives(text)):
-            found.append(Example(name=f"{name}-{number}", code=code, output=output))
-    return found
+            examples.append(Example(name=f"{name}-{number}", code=code, output=output))
+    return examples
 
 
 def _members(prefix: str, owner: Any) -> Iterator[tuple[str, Any]]:
@@ -85,8 +85,8 @@ def _directives(text: str) -> Iterator[tuple[str, str | None]]:
             if following.strip() and len(following) - len(following.lstrip()) <= indent:
                 break
             inside.append(following)
-        options = [each for each in inside if _OPTION.match(each)]
-        body = textwrap.dedent("\n".join(each for each in inside if not _OPTION.match(each))).strip("\n")
+        options = [line for line in inside if _OPTION.match(line)]
+        body = textwrap.dedent("\n".join(line for line in inside if not _OPTION.match(line))).strip("\n")
         blocks.append((match["name"], body, " ".join(options)))
     for at, (name, body, given) in enumerate(blocks):
         if name != "testcode":

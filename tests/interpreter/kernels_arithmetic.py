@@ -91,7 +91,7 @@ def in_mode(function: Callable[..., Any], mode: ct.RoundingMode, operands: int) 
 
 def run(kernel: Any, inputs: list[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
     """Run a kernel on vectors of one length."""
-    inputs = [each.cuda() for each in inputs]
+    inputs = [tensor.cuda() for tensor in inputs]
     out = torch.empty(inputs[0].shape, dtype=dtype or inputs[0].dtype, device="cuda")
     blocks = -(-out.numel() // TILE)
     ct.launch(torch.cuda.current_stream(), (blocks,), kernel, (*inputs, out, TILE))

@@ -44,9 +44,9 @@ def columns(rows: list[tuple[Any, ...]], dtype: torch.dtype) -> list[torch.Tenso
     return [torch.tensor(column, dtype=dtype) for column in zip(*rows, strict=True)]
 
 
-def assert_same_floats(found: torch.Tensor, expected: list[float], rows: list[tuple[Any, ...]]) -> None:
+def assert_same_floats(actual: torch.Tensor, expected: list[float], rows: list[tuple[Any, ...]]) -> None:
     """Compare with signs of zero; any NaN is as good as another."""
-    for got, want, row in zip(found.double().tolist(), expected, rows, strict=True):
+    for got, want, row in zip(actual.double().tolist(), expected, rows, strict=True):
         if math.isnan(want):
             assert math.isnan(got), row
         else:
@@ -305,7 +305,7 @@ def test_order_is_that_of_the_type(compare: Any, dtype: torch.dtype) -> None:
     assert results.tolist() == [reference(a, b) for a, b in rows]
 
 
-@pytest.mark.parametrize("dtype", [each for each in INTEGERS if each.is_signed], ids=str)
+@pytest.mark.parametrize("dtype", [dtype for dtype in INTEGERS if dtype.is_signed], ids=str)
 def test_negation_and_size_of_the_least_number_wrap(dtype: torch.dtype) -> None:
     rows = [(a,) for a in edges_of(dtype)]
     with interpret("sm_90"):

@@ -40,15 +40,15 @@ def _launch(kernel: Any, *args: Any) -> Launch:
 @cache
 def launches() -> dict[str, Launch]:
     """Return launches that between them use most operations, by name."""
-    found: dict[str, Launch] = {}
+    launches: dict[str, Launch] = {}
     for example in all_examples():
         # With one dtype each: the others differ by a number in the table of types.
         name = f"{example.operation}, {'integers' if 'int' in example.dtype else 'floats'}"
         if example.dtype.endswith(("to float8_e4m3fn", "to bool", "to uint64")):
             name = f"{name}, {example.dtype}"
-        if name not in found:
+        if name not in launches:
             results = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in example.outputs]
-            found[name] = _launch(example.kernel, *example.inputs(), *results, *example.constants)
+            launches[name] = _launch(example.kernel, *example.inputs(), *results, *example.constants)
     numbers = torch.zeros(8 * N, dtype=torch.int32)
     matrix = numbers.reshape(8, N)
     small = small_kernels
@@ -64,8 +64,8 @@ def launches() -> dict[str, Launch]:
         (small.printing_kernel, (numbers, 3)),
         (small.programmatic_kernel, (numbers, N)),
     ):
-        found[cutile.kernel_function(kernel).__name__] = _launch(kernel, *args)
-    return {**found, **dict(_launches_of_kernels())}
+        launches[cutile.kernel_function(kernel).__name__] = _launch(kernel, *args)
+    return {**launches, **dict(_launches_of_kernels())}
 
 
 def _launches_of_kernels() -> Iterator[tuple[str, Launch]]:
@@ -154,7 +154,7 @@ def disassemble(bytecode: bytes, folder: Path) -> tuple[list[Printed], dict[str,
             continue
         location = _LOC.search(line)
         stripped = line.strip()
-        found = _OP.match(line)
+        match = _OP.match(line)
         if stripped.startswith("}"):
             owner = opened.pop()
             if stripped.endswith("{"):  # else
@@ -163,8 +163,8 @@ def disassemble(bytecode: bytes, folder: Path) -> tuple[list[Printed], dict[str,
                 owner.location = location and location[1]
         elif stripped.startswith("("):  # parameters of a reduction's region
             opened.append(ops[-1])
-        elif found and found["name"] not in {"cuda_tile", "entry", "module"}:
-            op = Printed(found["name"], found["results"], found["rest"])
+        elif match and match["name"] not in {"cuda_tile", "entry", "module"}:
+            op = Printed(match["name"], match["results"], match["rest"])
             op.location = location and location[1]
             ops.append(op)
             if stripped.endswith("{"):
@@ -181,9 +181,9 @@ def _place(name: str | None, places: dict[str, str]) -> str:
     if call:
         return _place(call[1], places)
     inner = re.search(r"(#loc\d*)", text)
-    found = re.search(r'"([^"]*)":(\d+):(\d+)', text)
-    if found:
-        return f"{found[1]}:{found[2]}:{int(found[3]) + 1}"  # columns are counted from 0 there
+    match = re.search(r'"([^"]*)":(\d+):(\d+)', text)
+    if match:
+        return f"{match[1]}:{match[2]}:{int(match[3]) + 1}"  # columns are counted from 0 there
     return _place(inner[1], places) if inner and inner[1] != name else ""
 
 
@@ -318,16 +318,16 @@ def _written_opcodes() -> dict[int, str]:
     """Return the opcodes that the installed cuda-tile writes, from the source of its writer."""
     from cuda.tile._bytecode import encodings
 
-    found = {}
+    names = {}
     for node in ast.parse(inspect.getsource(encodings)).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("encode_"):
-            calls = (each.value for each in node.body if isinstance(each, ast.Expr))
-            first = next(each for each in calls if isinstance(each, ast.Call))
+            calls = (statement.value for statement in node.body if isinstance(statement, ast.Expr))
+            first = next(statement for statement in calls if isinstance(statement, ast.Call))
             assert isinstance(first.func, ast.Name)
             assert first.func.id == "encode_varint"
             assert isinstance(first.args[0], ast.Constant)
-            found[int(str(first.args[0].value))] = node.name.removeprefix("encode_").removesuffix("Op")
-    return found
+            names[int(str(first.args[0].value))] = node.name.removeprefix("encode_").removesuffix("Op")
+    return names
 
 
 def test_every_operation_that_cutile_writes_is_known_or_said_not_to_be():

@@ -87,8 +87,8 @@ def test_break_continue_and_return(launch):
     launch((blocks,), kernels.leaving_kernel, x, out, N)
     expected = [_leave(i, x[i * N : (i + 1) * N]) for i in range(blocks)]
     assert [-1] * N in expected
-    assert sum(each != [-1] * N for each in expected) > 2
-    expect(out, [[-7] * N if each is None else each for each in expected])
+    assert sum(row != [-1] * N for row in expected) > 2
+    expect(out, [[-7] * N if row is None else row for row in expected])
 
 
 def test_while_loops_of_a_helper_with_branches(launch):
@@ -136,7 +136,7 @@ def test_lists_of_arrays(launch):
     arrays = [torch.arange(length, dtype=torch.float32) + length for length in (8, 3, 1, 6)]
     out = torch.empty(blocks * N)
     launch((blocks,), kernels.chosen_array_kernel, arrays, out, N)
-    padded = [torch.nn.functional.pad(each, (0, N - len(each))) for each in arrays]
+    padded = [torch.nn.functional.pad(array, (0, N - len(array))) for array in arrays]
     expected = [sum(padded[: i % 4 + 1], torch.zeros(N)) + len(arrays[i % 4]) for i in range(blocks)]
     assert torch.equal(out, torch.cat(expected))
 
@@ -240,8 +240,8 @@ def test_values_are_dropped_after_their_last_use(launch, monkeypatch):
     def counting(self, op, frame):
         nonlocal most
         run_op(self, op, frame)
-        constants = {id(each) for each in self.constants.values()}
-        most = max(most, sum(id(each) not in constants for each in frame.values.values()))
+        constants = {id(tile) for tile in self.constants.values()}
+        most = max(most, sum(id(tile) not in constants for tile in frame.values.values()))
 
     monkeypatch.setattr(machine.Machine, "_run_op", counting)
     blocks, many = 9, 60

@@ -158,7 +158,7 @@ def test_floats_are_cut_off_to_integers(source: torch.dtype, target: torch.dtype
     assert results.tolist() == [int(value) for value in x.double().tolist()]
 
 
-@pytest.mark.parametrize("target", [each for each in INTEGERS if each.itemsize >= 4], ids=name_of)
+@pytest.mark.parametrize("target", [dtype for dtype in INTEGERS if dtype.itemsize >= 4], ids=name_of)
 def test_floats_beyond_an_integer_type_become_its_ends(target: torch.dtype) -> None:
     info = torch.iinfo(target)
     x = torch.tensor([1e30, -1e30, math.inf, -math.inf])
@@ -202,7 +202,7 @@ def test_integers_are_widened_by_their_sign_and_cut_off(source: torch.dtype, tar
     bits = torch.iinfo(target).bits
     with interpret("sm_90"):
         results = run(cast(getattr(ct, name_of(target))), [torch.tensor(rows, dtype=source)], target)
-    assert [each % 2**bits for each in results.tolist()] == [each % 2**bits for each in rows]
+    assert [number % 2**bits for number in results.tolist()] == [number % 2**bits for number in rows]
 
 
 @pytest.mark.parametrize("source", [torch.float32, torch.int8, torch.uint64], ids=name_of)

@@ -148,7 +148,7 @@ def test_a_nan_among_the_inputs_is_loaded_not_made() -> None:
     x, y, z = matrices()
     x[6, 9] = math.nan
     nonfinite = run(FIND, (2, 2), kernels.sum_products, x, y, z, 4).nonfinite
-    assert [(each.kind, each.element) for each in nonfinite.origins("NaN")] == [("loaded", "x[6, 9]")]
+    assert [(origin.kind, origin.element) for origin in nonfinite.origins("NaN")] == [("loaded", "x[6, 9]")]
 
 
 def test_minus_infinity_as_padding_or_initial_value_is_no_origin() -> None:
@@ -219,7 +219,7 @@ TRACE = Options(trace_writes=True)
 
 @pytest.mark.parametrize("block", range(4))
 def test_an_element_leads_through_branches_and_early_returns(block: int) -> None:
-    x, y, out = (torch.arange(32.0) + 100 * each for each in range(3))
+    x, y, out = (torch.arange(32.0) + 100 * number for number in range(3))
     interpreter = run(TRACE, 4, kernels.branching, x, y, out, 8)
     trace = interpreter.trace_element(out, (8 * block + 1,))
     loads = [tile.source for tile in trace.tiles if tile.op == "load_view_tko"]

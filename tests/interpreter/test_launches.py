@@ -59,7 +59,7 @@ def test_what_goes_wrong_in_the_interpreter_is_not_the_kernels_fault(monkeypatch
 def test_a_traceback_of_a_fault_shows_where_it_was_launched() -> None:
     with interpret("sm_90"), pytest.raises(KernelFault) as caught:
         ct.launch(0, (2,), scaled_kernel, (torch.ones(16), 2))
-    frames = [each.name for each in traceback.extract_tb(caught.value.__traceback__)]
+    frames = [entry.name for entry in traceback.extract_tb(caught.value.__traceback__)]
     assert "run_block" not in frames
     assert len(frames) <= 3
 

@@ -20,7 +20,7 @@ FLOW = {"if", "loop", "for", "yield", "continue", "break", "return"}
 
 
 def test_every_operation_is_known() -> None:
-    assert {each.name for each in FORMATS.values()} - FLOW - set(OPS) == set()
+    assert {operation_format.name for operation_format in FORMATS.values()} - FLOW - set(OPS) == set()
 
 
 def run(op: Op, *values: torch.Tensor) -> torch.Tensor:
@@ -42,11 +42,11 @@ def test_the_high_half_of_a_product(bits: int) -> None:
     numbers = [0, 1, 2, 3, 2 ** (bits - 1), 2**bits - 1, 2**bits // 3, 2 ** (bits // 2), 2 ** (bits // 2) - 1]
     pairs = list(itertools.product(numbers, repeat=2))
     sides = [
-        torch.tensor([[each - 2**bits if each >> (bits - 1) else each for each in side]], dtype=dtype)
+        torch.tensor([[number - 2**bits if number >> (bits - 1) else number for number in side]], dtype=dtype)
         for side in zip(*pairs, strict=True)
     ]
-    found = run(operation("mulhii", Tile(Scalar(f"i{bits}"), (len(pairs),)), "lhs", "rhs"), *sides)
-    assert [each % 2**bits for each in found.reshape(-1).tolist()] == [a * b >> bits for a, b in pairs]
+    result = run(operation("mulhii", Tile(Scalar(f"i{bits}"), (len(pairs),)), "lhs", "rhs"), *sides)
+    assert [number % 2**bits for number in result.reshape(-1).tolist()] == [a * b >> bits for a, b in pairs]
 
 
 def test_what_is_not_interpreted_is_named() -> None:

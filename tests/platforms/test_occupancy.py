@@ -101,10 +101,10 @@ def of(arch: str, registers: int, threads: int, shared: int = 0, **more: int):
     ],
 )
 def test_by_hand(arch, registers, threads, shared, blocks, limited_by) -> None:
-    found = of(arch, registers, threads, shared)
-    assert found.blocks == blocks
-    assert list(found.limited_by) == limited_by
-    assert found.warps == blocks * -(-threads // 32)
+    result = of(arch, registers, threads, shared)
+    assert result.blocks == blocks
+    assert list(result.limited_by) == limited_by
+    assert result.warps == blocks * -(-threads // 32)
 
 
 def test_share_is_of_the_warps_that_the_architecture_has() -> None:
@@ -119,8 +119,8 @@ def test_a_cluster_is_counted_by_its_blocks() -> None:
 
 
 def test_a_cluster_cannot_be_launched_where_there_are_none() -> None:
-    found = of("sm_89", 128, 256, ctas_per_cluster=2)
-    assert (found.blocks, found.limited_by) == (0, (Limiter.CLUSTERS,))
+    result = of("sm_89", 128, 256, ctas_per_cluster=2)
+    assert (result.blocks, result.limited_by) == (0, (Limiter.CLUSTERS,))
     assert of("sm_89", 128, 256, ctas_per_cluster=1).blocks == 2
 
 
@@ -146,12 +146,12 @@ def test_asking_for_more_never_gives_more_blocks(arch) -> None:
 def test_what_is_resident_fits(arch) -> None:
     limits = LIMITS[arch]
     for registers, threads, shared in itertools.product(REGISTERS, THREADS, shared_edges(limits)[::3]):
-        found = of(arch, registers, threads, shared)
-        assert 0 <= found.blocks <= limits.max_blocks_per_sm
-        assert found.warps <= found.max_warps == limits.max_threads_per_sm // 32
-        assert found.warps * 32 * registers <= limits.registers_per_sm
-        assert found.blocks * (shared + KIB) <= limits.shared_bytes_per_sm
-        assert found.limited_by
+        result = of(arch, registers, threads, shared)
+        assert 0 <= result.blocks <= limits.max_blocks_per_sm
+        assert result.warps <= result.max_warps == limits.max_threads_per_sm // 32
+        assert result.warps * 32 * registers <= limits.registers_per_sm
+        assert result.blocks * (shared + KIB) <= limits.shared_bytes_per_sm
+        assert result.limited_by
 
 
 @each_architecture
@@ -179,9 +179,9 @@ def test_lifting_every_limit_that_is_named_gives_more_blocks_and_lifting_others_
                 shared_bytes_per_block=shared,
             ).blocks
 
-        found = of(arch, registers, threads, shared)
-        assert blocks_with(found.limited_by) > found.blocks
-        assert blocks_with(set(lifted) - set(found.limited_by)) == found.blocks
+        result = of(arch, registers, threads, shared)
+        assert blocks_with(result.limited_by) > result.blocks
+        assert blocks_with(set(lifted) - set(result.limited_by)) == result.blocks
 
 
 # -- bad arguments ------------------------------------------------------------------------------------
@@ -300,11 +300,11 @@ def coarse_grid(limits: Architecture) -> Grid:
 @each_architecture
 def test_agrees_with_nvidia(arch, nvidia_occupancy) -> None:
     limits = LIMITS[arch]
-    found = compare(nvidia_occupancy, arch, limits, coarse_grid(limits))
-    if not found.known:
+    result = compare(nvidia_occupancy, arch, limits, coarse_grid(limits))
+    if not result.known:
         pytest.skip(f"this cuda_occupancy.h does not know {arch}")
-    assert found.differences == ()
-    assert found.combinations > 2000
+    assert result.differences == ()
+    assert result.combinations > 2000
 
 
 def test_a_wrong_figure_is_noticed(nvidia_occupancy) -> None:

@@ -62,7 +62,7 @@ def test_a_product_on_each_generation(arch, mma, copy, product, folder):
     assert 16 < facts.registers <= 255
     assert facts.stack_bytes == facts.local_bytes == facts.count("local_load") == 0
     assert facts.static_shared_bytes > 1024
-    assert sum(facts.count(kind) for kind in CLASSES) < facts.instruction_count
+    assert sum(facts.count(instruction_class) for instruction_class in CLASSES) < facts.instruction_count
     assert facts.code_bytes == 16 * facts.instruction_count
 
 
@@ -156,14 +156,14 @@ def submitted(compiled):
 def test_a_kernel_is_read_once_in_a_run_and_once_on_disk(folder, tmp_path, monkeypatch):
     compiled = compile_matmul("sm_90", folder)
     inspected = count_inspections(monkeypatch)
-    found = []
+    inspections = []
     for _ in range(2):
         inspector = Inspector(cache_dir=tmp_path, jobs=2)
         futures = [inspector.submit(submitted(compiled)) for _ in range(3)]
-        found += [future.result() for future in futures]
+        inspections += [future.result() for future in futures]
         inspector.close()
     assert inspected == ["sm_90"]
-    assert len({repr(facts) for facts in found}) == 1
+    assert len({repr(facts) for facts in inspections}) == 1
 
 
 def test_what_could_not_be_had_is_tried_again(folder, tmp_path, monkeypatch):
