@@ -1,13 +1,14 @@
-"""What the user asked for: one frozen object, built from the command line and the ini file."""
+"""What the user asked for: one frozen object, built from the command line and the ini file.
+
+Named tuples, not dataclasses: pytest imports this module at every start, and they are defined in less time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # imported when a gate asks for them: pytest starts without
     from pytest_cutile.reports.formats import ReportFormat
@@ -35,8 +36,7 @@ class CheckOn(StrEnum):
     """The interpreter, also beside a GPU and for large cases."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interpretation:
+class Interpretation(NamedTuple):
     """How the gate `correct` interprets kernels on the CPU."""
 
     correct_on: CheckOn = CheckOn.AUTO
@@ -53,8 +53,7 @@ class Interpretation:
     """Whether a race between two blocks is a fault."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchBudget:
+class SearchBudget(NamedTuple):
     """How failing cases of declared kernels are searched for."""
 
     seconds: float
@@ -63,8 +62,7 @@ class SearchBudget:
     """Of the choice of examples."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     """The options of one run."""
 
     rootpath: Path
@@ -111,7 +109,7 @@ class Settings:
     """Whether to try what else the check of each case would have caught."""
     check_layouts: bool = False
     """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
-    interpretation: Interpretation = field(default_factory=Interpretation)
+    interpretation: Interpretation = Interpretation()
     """Whether and how kernels are interpreted."""
     search: SearchBudget | None = None
     """Whether and how long failing cases of declared kernels are searched for (`--search`)."""
@@ -123,14 +121,14 @@ class Settings:
     every_input: bool = False
     """Whether every small case is checked with every named input (`--every-input`), not with its share."""
 
-    @cached_property
+    @property
     def rule(self) -> Rule:
         """The thresholds of the speed gate."""
         from pytest_cutile.speed.decide import Rule
 
         return Rule() if self.perf_margin is None else Rule(margin=self.perf_margin)
 
-    @cached_property
+    @property
     def static_rule(self) -> StaticRule:
         """The thresholds of the static gate."""
         from pytest_cutile.static.changes import StaticRule

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Gate
     from pytest_cutile.session import Session
 
 
-@dataclass(frozen=True)
-class Registration:
+class Registration(NamedTuple):
     """Where a gate is. Its module is imported when a test needs it, not by pytest's start."""
 
     name: str

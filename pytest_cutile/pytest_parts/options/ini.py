@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -36,8 +35,7 @@ def _text(name: str, text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, kw_only=True)
-class IniKey:
+class IniKey(NamedTuple):
     """A key of configuration files."""
 
     name: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pytest
@@ -28,8 +27,7 @@ def read_with_another(config: pytest.Config) -> Fields:
     return {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Option:
+class Option(NamedTuple):
     """An option of the command line."""
 
     name: str

@@ -7,18 +7,16 @@ These modules are imported whenever pytest starts, so they import what they rend
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.cases import RunOutcome
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportFormat:
+class ReportFormat(NamedTuple):
     """A file that a run can write when it ends."""
 
     option: str
@@ -36,5 +34,5 @@ class ReportFormat:
 
 @cache
 def report_formats() -> tuple[ReportFormat, ...]:
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(importlib.import_module(f"{__name__}.{name}").FORMAT for name in names)
+    files = sorted(file for folder in __path__ for file in Path(folder).glob("[!_]*.py"))
+    return tuple(importlib.import_module(f"{__name__}.{file.stem}").FORMAT for file in files)
