@@ -5,12 +5,9 @@ from __future__ import annotations
 import dis
 import re
 import sys
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 from pytest_cutile.correctness.errors import UncheckableOutput
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _ODD_OFFSET = re.compile(r"storage_offset\S* (must be )?divisible by")
 _NOT_THE_KERNELS = {*sys.stdlib_module_names, "torch", "numpy", "triton", "cuda", "pytest_cutile"}

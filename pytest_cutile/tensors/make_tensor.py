@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
 from pytest_cutile.input_names import DISTRIBUTIONS
 from pytest_cutile.tensors.dtypes import format_of, name_of, resolve_dtype
-from pytest_cutile.tensors.formats import FLOAT8_E4M3FN
+from pytest_cutile.tensors.formats import FLOAT8_E4M3FN, FloatFormat
 from pytest_cutile.tensors.poison import poison
 from pytest_cutile.tensors.rounding import round_to
-
-if TYPE_CHECKING:
-    from pytest_cutile.tensors.formats import FloatFormat
 
 Distribution = Literal[
     "normal",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_cutile.tensors.dtypes import bits_of, name_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Pattern(Enum):

@@ -5,12 +5,9 @@ torch's own casts differ between versions and devices for fp8, and have no tf32;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-if TYPE_CHECKING:
-    from pytest_cutile.tensors.formats import FloatFormat
+from pytest_cutile.tensors.formats import FloatFormat
 
 _BIAS = 1023
 _MANTISSA_BITS = 52

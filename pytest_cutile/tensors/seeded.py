@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler import pretended_backing
+from pytest_cutile.spec import Case, KernelSpec
 
 if TYPE_CHECKING:
     import torch
-
-    from pytest_cutile.spec import Case, KernelSpec
 
 
 def seed_from(text: str) -> int:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from pytest_cutile.tensors.dtypes import same_bits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

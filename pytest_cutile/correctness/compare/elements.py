@@ -9,23 +9,18 @@ tolerance is needed. T2 and T3 look at many elements together: `energy`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from pytest_cutile.correctness.compare.energy import Excess, Mismatch
-from pytest_cutile.correctness.error_model.parts import Place
+from pytest_cutile.correctness.error_model.parts import Index, Place
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
+from pytest_cutile.correctness.error_model.tolerance import ErrorModel
+from pytest_cutile.tensors.formats import FloatFormat
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned
 from pytest_cutile.tensors.rounding import convert, round_to, spacing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_cutile.correctness.error_model.parts import Index
-    from pytest_cutile.correctness.error_model.tolerance import ErrorModel
-    from pytest_cutile.tensors.formats import FloatFormat
 
 CHUNK = 1 << 20
 """Elements analysed at a time: about thirty float64 temporaries of 8 MiB each."""

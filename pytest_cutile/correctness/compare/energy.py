@@ -23,16 +23,13 @@ many elements are equal their roundings are, too, and these tests say nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from pytest_cutile.correctness.error_model.tolerance import FALSE_ALARM
 from pytest_cutile.statistics import t_quantile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 BLOCK = 16
 """Rows and columns of a block: the smallest tile of a tensor core has as many."""

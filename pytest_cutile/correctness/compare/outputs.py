@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,21 +15,17 @@ from pytest_cutile.correctness.compare.structure import pair_outputs
 from pytest_cutile.correctness.error_model.bounds import Bounds
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
 from pytest_cutile.correctness.error_model.reference import floats_as
+from pytest_cutile.correctness.error_model.runs import ReferenceRuns
+from pytest_cutile.correctness.error_model.terms import Terms
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.tensors.dtypes import name_of
 from pytest_cutile.tensors.formats import FLOAT64, FORMATS
 from pytest_cutile.tensors.trees import named_tensors
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pytest_cutile.correctness.error_model.runs import ReferenceRuns
-    from pytest_cutile.correctness.error_model.terms import Terms
-
-    ExactValues = Callable[[], Mapping[str, torch.Tensor]]
-    Alternative = tuple[Part, str, torch.Tensor]
-    """A part, the name of an output, and what that part of it has to be."""
+ExactValues = Callable[[], Mapping[str, torch.Tensor]]
+Alternative = tuple[Part, str, torch.Tensor]
+"""A part, the name of an output, and what that part of it has to be."""
 
 _OR = ", or, in other parts, "
 

@@ -13,12 +13,13 @@ for continuous references nothing is more lenient.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from pytest_cutile.correctness.compare.elements import differ
-from pytest_cutile.correctness.error_model.discontinuities import ReplayDecisions
+from pytest_cutile.correctness.error_model.discontinuities import Decisions, ReplayDecisions
 from pytest_cutile.correctness.error_model.injection import (
     AccumulationNoise,
     Injector,
@@ -28,16 +29,11 @@ from pytest_cutile.correctness.error_model.injection import (
 )
 from pytest_cutile.correctness.error_model.operators import base_name, is_float64, writes_in_place
 from pytest_cutile.correctness.error_model.running import run_with
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import bits_of
+from pytest_cutile.tensors.formats import FloatFormat
 from pytest_cutile.tensors.rounding import convert
 from pytest_cutile.tensors.trees import named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_cutile.correctness.error_model.discontinuities import Decisions
-    from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
-    from pytest_cutile.tensors.formats import FloatFormat
 
 ROUNDS = 16
 """Of two almost equal values, noise exchanges the order in every second round."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,18 +17,14 @@ from pytest_cutile.correctness.error_model.alternatives import (
     as_rounded,
 )
 from pytest_cutile.correctness.error_model.noise import Reference
+from pytest_cutile.correctness.error_model.reference import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
+from pytest_cutile.correctness.error_model.terms import Terms
 from pytest_cutile.correctness.error_model.tolerance import EXACT, ErrorModel, NumericsPolicy, model_for
 from pytest_cutile.tensors.dtypes import format_of, name_of
 from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
 from pytest_cutile.tensors.rounding import spacing
 from pytest_cutile.tensors.trees import named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_cutile.correctness.error_model.reference import ReferenceCall
-    from pytest_cutile.correctness.error_model.terms import Terms
 
 _HOPPER = 9
 SAMPLE = 1 << 16

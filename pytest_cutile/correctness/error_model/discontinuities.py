@@ -12,6 +12,7 @@ runs with noise replay recorded decisions:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_cutile.correctness.error_model.exactness import ExactTensors
@@ -26,14 +27,11 @@ from pytest_cutile.correctness.error_model.operators import (
     writes_in_place,
 )
 from pytest_cutile.tensors.dtypes import format_of
+from pytest_cutile.tensors.formats import FloatFormat
 from pytest_cutile.tensors.trees import named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
-
-    from pytest_cutile.tensors.formats import FloatFormat
 
 Decisions: TypeAlias = "Mapping[int, Mapping[str, torch.Tensor]]"
 """Discontinuous results, by the number of the operator in a run and their place in its result."""

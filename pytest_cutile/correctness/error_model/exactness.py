@@ -6,7 +6,8 @@ the accumulator holds. A kernel then has to return the correctly rounded result,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -19,14 +20,9 @@ from pytest_cutile.correctness.error_model.operators import (
     is_float64,
     is_view,
 )
-from pytest_cutile.tensors.formats import FLOAT32
+from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
 from pytest_cutile.tensors.rounding import round_to
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_cutile.tensors.formats import FloatFormat
 
 EIGHT_BIT_SUM = 2.0**13
 """Largest partial sum of 8-bit products that is exact: Hopper's tensor cores keep 13 fraction bits of it

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -21,16 +22,11 @@ from pytest_cutile.correctness.error_model.operators import (
     is_wide,
     writes_in_place,
 )
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import resolve_dtype
-from pytest_cutile.tensors.formats import FLOAT32, FLOAT64
+from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
 from pytest_cutile.tensors.rounding import round_to
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
-    from pytest_cutile.tensors.formats import FloatFormat
 
 # Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
 # then shows about the same spread in every run, and a few runs cannot underestimate it. Nor are the sources

@@ -16,13 +16,15 @@ What the reference computes outside torch (numpy) only sees the noise on the inp
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from pytest_cutile.correctness.error_model.discontinuities import (
     DecisionNoise,
+    Decisions,
     KeepExactDecisions,
     RecordDecisions,
     ReplayDecisions,
@@ -38,14 +40,8 @@ from pytest_cutile.correctness.error_model.observing import Observed, Observer
 from pytest_cutile.correctness.error_model.running import run_with
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
-from pytest_cutile.tensors.formats import FLOAT32
+from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
 from pytest_cutile.tensors.trees import have_same_bits, named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_cutile.correctness.error_model.discontinuities import Decisions
-    from pytest_cutile.tensors.formats import FloatFormat
 
 _FLOAT32_POLICY = NumericsPolicy()
 RUNS = 3

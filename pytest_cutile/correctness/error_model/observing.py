@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,14 +21,9 @@ from pytest_cutile.correctness.error_model.operators import (
     may_be_discontinuous,
 )
 from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import FLOAT32
+from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
 from pytest_cutile.tensors.rounding import round_to
 from pytest_cutile.tensors.trees import named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_cutile.tensors.formats import FloatFormat
 
 _SAMPLE = 1 << 14  # elements
 _SCALES = 16

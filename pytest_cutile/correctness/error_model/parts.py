@@ -17,20 +17,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from pytest_cutile.spec import Axes
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Index = tuple[slice | torch.Tensor, slice]
-    """Rows and columns of a matrix."""
+Index = tuple[slice | torch.Tensor, slice]
+"""Rows and columns of a matrix."""
 
 OUTPUT = "output"
 PART_ELEMENTS = 1 << 21

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,12 +15,8 @@ from pytest_cutile.correctness.error_model.slices import Slices
 from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.correctness.guards.launch import choose
 from pytest_cutile.correctness.signatures import parameters_of
+from pytest_cutile.spec import Axes
 from pytest_cutile.tensors.trees import map_leaves, named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from pytest_cutile.spec import Axes
 
 ORIGIN = "origin"
 """Parameter of a reference to which it matters where in the whole a part lies."""

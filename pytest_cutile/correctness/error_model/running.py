@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -12,9 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_cutile.correctness.error_model.injection import Injector
 from pytest_cutile.correctness.error_model.slices import Slices
 from pytest_cutile.tensors.trees import map_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from pytest_cutile.correctness.error_model.noise import Reference, allow, run_reference
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
+from pytest_cutile.correctness.error_model.reference import ReferenceCall
 from pytest_cutile.correctness.error_model.running import run_exactly
+from pytest_cutile.correctness.error_model.terms import Terms
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.tensors.trees import named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_cutile.correctness.error_model.reference import ReferenceCall
-    from pytest_cutile.correctness.error_model.terms import Terms
-    from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 
 
 class ReferenceRuns:

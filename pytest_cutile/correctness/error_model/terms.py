@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.dtypes import format_of, resolve_dtype
 from pytest_cutile.tensors.formats import FLOAT32, FORMATS, FloatFormat
 from pytest_cutile.tensors.trees import named_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     import torch
-
-    from pytest_cutile.spec import CheckOptions
 
 _FLOAT64_BYTES = 8
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from pytest_cutile.correctness.compare.elements import CHUNK, blocks
 from pytest_cutile.correctness.error_model.spread import matrix_view
+from pytest_cutile.correctness.explain.places import Place
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.rounding import convert, spacing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pytest_cutile.correctness.explain.places import Place
 
 _SAMPLE = 1 << 20
 _ENOUGH = 16  # errors from which a direction can be told

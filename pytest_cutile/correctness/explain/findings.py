@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_cutile.correctness.compare.elements import Comparison, Worst
 from pytest_cutile.correctness.explain.diagnosis import (
     count_ulps,
     find_direction,
@@ -17,15 +18,9 @@ from pytest_cutile.correctness.explain.diagnosis import (
     find_terms,
 )
 from pytest_cutile.correctness.explain.picture import SCALE
-from pytest_cutile.correctness.explain.places import draw, find_diagonal, find_places, is_scattered
+from pytest_cutile.correctness.explain.places import Place, draw, find_diagonal, find_places, is_scattered
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_cutile.correctness.compare.elements import Comparison, Worst
-    from pytest_cutile.correctness.explain.places import Place
 
 WIDTH = 100
 LINES = 32

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_cutile.correctness.compare.outputs import compare_outputs
+from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs
 from pytest_cutile.correctness.error_model.bounds import accumulation_of, passes_torch
 from pytest_cutile.correctness.error_model.parts import Part
 from pytest_cutile.correctness.error_model.runs import ReferenceRuns
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.findings import also_wrong, explain, fit
 from pytest_cutile.correctness.explain.relaxation import (
@@ -21,10 +22,6 @@ from pytest_cutile.correctness.explain.relaxation import (
 )
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.formats import FLOAT32, TFLOAT32
-
-if TYPE_CHECKING:
-    from pytest_cutile.correctness.compare.outputs import OutputsComparison
-    from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 
 RELAXATION_SECONDS = 20.0
 """Length of a check from which a failure is reported without looking for what would have passed."""

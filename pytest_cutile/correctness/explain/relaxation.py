@@ -5,20 +5,17 @@ Nothing is loosened by this: the failure stays one, and says what to declare if 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_cutile.correctness.error_model.spread import Spread
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16, FLOAT32
+from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16, FLOAT32, FloatFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import torch
-
-    from pytest_cutile.correctness.error_model.spread import Spread
-    from pytest_cutile.tensors.formats import FloatFormat
 
 WOULD = "would pass with"
 EXP_ERROR = 2.0**-10

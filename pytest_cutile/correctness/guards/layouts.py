@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,9 +15,6 @@ from pytest_cutile.correctness.guards.redzones import distinct
 from pytest_cutile.tensors.dtypes import bits_of
 from pytest_cutile.tensors.poison import Pattern, poison
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # cuTile compiles a kernel for whether strides are multiples of 16 bytes. They are or are not after as before,
 # so that nothing has to be compiled again.

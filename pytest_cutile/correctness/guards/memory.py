@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from pytest_cutile.correctness.guards.redzones import Redzones, copy_bits, enclose, extent
 from pytest_cutile.tensors.poison import Pattern, poison
 from pytest_cutile.tensors.trees import describe, map_tensors, named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
 
 KEPT_BYTES = 256 << 20
 """Of temporaries that a launcher allocates, so many are kept until its end, to look at what lies around them;

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from pytest_cutile.tensors.dtypes import bits_of, carrier_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_cutile.tensors.poison import Pattern
+from pytest_cutile.tensors.poison import Pattern
 
 _ALIGNMENT_BYTES = 512  # of torch's CUDA allocator; a tensor keeps its address modulo this
 _SMALLEST_REDZONE_BYTES = 16 << 10

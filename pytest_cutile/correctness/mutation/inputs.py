@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from pytest_cutile.correctness.compare.elements import compare
+from pytest_cutile.correctness.compare.outputs import ComparedOutput
 from pytest_cutile.correctness.mutation.outputs import TILE, rounded_like
 from pytest_cutile.correctness.mutation.report import Mutant, Outcome, Weakness
 from pytest_cutile.tensors.dtypes import bits_of
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pytest_cutile.correctness.compare.outputs import ComparedOutput
 
 _ROUNDING = 1e-12
 

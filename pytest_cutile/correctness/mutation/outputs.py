@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from pytest_cutile.correctness.compare.elements import CHUNK, blocks
+from pytest_cutile.correctness.compare.outputs import ComparedOutput
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.mutation.report import Weakness
 from pytest_cutile.tensors.dtypes import bits_of, format_of
 from pytest_cutile.tensors.formats import BFLOAT16, FloatFormat
 from pytest_cutile.tensors.rounding import convert, round_to, spacing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_cutile.correctness.compare.outputs import ComparedOutput
 
 TILE = 16
 """Indices in the part of a dimension that goes missing: the smallest tile of a tensor core's operand."""

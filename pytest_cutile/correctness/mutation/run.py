@@ -9,21 +9,19 @@ sum.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.compare.elements import compare
+from pytest_cutile.correctness.compare.outputs import ComparedOutput
 from pytest_cutile.correctness.mutation.inputs import run_input_mutant, shortened_inputs
 from pytest_cutile.correctness.mutation.outputs import MutatedOutput, mutate_output, rounded_like
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome
 from pytest_cutile.tensors.dtypes import same_bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import torch
-
-    from pytest_cutile.correctness.compare.outputs import ComparedOutput
 
 MOST_RUNS = 32
 """Runs of the reference that mutated inputs may cost."""
