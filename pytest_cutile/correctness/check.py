@@ -149,7 +149,6 @@ class _Check:
     started: float
 
     def compare(self, outputs: Any) -> OutputsComparison:
-        """Compare the outputs of a launch; raise KernelMismatch or ReferenceFailed."""
         comparison = compare_outputs(outputs, self.runs, title=self.title)
         if comparison.failed:
             raise explain_mismatch(outputs, comparison, self.runs, title=self.title, started=self.started)

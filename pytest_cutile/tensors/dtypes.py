@@ -55,7 +55,6 @@ def resolve_dtype(dtype: torch.dtype | str) -> torch.dtype:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Return "float16" for torch.float16."""
     return str(dtype).removeprefix("torch.")
 
 

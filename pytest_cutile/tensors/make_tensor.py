@@ -125,7 +125,6 @@ def make_tensor(
 
 
 def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a tensor whose elements lie in the order of their indices."""
     strides: list[int] = []
     step = 1
     for size in reversed(sizes):
@@ -187,7 +186,6 @@ def _check_strides(sizes: tuple[int, ...], strides: Sequence[int]) -> tuple[int,
 def _check_range(
     kind: torch.dtype, dist: Distribution, low: float | None, high: float | None
 ) -> tuple[float, float]:
-    """Return [low, high) for `dist`, or raise ValueError."""
     given = low is not None or high is not None
     ranged = dist in ("uniform", "integers") or not (dist in ("zeros", "ones") or kind.is_floating_point)
     if given and not ranged:
@@ -264,8 +262,6 @@ def _draw(
 
 
 def _alter(values: torch.Tensor, dist: str, fmt: FloatFormat, generator: torch.Generator) -> None:
-    """Make normal `values` what `dist` says, in place."""
-
     def pick(count: int) -> torch.Tensor:
         return torch.randint(flat.numel(), (count,), generator=generator, device=flat.device)
 

@@ -49,7 +49,6 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8
 
 
 def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:
-    """Overwrite `tensor` in place with a pattern and return it."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor
     with torch.no_grad():
@@ -124,7 +123,6 @@ def _resize(
     *args: Any,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Resize in place; poison what that adds at the end."""
     kept = tensor.numel()
     result = func(tensor, *args, **kwargs)
     if result.numel() <= kept or result.layout != torch.strided or not result.is_contiguous():

@@ -54,7 +54,6 @@ class MakeTensor:
         strides: Sequence[int] | None = None,
         offset: int | None = None,
     ) -> torch.Tensor:
-        """Return a tensor; see `make_tensor.make_tensor` for distributions and layouts."""
         try:
             from pytest_cutile.tensors.make_tensor import layout_of, make_tensor
         except ImportError as error:

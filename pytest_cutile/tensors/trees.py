@@ -43,12 +43,10 @@ def named_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def named_tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor in `value` with where it is: ("output[1]", tensor)."""
     return ((place, leaf) for place, leaf in named_leaves(value, name) if isinstance(leaf, torch.Tensor))
 
 
 def have_same_bits(one: Any, other: Any) -> bool:
-    """Return whether two results have the same structure, shapes, dtypes and bits."""
     return all(
         a is not None
         and b is not None

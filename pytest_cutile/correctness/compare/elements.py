@@ -128,7 +128,6 @@ class Comparison:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """What failed: "T0 pattern", "T1 interval", "T2 energy in rows 0 to 15"; empty if nothing did."""
         outside = 0 if self.outside is None else int(self.outside.sum())
         return (
             *(("T0 pattern",) if self.pattern else ()),
@@ -209,7 +208,6 @@ class Comparing:
             self._worst = judged.describe(at, _unravel(row * self._grid[1] + column, self._shape))
 
     def result(self) -> Comparison:
-        """Return the comparison once all parts have been added."""
         excesses, energy, slope = self._mismatch.findings() if self._mismatch is not None else ([], 0.0, 0.0)
         return Comparison(
             outside=None if self._outside is None else self._outside.reshape(self._shape),
@@ -256,7 +254,6 @@ def _judge(
     mismatch: Mismatch | None,
     here: Index,
 ) -> _Judged:
-    """Compare one block, at `block` within the bound and at `here` in the whole output."""
     distance = (got - y).abs_()
     rounded = convert(y, target)
     if isinstance(bound, Bound):

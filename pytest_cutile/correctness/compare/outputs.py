@@ -62,7 +62,6 @@ class OutputsComparison:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the outputs that are wrong."""
         return tuple(name for name, result in self.results.items() if result.failed)
 
     def expected(self, name: str) -> torch.Tensor:
@@ -71,11 +70,9 @@ class OutputsComparison:
 
     @property
     def elements(self) -> int:
-        """Elements compared."""
         return sum(out.numel() for out in self.outputs.values())
 
     def largest(self, figure: Callable[[Comparison], float]) -> float:
-        """Return the largest figure of any output; 0 without outputs."""
         return max(map(figure, self.results.values()), default=0.0)
 
 

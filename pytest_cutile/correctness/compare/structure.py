@@ -62,7 +62,6 @@ def pair_outputs(
 
 
 def _compare_others(outputs: Any, exact: Any, title: str) -> None:
-    """Raise unless the non-tensor values of both results are equal."""
     ours, theirs = _others(outputs, UncheckableOutput), _others(exact, ReferenceFailed)
     for name in dict.fromkeys([*ours, *theirs]):
         got, expected = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)

@@ -67,7 +67,6 @@ class _IntermediateNoise(_EqualNoise):
     moves_inputs = False
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         if base_name(func) == "div" and is_float64(args[0]):
             # a kernel may multiply by the reciprocal, which is rounded even where the quotient is not; not of
             # whole numbers, positions for the most part: there that is the bug that is looked for
@@ -103,7 +102,6 @@ class Unexplained:
         self.at = self.at[~right]
 
     def result(self) -> torch.Tensor:
-        """Return the right values of the output."""
         return self.values.reshape(self._shape)
 
     def _is_right(self, got: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

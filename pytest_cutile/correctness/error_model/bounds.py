@@ -234,7 +234,6 @@ def _any_of(atol: float) -> str:
 
 
 def passes_torch(out: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Return whether an output is within the default tolerance of `torch.testing.assert_close`."""
     if not out.dtype.is_floating_point:
         return not bool(differ(out, exact).any())
     if (tolerance := TORCH_DEFAULTS.get(name_of(out.dtype))) is None:
@@ -244,5 +243,4 @@ def passes_torch(out: torch.Tensor, exact: torch.Tensor) -> bool:
 
 
 def accumulation_of(target: FloatFormat) -> FloatFormat:
-    """Return the format that a kernel with outputs in `target` accumulates in."""
     return FLOAT64 if target is FLOAT64 else FLOAT32

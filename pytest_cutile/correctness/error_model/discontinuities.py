@@ -57,7 +57,6 @@ class DecisionNoise(AccumulationNoise):
     moves_inputs = False
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         result = super().call(func, args, kwargs)
         if base_name(func) not in ("exp2", "log2") or writes_in_place(func):
             return result
@@ -74,11 +73,9 @@ class _AtDiscontinuities(Injector):
         self.number = 0
 
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an input as the injector moves it."""
         return self.injector.on_input(tensor)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         result = self.injector.call(func, args, kwargs)
         if may_be_discontinuous(func, args):
             self.number += 1
@@ -104,17 +101,14 @@ class KeepExactDecisions(_AtDiscontinuities):
         self.exact_decisions: dict[int, dict[str, torch.Tensor]] = {}
 
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an input, which is exact, as it is."""
         self._exact.add(tensor)
         return tensor
 
     def at_discontinuity(self, args: tuple[Any, ...], results: Mapping[str, torch.Tensor]) -> None:
-        """Record decisions of exact operands."""
         if results and self._exact.holds(args):
             self.exact_decisions[self.number] = {place: each.clone() for place, each in results.items()}
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Follow what is exact."""
         self._exact.see(func, args, kwargs, result)
 
 
@@ -126,7 +120,6 @@ class ReplayDecisions(_AtDiscontinuities):
         self._known = known
 
     def at_discontinuity(self, args: tuple[Any, ...], results: Mapping[str, torch.Tensor]) -> None:
-        """Overwrite the results of noise with the known decisions."""
         del args
         known = self._known.get(self.number, {})
         for place, each in results.items():
@@ -142,6 +135,5 @@ class RecordDecisions(ReplayDecisions):
         self.decisions: dict[int, dict[str, torch.Tensor]] = {}
 
     def at_discontinuity(self, args: tuple[Any, ...], results: Mapping[str, torch.Tensor]) -> None:
-        """Record a decision, known or not."""
         super().at_discontinuity(args, results)
         self.decisions[self.number] = {place: each.clone() for place, each in results.items()}

@@ -104,11 +104,9 @@ class ExactTensors:
         self._known: dict[Any, bool] = {}
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Take a tensor for exact."""
         self._known[_memory(tensor)] = True
 
     def holds(self, values: Any) -> bool:
-        """Say whether all tensors among some values are exact."""
         return all(self._holds(tensor) for _, tensor in named_tensors(values, ""))
 
     def _holds(self, tensor: torch.Tensor) -> bool:
@@ -118,7 +116,6 @@ class ExactTensors:
         return known is not False
 
     def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Take along what an aten operator made of its arguments."""
         exact = self.holds((args, kwargs)) and self._is_exact(func, args, kwargs, result)
         for _, tensor in named_tensors(result, ""):
             self._known[_memory(tensor)] = exact

@@ -47,7 +47,6 @@ class Injector:
         return tensor
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         return func(*args, **kwargs)
 
 
@@ -60,7 +59,6 @@ class OperandNoise(Injector):
         self.unit = scale * operands.unit_roundoff
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         if base_name(func) in PRODUCTS:
             args = map_tensors(self._round, args)
         return func(*args, **kwargs)
@@ -92,7 +90,6 @@ class AccumulationNoise(Injector):
         self.generators: dict[Any, torch.Generator] = {}
 
     def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an input, a float64 copy of what was given, as the reference is to see it."""
         if not self.moves_inputs:
             return tensor
 
@@ -103,7 +100,6 @@ class AccumulationNoise(Injector):
         return _in_chunks(move, tensor, tensor.dtype, into=tensor)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         name = base_name(func)
         if name in SENSITIVE:
             if writes_in_place(func):
@@ -255,7 +251,6 @@ class PolicyNoise(AccumulationNoise):
         self.rounding = policy.mid or FLOAT64
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         name = base_name(func)
         # operands of products have been rounded where they were computed; other functions are made of several
         # operations, each of which rounds
@@ -333,7 +328,6 @@ def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:
 def _on_result(
     func: Any, args: tuple[Any, ...], result: Any, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Any:
-    """Return the result of `func` changed; changed in place if it was written so."""
     if not writes_in_place(func):
         return map_tensors(change, result)
     if is_float64(args[0]):

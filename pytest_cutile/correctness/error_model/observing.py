@@ -58,7 +58,6 @@ class Observer(Injector):
         self.exactness = Exactness(operands)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one aten operator."""
         name = base_name(func)
         given = [argument for argument in args if is_float64(argument)]
         self.observed.has_exponentials |= is_exponential(func, args)

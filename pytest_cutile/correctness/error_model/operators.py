@@ -68,7 +68,6 @@ _SEEN_THROUGH = SENSITIVE | MOVES | _MAY_BE_DISCONTINUOUS | _NEW
 
 
 def is_float64(value: Any) -> bool:
-    """Say whether it is a float64 tensor."""
     return isinstance(value, torch.Tensor) and value.dtype == torch.float64
 
 
@@ -79,12 +78,10 @@ def base_name(func: Any) -> str:
 
 
 def writes_in_place(func: Any) -> bool:
-    """Say whether an aten operator overwrites its first argument, as aten::exp_ does."""
     return bool(func._schema.name.endswith("_") and func._schema.is_mutable)  # noqa: SLF001
 
 
 def is_view(func: Any) -> bool:
-    """Say whether an aten operator returns memory of its arguments."""
     infos = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
     return any(info is not None and not info.is_write for info in infos)
 

@@ -48,12 +48,9 @@ class Part:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is all of the case."""
         return not self.ranges
 
     def of(self, name: str, value: Any) -> Any:
-        """Return the part of an argument, or of the result (`OUTPUT`): views of its tensors."""
-
         def cut(tensor: torch.Tensor) -> torch.Tensor:
             for dim, (first, last) in enumerate(self._bounds(name, tensor.shape)):
                 tensor = tensor.narrow(dim, first, last - first)
@@ -70,7 +67,6 @@ class Part:
         }
 
     def place(self, out: torch.Tensor) -> Place:
-        """Return where the part of an output lies in the whole of it."""
         if self.is_whole:
             return Place()
         *leading, columns = self._bounds(OUTPUT, out.shape)
@@ -97,13 +93,11 @@ class Place:
     """Number of the part's first column."""
 
     def block(self, rows: slice, columns: slice) -> Index:
-        """Return which rows and columns of the whole a block of the part is."""
         first = self.first_column
         moved = slice(columns.start + first, columns.stop + first)
         return rows if self.rows is None else self.rows[rows], moved
 
     def at(self, row: int, column: int) -> tuple[int, int]:
-        """Return the row and column in the whole of an element of the part."""
         return row if self.rows is None else int(self.rows[row]), column + self.first_column
 
 

@@ -39,7 +39,6 @@ class ReferenceCall:
     part: Part = field(default_factory=Part)
 
     def of(self, part: Part) -> ReferenceCall:
-        """Return the call with a part of the arguments."""
         return replace(self, part=part)
 
     def leaving(self, names: Collection[str]) -> ReferenceCall:
@@ -73,7 +72,6 @@ class ReferenceCall:
         return replace(self, reference=write)
 
     def measuring(self) -> ReferenceCall:
-        """Return the call that returns tensors for floats."""
         reference = self.reference
 
         @functools.wraps(reference)

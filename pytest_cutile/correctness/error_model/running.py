@@ -23,7 +23,6 @@ def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
 def run_with(
     reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], injector: Injector
 ) -> Any:
-    """Return what `reference` makes of `args` and `kwargs` upcast to float64, with what `injector` does."""
     preparing = False
 
     def prepare(tensor: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,6 @@ class ReferenceRuns:
 
     @property
     def keeps_the_whole(self) -> bool:
-        """Whether the reference ran on all of the case at once."""
         return self._whole is not None
 
     def estimate(self, part: Part, policy: NumericsPolicy) -> Reference:
@@ -62,7 +61,6 @@ class ReferenceRuns:
         return truth
 
     def exact(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the exact values of all outputs, by name."""
         if self._whole is not None:
             return dict(named_tensors(self._whole.outputs, OUTPUT))
         exact: dict[str, torch.Tensor] = {}

@@ -23,16 +23,13 @@ class Slices:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of the tensor."""
         return self._tensor.shape
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
         return self._tensor.device
 
     def made_by(self, make: Callable[[torch.Tensor], torch.Tensor]) -> Slices:
-        """Return the same slices, made by another function."""
         return Slices(self._tensor, make)
 
     def __len__(self) -> int:

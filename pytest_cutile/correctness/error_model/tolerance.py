@@ -81,7 +81,6 @@ class ErrorModel:
 
     @property
     def accumulation_variance(self) -> float:
-        """Coefficient of P^2."""
         return self.reduction / 3.0 + self.short_variance
 
     operand_variance: float = 4.0

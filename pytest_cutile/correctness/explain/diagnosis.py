@@ -44,7 +44,6 @@ def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
 
 
 def find_inexact(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Return a bool tensor: which elements are not the correctly rounded value."""
     found = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
     grid = matrix_view(found)
     for rows, columns, got, rounded, _ in _rounded_blocks(out, exact):

@@ -53,7 +53,6 @@ def explain(
     basis: str,
     reduction: int = 1,
 ) -> Explanation:
-    """Explain a failed output; `basis` is its bound in words."""
     total, outside = out.numel(), comparison.outside
     if outside is None:  # each element may be as it is, but not all of them together
         wrong = find_inexact(out, exact)
@@ -80,7 +79,6 @@ def explain(
 
 
 def also_wrong(names: Sequence[str]) -> str:
-    """Return a line for further outputs that are wrong; empty if there are none."""
     if not names:
         return ""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""

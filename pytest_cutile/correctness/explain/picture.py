@@ -28,13 +28,11 @@ class Picture:
 
     @property
     def caption(self) -> str:
-        """What is shown, in one line without the scale."""
         rows, columns = self.shape
         tall, wide = self.cell
         return f"{self.title}, {rows} x {columns}, a character for {tall} x {wide}"
 
     def as_text(self) -> list[str]:
-        """Return a line for each row of cells."""
         return [f"|{''.join(map(_shade, row))}|" for row in self.shares]
 
     def as_svg(self) -> str:

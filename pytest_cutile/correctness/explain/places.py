@@ -29,7 +29,6 @@ class Place:
 
     @property
     def is_range(self) -> bool:
-        """Whether all indices from the first to the last have one."""
         return self.last - self.first + 1 == self.count
 
     def __str__(self) -> str:
@@ -59,7 +58,6 @@ class Place:
 
 
 def find_places(outside: torch.Tensor) -> list[Place]:
-    """Return the dimensions of which only some indices have errors."""
     found = []
     for dim, size in enumerate(outside.shape):
         others = [each for each in range(outside.ndim) if each != dim]

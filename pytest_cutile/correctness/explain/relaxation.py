@@ -53,7 +53,6 @@ def are_lost(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, spre
 
 
 def would_pass_with(options: str) -> str:
-    """Return the advice to declare some options of `check_kernel`."""
     return f"{WOULD} {options}: say so if the kernel is meant to be no better"
 
 

@@ -93,12 +93,10 @@ class GuardedLauncher:
 
     @property
     def may_change(self) -> set[str]:
-        """Labels of the arguments that it is said to change."""
         return self._mutates | self._writes
 
     @property
     def before(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments from before the launch."""
         return self._split(self._launched.before)
 
     @property
@@ -114,14 +112,12 @@ class GuardedLauncher:
 
     @property
     def read(self) -> dict[str, Any]:
-        """The arguments that it reads, so far as is known."""
         values = zip(self.labels, self._values, strict=True)
         written = {*self._writes, *self._outputs}
         return {label: value for label, value in values if label not in written}
 
     @property
     def unguarded(self) -> tuple[str, ...]:
-        """Inputs without redzones around them, and why."""
         return tuple(self._launched.notes)
 
     @property
@@ -192,7 +188,6 @@ class GuardedLauncher:
         return in_layout(self._launched.before, layout)
 
     def launch_with(self, values: Sequence[Any]) -> Any:
-        """Launch with other values of the arguments, as `launch`; return the outputs."""
         return self._launch(self._guarded(values))
 
     @property
@@ -327,7 +322,6 @@ class GuardedLauncher:
         }
 
     def resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
-        """Return the labels of arguments that are given by name or position."""
         labels = self.labels
         if isinstance(wanted, str | int):
             raise TypeError(f"{option} is a list of arguments, by name or position; write [{wanted!r}]")

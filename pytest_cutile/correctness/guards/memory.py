@@ -82,7 +82,6 @@ class Inputs:
                 own.detach().copy_(given)
 
     def release(self) -> None:
-        """Free the launcher's copies once no other launch follows."""
         self.given = []
 
     def restore(
@@ -103,13 +102,11 @@ class Inputs:
         self._poison_outputs(unwritten)
 
     def violations(self) -> Iterator[str]:
-        """Yield what was written beside the inputs, in words."""
         for name, zones in self._redzones:
             if (violation := zones.violation()) is not None:
                 yield violation.describe(f"input {name}")
 
     def holders(self, tensor: torch.Tensor) -> list[str]:
-        """Return the labels of the arguments in whose memory a tensor lies."""
         if not tensor.numel():
             return []
         return [
@@ -119,7 +116,6 @@ class Inputs:
         ]
 
     def returned(self, outputs: Any) -> set[str]:
-        """Return the labels of the arguments in whose memory any of the outputs lies."""
         return {label for _, tensor in named_tensors(outputs, "") for label in self.holders(tensor)}
 
     def _pairs(
@@ -175,7 +171,6 @@ class Allocations:
         return placed
 
     def violations(self, outputs: Any) -> Iterator[str]:
-        """Yield what was written beside a tensor that was allocated, in words."""
         names = {_address(tensor): name for name, tensor in named_tensors(outputs, "output")}
         for what, address, zones in self._redzones:
             if (violation := zones.violation()) is not None:

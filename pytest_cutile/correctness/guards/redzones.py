@@ -70,7 +70,6 @@ class Violation:
     """Elements of the smaller redzone: of what was written, no more is counted."""
 
     def describe(self, name: str) -> str:
-        """Return it in words, for a tensor called `name`."""
         found = []
         if self.after:
             found.append(

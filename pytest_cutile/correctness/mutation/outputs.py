@@ -165,7 +165,6 @@ def _misrounded(out: torch.Tensor, exact: torch.Tensor, target: FloatFormat) -> 
 
 
 def rounded_like(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Return `exact` in the dtype of `out`, correctly rounded."""
     target = format_of(out.dtype)
     if target is None:
         return exact.to(out.dtype)

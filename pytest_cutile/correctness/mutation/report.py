@@ -58,7 +58,6 @@ class MutationReport:
 
     @property
     def killed(self) -> int:
-        """How many were killed."""
         return sum(mutant.outcome == Outcome.KILLED for mutant in self.mutants)
 
     @property
@@ -69,16 +68,13 @@ class MutationReport:
 
     @property
     def weaknesses(self) -> tuple[Mutant, ...]:
-        """Survivors that make the case weak."""
         return tuple(mutant for mutant in self.survivors if mutant.weakness == Weakness.CASE)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a form of plain built-in types."""
         return {"mutants": [asdict(mutant) for mutant in self.mutants], "skipped": self.skipped}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MutationReport:
-        """Rebuild from `to_dict`'s form."""
         return cls(mutants=tuple(Mutant(**mutant) for mutant in data["mutants"]), skipped=data["skipped"])
 
 
