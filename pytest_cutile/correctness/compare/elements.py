@@ -8,6 +8,7 @@ tolerance is needed. T2 and T3 look at many elements together: `energy`.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_cutile.correctness.compare.energy import Excess, Mismatch
-from pytest_cutile.correctness.error_model.parts import Index, Place
+from pytest_cutile.correctness.error_model.parts import Index, PartPosition
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel
 from pytest_cutile.tensors.formats import FloatFormat
@@ -72,7 +73,7 @@ class Bound:
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
         numbers = torch.arange(out.numel(), device=out.device).reshape(grid.shape)
         found = [(numbers.new_empty(0), truth.new_empty(0))]
-        for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+        for rows, columns in blocks(grid):
             got, y = grid[rows, columns].double(), truth[rows, columns]
             b, lowest, highest = self.interval(y, *self.noise(y, rows, columns))
             outside = ((got < lowest) | (got > highest)) & got.isfinite() & y.isfinite()
@@ -109,85 +110,89 @@ class Worst:
     """Distance between `got` and `rounded` in units of the output dtype's spacing there."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The comparison of one output."""
-
-    outside: torch.Tensor | None
-    """bool, of the output's shape: the elements that fail; None when there are none."""
-    worst: Worst | None
-    """None for an output with no elements."""
-    worst_ulps: float
-    pattern: int = 0
-    """How many of the elements outside are NaN or Inf on one side only (T0)."""
-    excesses: tuple[Excess, ...] = ()
-    energy: float = 0.0
-    """T2: the largest energy in any part of the output, in units of what is allowed."""
-    slope: float = 0.0
-    """T3: the slope of the mismatch, in units of what is allowed."""
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        outside = 0 if self.outside is None else int(self.outside.sum())
-        return (
-            *(("T0 pattern",) if self.pattern else ()),
-            *(("T1 interval",) if outside > self.pattern else ()),
-            *(f"{each.test} {each.where}" for each in self.excesses),
-        )
-
-
-def blocks(rows: int, columns: int, chunk: int) -> Iterator[tuple[slice, slice]]:
-    """Yield slices that cover `[rows, columns]` in blocks of at most `chunk` elements."""
-    wide = max(1, min(columns, chunk))
-    tall = max(1, chunk // wide)
+def blocks(grid: torch.Tensor) -> Iterator[tuple[slice, slice]]:
+    """Yield slices that cover a matrix in blocks of at most `CHUNK` elements."""
+    rows, columns = grid.shape
+    wide = max(1, min(columns, CHUNK))
+    tall = max(1, CHUNK // wide)
     for row in range(0, rows, tall):
         for column in range(0, columns, wide):
             yield slice(row, min(row + tall, rows)), slice(column, min(column + wide, columns))
 
 
-class Comparing:
-    """Collects one output's comparison part by part; calls `exact` only where something may have failed."""
+class ElementComparison:
+    """The comparison of one output, collected part by part.
+
+    `exact` returns the exact values of the whole output, and is only called where something may have failed.
+    """
 
     def __init__(self, out: torch.Tensor, exact: Callable[[], torch.Tensor]) -> None:
-        self._shape = tuple(out.shape)
-        self._grid = math.prod(out.shape[:-1]), out.shape[-1] if out.ndim else 1
-        self._device = out.device
+        self.outside: torch.Tensor | None = None
+        """bool, of the output's shape: the elements that fail; None when there are none."""
+        self.worst: Worst | None = None
+        """None for an output with no elements."""
+        self.worst_ulps = 0.0
+        self.pattern = 0
+        """How many of the elements outside are NaN or Inf on one side only (T0)."""
+        self._shape, self._device = tuple(out.shape), out.device
         self._exact = exact
         self._mismatch: Mismatch | None = None
-        self._outside: torch.Tensor | None = None
-        self._worst: Worst | None = None
-        self._worst_ulps, self._pattern = 0.0, 0
 
     def add(
         self,
         out: torch.Tensor,
         exact: torch.Tensor,
         bound: Bound | GivenTolerance | None,
-        place: Place | None = None,
-        *,
-        chunk: int | None = None,
+        position: PartPosition | None = None,
     ) -> None:
-        """Compare a part of the output, at `place`, with its exact values; `bound` None asks for equality."""
+        """Compare a part of the output, at `position`, with its exact values; no bound asks for equality."""
         if isinstance(bound, Bound) and self._mismatch is None:
             self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(self._exact()))
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
-        for rows, columns in blocks(grid.shape[0], grid.shape[1], chunk or CHUNK):
-            self._add_block(grid[rows, columns], truth[rows, columns], bound, rows, columns, place or Place())
+        for block in blocks(grid):
+            self._add_block(grid[block], truth[block], bound, block, position or PartPosition())
+
+    @functools.cached_property
+    def _findings(self) -> tuple[list[Excess], float, float]:
+        return self._mismatch.findings() if self._mismatch is not None else ([], 0.0, 0.0)
+
+    @property
+    def excesses(self) -> list[Excess]:
+        return self._findings[0]
+
+    @property
+    def energy(self) -> float:
+        """T2: the largest energy in any part of the output, in units of what is allowed."""
+        return self._findings[1]
+
+    @property
+    def slope(self) -> float:
+        """T3: the slope of the mismatch, in units of what is allowed."""
+        return self._findings[2]
+
+    @functools.cached_property
+    def failed(self) -> tuple[str, ...]:
+        """The failed tests: "T0 pattern", "T1 interval", "T2 energy in rows 0 to 15"."""
+        outside = 0 if self.outside is None else int(self.outside.sum())
+        return (
+            *(("T0 pattern",) if self.pattern else ()),
+            *(("T1 interval",) if outside > self.pattern else ()),
+            *(f"{excess.test} {excess.where}" for excess in self.excesses),
+        )
 
     def _add_block(
         self,
         got: torch.Tensor,
         y: torch.Tensor,
         bound: Bound | GivenTolerance | None,
-        rows: slice,
-        columns: slice,
-        place: Place,
+        block: tuple[slice, slice],
+        position: PartPosition,
     ) -> None:
-        here = place.block(rows, columns)
+        here = position.block(*block)
         judged = (
             _judge_integers(got, y, bound)
             if bound is None or (target := bound.target) is None
-            else _judge(got.double(), y.double(), bound, target, (rows, columns), self._mismatch, here)
+            else _judge(got.double(), y.double(), bound, target, block, self._mismatch, here)
         )
         if not may_be_value(got.dtype):
             # also where NaN is right: that of what nobody wrote is this check's
@@ -195,38 +200,28 @@ class Comparing:
             judged.outside.logical_or_(unwritten)
             judged.error.masked_fill_(unwritten, math.inf)
         if bool(judged.outside.any()):
-            if self._outside is None:
-                self._outside = torch.zeros(self._grid, dtype=torch.bool, device=self._device)
-            self._outside[here] = judged.outside
+            if self.outside is None:
+                self.outside = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
+            matrix_view(self.outside)[here] = judged.outside
             finite = judged.got.isfinite() & judged.rounded.isfinite()
-            self._pattern += int((judged.outside & ~finite).sum())
-        self._worst_ulps = max(self._worst_ulps, float(judged.ulps.max()))
+            self.pattern += int((judged.outside & ~finite).sum())
+        self.worst_ulps = max(self.worst_ulps, float(judged.ulps.max()))
         at = int(judged.error.argmax())
-        if self._worst is None or float(judged.error.flatten()[at]) > self._worst.error:
-            row, column = divmod(at, columns.stop - columns.start)
-            row, column = place.at(rows.start + row, columns.start + column)
-            self._worst = judged.describe(at, _unravel(row * self._grid[1] + column, self._shape))
-
-    def result(self) -> Comparison:
-        excesses, energy, slope = self._mismatch.findings() if self._mismatch is not None else ([], 0.0, 0.0)
-        return Comparison(
-            outside=None if self._outside is None else self._outside.reshape(self._shape),
-            worst=self._worst,
-            worst_ulps=self._worst_ulps,
-            pattern=self._pattern,
-            excesses=tuple(excesses),
-            energy=energy,
-            slope=slope,
-        )
+        if self.worst is None or float(judged.error.flatten()[at]) > self.worst.error:
+            (rows, columns), (row, column) = block, divmod(at, got.shape[1])
+            row, column = position.at(rows.start + row, columns.start + column)
+            flat = torch.tensor(row * (self._shape[-1] if self._shape else 1) + column)
+            index = torch.unravel_index(flat, self._shape)
+            self.worst = judged.describe(at, tuple(int(number) for number in index))
 
 
 def compare(
-    out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance | None, *, chunk: int | None = None
-) -> Comparison:
+    out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance | None
+) -> ElementComparison:
     """Compare `out` with `exact`, of the same shape; `bound` None asks for equality (integers and bool)."""
-    comparing = Comparing(out, lambda: exact)
-    comparing.add(out, exact, bound, chunk=chunk)
-    return comparing.result()
+    comparison = ElementComparison(out, lambda: exact)
+    comparison.add(out, exact, bound)
+    return comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,11 +341,3 @@ def _judge_integers(got: torch.Tensor, y: torch.Tensor, bound: Bound | GivenTole
         ulps=torch.zeros_like(distance),
         outside=outside,
     )
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        flat, here = divmod(flat, size)
-        index.append(here)
-    return tuple(reversed(index))

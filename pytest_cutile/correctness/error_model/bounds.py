@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import CHUNK, Bound, GivenTolerance, blocks, compare, differ
+from pytest_cutile.correctness.compare.elements import Bound, GivenTolerance, blocks, compare, differ
 from pytest_cutile.correctness.error_model.alternatives import (
     SIZES,
     SIZES_OF_FLOATS,
@@ -204,7 +204,7 @@ class Bounds:
         bound, _ = self._derive(name, out, target, elements)
         truth = matrix_view(exact)
         ratios = []
-        for rows, columns in blocks(truth.shape[0], truth.shape[1], CHUNK):
+        for rows, columns in blocks(truth):
             y = truth[rows, columns]
             _, lowest, highest = bound.interval(y, *bound.noise(y, rows, columns))
             derived = torch.maximum(highest - y, y - lowest)

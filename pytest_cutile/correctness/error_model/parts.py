@@ -66,14 +66,14 @@ class Part:
             if isinstance(value, torch.Tensor)
         }
 
-    def place(self, out: torch.Tensor) -> Place:
+    def position(self, out: torch.Tensor) -> PartPosition:
         if self.is_whole:
-            return Place()
+            return PartPosition()
         *leading, columns = self._bounds(OUTPUT, out.shape)
         rows = torch.zeros(1, dtype=torch.int64, device=out.device)
         for (first, last), size in zip(leading, out.shape, strict=False):
             rows = (rows[:, None] * size + torch.arange(first, last, device=out.device)).flatten()
-        return Place(rows=rows, first_column=columns[0])
+        return PartPosition(rows=rows, first_column=columns[0])
 
     def _bounds(self, name: str, shape: Sequence[int]) -> list[tuple[int, int]]:
         bounds = []
@@ -84,7 +84,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PartPosition:
     """Where a part of an output lies in the whole of it, both seen as `[rows, columns]`."""
 
     rows: torch.Tensor | None = None

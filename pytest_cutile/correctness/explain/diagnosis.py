@@ -59,7 +59,7 @@ def _rounded_blocks(
     if target is None:
         return
     grid, truth = matrix_view(out.detach()), matrix_view(exact)
-    for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+    for rows, columns in blocks(grid):
         rounded = convert(truth[rows, columns].double(), target)
         yield rows, columns, grid[rows, columns].double(), rounded, spacing(rounded, target)
 
@@ -108,7 +108,7 @@ def find_terms(
         return []
     size = error = along = 0.0
     grid, truth = matrix_view(out), matrix_view(exact)
-    for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+    for rows, columns in blocks(grid):
         y, got = truth[rows, columns].double().flatten(), grid[rows, columns].double().flatten()
         usable = y.isfinite() & got.isfinite()
         y, d = y.where(usable, 0.0), (got - y).where(usable, 0.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import Comparison, Worst
+from pytest_cutile.correctness.compare.elements import ElementComparison, Worst
 from pytest_cutile.correctness.explain.diagnosis import (
     count_ulps,
     find_direction,
@@ -48,7 +48,7 @@ def explain(
     name: str,
     out: torch.Tensor,
     exact: torch.Tensor,
-    comparison: Comparison,
+    comparison: ElementComparison,
     *,
     basis: str,
     reduction: int = 1,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import CHUNK, blocks
+from pytest_cutile.correctness.compare.elements import blocks
 from pytest_cutile.correctness.compare.outputs import ComparedOutput
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.mutation.report import Weakness
@@ -177,6 +177,6 @@ def _rewrite(
     """Return a tensor like `out` with `change(exact)` in it, of which that dtype holds every value."""
     made = torch.empty(out.shape, dtype=out.dtype, device=out.device)
     grid, truth = matrix_view(made), matrix_view(exact)
-    for rows, columns in blocks(grid.shape[0], grid.shape[1], CHUNK):
+    for rows, columns in blocks(grid):
         grid[rows, columns] = change(truth[rows, columns].double()).to(out.dtype)
     return made

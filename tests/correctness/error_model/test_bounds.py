@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import KernelMismatch, check_kernel
+from pytest_cutile.correctness.compare import elements
 from pytest_cutile.correctness.compare.elements import Bound, blocks, compare
 from pytest_cutile.correctness.error_model.noise import run_reference
 from pytest_cutile.correctness.error_model.tolerance import SHORT_STEP, ErrorModel, model_for
@@ -213,7 +214,7 @@ def test_a_reference_may_work_in_place():
         check_kernel(lambda x: torch.softmax(x, -1) * 1.0001, x, reference=reference, reduction=100)
 
 
-def test_chunks_change_nothing():
+def test_chunks_change_nothing(monkeypatch):
     x = torch.randn(30, 50)
     truth = run_reference(lambda x: x.exp(), (x,), {}, operands=FLOAT32)
     bound = Bound(
@@ -226,7 +227,10 @@ def test_chunks_change_nothing():
     )
     out = x.exp()
     out[29, 3] *= 1.1
-    results = [compare(out, truth.outputs, bound, chunk=chunk) for chunk in (7, 50, 64, 10_000)]
+    results = []
+    for chunk in (7, 50, 64, 10_000):
+        monkeypatch.setattr(elements, "CHUNK", chunk)
+        results.append(compare(out, truth.outputs, bound))
     assert {each.worst for each in results} == {results[0].worst}
     assert results[0].worst is not None
     assert results[0].worst.index == (29, 3)
@@ -238,9 +242,10 @@ def test_chunks_change_nothing():
 @pytest.mark.parametrize(
     ("rows", "columns", "chunk"), [(3, 5, 4), (3, 5, 100), (1, 10, 3), (0, 4, 8), (4, 1, 2)]
 )
-def test_blocks_cover_everything_once(rows, columns, chunk):
+def test_blocks_cover_everything_once(rows, columns, chunk, monkeypatch):
+    monkeypatch.setattr(elements, "CHUNK", chunk)
     seen = torch.zeros(rows, columns)
-    for row, column in blocks(rows, columns, chunk):
+    for row, column in blocks(seen):
         assert seen[row, column].numel() <= chunk
         seen[row, column] += 1
     assert bool((seen == 1).all())

@@ -111,7 +111,7 @@ def test_each_element_is_in_one_part_and_where_its_place_says(shape):
     for at in itertools.product(*map(range, counts)):
         ranges = {axis: (i, i + 1, n) for axis, i, n in zip("abcd", at, counts, strict=False)}
         part = Part(axes=axes, ranges=ranges)
-        found, place = matrix_view(part.of(OUTPUT, whole)), part.place(whole)
+        found, place = matrix_view(part.of(OUTPUT, whole)), part.position(whole)
         here = place.block(slice(0, found.shape[0]), slice(0, found.shape[1]))
         assert torch.equal(matrix_view(whole)[here], found)
         seen[here] += 1
