@@ -9,6 +9,7 @@ mutation     on request, say which mutants of right outputs the check would have
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from pytest_cutile.correctness.error_model.terms import Terms
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.explain.findings import SCATTERED
 from pytest_cutile.correctness.explain.mismatch import explain_mismatch
-from pytest_cutile.correctness.guards.launch import GuardedLauncher, Run
+from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
 from pytest_cutile.correctness.rejections import is_refusal
@@ -93,7 +94,7 @@ def run_check(
     *,
     reference: Callable[..., Any],
     options: CheckOptions | None = None,
-    run: Run | None = None,
+    run: LauncherCall | None = None,
 ) -> CheckReport:
     """Check as `check_kernel` does, with the arguments of `fn` apart; `run` replaces the guarded call."""
     started = time.perf_counter()
@@ -195,10 +196,7 @@ def _compare_first(launcher: GuardedLauncher, check: _Check, outputs: Any) -> Ou
     try:
         return check.compare(outputs)
     except KernelMismatch as mismatch:
-        cause = launcher.unwritten(outputs)
-        if names := launcher.read_beside(outputs):
-            cause = f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
-        text = f"{mismatch}"
+        text, cause = f"{mismatch}", launcher.cause(outputs)
         if SCATTERED in text:
             text = text.replace(SCATTERED, _describe_scattered(launcher, outputs))
         mismatch.args = (f"{text}\n{cause}" if cause else text,)
@@ -206,13 +204,12 @@ def _compare_first(launcher: GuardedLauncher, check: _Check, outputs: Any) -> Ou
 
 
 def _describe_scattered(launcher: GuardedLauncher, outputs: Any) -> str:
-    try:
+    repeat = None
+    with contextlib.suppress(KernelMismatch):
         repeat = launcher.repeat(outputs)
-    except KernelMismatch:
-        repeat = None
     if repeat is None:
         return SCATTERED
-    if repeat.same:
+    if repeat[1]:
         return "few and scattered, and the same bits when run again: hardly a race"
     return "few and scattered, and other bits when run again: perhaps a race"
 
@@ -237,13 +234,14 @@ def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> b
     repeat = launcher.repeat(outputs)
     if repeat is None:
         return None
-    if not repeat.same:
+    again, is_same = repeat
+    if not is_same:
         try:
-            check.compare(repeat.outputs)
+            check.compare(again)
         except KernelMismatch as mismatch:
             mismatch.args = (f"launched again, after a launch that was right: {mismatch}",)
             raise
-    return repeat.same
+    return is_same
 
 
 def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | None) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bit
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
 from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors
 
-Run = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Calls a launcher with its arguments and returns its outputs."""
 
 SMALL_BYTES = 8 << 20
@@ -27,14 +26,6 @@ _TURNS = (1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
 """Which of two patterns lies around inputs in each of the launches that tell whether outputs depend on it.
 With the two before them they are the Thue-Morse sequence: a launcher that alternates, or goes through a few
 buffers, does not keep step with it. One that returns either of two results by chance does once in 2^14."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repeat:
-    """Another launch."""
-
-    outputs: Any
-    same: bool
 
 
 class GuardedLauncher:
@@ -49,7 +40,7 @@ class GuardedLauncher:
         mutates: Collection[str | int] = (),
         writes: Collection[str | int] = (),
         guard: bool = True,
-        run: Run | None = None,
+        run: LauncherCall | None = None,
     ) -> None:
         self.name = function_name(fn)
         self._fn = fn
@@ -57,21 +48,24 @@ class GuardedLauncher:
         self._positional, self._names = len(args), tuple(kwargs)
         self.labels = [*positional_names(fn, len(args)), *kwargs]
         """Names of the arguments, positional ones first."""
-        for label, value in zip(self.labels, self._values, strict=True):
+        for label, value in self._labelled(self._values):
             for name, tensor in named_tensors(value, label):
-                if (kind := without_memory(tensor)) is not None:
+                if (layout := without_memory(tensor)) is not None:
                     raise TypeError(
-                        f"argument {name} is a {kind} tensor, which cannot be checked: let {self.name} take "
-                        "the tensors that it is made of, such as indices and values"
+                        f"argument {name} is a {layout} tensor, which cannot be checked: let {self.name} "
+                        "take the tensors that it is made of, such as indices and values"
                     )
         self._mutates = self.resolve("mutates", mutates)
         self._writes = self.resolve("writes", writes)
+        self.may_change = self._mutates | self._writes
+        self.written: tuple[str, ...] = ()
+        """The arguments that are its outputs, because it returns none."""
+        self.is_small = True
+        """Whether inputs and outputs are small enough to run again without a thought."""
         self._has_redzones = guard and run is None
         self._run = run
-        self._inputs: Inputs | None = None
+        self._inputs: Inputs
         self._unreturned: set[str] = set()
-        self._outputs: tuple[str, ...] = ()
-        self._size = 0
 
     def launch(self) -> Any:
         """Launch with the arguments as they were given; return the outputs.
@@ -86,47 +80,36 @@ class GuardedLauncher:
         self._inputs.write_back()
         self._unreturned = self._inputs.changing - self._inputs.returned(outputs)
         tensors = [tensor for _, tensor in named_tensors((self._values, outputs), "")]
-        self._size = sum(each.numel() * each.itemsize for each in tensors)
+        self.is_small = sum(tensor.nbytes for tensor in tensors) <= SMALL_BYTES
         if not self.is_small:
-            self._inputs.release()
+            self._inputs.given = []  # no other launch follows: free the copies
         return outputs
 
     @property
-    def may_change(self) -> set[str]:
-        return self._mutates | self._writes
-
-    @property
     def before(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return self._split(self._launched.before)
+        """The arguments from before the launch."""
+        return self._split(self._inputs.before)
 
     @property
     def mutated(self) -> dict[str, Any]:
         """The arguments that it may change and did not return, as the first launch has left them."""
-        values = zip(self.labels, self._values, strict=True)
-        return {label: value for label, value in values if label in self._unreturned}
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The arguments that are its outputs, because it returns none."""
-        return self._outputs
+        return {label: value for label, value in self._labelled(self._values) if label in self._unreturned}
 
     @property
     def read(self) -> dict[str, Any]:
-        values = zip(self.labels, self._values, strict=True)
-        written = {*self._writes, *self._outputs}
-        return {label: value for label, value in values if label not in written}
+        """The arguments that it reads, so far as is known."""
+        written = {*self._writes, *self.written}
+        return {label: value for label, value in self._labelled(self._values) if label not in written}
 
     @property
     def unguarded(self) -> tuple[str, ...]:
-        return tuple(self._launched.notes)
+        return tuple(self._inputs.notes)
 
-    @property
-    def is_small(self) -> bool:
-        """Whether inputs and outputs are small enough to run again without a thought."""
-        return self._size <= SMALL_BYTES
-
-    def repeat(self, outputs: Any) -> Repeat | None:
+    def repeat(self, outputs: Any) -> tuple[Any, bool] | None:
         """Launch again, with other bytes around the inputs; None for large cases and the interpreter.
+
+        Returns:
+            The outputs, and whether they have the same bits as the first ones.
 
         Raises:
             KernelMismatch: as `launch`; or unwritten elements, or outputs that depend on bytes around inputs.
@@ -135,39 +118,46 @@ class GuardedLauncher:
             return None
         first = self._kept(outputs)
         again = self._kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
-        if said := _never_written(first, again):
-            raise KernelMismatch(f"{self.name}: {said}")
+        if unwritten := _never_written(first, again):
+            raise KernelMismatch(f"{self.name}: {unwritten}")
         if have_same_bits(first, again):
-            return Repeat(outputs=again, same=True)
+            return again, True
         if self._has_redzones and self._depends_on_redzones(first, again):
             names = [
                 name
-                for name in self._launched.names
+                for name in self._inputs.names
                 if not have_same_bits(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
             ]
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
                 "it is read out of bounds"
             )
-        return Repeat(outputs=again, same=False)
+        return again, False
 
-    def read_beside(self, outputs: Any) -> list[str]:
+    def cause(self, outputs: Any) -> str:
+        """Say what made outputs wrong, as launches over other bytes tell; empty: that is not known."""
+        unwritten = self._unwritten(outputs)
+        if names := self._read_beside(outputs):
+            return f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
+        return unwritten
+
+    def _read_beside(self, outputs: Any) -> list[str]:
         """Return the inputs of small cases whose redzones' NaN reached the outputs, by launching again."""
         if not self._has_redzones or not self.is_small or not (first := _count_nans(outputs)):
             return []
-        found = []
-        for name in self._launched.names:
+        names = []
+        for name in self._inputs.names:
             with contextlib.suppress(KernelMismatch):
                 if _count_nans(self._relaunch(Pattern.ZERO, around=[name])) < first:
-                    found.append(name)
-        return found
+                    names.append(name)
+        return names
 
-    def unwritten(self, outputs: Any) -> str:
+    def _unwritten(self, outputs: Any) -> str:
         """Return which outputs were never written, as another launch tells; empty if that is not known."""
         if self._run is not None or not self.is_small:
             return ""
         first = self._kept(outputs)
-        if not any(map(_may_be_unwritten, _ambiguous(first).values())):
+        if not any(bool(poisoned(tensor).any()) for tensor in _ambiguous(first).values()):
             return ""
         with contextlib.suppress(KernelMismatch):
             again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
@@ -176,7 +166,7 @@ class GuardedLauncher:
 
     def layouts(self, vary: bool | None) -> tuple[Layout, ...]:
         """Return the layouts to launch with: all or none, if `vary` says so, else those that cost little."""
-        if self._launched.entangled or vary is False or not (vary or self.is_small):
+        if self._inputs.entangled or vary is False or not (vary or self.is_small):
             return ()
         if vary:
             return tuple(Layout)
@@ -185,16 +175,10 @@ class GuardedLauncher:
 
     def vary(self, layout: Layout) -> Varied | None:
         """Return the arguments as they were, in another layout; None: none of them can have it."""
-        return in_layout(self._launched.before, layout)
+        return in_layout(self._inputs.before, layout)
 
     def launch_with(self, values: Sequence[Any]) -> Any:
         return self._launch(self._guarded(values))
-
-    @property
-    def _launched(self) -> Inputs:
-        if self._inputs is None:
-            raise RuntimeError("nothing was launched yet")
-        return self._inputs
 
     def _relaunch(
         self,
@@ -203,8 +187,8 @@ class GuardedLauncher:
         around: Collection[str] | None = None,
         unwritten: Pattern = Pattern.UNWRITTEN,
     ) -> Any:
-        self._launched.restore(beside, around=around, unwritten=unwritten)
-        return self._launch(self._launched, unwritten)
+        self._inputs.restore(beside, around=around, unwritten=unwritten)
+        return self._launch(self._inputs, unwritten)
 
     def _depends_on_redzones(self, first: Any, again: Any) -> bool:
         patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
@@ -212,16 +196,15 @@ class GuardedLauncher:
 
     def _kept(self, outputs: Any) -> Any:
         """Return outputs as they are now, whatever another launch does to the arguments."""
-        return map_tensors(lambda each: each.clone() if self._launched.holders(each) else each, outputs)
+        return map_tensors(lambda tensor: tensor.clone() if self._inputs.holders(tensor) else tensor, outputs)
 
     def _guarded(self, values: Sequence[Any]) -> Inputs:
         return Inputs(
-            self.labels,
-            values,
-            mutates=self._mutates,
-            writes=self._writes,
-            redzones=self._has_redzones,
+            self.labels, values, mutates=self._mutates, writes=self._writes, redzones=self._has_redzones
         )
+
+    def _labelled(self, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        return zip(self.labels, values, strict=True)
 
     def _split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = dict(zip(self._names, values[self._positional :], strict=True))
@@ -242,7 +225,7 @@ class GuardedLauncher:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
         wrong = [*allocations.violations(outputs), *inputs.violations(), *self._changed(inputs, outputs)]
         if wrong:
-            raise KernelMismatch("\n".join(f"{self.name} {each}" for each in wrong))
+            raise KernelMismatch("\n".join(f"{self.name} {violation}" for violation in wrong))
         for name, tensor in named_tensors(outputs, "output"):
             holders = inputs.holders(tensor)
             if holders and inputs.changing.isdisjoint(holders):
@@ -256,20 +239,20 @@ class GuardedLauncher:
     def _left(self, inputs: Inputs) -> Any:
         """Return the arguments that are the outputs of a launcher that returns none."""
         named = self._writes or self._mutates
-        self._outputs = tuple(label for label in self.labels if label in named)
-        return choose(dict(zip(self.labels, inputs.given, strict=True)), self._outputs)
+        self.written = tuple(label for label in self.labels if label in named)
+        return choose(dict(self._labelled(inputs.given)), self.written)
 
     def _comparable(self, outputs: Any) -> list[torch.Tensor]:
-        found = [tensor for _, tensor in named_tensors(outputs, "output")]
-        if not found:
+        tensors = [tensor for _, tensor in named_tensors(outputs, "output")]
+        if not tensors:
             raise UncheckableOutput(
                 f"{self.name} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
                 "or name the arguments that it writes, as in writes=['out'], to have them compared"
             )
-        for tensor in found:
-            if (kind := without_memory(tensor)) is not None:
+        for tensor in tensors:
+            if (layout := without_memory(tensor)) is not None:
                 raise UncheckableOutput(
-                    f"{self.name} returned a {kind} tensor; return the tensors that it is made of"
+                    f"{self.name} returned a {layout} tensor; return the tensors that it is made of"
                 )
             if name_of(tensor.dtype) not in DTYPE_NAMES:
                 raise UncheckableOutput(
@@ -277,7 +260,7 @@ class GuardedLauncher:
                     f"only {', '.join(DTYPE_NAMES)} are compared"
                     + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
                 )
-        return found
+        return tensors
 
     def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[str]:
         """Yield which arguments have other bits than before, in words; not those that may."""
@@ -312,10 +295,10 @@ class GuardedLauncher:
 
     def _unchanged(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:
         """Return the names of tensors beside the outputs that a launch never wrote, and their labels."""
-        labels = self._writes - self._launched.returned(outputs)
+        labels = self._writes - self._inputs.returned(outputs)
         return {
             name: label
-            for label, value in zip(self.labels, self._launched.given, strict=True)
+            for label, value in self._labelled(self._inputs.given)
             if label in labels
             for name, tensor in named_tensors(value, label)
             if tensor.numel() and bool(poisoned(tensor, unwritten).all())
@@ -325,13 +308,13 @@ class GuardedLauncher:
         labels = self.labels
         if isinstance(wanted, str | int):
             raise TypeError(f"{option} is a list of arguments, by name or position; write [{wanted!r}]")
-        found = {
+        chosen = {
             labels[argument] if isinstance(argument, int) and argument < len(labels) else argument
             for argument in wanted
         }
-        if unknown := found - set(labels):
+        if unknown := chosen - set(labels):
             raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {labels}")
-        return {str(each) for each in found}
+        return {str(label) for label in chosen}
 
 
 def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -354,10 +337,6 @@ def _ambiguous(outputs: Any) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in named_tensors(outputs, "output") if may_be_value(tensor.dtype)}
 
 
-def _may_be_unwritten(tensor: torch.Tensor) -> bool:
-    return bool(poisoned(tensor).any())
-
-
 def _never_written(one: Any, other: Any) -> str:
     """Say which outputs hold what was there before, in two launches over different bytes."""
     again = _ambiguous(other)
@@ -372,4 +351,4 @@ def _never_written(one: Any, other: Any) -> str:
 
 def _count_nans(outputs: Any) -> int:
     floats = [tensor for _, tensor in named_tensors(outputs, "") if tensor.dtype.is_floating_point]
-    return sum(int((each.half() if each.itemsize == 1 else each).isnan().sum()) for each in floats)
+    return sum(int((tensor.half() if tensor.itemsize == 1 else tensor).isnan().sum()) for tensor in floats)

@@ -81,9 +81,6 @@ class Inputs:
                     own.resize_(given.shape)
                 own.detach().copy_(given)
 
-    def release(self) -> None:
-        self.given = []
-
     def restore(
         self,
         pattern: Pattern = Pattern.BESIDE_INPUT,
