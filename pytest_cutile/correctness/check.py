@@ -22,8 +22,7 @@ from pytest_cutile.correctness.error_model.running import run_exactly
 from pytest_cutile.correctness.error_model.runs import ReferenceRuns
 from pytest_cutile.correctness.error_model.terms import Terms
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
-from pytest_cutile.correctness.explain.findings import SCATTERED
-from pytest_cutile.correctness.explain.mismatch import explain_mismatch
+from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants

@@ -1,15 +1,18 @@
-"""What a failed comparison looks like, in words short enough for a CI log."""
+"""The failure of a check: what is wrong with the outputs, in words short enough for a CI log."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from pytest_cutile.correctness.compare.elements import ElementComparison, Worst
+from pytest_cutile.correctness.compare.outputs import OutputsComparison
+from pytest_cutile.correctness.error_model.runs import ReferenceRuns
+from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.diagnosis import (
     count_ulps,
     find_direction,
@@ -19,6 +22,7 @@ from pytest_cutile.correctness.explain.diagnosis import (
 )
 from pytest_cutile.correctness.explain.picture import SCALE
 from pytest_cutile.correctness.explain.places import Place, draw, find_diagonal, find_places, is_scattered
+from pytest_cutile.correctness.explain.relaxation import advise
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
 
@@ -35,13 +39,32 @@ _IMAGE = (32, 64)
 """Rows and columns of cells of the picture in the image."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """What is wrong with one output."""
-
-    lines: list[str]
-    """In words, with a picture of characters where that tells something."""
-    picture: str
+def explain_mismatch(
+    outputs: Any, comparison: OutputsComparison, runs: ReferenceRuns, *, title: str, started: float
+) -> KernelMismatch:
+    """Return the failure of wrong outputs of a check that began at `started` (time.perf_counter)."""
+    name, *others = comparison.failed
+    out, exact, result = comparison.outputs[name], comparison.expected(name), comparison.results[name]
+    wrong = find_inexact(out, exact) if result.outside is None else result.outside
+    lines = explain(
+        name, out, exact, result, wrong, basis=comparison.bounds[name], reduction=runs.terms.reduction
+    )
+    if len(runs.parts) > 1:
+        lines.append(f"  compared in {len(runs.parts)} parts, which independent=... says may be")
+    if runs.is_fixed:
+        lines.append("  the reference does not follow its arguments: it has to compute from them")
+    elif runs.terms.tolerance is None and not any(each.pattern for each in comparison.results.values()):
+        advice = advise(outputs, comparison, runs, title, started)
+        lines += [f"  {advice}"] if advice else []
+    text = fit([title, *lines])
+    if others:
+        more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
+        text += f"\nwrong, too: {', '.join(others[:_MAX_NAMES])}{more}"
+    mismatch = KernelMismatch(text)
+    mismatch.picture = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1]).as_svg()
+    if result.outside is not None and result.worst is not None:
+        mismatch.output, mismatch.index = out, result.worst.index
+    return mismatch
 
 
 def explain(
@@ -49,40 +72,31 @@ def explain(
     out: torch.Tensor,
     exact: torch.Tensor,
     comparison: ElementComparison,
+    wrong: torch.Tensor,
     *,
     basis: str,
     reduction: int = 1,
-) -> Explanation:
-    total, outside = out.numel(), comparison.outside
-    if outside is None:  # each element may be as it is, but not all of them together
-        wrong = find_inexact(out, exact)
-        bad = int(wrong.sum())
-        said = f"within the bound; {bad:,} are not correctly rounded, and together not by chance"
-        head = f"{name} ({describe(out)}): all {total:,} elements are {said}"
+) -> list[str]:
+    """Say what is wrong with an output, in lines; `basis` is its bound in words."""
+    total, bad = out.numel(), int(wrong.sum())
+    if comparison.outside is None:  # each element may be as it is, but not all of them together
+        share = (
+            f"all {total:,} elements are within the bound; {bad:,} are not correctly rounded, and together "
+        )
+        share += "not by chance"
     else:
-        wrong, bad = outside, int(outside.sum())
-        said = f"{bad:,} of {total:,} elements ({100.0 * bad / total:.3g} %) are outside the bound"
-        head = f"{name} ({describe(out)}): {said}"
+        share = f"{bad:,} of {total:,} elements ({100.0 * bad / total:.3g} %) are outside the bound"
     ulps = count_ulps(out, exact)
-    lines = [
-        head,
+    return [
+        f"{name} ({describe(out)}): {share}",
         f"  failed: {', '.join(comparison.failed)}",
-        *(f"  {each.test} {each.where}: {each.says}" for each in comparison.excesses),
+        *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.excesses),
         *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
         *([f"  ulps from the right value: {ulps}"] if ulps else []),
         *(f"  {line}" for line in _find(out, exact, wrong, bad, reduction)),
         *_draw(wrong, name),
         f"  bound: {basis}",
     ]
-    image = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1])
-    return Explanation(lines=lines, picture=image.as_svg())
-
-
-def also_wrong(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"\nwrong, too: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _draw(wrong: torch.Tensor, name: str) -> list[str]:

@@ -5,21 +5,80 @@ Nothing is loosened by this: the failure stays one, and says what to declare if 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs
+from pytest_cutile.correctness.error_model.bounds import accumulation_of, passes_torch
+from pytest_cutile.correctness.error_model.parts import Part
+from pytest_cutile.correctness.error_model.runs import ReferenceRuns
 from pytest_cutile.correctness.error_model.spread import Spread
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import format_of
-from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16, FLOAT32, FloatFormat
+from pytest_cutile.tensors.formats import BFLOAT16, FLOAT16, FLOAT32, TFLOAT32, FloatFormat
 
 if TYPE_CHECKING:
     import torch
 
 WOULD = "would pass with"
+RELAXATION_SECONDS = 20.0
+"""Length of a check from which a failure is reported without looking for what would have passed."""
 EXP_ERROR = 2.0**-10
 """Relative error of exponentials under a looser policy: that of one computed in float16 to an ulp."""
+
+
+def advise(
+    outputs: Any, comparison: OutputsComparison, runs: ReferenceRuns, title: str, started: float
+) -> str:
+    """Say under which looser terms wrong outputs would pass; empty for integers."""
+    terms = runs.terms
+    formats = [target for out in comparison.outputs.values() if (target := format_of(out.dtype)) is not None]
+    if not formats:
+        return ""
+    if (seconds := time.perf_counter() - started) > RELAXATION_SECONDS:
+        return f"looser numerics policies were not tried: this check took {seconds:.0f} s without them"
+
+    def passes(policy: NumericsPolicy) -> bool:
+        return not compare_outputs(outputs, runs, title=title, policy=policy, exact=comparison.exact).failed
+
+    def passes_with(**changes: Any) -> bool:
+        other = ReferenceRuns(runs.call, runs.parts, replace(terms, **changes))
+        return not compare_outputs(outputs, other, title=title, exact=comparison.exact).failed
+
+    policies = looser_policies(
+        terms.policy,
+        min((accumulation_of(target) for target in formats), key=lambda target: target.precision),
+        exponentials=runs.has_exponentials,
+        short_sums=comparison.has_short_sums,
+    )
+    on_cuda_cores = runs.has_products and terms.operands is FLOAT32
+    if runs.longest_sum > terms.reduction and passes_with(reduction=runs.longest_sum):
+        advice = would_pass_with(f"reduction={runs.longest_sum}")
+    elif on_cuda_cores and passes_with(operands=TFLOAT32):
+        advice = would_pass_with('precision="tfloat32"')
+    else:
+        exact = comparison.exact
+        pairs = [(out, name) for name, out in comparison.outputs.items()]
+        advice = what_would_pass(
+            policies, passes, lambda: all(passes_torch(out, exact()[name]) for out, name in pairs)
+        )
+    if policies and advice.startswith(WOULD) and _is_any_lost(comparison, runs, policies[-1]):
+        advice = "elements are off by more than half of their value, which no looser numerics policy explains"
+    return advice
+
+
+def _is_any_lost(comparison: OutputsComparison, runs: ReferenceRuns, policy: NumericsPolicy) -> bool:
+    """Return whether elements pass under a policy that does not explain them; not known of parts."""
+    if not runs.keeps_the_whole:
+        return False
+    truth = runs.estimate(Part(), policy)
+    return any(
+        _are_lost(comparison.outputs[name], comparison.expected(name), result.outside, truth.policy[name])
+        for name, result in comparison.results.items()
+        if result.outside is not None and name in truth.policy
+    )
 
 
 def looser_policies(
@@ -37,7 +96,7 @@ def looser_policies(
     return looser
 
 
-def are_lost(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, spread: Spread) -> bool:
+def _are_lost(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, spread: Spread) -> bool:
     """Say whether most elements that are off by more than half of their value are no roundings.
 
     Noise of others in their row may widen the bound until they pass; only where their own `spread` is as

@@ -9,22 +9,23 @@ sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from pytest_cutile.correctness.compare.elements import compare
 from pytest_cutile.correctness.compare.outputs import ComparedOutput
-from pytest_cutile.correctness.mutation.inputs import run_input_mutant, shortened_inputs
-from pytest_cutile.correctness.mutation.outputs import MutatedOutput, mutate_output, rounded_like
-from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome
-from pytest_cutile.tensors.dtypes import same_bits
-
-if TYPE_CHECKING:
-    import torch
+from pytest_cutile.correctness.mutation.outputs import TILE, MutatedOutput, mutate_output, rounded_like
+from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness
+from pytest_cutile.tensors.dtypes import bits_of, same_bits
+from pytest_cutile.tensors.trees import map_tensors, named_tensors
 
 MOST_RUNS = 32
 """Runs of the reference that mutated inputs may cost."""
+_ROUNDING = 1e-12
+"""Of float64, relative: what sums in another order may differ by."""
 _SAME = {
     "all zero": "the right output is zero everywhere",
     "a tile missing": "the right output is zero there",
@@ -54,35 +55,111 @@ def run_mutants(
     """
     right = (replace(output, out=rounded_like(output.out, output.exact)) for output in outputs)
     mutants = [_run_mutant(output, mutated) for output in right for mutated in mutate_output(output)]
-    runs = list(shortened_inputs(inputs))
+    runs = list(_shortened_inputs(inputs))
     mutants += [
         mutant
         for name, target, dim, count in runs[:most_runs]
-        for mutant in run_input_mutant(outputs, inputs, reference, name, target, dim, count)
+        for mutant in _run_input_mutant(outputs, inputs, reference, name, target, dim, count)
     ]
     return MutationReport(mutants=tuple(mutants), skipped=max(0, len(runs) - most_runs))
 
 
 def _run_mutant(output: ComparedOutput, mutated: MutatedOutput) -> Mutant:
-    outcome, detail = _judge(output, mutated.out, mutated.mutation, base=output.out)
-    return Mutant(
-        mutation=mutated.mutation,
-        where=f"{output.name}{mutated.where}",
-        outcome=outcome,
-        weakness=mutated.weakness_if_equivalent if outcome is Outcome.EQUIVALENT else mutated.weakness,
-        detail=detail,
-    )
+    outcome, detail, weakness = Outcome.KILLED, "", mutated.weakness
+    if not output.out.numel():
+        outcome, detail = Outcome.EQUIVALENT, "no elements: nothing is compared"
+    elif same_bits(mutated.out, output.out):
+        outcome, detail = Outcome.EQUIVALENT, _SAME.get(mutated.mutation, "the right values need no rounding")
+    elif not (result := compare(mutated.out, output.exact, output.bound)).failed:
+        most = "" if result.worst is None else f", the largest error {result.worst.error:.2g} of it"
+        outcome, detail = Outcome.SURVIVED, f"within the bound{most}"
+    if outcome is Outcome.EQUIVALENT:
+        weakness = mutated.weakness_if_equivalent
+    where = f"{output.name}{mutated.where}"
+    return Mutant(mutation=mutated.mutation, where=where, outcome=outcome, weakness=weakness, detail=detail)
 
 
-def _judge(
-    output: ComparedOutput, mutated: torch.Tensor, mutation: str, *, base: torch.Tensor
+def _shortened_inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor, int, int]]:
+    """Yield every floating input, dimension and count of last indices that a kernel could ignore."""
+    for count in (1, TILE):
+        for label, value in inputs.items():
+            for name, tensor in named_tensors(value, label):
+                if tensor.dtype.is_floating_point and tensor.numel():
+                    sizes = enumerate(tensor.shape)
+                    yield from ((name, tensor, dim, count) for dim, size in sizes if size >= count)
+
+
+def _run_input_mutant(
+    outputs: Sequence[ComparedOutput],
+    inputs: Mapping[str, Any],
+    reference: Callable[[Mapping[str, Any]], Any],
+    name: str,
+    target: torch.Tensor,
+    dim: int,
+    count: int,
+) -> Iterator[Mutant]:
+    """Judge what a kernel would compute that takes the last `count` indices of an input for zeros.
+
+    What a case makes of them may be nothing, and its bound may hide one of many: another case shows it then.
+    No case may hide a tile, nor have inputs that are zero there anyway.
+    """
+    mutation = "an input's last index ignored" if count == 1 else f"an input's last {count} ignored"
+
+    def shorten(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor is not target:
+            return tensor
+        shortened = tensor.clone()
+        bits = bits_of(shortened)
+        bits.narrow(dim, bits.shape[dim] - count, count).zero_()
+        return shortened
+
+    def mutant(outcome: Outcome, detail: str, weakness: Weakness) -> Mutant:
+        where = f"{name}, dim {dim}"
+        return Mutant(
+            mutation=mutation, where=where, of_input=True, outcome=outcome, weakness=weakness, detail=detail
+        )
+
+    part = target.narrow(dim, target.shape[dim] - count, count)
+    if not bool(bits_of(part).any()):
+        yield mutant(Outcome.EQUIVALENT, "they are zero", Weakness.CASE)
+        return
+    try:
+        results = dict(named_tensors(reference(map_tensors(shorten, dict(inputs))), "output"))
+    except Exception:  # noqa: BLE001 - zeros may be no valid input: then no kernel can take them for it
+        return
+    outcomes = [
+        _judge_input(output, results[output.name].to(output.out.device), size=target.shape[dim], count=count)
+        for output in outputs
+        if output.name in results
+    ]
+    if outcomes:  # an input need not show in every output, but in one of them
+        outcome, detail = min(outcomes, key=lambda pair: [*Outcome].index(pair[0]))
+        hidden = outcome is Outcome.SURVIVED and count == TILE
+        yield mutant(outcome, detail, Weakness.CASE if hidden else Weakness.KERNEL)
+
+
+def _judge_input(
+    output: ComparedOutput, moved: torch.Tensor, *, size: int, count: int
 ) -> tuple[Outcome, str]:
-    if not base.numel():
-        return Outcome.EQUIVALENT, "no elements: nothing is compared"
-    if same_bits(mutated, base):
-        return Outcome.EQUIVALENT, _SAME.get(mutation, "the right values need no rounding")
-    result = compare(mutated, output.exact, output.bound)
-    if result.failed:
+    """Judge an output that was computed without a part of an input, at the end of a dimension of `size`.
+
+    Where that part also counts for elements at other indices (a sum over them), the check has to see it
+    there: at its own indices it is seen anyway, as in y = x / sum(x).
+    """
+    exact = output.exact
+    if moved.shape != exact.shape:
         return Outcome.KILLED, ""
-    most = f", the largest error {result.worst.error:.2g} of it" if result.worst is not None else ""
-    return Outcome.SURVIVED, f"within the bound{most}"
+    differs = moved != exact
+    if exact.dtype.is_floating_point:
+        differs = ~moved.isclose(exact, rtol=_ROUNDING, atol=0.0, equal_nan=True)
+    if not bool(differs.any()):
+        return Outcome.EQUIVALENT, "the exact output is the same without them"
+    elsewhere = differs.clone()
+    for dim, length in enumerate(exact.shape):
+        if length == size:
+            elsewhere.narrow(dim, size - count, count).fill_(False)
+    if bool(elsewhere.any()):
+        moved = torch.where(elsewhere, moved, exact)
+    if compare(rounded_like(output.out, moved), exact, output.bound).failed:
+        return Outcome.KILLED, ""
+    return Outcome.SURVIVED, "the exact output moves by less than the bound allows"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pytest_cutile.correctness.check import KernelMismatch, check_kernel
+from pytest_cutile.correctness.explain.diagnosis import find_inexact
 from pytest_cutile.correctness.explain.findings import LINES, WIDTH, explain
 from tests.correctness.checking import tensor
 
@@ -174,11 +175,12 @@ def test_errors_that_are_wrong_only_together():
     x[x == 0] = 1
     comparison = SimpleNamespace(outside=None, worst=None, failed=("T3 slope",), excesses=())
     out = (x.view(torch.int16) - (torch.arange(100) < 50).short()).view(x.dtype)
-    found = explain("output", out, x.double(), comparison, basis="derived")  # type: ignore[arg-type]
-    assert "all 2,000 elements are within the bound; 1,000 are not correctly rounded" in found.lines[0]
-    assert "  where: dim 1: only the first 50 of 100" in found.lines
-    assert found.lines[1] == "  failed: T3 slope"
-    assert found.lines[-1] == "  bound: derived"
+    wrong = find_inexact(out, x.double())
+    lines = explain("output", out, x.double(), comparison, wrong, basis="derived")  # type: ignore[arg-type]
+    assert "all 2,000 elements are within the bound; 1,000 are not correctly rounded" in lines[0]
+    assert "  where: dim 1: only the first 50 of 100" in lines
+    assert lines[1] == "  failed: T3 slope"
+    assert lines[-1] == "  bound: derived"
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (70,), (1, 1), (3, 1), (1, 70), (2, 2, 2, 2, 2)])
