@@ -12,6 +12,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import Bound, ElementComparison, GivenTolerance, differ
 from pytest_cutile.correctness.compare.structure import pair_outputs
+from pytest_cutile.correctness.error_model.alternatives import SIZES, SIZES_OF_FLOATS
 from pytest_cutile.correctness.error_model.bounds import Bounds
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
 from pytest_cutile.correctness.error_model.reference import floats_as
@@ -103,13 +104,14 @@ class OutputsComparison:
         )
         bound_of = {name: bounds.of(name, out, self.outputs[name].numel()) for name, out, _ in pairs}
         call = runs.call.of(part)
-        expected = bounds.rounded_integers(
-            call, {name: (out, exact) for name, out, exact in pairs if bound_of[name][0] is None}
-        )
-        derived = {name: bound for name, (bound, _) in bound_of.items() if isinstance(bound, Bound)}
-        alternatives = bounds.rounded_floats(
-            call, {name: (out, exact, derived[name]) for name, out, exact in pairs if name in derived}
-        )
+        integers = {name: (out, exact, None) for name, out, exact in pairs if bound_of[name][0] is None}
+        floats = {
+            name: (out, exact, bound)
+            for name, out, exact in pairs
+            if isinstance(bound := bound_of[name][0], Bound)
+        }
+        expected = bounds.beyond_discontinuities(call, integers, sizes=SIZES)
+        alternatives = bounds.beyond_discontinuities(call, floats, sizes=SIZES_OF_FLOATS)
         for name, values in alternatives.items():
             self._alternatives[name].append((part, values))
         expected |= alternatives

@@ -31,7 +31,7 @@ from pytest_cutile.correctness.error_model.operators import base_name, is_float6
 from pytest_cutile.correctness.error_model.running import run_with
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import bits_of
-from pytest_cutile.tensors.formats import FloatFormat
+from pytest_cutile.tensors.formats import FLOAT64, FloatFormat
 from pytest_cutile.tensors.rounding import convert
 from pytest_cutile.tensors.trees import named_tensors
 
@@ -83,53 +83,46 @@ class _IntermediateNoise(_EqualNoise):
 
 
 class Unexplained:
-    """Elements of an output that differ from the reference, at flat indices `at`, and right values."""
+    """Elements of an output that differ from the reference, at flat indices `at`, and right values.
 
-    def __init__(self, out: torch.Tensor, exact: torch.Tensor, at: torch.Tensor) -> None:
-        self.at = at
-        self.values = exact.clone().reshape(-1)
-        """What is right, so far as is known."""
-        self._out = out.reshape(-1)
-        self._shape = exact.shape
-
-    def explain(self, moved: torch.Tensor) -> None:
-        """Accept the values of a run with noise where they explain the kernel's."""
-        if moved.shape != self._shape:
-            return
-        values = _pick(moved.reshape(-1), self.at)
-        right = self._is_right(_pick(self._out, self.at), values)
-        bits_of(self.values)[self.at[right]] = bits_of(values)[right]
-        self.at = self.at[~right]
-
-    def result(self) -> torch.Tensor:
-        return self.values.reshape(self._shape)
-
-    def _is_right(self, got: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        return ~differ(got, values)
-
-
-class UnexplainedFloats(Unexplained):
-    """Floats outside their bound, each of which may be `within` so far off before rounding to `target`."""
+    Floats, which are rounded to `target`, may each be `within` so far off before that.
+    """
 
     def __init__(
         self,
         out: torch.Tensor,
         exact: torch.Tensor,
         at: torch.Tensor,
-        within: torch.Tensor,
-        target: FloatFormat,
+        within: torch.Tensor | None = None,
+        target: FloatFormat = FLOAT64,
     ) -> None:
-        super().__init__(out, exact, at)
+        self.at = at
+        self._out = out.reshape(-1)
+        self._shape = exact.shape
+        self._right = exact.clone().reshape(-1)
+        """What is right, so far as is known."""
         self._within = within
         self._target = target
 
-    def _is_right(self, got: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        got, within = got.double(), self._within
-        jumps = (values - self.values[self.at]).abs() > _JUMP * within
-        lowest, highest = (convert(edge, self._target) for edge in (values - within, values + within))
-        right = jumps & (lowest <= got) & (got <= highest)
-        self._within = within[~right]
-        return right
+    def explain(self, moved: torch.Tensor) -> None:
+        """Accept the values of a run with noise where they explain the kernel's."""
+        if moved.shape != self._shape:
+            return
+        values, got = _pick(moved.reshape(-1), self.at), _pick(self._out, self.at)
+        if self._within is None:
+            explained = ~differ(got, values)
+        else:
+            jumps = (values - self._right[self.at]).abs() > _JUMP * self._within
+            lowest, highest = (
+                convert(edge, self._target) for edge in (values - self._within, values + self._within)
+            )
+            explained = jumps & (lowest <= got.double()) & (got.double() <= highest)
+            self._within = self._within[~explained]
+        bits_of(self._right)[self.at[explained]] = bits_of(values)[explained]
+        self.at = self.at[~explained]
+
+    def result(self) -> torch.Tensor:
+        return self._right.reshape(self._shape)
 
 
 def as_rounded(
@@ -177,9 +170,9 @@ def as_rounded(
                         "output",
                     )
                 )
-                for name, each in left.items():
-                    each.explain(moved[name])
-        unexplained = sum(each.at.numel() for each in left.values())
+                for name, output in left.items():
+                    output.explain(moved[name])
+        unexplained = sum(output.at.numel() for output in left.values())
         if not unexplained or (unexplained > _MANY and (before - unexplained) * _MANY < unexplained):
             break
 

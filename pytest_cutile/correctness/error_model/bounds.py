@@ -9,13 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_cutile.correctness.compare.elements import Bound, GivenTolerance, blocks, compare, differ
-from pytest_cutile.correctness.error_model.alternatives import (
-    SIZES,
-    SIZES_OF_FLOATS,
-    Unexplained,
-    UnexplainedFloats,
-    as_rounded,
-)
+from pytest_cutile.correctness.error_model.alternatives import Unexplained, as_rounded
 from pytest_cutile.correctness.error_model.noise import Reference
 from pytest_cutile.correctness.error_model.reference import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
@@ -66,54 +60,33 @@ class Bounds:
         basis = f"integers within atol={atol}, as given: {_any_of(atol)}"
         return GivenTolerance(rtol=0.0, atol=atol, target=None), basis
 
-    def rounded_integers(
-        self, call: ReferenceCall, pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-    ) -> dict[str, torch.Tensor]:
-        """Return the right integers and bools among `(out, exact)` pairs, where they depend on roundings."""
-        if not self._rounds(call):
-            return {}
-        left: dict[str, Unexplained] = {}
-        for name, (out, exact) in pairs.items():
-            at = differ(out, exact).reshape(-1).nonzero().flatten()
-            if at.numel():
-                left[name] = Unexplained(out, exact, at)
-        return self._explain(call, left, [pairs[name][0] for name in left], sizes=SIZES)
-
-    def rounded_floats(
-        self, call: ReferenceCall, triples: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound]]
-    ) -> dict[str, torch.Tensor]:
-        """Return the right floats beyond discontinuities among `(out, exact, bound)` triples."""
-        if not self._rounds(call):
-            return {}
-        left: dict[str, Unexplained] = {}
-        for name, (out, exact, bound) in triples.items():
-            at, within = bound.outside(out, exact)
-            if at.numel():
-                left[name] = UnexplainedFloats(out, exact, at, within, bound.target)
-        return self._explain(call, left, [triples[name][0] for name in left], sizes=SIZES_OF_FLOATS)
-
-    def _rounds(self, call: ReferenceCall) -> bool:
-        """Return whether anything is rounded that a result may jump with."""
-        floating = any(
-            tensor.dtype.is_floating_point or tensor.is_complex()
-            for _, tensor in named_tensors((call.args, call.kwargs), "input")
-        )
-        return (
-            floating
-            and self.truth.observed.has_discontinuities
-            and not (self.truth.exact and not self.policy.is_noise)
-        )
-
-    def _explain(
+    def beyond_discontinuities(
         self,
         call: ReferenceCall,
-        left: Mapping[str, Unexplained],
-        outs: Sequence[torch.Tensor],
+        outputs: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound | None]],
         *,
         sizes: Sequence[float],
     ) -> dict[str, torch.Tensor]:
+        """Return the right values of outputs that differ from exact ones as roundings may let them.
+
+        `outputs` are given with exact values and bound; None asks for equality. Noise has these `sizes`.
+        """
+        inputs = [tensor for _, tensor in named_tensors((call.args, call.kwargs), "")]
+        if not any(tensor.dtype.is_floating_point or tensor.is_complex() for tensor in inputs):
+            return {}
+        if not self.truth.observed.has_discontinuities or self._is_exact:
+            return {}
+        left = {}
+        for name, (out, exact, bound) in outputs.items():
+            if bound is None:
+                unexplained = Unexplained(out, exact, differ(out, exact).reshape(-1).nonzero().flatten())
+            else:
+                unexplained = Unexplained(out, exact, *bound.outside(out, exact), bound.target)
+            if unexplained.at.numel():
+                left[name] = unexplained
         if not left:
             return {}
+        outs = [outputs[name][0] for name in left]
         model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
         variance = model.accumulation_variance + model.operand_variance + model.value_variance
         reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
@@ -131,6 +104,11 @@ class Bounds:
         )
         return {name: output.result() for name, output in left.items()}
 
+    @property
+    def _is_exact(self) -> bool:
+        """Whether nothing is rounded that a result may jump with."""
+        return self.truth.exact and not self.policy.is_noise
+
     def _model(self, accumulation: FloatFormat, out: torch.Tensor, elements: int) -> ErrorModel:
         return model_for(
             self.terms.reduction,
@@ -142,7 +120,7 @@ class Bounds:
         )
 
     def _derive(self, name: str, out: torch.Tensor, target: FloatFormat, elements: int) -> tuple[Bound, str]:
-        if self.truth.exact and not self.policy.is_noise:
+        if self._is_exact:
             bound = Bound(
                 target=target,
                 model=EXACT,
