@@ -17,10 +17,9 @@ from typing import Any
 
 from pytest_cutile.correctness.compare.outputs import ComparedOutput, OutputsComparison, compare_outputs
 from pytest_cutile.correctness.error_model.parts import Part, check_axes, cut
-from pytest_cutile.correctness.error_model.reference import ReferenceCall, check_independence
+from pytest_cutile.correctness.error_model.reference import ReferenceCall, ReferenceRuns, check_independence
 from pytest_cutile.correctness.error_model.running import run_exactly
-from pytest_cutile.correctness.error_model.runs import ReferenceRuns
-from pytest_cutile.correctness.error_model.terms import Terms
+from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall

@@ -15,10 +15,8 @@ from pytest_cutile.correctness.compare.structure import pair_outputs
 from pytest_cutile.correctness.error_model.alternatives import SIZES, SIZES_OF_FLOATS
 from pytest_cutile.correctness.error_model.bounds import Bounds
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
-from pytest_cutile.correctness.error_model.reference import floats_as
-from pytest_cutile.correctness.error_model.runs import ReferenceRuns
-from pytest_cutile.correctness.error_model.terms import Terms
-from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+from pytest_cutile.correctness.error_model.reference import ReferenceRuns, floats_as
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, Terms
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.tensors.dtypes import name_of
 from pytest_cutile.tensors.formats import FLOAT64, FORMATS

@@ -13,8 +13,13 @@ from pytest_cutile.correctness.error_model.alternatives import Unexplained, as_r
 from pytest_cutile.correctness.error_model.noise import Reference
 from pytest_cutile.correctness.error_model.reference import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
-from pytest_cutile.correctness.error_model.terms import Terms
-from pytest_cutile.correctness.error_model.tolerance import EXACT, ErrorModel, NumericsPolicy, model_for
+from pytest_cutile.correctness.error_model.tolerance import (
+    EXACT,
+    ErrorModel,
+    NumericsPolicy,
+    Terms,
+    model_for,
+)
 from pytest_cutile.tensors.dtypes import format_of, name_of
 from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
 from pytest_cutile.tensors.rounding import spacing

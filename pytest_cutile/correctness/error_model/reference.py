@@ -1,17 +1,19 @@
-"""A reference with its arguments or a part of them, and whether parts give what the whole does."""
+"""A reference with its arguments, its runs on the whole or on parts, and whether parts may be taken."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from pytest_cutile.correctness.error_model.noise import Reference, allow, run_reference
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part, neighbours
-from pytest_cutile.correctness.error_model.running import run_exactly
-from pytest_cutile.correctness.error_model.slices import Slices
+from pytest_cutile.correctness.error_model.running import Slices, run_exactly
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, Terms
 from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.correctness.guards.launch import choose
 from pytest_cutile.correctness.signatures import parameters_of
@@ -101,6 +103,61 @@ class ReferenceCall:
         if name not in self.sliced:
             return part
         return map_leaves(lambda each: Slices(each) if isinstance(each, torch.Tensor) else each, part)
+
+
+class ReferenceRuns:
+    """Runs a reference when its values are needed, and keeps those of the whole for all launches.
+
+    The values of a part are not kept: a case is cut so that they need not fit into memory together.
+    """
+
+    def __init__(self, call: ReferenceCall, parts: Sequence[Part], terms: Terms) -> None:
+        self.call = call
+        self.parts = parts
+        self.terms = terms
+        self.count = 0
+        """How often the reference ran on each part, for one launch."""
+        self.longest_sum = 1
+        self.is_fixed = self.has_products = self.has_exponentials = False
+        """What any run has shown, as `Reference` has it."""
+        self._whole: Reference | None = None
+
+    @property
+    def keeps_the_whole(self) -> bool:
+        return self._whole is not None
+
+    def estimate(self, part: Part, policy: NumericsPolicy) -> Reference:
+        """Return a part's exact values and their noise under a policy; raise ReferenceFailed."""
+        call = self.call.of(part)
+        truth = self._whole
+        if truth is None:
+            truth = call.run(run_reference, operands=self.terms.operands, policy=self.terms.policy)
+            if truth.is_random:
+                raise ReferenceFailed(
+                    f"{call.name} draws random numbers, and returns something else when it is called again: "
+                    "let it make a torch.Generator with a seed of its own, or give it what was drawn"
+                )
+            self.count = max(self.count, truth.runs)
+            self.longest_sum = max(self.longest_sum, truth.observed.longest_sum)
+            self.is_fixed |= truth.is_fixed
+            self.has_products |= truth.observed.has_products
+            self.has_exponentials |= truth.observed.has_exponentials
+            if part.is_whole:
+                self._whole = truth
+        if policy != self.terms.policy:
+            truth = call.run(partial(allow, truth, policy))
+        return truth
+
+    def exact(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self._whole is not None:
+            return dict(named_tensors(self._whole.outputs, OUTPUT))
+        exact: dict[str, torch.Tensor] = {}
+        for part in self.parts:
+            for name, values in named_tensors(self.call.of(part).run(run_exactly), OUTPUT):
+                if name not in exact:
+                    exact[name] = torch.empty(outputs[name].shape, dtype=values.dtype, device=values.device)
+                part.of(OUTPUT, exact[name]).copy_(values)
+        return exact
 
 
 def floats_as(dtype: torch.dtype, result: Any) -> Any:

@@ -1,9 +1,10 @@
-"""One run of a reference in float64, with an injector that sees its inputs and operators."""
+"""Run a reference in float64, with an injector that sees its inputs and operators."""
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,46 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cutile.correctness.error_model.injection import Injector
-from pytest_cutile.correctness.error_model.slices import Slices
 from pytest_cutile.tensors.trees import map_leaves
+
+_OFFERED = "of an argument in sliced=... a reference gets len(x), x.shape, x.device, 'for each in x' and x[i]"
+
+
+class Slices:
+    """A tensor as its slices along the first dimension, each made by `make` when it is asked for."""
+
+    def __init__(
+        self, tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor] = lambda each: each
+    ) -> None:
+        self._tensor = tensor
+        self._make = make
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._tensor.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self._tensor.device
+
+    def made_by(self, make: Callable[[torch.Tensor], torch.Tensor]) -> Slices:
+        return Slices(self._tensor, make)
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[number] for number in range(len(self)))
+
+    def __getitem__(self, number: int | torch.Tensor) -> torch.Tensor:
+        try:
+            index = operator.index(number)
+        except TypeError:
+            raise TypeError(f"{_OFFERED}, where i is one number; got {number!r}") from None
+        return self._make(self._tensor[index])
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(f"{_OFFERED}; there is no x.{name}")
 
 
 def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import ElementComparison, Worst
 from pytest_cutile.correctness.compare.outputs import OutputsComparison
-from pytest_cutile.correctness.error_model.runs import ReferenceRuns
+from pytest_cutile.correctness.error_model.reference import ReferenceRuns
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.diagnosis import (
     count_ulps,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs
 from pytest_cutile.correctness.error_model.bounds import accumulation_of, passes_torch
 from pytest_cutile.correctness.error_model.parts import Part
-from pytest_cutile.correctness.error_model.runs import ReferenceRuns
+from pytest_cutile.correctness.error_model.reference import ReferenceRuns
 from pytest_cutile.correctness.error_model.spread import Spread
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import format_of

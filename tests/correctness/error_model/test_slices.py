@@ -6,8 +6,7 @@ import torch
 from pytest_cutile.correctness.check import ReferenceFailed, check_kernel
 from pytest_cutile.correctness.error_model.injection import Injector
 from pytest_cutile.correctness.error_model.operators import base_name
-from pytest_cutile.correctness.error_model.running import run_exactly, run_with
-from pytest_cutile.correctness.error_model.slices import Slices
+from pytest_cutile.correctness.error_model.running import Slices, run_exactly, run_with
 from tests.correctness.checking import failure, tensor
 
 
