@@ -31,6 +31,11 @@ MIN_ARCH = dict.fromkeys(FP8, FP8_ARCH)
 """The oldest architecture that a dtype is compiled for, where that is not all of them."""
 
 
+def generation(arch: str) -> int:
+    """Return the number by which architectures are ordered: that of "sm_90" is 90."""
+    return int(arch.removeprefix("sm_"))
+
+
 def choose_out_dtype(
     kernel: str,
     dtype: torch.dtype,

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import cuda.tile as ct
 
 from kernels._configs import check_fields, vary
-from kernels._dtypes import choose_out_dtype
-from kernels._launch import ARCHITECTURES, check_grid, check_tiles
+from kernels._dtypes import choose_out_dtype, generation
+from kernels._launch import check_grid, check_tiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -115,19 +115,19 @@ def count_tiles(m: int, n: int, config: GemmConfig) -> int:
 
 
 def in_steps_of(
-    itemsize: int, table: Mapping[str, tuple[Config, ...]], *, since: str = ARCHITECTURES[0]
+    itemsize: int, table: Mapping[str, tuple[Config, ...]], *, since: str = ""
 ) -> dict[str, tuple[Config, ...]]:
     """Return a table of 16 bits for operands of `itemsize` bytes: steps along K are as many bytes.
 
     Args:
         itemsize: Bytes per element.
         table: Configurations by architecture.
-        since: The oldest architecture to keep.
+        since: The oldest architecture to keep; by default all are kept.
     """
     return {
         arch: tuple(vary(config, tile_k=config.tile_k * 2 // itemsize) for config in candidates)
         for arch, candidates in table.items()
-        if ARCHITECTURES.index(arch) >= ARCHITECTURES.index(since)
+        if not since or generation(arch) >= generation(since)
     }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 import sys
 import threading
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from contextlib import contextmanager
 from functools import cache, wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, SupportsIndex, TypeVar
 
-from kernels._dtypes import MIN_ARCH
+from kernels._dtypes import MIN_ARCH, generation
 from pytest_cutile import nearest_architecture
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121")
-"""What kernels have configurations for. `find_arch` gives other architectures their nearest relative's."""
+"""The keys of a table that holds the same for all of them, so that each can get an entry of its own."""
 
 
 def on_its_gpu(launcher: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
@@ -52,29 +52,29 @@ def on_its_gpu(launcher: Callable[ParamsT, ResultT]) -> Callable[ParamsT, Result
     return launch
 
 
-def find_arch(kernel: str, tensor: torch.Tensor) -> str:
+def find_arch(kernel: str, tensor: torch.Tensor, *tables: Mapping[str, object]) -> str:
     """Return the architecture, e.g. `"sm_90"`, whose configurations the current GPU takes.
 
-    That is the GPU's own if kernels have configurations for it, else its nearest relative's. An architecture
-    without a relative is returned as it is: tables have defaults for it.
+    That is the GPU's own if a table has it, else its nearest relative that a table has. An architecture
+    without such a relative is returned as it is: kernels have defaults for it.
 
     Args:
         kernel: The kernel's name, for the message.
         tensor: An argument, whose dtype the others have; of several dtypes, the narrowest.
+        tables: The kernel's configurations by architecture.
 
     Raises:
         TypeError: The dtype of `tensor` is not compiled for so old an architecture.
     """
     import torch
 
-    capability = torch.cuda.get_device_capability()
-    arch = "sm_{}{}".format(*capability)
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
     least = MIN_ARCH.get(str(tensor.dtype).removeprefix("torch."))
-    if least is not None and capability < (int(least[3:-1]), int(least[-1])):
+    if least is not None and generation(arch) < generation(least):
         raise TypeError(
             f"{kernel}: {tensor.dtype} is compiled for {least} and newer, and this GPU is {arch}; convert it"
         )
-    return nearest_architecture(arch, ARCHITECTURES) or arch
+    return nearest_architecture(arch, ChainMap(*tables)) or arch  # type: ignore[arg-type]
 
 
 def count_sms() -> int:

@@ -315,7 +315,7 @@ def attention_decode(
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
 
-    arch = find_arch("attention_decode", q)
+    arch = find_arch("attention_decode", q, CONFIGS)
     sms = count_sms()
     config = config or choose_config(arch, keys=n, heads_per_sm=b * h_kv / sms, head_dim=d)
     group = h // h_kv

@@ -252,7 +252,7 @@ def bmm(a: torch.Tensor, b: torch.Tensor, *, config: GemmConfig | None = None) -
 
     # What `expand` has made is one matrix, too.
     a, b = (operand[:1] if operand.stride(0) == 0 else operand for operand in (a, b))
-    arch = find_arch("bmm", a)
+    arch = find_arch("bmm", a, CONFIGS)
     sms = count_sms()
     config = config or choose_config(arch, batch=batch, m=m, n=n, k=k, sms=sms)
     ct.launch(

@@ -248,7 +248,7 @@ def dropout(
     if x.numel() == 0 or p == 1:
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
 
-    arch = find_arch("dropout", x)
+    arch = find_arch("dropout", x, CONFIGS)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     config = config or choose_config(arch, elements=x.numel(), itemsize=x.element_size())
     n = x.numel()

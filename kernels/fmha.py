@@ -136,37 +136,43 @@ TWO_BLOCKS = AttentionConfig(tile_m=64, tile_n=128, occupancy=2, num_worker_warp
 TWO_GROUPS = AttentionConfig(tile_m=128, tile_n=128, occupancy=1, num_worker_warps=8)
 # The figures are us at 4x32xNx128, cold L2, interleaved (H200, 2026-11-21). No latency was faster by 1 % than
 # those that the compiler chooses.
-HOPPER_CONFIGS = {
-    # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS). Without the overlap 139.0
-    # at 1024, 8129 at 8192; TWO_GROUPS at best 139.9, 489.1, 1935, 8030, 29149.
-    (2, False): replace(TWO_BLOCKS, overlap=True, persistent=True),
-    # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS). Before, TWO_GROUPS with the
-    # overlap: 97.8, 290.4, 1115, 4310.
-    (2, True): replace(TWO_BLOCKS, heads_together=16),
-    # e5m2, N = 1024: 114.6 (600 TFLOPS), not persistent 119.4, before, in tiles of 128x128, 130.3. e4m3 with
-    # keys_inside, N = 4096: 1395 (788 TFLOPS), 1421, 1484.
-    (1, False): replace(TWO_BLOCKS, transpose_v=True, persistent=True),
-    # e5m2, N = 1024 to 8192: 86.0, 236.3, 768, 2938 (400 to 749 TFLOPS). Before, in tiles of 128x128: 93.3,
-    # 257.0, 841, 3185.
-    (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
+MASK_CONFIGS = {
+    "sm_90": {
+        # fp16, N = 1024 to 16384: 135.6, 481.6, 1912, 7836, 29130 (507 to 604 TFLOPS). Without the overlap
+        # 139.0 at 1024, 8129 at 8192; TWO_GROUPS at best 139.9, 489.1, 1935, 8030, 29149.
+        (2, False): replace(TWO_BLOCKS, overlap=True, persistent=True),
+        # fp16, N = 1024 to 8192: 94.7, 288.4, 1079, 4285 (363 to 513 TFLOPS). Before, TWO_GROUPS with the
+        # overlap: 97.8, 290.4, 1115, 4310.
+        (2, True): replace(TWO_BLOCKS, heads_together=16),
+        # e5m2, N = 1024: 114.6 (600 TFLOPS), not persistent 119.4, before, in tiles of 128x128, 130.3. e4m3
+        # with keys_inside, N = 4096: 1395 (788 TFLOPS), 1421, 1484.
+        (1, False): replace(TWO_BLOCKS, transpose_v=True, persistent=True),
+        # e5m2, N = 1024 to 8192: 86.0, 236.3, 768, 2938 (400 to 749 TFLOPS). Before, in tiles of 128x128:
+        # 93.3, 257.0, 841, 3185.
+        (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
+    },
 }
-"""For sm_90 and heads of 64 and 128 dimensions, by bytes per number, and mask."""
-NARROW_HOPPER_CONFIGS = {
-    # H200, 2026-11-22: fp16, 4x32x2048x64 308.9 us (321.6 as for 128 dimensions).
-    (2, False): replace(TWO_GROUPS, tile_n=64, occupancy=2),
+"""For heads of 64 and 128 dimensions, by bytes per number, and mask: where both were measured."""
+NARROW_MASK_CONFIGS = {
+    "sm_90": {
+        # H200, 2026-11-22: fp16, 4x32x2048x64 308.9 us (321.6 as for 128 dimensions).
+        (2, False): replace(TWO_GROUPS, tile_n=64, occupancy=2),
+    },
 }
 """Instead, for heads of 64 dimensions. The others are not measured."""
-WIDE_HOPPER_CONFIGS = {
-    (2, False): replace(TWO_GROUPS, tile_n=64),
-    # H200, 2026-11-22: fp16, 4x16x4096x256 897.6 us (978.7 with 16 heads together and no overlap; with the
-    # overlap 960.5). K and V of 16 such heads are 64 MiB, more than the L2 holds, those of 4 are 16.
-    # The best of 32 (2026-11-23).
-    (2, True): replace(TWO_GROUPS, tile_n=64, overlap=True, heads_together=4),
-    # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
-    (1, False): replace(TWO_GROUPS, tile_m=64, transpose_v=True),
-    (1, True): replace(TWO_GROUPS, tile_m=64, transpose_v=True, heads_together=16),
+WIDE_MASK_CONFIGS = {
+    "sm_90": {
+        (2, False): replace(TWO_GROUPS, tile_n=64),
+        # H200, 2026-11-22: fp16, 4x16x4096x256 897.6 us (978.7 with 16 heads together and no overlap; with
+        # the overlap 960.5). K and V of 16 such heads are 64 MiB, more than the L2 holds, those of 4 are 16.
+        # The best of 32 (2026-11-23).
+        (2, True): replace(TWO_GROUPS, tile_n=64, overlap=True, heads_together=4),
+        # Two sums, of the tile and of all, are as many registers as two warp groups have for 64 rows.
+        (1, False): replace(TWO_GROUPS, tile_m=64, transpose_v=True),
+        (1, True): replace(TWO_GROUPS, tile_m=64, transpose_v=True, heads_together=16),
+    },
 }
-"""For sm_90 and heads of 256 dimensions. Measured only where it says so."""
+"""For heads of 256 dimensions. Measured only where it says so."""
 PERSISTENT_KEYS = 4096
 """Keys up to which persistent blocks pay on sm_90: the longer a tile takes, the less its beginning and end
 matter, and the more that all blocks wait for the slowest. At N = 1024, 2048, 4096, 8192 and 16384 they were
@@ -180,9 +186,10 @@ WIDE_DEFAULT_CONFIG = replace(DEFAULT_CONFIG, tile_n=32)
 def choose_config(arch: str, *, head_dim: int, causal: bool, itemsize: int, keys: int) -> AttentionConfig:
     """Return the configuration for `keys` keys and heads of `head_dim` numbers of `itemsize` bytes."""
     wide = head_dim > 128  # noqa: PLR2004
-    if arch == "sm_90":
-        narrow = NARROW_HOPPER_CONFIGS if head_dim <= 64 else {}  # noqa: PLR2004
-        config = (WIDE_HOPPER_CONFIGS if wide else HOPPER_CONFIGS | narrow)[itemsize, causal]
+    by_mask = (WIDE_MASK_CONFIGS if wide else MASK_CONFIGS).get(arch)
+    if by_mask is not None:
+        narrow = NARROW_MASK_CONFIGS.get(arch, {}) if head_dim <= 64 else {}  # noqa: PLR2004
+        config = narrow.get((itemsize, causal)) or by_mask[itemsize, causal]
         return vary(config, persistent=config.persistent and keys <= PERSISTENT_KEYS)
     if itemsize == 1 and arch in CONFIGS_8BIT:
         return CONFIGS_8BIT[arch]
@@ -308,7 +315,7 @@ def fmha(
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
 
-    arch = find_arch("fmha", q)
+    arch = find_arch("fmha", q, CONFIGS, MASK_CONFIGS)
     config = config or choose_config(arch, head_dim=d, causal=causal, itemsize=q.dtype.itemsize, keys=n)
     grid = make_grid("fmha", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:

@@ -518,7 +518,7 @@ def group_gemm(
         return c
     groups.sort(key=lambda group: launch_order(_size(group)))
     use_fast_acc = use_fast_acc and dtype.itemsize == 1
-    arch, sms, itemsize = find_arch("group_gemm", groups[0][0]), count_sms(), dtype.itemsize
+    arch, sms, itemsize = find_arch("group_gemm", groups[0][0], CONFIGS), count_sms(), dtype.itemsize
 
     together: list[Group] = []
     for group in groups:

@@ -482,7 +482,7 @@ def matmul(
     if k == 0:
         return c.zero_()
 
-    arch = find_arch("matmul", a)
+    arch = find_arch("matmul", a, CONFIGS)
     sms = count_sms()
     config = config or choose_config(
         arch,

@@ -84,25 +84,28 @@ CONFIGS_8BIT = fmha.CONFIGS_8BIT
 """For numbers of 8 bits; not measured, and nothing spills here, either. Others are those of 16."""
 # The figures are us, cold L2, interleaved (H200, 2026-11-21, or what they say). 8 bits without a mask are not
 # measured.
-HOPPER_CONFIGS = {
-    # fp16-4x16x2048 283.4, the best of 8 (2026-11-23): persistent ones 282.
-    (2, False): replace(TWO_GROUPS, overlap=True),
-    # Q and K are too long for two blocks to load ahead. bf16-causal-4x16x2048: 168.6 (510 TFLOPS), without
-    # the overlap 171.6; timed once only, TWO_BLOCKS are 13 % slower, and 1 or 64 heads together 7 %.
-    (2, True): replace(TWO_GROUPS, overlap=True, heads_together=16),
-    (1, False): replace(TWO_BLOCKS, transpose_v=True),
-    # e4m3-causal-4x16x4096: 446.3 (770 TFLOPS); before, in tiles of 128x128, 457.1.
-    (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
+MASK_CONFIGS = {
+    "sm_90": {
+        # fp16-4x16x2048 283.4, the best of 8 (2026-11-23): persistent ones 282.
+        (2, False): replace(TWO_GROUPS, overlap=True),
+        # Q and K are too long for two blocks to load ahead. bf16-causal-4x16x2048: 168.6 (510 TFLOPS),
+        # without the overlap 171.6; timed once only, TWO_BLOCKS are 13 % slower, and 1 or 64 heads together
+        # 7 %.
+        (2, True): replace(TWO_GROUPS, overlap=True, heads_together=16),
+        (1, False): replace(TWO_BLOCKS, transpose_v=True),
+        # e4m3-causal-4x16x4096: 446.3 (770 TFLOPS); before, in tiles of 128x128, 457.1.
+        (1, True): replace(TWO_BLOCKS, transpose_v=True, heads_together=16),
+    },
 }
-"""For sm_90, by bytes per number, and mask."""
+"""By bytes per number, and mask: where both were measured."""
 DEFAULT_CONFIG = AttentionConfig(tile_m=64, tile_n=64)
 """For architectures that are not in the tables."""
 
 
 def choose_config(arch: str, *, causal: bool, itemsize: int = 2) -> AttentionConfig:
     """Return the configuration for numbers of `itemsize` bytes on `arch`."""
-    if arch == "sm_90":
-        return HOPPER_CONFIGS[itemsize, causal]
+    if arch in MASK_CONFIGS:
+        return MASK_CONFIGS[arch][itemsize, causal]
     if itemsize == 1 and arch in CONFIGS_8BIT:
         return CONFIGS_8BIT[arch]
     return CONFIGS.get(arch, DEFAULT_CONFIG)
@@ -232,7 +235,7 @@ def mla(
     if 0 in (b, h, m, n):
         return torch.zeros((b, h, m, d), dtype=out_dtype, device=q.device)
 
-    arch = find_arch("mla", q)
+    arch = find_arch("mla", q, CONFIGS, MASK_CONFIGS)
     config = config or choose_config(arch, causal=causal, itemsize=q.dtype.itemsize)
     grid = make_grid("mla", b, h, m, config)
     if q.dtype.itemsize == 1 and config.transpose_v:

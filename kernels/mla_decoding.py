@@ -480,7 +480,7 @@ def mla_decoding(
     if 0 in (b, h, n):
         return torch.zeros(q.shape, dtype=out_dtype, device=q.device)
 
-    arch = find_arch("mla_decoding", kv)
+    arch = find_arch("mla_decoding", kv, CONFIGS)
     sms = count_sms()
     config = config or choose_config(
         arch,

@@ -322,7 +322,7 @@ def moe(
     if 0 in (*topk_ids.shape, *w2.shape):
         return torch.zeros((tokens, hidden_size), dtype=x.dtype, device=x.device)
 
-    arch = find_arch("moe", x)
+    arch = find_arch("moe", x, CONFIGS)
     config = config or choose_config(arch, rows_per_expert=tokens * top_k / experts)
     grid = check_grid(
         "moe",

@@ -275,7 +275,7 @@ def route(
     if tokens == 0:
         return weights, ids
 
-    arch = find_arch("route", logits)
+    arch = find_arch("route", logits, CONFIGS)
     config = config or choose_config(arch, tokens=tokens, experts=experts)
     tile_e = next_power_of_2(experts)
     tile_t = max(1, config.route_elements // tile_e)
@@ -333,7 +333,7 @@ def align(
     if not 1 <= experts <= MAX_EXPERTS:
         raise ValueError(f"align: experts must be between 1 and {MAX_EXPERTS}, got {experts}")
     check_power_of_2("align", "tile_m", tile_m)
-    arch = find_arch("align", topk_ids)
+    arch = find_arch("align", topk_ids, CONFIGS)
     config = config or choose_config(arch)
     flat = topk_ids.reshape(-1)
     pairs = flat.numel()

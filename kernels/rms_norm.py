@@ -287,7 +287,7 @@ def rms_norm(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     h = None if residual is None else torch.empty_like(y)
     if y.numel() > 0:
-        arch = find_arch("rms_norm", x)
+        arch = find_arch("rms_norm", x, CONFIGS)
         config = config or choose_config(arch, width=n, itemsize=x.element_size())
         _launch(x, residual, weight, y, h, eps, config)
     return y if h is None else (y, h)

@@ -329,7 +329,7 @@ def rope(
     if q.numel() + k.numel() == 0:
         return torch.empty_like(q), torch.empty_like(k)
 
-    arch = find_arch("rope", q)
+    arch = find_arch("rope", q, CONFIGS)
     config = config or choose_config(arch, interleaved=interleaved, table_itemsize=cos.element_size())
     # With few heads, and of course few tokens, tiles are no larger than what there is.
     tile_h = min(config.tile_h, next_power_of_2(max(heads, k.shape[1])))

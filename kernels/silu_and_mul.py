@@ -80,7 +80,7 @@ def silu_and_mul(x: torch.Tensor, *, config: SwigluConfig | None = None) -> torc
     if y.numel() == 0:
         return y
     rows = x.reshape(-1, 2 * n)
-    arch = find_arch("silu_and_mul", x)
+    arch = find_arch("silu_and_mul", x, CONFIGS)
     config = config or choose_config(arch, itemsize=x.element_size())
     launch_swiglu("silu_and_mul", rows[:, :n], rows[:, n:], y.view(-1, n), config)
     return y

@@ -262,7 +262,7 @@ def softmax(x: torch.Tensor, *, config: SoftmaxConfig | None = None) -> torch.Te
     if 0 in (m, n):
         return y
 
-    arch = find_arch("softmax", x)
+    arch = find_arch("softmax", x, CONFIGS)
     config = config or choose_config(arch, width=n, itemsize=x.element_size())
     arguments: tuple[Any, ...]
     row = next_power_of_2(n)

@@ -214,7 +214,7 @@ def swiglu(a: torch.Tensor, b: torch.Tensor, *, config: SwigluConfig | None = No
     if y.numel() == 0:
         return y
     n = a.shape[-1] if a.ndim else 1
-    arch = find_arch("swiglu", a)
+    arch = find_arch("swiglu", a, CONFIGS)
     config = config or choose_config(arch)
     launch_swiglu("swiglu", a.reshape(-1, n), b.reshape(-1, n), y.view(-1, n), config)
     return y
