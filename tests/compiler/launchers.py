@@ -55,12 +55,6 @@ def huge_tile_kernel(x):
     ct.store(x, (0, 0), a)
 
 
-@ct.kernel
-def slow_kernel(x, n: ct.Constant[int]):
-    a = ct.load(x, (0, 0), (n, n))
-    ct.store(x, (0, 0), ct.mma(a, ct.transpose(a), ct.zeros((n, n), dtype=ct.float32)).astype(x.dtype))
-
-
 def add(x: torch.Tensor, y: torch.Tensor, tile: int = 128) -> torch.Tensor:
     if not (x.is_cuda and y.device.type == "cuda"):
         raise ValueError("on the GPU, please")

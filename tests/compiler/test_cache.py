@@ -2,46 +2,71 @@ import fcntl
 import os
 import threading
 import time
+from types import SimpleNamespace
+
+import pytest
 
 from pytest_cutile.compiler import Compiler, cutile
+from pytest_cutile.compiler import cache as cache_module
 from pytest_cutile.compiler.cache import DiskCache
 from tests.compiler.test_compiler import add_job
 
 KEY = "ab" * 32
 
 
-def test_who_waited_finds_what_the_other_made(tmp_path):
+class Clock:
+    """Time as the cache sees it: it passes while somebody waits for a lock, and only then."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.somebody_waits = threading.Event()
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.somebody_waits.set()
+        time.sleep(0)  # lets another thread run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    module = SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep)
+    monkeypatch.setattr(cache_module, "time", module)
+    return clock
+
+
+def test_who_waited_finds_what_the_other_made(tmp_path, clock):
     first, second = (DiskCache(tmp_path, suffix=".x") for _ in range(2))
     entries = []
 
     def wait_and_read():
-        with second.making(KEY, wait_s=30):
+        with second.making(KEY, wait_s=float("inf")):
             entries.append(second.read(KEY))
 
-    with first.making(KEY, wait_s=30):
+    with first.making(KEY, wait_s=0):
         waiting = threading.Thread(target=wait_and_read)
         waiting.start()
-        time.sleep(0.2)
+        assert clock.somebody_waits.wait(60)
         first.write(KEY, b"made")
     waiting.join()
     assert entries == [b"made"]
 
 
-def test_two_compilers_make_a_thing_once(tmp_path, monkeypatch):
+def test_two_compilers_make_a_thing_once(tmp_path, monkeypatch, clock):
     """As two runs, or two workers, do: each has a compiler of its own, and they share the folder."""
     compiled = []
     run = cutile.run_tileiras
 
     def counted(*args, **options):
         compiled.append(options["arch"])
-        time.sleep(0.3)
-        return run(*args, **options)
+        assert clock.somebody_waits.wait(60)
+        return run(*args, **{**options, "timeout_s": 600})
 
     monkeypatch.setattr(cutile, "run_tileiras", counted)
     job = add_job()
     with (
-        Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60) as one,
-        Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60) as two,
+        Compiler(cache_dir=tmp_path, jobs=1, timeout_s=float("inf")) as one,
+        Compiler(cache_dir=tmp_path, jobs=1, timeout_s=float("inf")) as two,
     ):
         futures = [one.submit(job), two.submit(job)]
         cubins = {future.result().cubin for future in futures}
@@ -49,29 +74,29 @@ def test_two_compilers_make_a_thing_once(tmp_path, monkeypatch):
     assert compiled == ["sm_90"]
 
 
-def hold(folder):
+@pytest.fixture
+def lock_is_held(tmp_path):
     """Lock as a process does that was suspended while it compiled."""
-    folder.mkdir(parents=True)
+    folder = tmp_path / KEY[:2]
+    folder.mkdir()
     descriptor = os.open(folder, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
-
-
-def test_who_waits_for_a_process_that_hangs_gives_up(tmp_path):
-    descriptor = hold(tmp_path / KEY[:2])
-    start = time.monotonic()
-    with DiskCache(tmp_path, suffix=".x").making(KEY, wait_s=0.2):
-        assert 0.2 <= time.monotonic() - start < 10
+    yield
     os.close(descriptor)
 
 
-def test_nobody_waits_when_the_run_ends(tmp_path):
-    descriptor = hold(tmp_path / KEY[:2])
+@pytest.mark.usefixtures("lock_is_held")
+def test_who_waits_for_a_process_that_hangs_gives_up(tmp_path, clock):
+    with DiskCache(tmp_path, suffix=".x").making(KEY, wait_s=20):
+        assert 20 <= clock.now < 21
+
+
+@pytest.mark.usefixtures("lock_is_held")
+def test_nobody_waits_when_the_run_ends(tmp_path, clock):
     cache = DiskCache(tmp_path, suffix=".x")
-    threading.Timer(0.2, cache.closing.set).start()
+    clock.somebody_waits = cache.closing  # the run ends while it waits
     with cache.making(KEY, wait_s=600):
-        pass
-    os.close(descriptor)
+        assert clock.now < 1
 
 
 def test_without_a_folder_nobody_waits():

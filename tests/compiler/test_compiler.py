@@ -57,16 +57,6 @@ def matmul_job(arch: str) -> CompileJob:
     return job_of(run, arch)
 
 
-def slow_job() -> CompileJob:
-    def run() -> None:
-        import cuda.tile as ct
-
-        x = torch.empty((512, 512), dtype=torch.float16, device="cuda")
-        ct.launch(torch.cuda.current_stream(), (1,), launchers.slow_kernel, (x, 512))
-
-    return job_of(run)
-
-
 @pytest.fixture
 def compiler(tmp_path):
     with Compiler(cache_dir=tmp_path / "cache", jobs=2, timeout_s=60) as made:
@@ -263,11 +253,11 @@ def test_what_tileiras_rejects(compiler) -> None:
 
 
 def test_a_compilation_that_takes_too_long_is_stopped(tmp_path) -> None:
-    with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=0.3) as compiler:
+    with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=0.001) as compiler:
         with pytest.raises(
-            CompileError, match=r"stopped after 0\.3 s.*Smaller tiles.*cutile_compile_timeout"
+            CompileError, match=r"stopped after 0\.001 s.*Smaller tiles.*cutile_compile_timeout"
         ):
-            compiler.submit(slow_job()).result()
+            compiler.submit(add_job("sm_121")).result()
         compiler._timeout_s = 60.0  # so that a busy machine does not stop this one, too
         assert compiler.submit(add_job()).result().cubin
 
@@ -384,9 +374,16 @@ def test_several_compile_at_the_same_time(tmp_path, monkeypatch) -> None:
         assert {future.result().arch for future in futures} == {"sm_90", "sm_121", "sm_80", "sm_100"}
 
 
-def test_closing_drops_what_has_not_started(tmp_path) -> None:
-    compiler = Compiler(cache_dir=tmp_path, jobs=1, timeout_s=0.5)
-    running = compiler.submit(slow_job())
+def test_closing_drops_what_has_not_started(tmp_path, monkeypatch) -> None:
+    compiler = Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60)
+    run = cutile.run_tileiras
+
+    def run_while_closing(*args, **kwargs):
+        assert compiler._cache.closing.wait(60)
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(cutile, "run_tileiras", run_while_closing)
+    running = compiler.submit(add_job())
     waiting = [compiler.submit(add_job(tile=tile)) for tile in (16, 32)]
     compiler.close()
     assert running.done()

@@ -325,8 +325,8 @@ def test_tracing_is_quick() -> None:
     import time
 
     record_launches(lambda: launchers.add_by_name(gpu_vector()), "sm_90")
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(10):
         record_launches(lambda: launchers.add_by_name(gpu_vector()), "sm_90")
-    assert (time.perf_counter() - start) / 10 < 0.1
+    assert (time.thread_time() - start) / 10 < 0.1
     assert "torch" in sys.modules

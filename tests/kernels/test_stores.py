@@ -29,23 +29,26 @@ def tma_stores(launch, arch):
     return count["tma_store"], count["global_store"]
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 @pytest.mark.parametrize(
-    "launch",
+    ("arch", "launch"),
     [
-        lambda: moe_routing.route(gpu(1, 64), 6),
-        lambda: moe_routing.route(gpu(1, 64), 1),
-        lambda: moe_routing.route(gpu(5, 64), 1),
-        lambda: matmul.matmul(gpu(1, 64), gpu(64, 300)),
-        lambda: matmul.matmul(gpu(300, 64), gpu(64, 1)),
-        lambda: bmm.bmm(gpu(1, 1, 64), gpu(1, 64, 300)),
-        lambda: group_gemm.group_gemm([gpu(1, 64)], [gpu(64, 300)]),
+        ("sm_90", lambda: moe_routing.route(gpu(1, 64), 6)),
+        ("sm_100", lambda: moe_routing.route(gpu(1, 64), 6)),
+        ("sm_90", lambda: moe_routing.route(gpu(1, 64), 1)),
+        ("sm_90", lambda: moe_routing.route(gpu(5, 64), 1)),
+        ("sm_90", lambda: matmul.matmul(gpu(1, 64), gpu(64, 300))),
+        ("sm_100", lambda: matmul.matmul(gpu(1, 64), gpu(64, 300))),
+        ("sm_90", lambda: matmul.matmul(gpu(300, 64), gpu(64, 1))),
+        ("sm_90", lambda: bmm.bmm(gpu(1, 1, 64), gpu(1, 64, 300))),
+        ("sm_90", lambda: group_gemm.group_gemm([gpu(1, 64)], [gpu(64, 300)])),
     ],
     ids=[
         "route-1x6",
+        "route-1x6-sm_100",
         "route-1x1",
         "route-5x1",
         "matmul-1x300",
+        "matmul-1x300-sm_100",
         "matmul-300x1",
         "bmm-1x300",
         "group_gemm-1x300",

@@ -23,7 +23,7 @@ def test_changed_only_leaves_out_what_is_unchanged(static):
     result = static.run("--changed-only", gates="")
     assert result.ret == pytest.ExitCode.OK
     assert static.run("--changed-only", "-k", "nosuch").ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result = static.project.pytester.runpytest_subprocess("--changed-only", "-n", "2")
+    result = static.project.pytester.runpytest_subprocess("--changed-only", "-n", "1")
     assert result.ret == pytest.ExitCode.OK
 
 

@@ -349,7 +349,7 @@ def test_several_architectures_are_one_interpretation_of_a_declared_case(no_gpu)
 def test_workers_interpret_too(no_gpu):
     no_gpu.pytester.makepyfile(test_mine=MINE)
     result = no_gpu.run(
-        "-n", "2", "-p", "no:benchmark", "mykernels", "test_mine.py", "-k", "correct or mine", gates=""
+        "-n", "1", "-p", "no:benchmark", "mykernels", "test_mine.py", "-k", "correct or mine", gates=""
     )
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["correct was checked by interpretation on the CPU: 2 cases"])

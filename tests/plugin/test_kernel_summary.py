@@ -16,7 +16,7 @@ def text_after(project, summary, *args: str, ret: int, gates: str = "cutile_corr
     return str(summary.read_text())
 
 
-@pytest.mark.parametrize("args", [(), ("-n", "2", "-p", "no:benchmark"), ("-p", "no:terminal")])
+@pytest.mark.parametrize("args", [(), ("-n", "1", "-p", "no:benchmark"), ("-p", "no:terminal")])
 def test_a_regression_is_on_top(project, summary, args):
     project.record(40.0)
     project.times(44.0)
@@ -88,7 +88,7 @@ def test_what_changed_only_left_out_is_said(static):
     ("path", "message"),
     [("nosuch/summary.md", "*nosuch/summary.md cannot be written: No such file*"), ("", "*is empty*")],
 )
-@pytest.mark.parametrize("args", [(), ("-n", "2")])
+@pytest.mark.parametrize("args", [(), ("-n", "1")])
 def test_a_path_that_cannot_be_written_is_a_usage_error(project, path, message, args):
     result = project.run(f"--kernel-summary={path}", *args)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -103,7 +103,7 @@ def test_a_path_that_vanishes_is_a_warning(project):
     result.stdout.fnmatch_lines(["cutile: --kernel-summary: nothing was written: *No such file*summary.md*"])
 
 
-@pytest.mark.parametrize("args", [(), ("-n", "2", "-p", "no:benchmark")])
+@pytest.mark.parametrize("args", [(), ("-n", "1", "-p", "no:benchmark")])
 def test_junit_files_have_a_property_for_each_figure(project, args):
     project.pytester.makepyfile(
         test_mine="""

@@ -71,14 +71,14 @@ sys.meta_path.insert(0, Missing())
 
 
 ALL = ("torch", "pynvml", "cuda", "numpy")
-WITHOUT_PLUGINS = [("-p", "no:benchmark"), ("-p", "no:xdist"), ("-p", "no:cacheprovider")]
+WITHOUT_PLUGINS = ("-p", "no:benchmark", "-p", "no:xdist", "-p", "no:cacheprovider")
 
 
 @pytest.mark.parametrize(
     ("names", "args"),
     [
         *((names, ()) for names in ((), ("torch",), ("pynvml",), ("cuda",), ALL)),
-        *((names, args) for names in ((), ALL) for args in WITHOUT_PLUGINS),
+        *((names, WITHOUT_PLUGINS) for names in ((), ALL)),
     ],
     ids=lambda value: "-".join(value) or "nothing",
 )

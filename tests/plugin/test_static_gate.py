@@ -429,7 +429,7 @@ def test_all_says_which_baselines_it_cannot_compare_with(static):
 def test_with_xdist_a_regression_fails_the_same(static):
     static.record()
     static.change(("ct.mma(a, b, acc)", "ct.mma(a.astype(ct.float32), b.astype(ct.float32), acc)"))
-    result = static.project.pytester.runpytest_subprocess("-n", "2", "-m", "cutile_static", "--kernel-report")
+    result = static.project.pytester.runpytest_subprocess("-n", "1", "-m", "cutile_static", "--kernel-report")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["    registers per thread * 255", "mm *regression (worse-code)"])
 

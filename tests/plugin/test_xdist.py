@@ -11,15 +11,12 @@ from tests.plugin.test_paired import git
 pytest.importorskip("xdist")
 
 
-def test_results_of_workers_reach_the_summary(project):
+def test_results_of_workers_reach_the_summary_and_the_baselines(project):
     # pytest-benchmark warns that it disables itself under xdist; that warning is its own.
-    result = project.run("-n", "2", "-p", "no:benchmark")
+    result = project.run("-n", "2", "-p", "no:benchmark", "--update-baselines")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *n8 *sm_90 *40 us *no-baseline"])
-
-
-def test_a_slower_kernel_fails_as_it_does_serially(project):
-    project.record(40.0)
+    result.stdout.fnmatch_lines(["scale[[]n8[]]: 3 runs recorded in *"])
     project.times(42.4)
     result = project.run("-n", "2", "-p", "no:benchmark")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -28,12 +25,6 @@ def test_a_slower_kernel_fails_as_it_does_serially(project):
         ["scale[[]n8[]] on sm_90 (NVIDIA H200, * GPU-0) is 6.0% slower than its base*"]
     )
     result.stdout.fnmatch_lines(["scale *+6.0 % *regression"])
-
-
-def test_baselines_are_recorded(project):
-    result = project.run("-n", "2", "-p", "no:benchmark", "--update-baselines")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["scale[[]n8[]]: 3 runs recorded in *"])
 
 
 KILL = """
@@ -72,16 +63,18 @@ def raises(*_):
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "1"), ("-n", "2", "--perf-strict")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("options", "us"), [((), 42.4), ((), 48.0), (("-n", "2", "--perf-strict", "-p", "no:benchmark"), 42.4)]
+)
 @pytest.mark.parametrize("what", ["FreshProcess.__call__", "FileTimer.environment"])
-@pytest.mark.parametrize("us", [42.4, 48.0])
 def test_what_raises_while_a_suspect_is_decided_is_no_pass(project, options, what, us):
     project.record(40.0)
     before = project.baseline.read_text()
     project.times(us)
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + RAISE.format(what=what))
-    result = project.pytester.runpytest_subprocess("-m", "cutile_speed", "-p", "no:benchmark", *options)
+    run = project.pytester.runpytest_subprocess if options else project.pytester.runpytest_inprocess
+    result = run("-m", "cutile_speed", *options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*MemoryError: no room to fork*"])

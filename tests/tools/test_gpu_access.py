@@ -95,7 +95,8 @@ def test_threads_that_time_exclude_each_other_and_compiling_keeps_nobody_waiting
     def time_alone():
         with access().exclusive():
             timing.append(len(timing))
-            time.sleep(0.05)
+            for _ in range(100):
+                time.sleep(0)  # another thread runs, and would come in
             timing.append(len(timing))
         timed.set()
 

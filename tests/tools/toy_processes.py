@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 from tools.gpu_runs.processes import Broken
 
@@ -18,9 +19,23 @@ def handle(number, task):
         raise ValueError("no such thing")
     if what == "break":
         raise Broken("the GPU is gone")
-    if what == "sleep":
-        time.sleep(float(rest[0]))
+    if what == "hang":
+        while True:
+            time.sleep(1)  # until it is killed
+    if what == "meet":
+        meet(Path(rest[0]))
+    if what == "alone":
+        place = Path(rest[0])
+        place.mkdir()  # raises if another is in it
+        place.rmdir()
     return f"{what} by {number}" if what == "who" else os.getpid()
+
+
+def meet(place):
+    """Wait for another process to come, too: it never ends unless two work at once."""
+    (place / f"{os.getpid()}").touch()
+    while len([*place.iterdir()]) == 1:
+        time.sleep(0.01)
 
 
 def start_never(number):

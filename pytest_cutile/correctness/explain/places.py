@@ -132,8 +132,9 @@ def draw(outside: torch.Tensor, name: str, *, rows: int, columns: int) -> Pictur
     tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
     shares = []
     for strip in torch.split(matrix, tall):  # no copy of the matrix: it may be most of the memory
-        wrong = torch.split(strip.sum(dim=0), wide)
-        shares.append(tuple(float(each.sum()) / (strip.shape[0] * each.numel()) for each in wrong))
+        wrong = strip.sum(dim=0).tolist()
+        cells = [wrong[start : start + wide] for start in range(0, len(wrong), wide)]
+        shares.append(tuple(sum(cell) / (strip.shape[0] * len(cell)) for cell in cells))
     return Picture(
         title=title,
         shape=(matrix.shape[0], matrix.shape[1]),
