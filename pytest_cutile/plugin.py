@@ -30,14 +30,12 @@ INTERPRETING = "_cutile_interpreting"
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Announce `pytest_cutile_make_timer`."""
     from pytest_cutile import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register the options, except `--arch`, which waits for the conftests."""
     add_options(parser)
 
 
@@ -110,7 +108,6 @@ def _check_early(run: Run) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop what still compiles."""
     if RUN in config.stash:
         run_of(config).close()
 

@@ -58,7 +58,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
 
     @property
     def gate(self) -> str:
-        """The gate's name."""
         return str(self.__struct_config__.tag)
 
     @property
@@ -106,7 +105,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         Raises:
             msgspec.ValidationError: it is none.
         """
-        types = {kind.__struct_config__.tag: kind for kind in Result.__subclasses__()}
+        types = {subclass.__struct_config__.tag: subclass for subclass in Result.__subclasses__()}
         if data.get("gate") not in types:
             raise msgspec.ValidationError(f"no gate has results named {data.get('gate')!r}")
         return msgspec.convert(data, types[data["gate"]])

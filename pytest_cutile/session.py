@@ -82,12 +82,10 @@ class Session:
 
     @cached_property
     def compilations(self) -> Compilations:
-        """What is compiled for the cases of this run."""
         return Compilations(self.compiler, self.progress)
 
     @cached_property
     def inspector(self) -> Inspector:
-        """The service that reads compiled kernels."""
         return Inspector(cache_dir=self._cache_dir, jobs=self._jobs)
 
     @property

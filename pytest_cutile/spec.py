@@ -312,7 +312,7 @@ class KernelSpec:
         """
         if case.named_inputs is not None:
             return tuple(case.named_inputs)
-        sharing = [each for each in self.cases if not each.speed and each.named_inputs is None]
+        sharing = [case for case in self.cases if not case.speed and case.named_inputs is None]
         if case not in sharing:
             return ()
         shares = 1 if every else min(SHARES, len(sharing))

@@ -23,8 +23,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
     changed = {path: is_old for folder in options.paths for path, is_old in migrate(folder).items()}
     width = max(len(f"{path}") for path in changed) if changed else 0
-    said = {True: "rewritten in the current format", False: "is current"}
-    lines = [f"{path!s:{width}}  {said[is_old]}" for path, is_old in changed.items()]
+    outcomes = {True: "rewritten in the current format", False: "is current"}
+    lines = [f"{path!s:{width}}  {outcomes[is_old]}" for path, is_old in changed.items()]
     return 0, lines or ["no baselines found"]
 
 

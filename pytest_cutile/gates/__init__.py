@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Gate
@@ -19,51 +19,33 @@ class Registration(NamedTuple):
     question: str
     """What it does, for the list of markers."""
     place: str
-    """Module and class: "pytest_cutile.gates.compile:CompileGate"."""
+    """Module of this package and class: "compile:CompileGate"."""
 
-    def build(self, session: Session) -> Gate:
-        """Return the gate of one run."""
+    def load(self) -> type[Gate]:
+        """Import the gate."""
         module, _, name = self.place.partition(":")
-        gate: Gate = getattr(importlib.import_module(module), name)(session, self.name)
+        gate: type[Gate] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         return gate
 
 
 REGISTRY = (
-    Registration(
-        "compile", "compiles a kernel for an architecture", "pytest_cutile.gates.compile:CompileGate"
-    ),
-    Registration(
-        "static",
-        "compares what a kernel was compiled to with its baseline",
-        "pytest_cutile.gates.static:StaticGate",
-    ),
-    Registration(
-        "correct", "compares a kernel with its reference", "pytest_cutile.gates.correct:CorrectGate"
-    ),
-    Registration(
-        "speed", "times a kernel and compares it with its baseline", "pytest_cutile.gates.speed:SpeedGate"
-    ),
+    Registration("compile", "compiles a kernel for an architecture", "compile:CompileGate"),
+    Registration("static", "compares what a kernel was compiled to with its baseline", "static:StaticGate"),
+    Registration("correct", "compares a kernel with its reference", "correct:CorrectGate"),
+    Registration("speed", "times a kernel and compares it with its baseline", "speed:SpeedGate"),
 )
 """All gates, in the order in which a case meets them."""
 
 
-class Gates(Mapping[str, "Gate"]):
-    """The gates of one run, by name."""
+Gates: TypeAlias = "Mapping[str, Gate]"
+"""The gates of one run, by name."""
 
-    def __init__(self, session: Session) -> None:
-        self._gates = {entry.name: entry.build(session) for entry in REGISTRY}
 
-    def __getitem__(self, name: str) -> Gate:
-        return self._gates[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._gates)
-
-    def __len__(self) -> int:
-        return len(self._gates)
+def build_gates(session: Session) -> Gates:
+    return {entry.name: entry.load()(session, entry.name) for entry in REGISTRY}
 
 
 def load_all() -> None:
     """Import the module of every gate: what reads results from other processes needs their types."""
     for entry in REGISTRY:
-        importlib.import_module(entry.place.partition(":")[0])
+        entry.load()

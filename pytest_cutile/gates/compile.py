@@ -32,14 +32,12 @@ class CompilingGate(Gate):
         """The first case that failed because something is not installed, by the error's message."""
 
     def tasks(self, spec: KernelSpec, case: Case, module: str) -> Iterable[Task]:
-        """Return a task for each architecture."""
         for arch in self.session.target.architectures:
             yield Task(gate=self.name, spec=spec, case=case, arch=arch, module=module, suffix=arch)
 
     def append(
         self, case: CompileCase, verdict: Verdict, reason: str = "", detail: str = "", **further: object
     ) -> None:
-        """Add the result of a case."""
         result = self.result_type(
             **case.labels,
             verdict=verdict,
@@ -80,7 +78,6 @@ class CompileGate(CompilingGate):
         """The case that was the first to fail with an error."""
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        """Start all compilations."""
         self.session.compilations.start(compiled_case(self.session, task) for task in tasks)
 
     def run(self, task: Task, test: RunningTest) -> None:

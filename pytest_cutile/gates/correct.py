@@ -83,7 +83,6 @@ def check_task(session: Session, task: Task, test: RunningTest) -> CheckReport:
 
 
 def seed_of(task: Task, test: RunningTest) -> int:
-    """Return the seed of a test's inputs."""
     return seed_from(test.nodeid) if task.case.seed is None else task.case.seed
 
 

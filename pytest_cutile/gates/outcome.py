@@ -52,10 +52,13 @@ class GateOutcome:
         self._where = where
 
     def __enter__(self) -> None:
-        """Enter."""
+        pass
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Raise the outcome that belongs to `error`, if it is not to go on as it is."""
         __tracebackhide__ = True
@@ -97,7 +100,10 @@ class LaunchesOutcome(AbstractContextManager[None]):
         self._item = item
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Raise what the compiler says, or the outcome that belongs to `error`."""
         __tracebackhide__ = True

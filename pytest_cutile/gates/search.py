@@ -45,7 +45,7 @@ SEEDS = 1000
 
 
 REASONS = 5
-"""Reasons for refusing examples that are told."""
+"""Reasons for refusing examples that are shown."""
 
 
 class OutOfTime(BaseException):
@@ -143,8 +143,8 @@ def domain_of(spec: KernelSpec) -> dict[str, Any]:
     domain = dict(spec.search()) if spec.search is not None else {}
     declared = {name for case in spec.cases for name in case.params}
     taken = parameters_of(spec.inputs)[1:]  # behind make_tensor
-    known = declared | {each.name for each in taken if each.kind is not each.VAR_KEYWORD}
-    if len(known) < len(declared | {each.name for each in taken}):
+    known = declared | {parameter.name for parameter in taken}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
         return domain
     if unknown := {*domain} - known:
         raise SpecError(
@@ -155,7 +155,6 @@ def domain_of(spec: KernelSpec) -> dict[str, Any]:
 
 
 def _around(values: Sequence[Any]) -> SearchStrategy[Any]:
-    """Return a strategy for values like these."""
     from hypothesis import strategies as st
 
     kinds = {type(value) for value in values}
@@ -165,7 +164,7 @@ def _around(values: Sequence[Any]) -> SearchStrategy[Any]:
         return _sizes_around(values)
     if kinds <= {tuple, list} and any(values):
         lengths = [len(value) for value in values]
-        inner = _around([each for value in values for each in value])
+        inner = _around([element for value in values for element in value])
         return st.lists(inner, min_size=min(lengths), max_size=max(lengths)).map(tuple)
     different = [value for at, value in enumerate(values) if value not in values[:at]]
     return st.sampled_from(different)
@@ -179,12 +178,12 @@ def _sizes_around(values: Sequence[int]) -> SearchStrategy[int]:
     # Behind the largest size lies what no case reaches: the end of its last tile, and the tiles after that.
     farthest = BEYOND * max(last, 1)
     powers = [2**exponent for exponent in range(farthest.bit_length() + 1)]
-    edges = {near for each in (*declared, *powers) for near in (each - 1, each, each + 1)}
+    edges = {size + step for size in (*declared, *powers) for step in (-1, 0, 1)}
     return st.one_of(
         st.integers(first, last),
         st.sampled_from(declared),
-        st.sampled_from(sorted(each for each in edges if first <= each <= last + 1)),
-        st.sampled_from(sorted(each for each in {*edges, farthest} if last < each)),
+        st.sampled_from(sorted(size for size in edges if first <= size <= last + 1)),
+        st.sampled_from(sorted(size for size in {*edges, farthest} if last < size)),
     )
 
 
@@ -264,7 +263,7 @@ def search(
         pass
     except OutOfTime:
         tally.finished = False
-    except Flaky:  # it fails now and then; what was seen once is told
+    except Flaky:  # it fails now and then; what was seen once is reported
         tally.finished = False
     return tally
 
@@ -334,8 +333,8 @@ class KernelSearch:
                 inputs = spec.make_inputs(make, case, example.inputs)
             except Exception as error:
                 raise NoExample(f"{type(error).__name__}: {error}") from error
-            tensors = (each for _, each in named_tensors(inputs, "input"))
-            self._refuse_large(sum(each.numel() * each.element_size() for each in tensors))
+            tensors = [tensor for _, tensor in named_tensors(inputs, "input")]
+            self._refuse_large(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
             return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
 
         try:
@@ -363,9 +362,9 @@ def _passed(tally: Tally, name: str) -> str:
 
 def _refusals(tally: Tally) -> list[str]:
     """Return why examples were refused, the most frequent reasons first."""
-    found = [f"{count} refused: {reason}" for reason, count in tally.refusals.most_common(REASONS)]
+    lines = [f"{count} refused: {reason}" for reason, count in tally.refusals.most_common(REASONS)]
     more = len(tally.refusals) - REASONS
-    return [*found, f"... for {more} other reasons"] if more > 0 else found
+    return [*lines, f"... for {more} other reasons"] if more > 0 else lines
 
 
 def _describe(tally: Tally, *, seed: int) -> str:
@@ -377,7 +376,6 @@ def _describe(tally: Tally, *, seed: int) -> str:
 
 
 def _with_tally(error: Exception, text: str) -> Exception:
-    """Return `error` with more to say."""
     if isinstance(error, KernelFault):
         error.message = f"{error.message}\n{text}"
     elif isinstance(error, (KernelMismatch, ReferenceFailed, UncheckableOutput)):

@@ -44,7 +44,6 @@ class StaticGate(CompilingGate):
         self._started: dict[tuple[str, str, str], list[_Inspection]] = {}
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        """Start compiling and reading everything."""
         self._start([compiled_case(self.session, task) for task in tasks])
 
     def run(self, task: Task, test: RunningTest) -> None:

@@ -26,7 +26,6 @@ class SampleClock:
         self._samples: Iterator[float] = iter(())
 
     def __call__(self) -> float:
-        """Return the time."""
         return self._now
 
     def load(self, measurement: Measurement) -> None:

@@ -48,7 +48,6 @@ class ChangedOnly:
             items[:] = [item for item in items if item.nodeid not in left_out]
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Say how many tests were left out."""
         run = self._run
         if run.settings.xdist_worker or not run.n_unchanged:
             return []

@@ -22,13 +22,10 @@ class Collected:
         """Each declared kernel by its name, with its module: names are baseline keys."""
         self.modules: set[Path] = set()
         """Files of the collected modules of declared kernels."""
-        self.bad_declarations = 0
-        """Modules whose declarations cannot be gated."""
-        self.missing_packages: dict[str, Path] = {}
-        """The first module that could not be imported, by the message that says what to install."""
+        self.bad_declarations: dict[str, Path] = {}
+        """The first module whose declaration cannot be gated, by the message that says why."""
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Take a test along."""
         self._tests.add(_function_of(item.nodeid))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

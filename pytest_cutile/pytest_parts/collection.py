@@ -51,16 +51,12 @@ class KernelLocation:
         return ".".join([self.name, *parts])
 
 
-def locate_kernels(names: tuple[str, ...], rootpath: Path) -> list[KernelLocation]:
-    """Find the modules and packages that declare kernels, without importing the modules themselves.
+def locate(name: str, rootpath: Path) -> KernelLocation:
+    """Find a module or package that declares kernels, without importing the module itself.
 
     Raises:
-        pytest.UsageError: a name is not importable.
+        pytest.UsageError: it is not importable.
     """
-    return [_locate(name, rootpath) for name in names]
-
-
-def _locate(name: str, rootpath: Path) -> KernelLocation:
     try:
         spec = importlib.util.find_spec(name)
         if spec is None:
@@ -84,10 +80,6 @@ def _locate(name: str, rootpath: Path) -> KernelLocation:
     )
 
 
-class MissingPackage(SpecError):  # noqa: N818 - reads as a state
-    """A module of kernels imports torch or cuda.tile, which is not installed."""
-
-
 class KernelModule(pytest.Module):
     """A module that declares kernels. Its tests come from SPEC or SPECS, not from test functions."""
 
@@ -105,16 +97,14 @@ class KernelModule(pytest.Module):
             module = self._import()
             specs = self._new_specs(_specs_of(module, required=self.is_listed))
             if session.settings.search is not None:
-                _check_domains(specs)
-        except MissingPackage as error:
-            collected.bad_declarations += 1
-            first = collected.missing_packages.setdefault(f"{error}", self.path)
-            if first == self.path:  # one failure for all modules
-                yield self._bad_declaration(f"{self.path}: {error}")
-            return
+                from pytest_cutile.gates.search import domain_of
+
+                for spec in specs:
+                    domain_of(spec)
         except SpecError as error:
-            collected.bad_declarations += 1
-            yield self._bad_declaration(f"{self.path}: {error}")
+            # One failure for all modules that lack the same package.
+            if collected.bad_declarations.setdefault(f"{error}", self.path) == self.path:
+                yield self._bad_declaration(f"{self.path}: {error}")
             return
         self.obj = module
         collected.modules.add(self.path.resolve())
@@ -130,7 +120,8 @@ class KernelModule(pytest.Module):
                 yield search
 
     def _bad_declaration(self, message: str) -> BadDeclaration:
-        item: BadDeclaration = BadDeclaration.from_parent(self, name="declaration", message=message)
+        item: BadDeclaration = BadDeclaration.from_parent(self, name="declaration")
+        item.message = message
         # Whatever is selected, this has to be seen.
         for name in (*(entry.name for entry in REGISTRY), "search"):
             item.add_marker(getattr(pytest.mark, f"cutile_{name}"))
@@ -143,9 +134,7 @@ class KernelModule(pytest.Module):
             if (error.name or "").split(".")[0] not in ("cuda", "torch"):
                 raise
             extra = "torch" if error.name == "torch" else "tileiras"
-            raise MissingPackage(
-                f"{error.name} is not installed: pip install 'pytest-cutile[{extra}]'"
-            ) from error
+            raise SpecError(f"{error.name} is not installed: pip install 'pytest-cutile[{extra}]'") from error
         if module.__file__ is None or Path(module.__file__).resolve() != self.path.resolve():
             raise SpecError(
                 f"the module {self.module_name} was imported from {module.__file__}: another package of that "
@@ -190,26 +179,6 @@ class KernelModule(pytest.Module):
         return item
 
 
-class BadDeclaration(pytest.Item):
-    """Stands for a module whose declaration cannot be gated: fails and says why."""
-
-    def __init__(self, *, message: str, **options: Any) -> None:
-        super().__init__(**options)
-        self._message = message
-
-    def runtest(self) -> None:
-        """Fail."""
-        pytest.fail(self._message, pytrace=False)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: Any, **__: Any) -> str:
-        """Show the message alone."""
-        return str(excinfo.value)
-
-    def reportinfo(self) -> tuple[Path, int, str]:
-        """Point to the module."""
-        return self.path, 0, self.name
-
-
 class _GateTest(pytest.Item):
     """A test that this plugin made: a gate's message is all of its failure."""
 
@@ -220,6 +189,18 @@ class _GateTest(pytest.Item):
         if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
             return gate_message(str(excinfo.value), self.path)
         return super().repr_failure(excinfo, *args, **kwargs)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, 0, self.name
+
+
+class BadDeclaration(_GateTest):
+    """Stands for a module whose declaration cannot be gated: fails and says why."""
+
+    message: str
+
+    def runtest(self) -> None:
+        pytest.fail(self.message, pytrace=False)
 
 
 class DeclaredTest(_GateTest, pytest.Function):
@@ -247,7 +228,6 @@ class KernelSearchTest(_GateTest):
     spec: KernelSpec
 
     def runtest(self) -> None:
-        """Search for as long as was asked for."""
         from pytest_cutile.gates.search import KernelSearch
 
         __tracebackhide__ = True
@@ -257,18 +237,14 @@ class KernelSearchTest(_GateTest):
         search = KernelSearch(self.cutile, spec=self.spec, arch=self.cutile.target.gpu_arch)
         search.run(seconds=budget.seconds, seed=budget.seed)
 
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Point to the module."""
-        return self.path, 0, self.name
-
 
 def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocation]) -> bool:
     """Say whether every module that may declare kernels was collected."""
     files = (
         path
-        for each in locations
-        for path in (each.path.rglob("*.py") if each.path.is_dir() else (each.path,))
-        if each.module_of(path) is not None
+        for location in locations
+        for path in (location.path.rglob("*.py") if location.path.is_dir() else (location.path,))
+        if location.module_of(path) is not None
     )
     return all(path.resolve() in collected.modules for path in files)
 
@@ -294,14 +270,14 @@ def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) 
             return all_kernels
         return not (session.settings.rootpath / file).exists() or collected.lacks(key)
 
-    found = []
+    remarks = []
     for name, keys, present in _recorded(session, speeds, {*declared}):
         gone = sorted(key for key in keys if key not in present and is_gone(key))
         if gone:
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""  # noqa: PLR2004
             names = f"{', '.join(gone[:3])}{more}"
-            found.append(f"stale: {name} has {names}: no such case is left; delete it")
-    return found
+            remarks.append(f"stale: {name} has {names}: no such case is left; delete it")
+    return remarks
 
 
 def _recorded(
@@ -365,32 +341,25 @@ def prepare(run: Run, items: Iterable[pytest.Item]) -> None:
 
 
 def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:
-    found = getattr(module, "SPECS", None)
-    if found is None:
-        found = [module.SPEC] if hasattr(module, "SPEC") else []
-    elif not isinstance(found, list | tuple) or not found:
-        raise SpecError(f"SPECS must be a list of pytest_cutile.KernelSpec, not empty; got {found!r}")
-    for spec in found:
+    specs = getattr(module, "SPECS", None)
+    if specs is None:
+        specs = [module.SPEC] if hasattr(module, "SPEC") else []
+    elif not isinstance(specs, list | tuple) or not specs:
+        raise SpecError(f"SPECS must be a list of pytest_cutile.KernelSpec, not empty; got {specs!r}")
+    for spec in specs:
         if not isinstance(spec, KernelSpec):
             raise SpecError(
                 f"SPEC must be a pytest_cutile.KernelSpec (SPECS a list of them), got {type(spec).__name__}"
             )
-    if required and not found:
+    if required and not specs:
         raise SpecError(
             "it is listed in the ini option cutile_kernels but declares no SPEC (or SPECS): "
             "nothing of it would be gated"
         )
-    names = [spec.name for spec in found]
+    names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise SpecError(f"two specs have the same name; names are baseline keys and must be unique: {names}")
-    return list(found)
-
-
-def _check_domains(specs: Iterable[KernelSpec]) -> None:
-    from pytest_cutile.gates.search import domain_of
-
-    for spec in specs:
-        domain_of(spec)
+    return list(specs)
 
 
 def _run(_cutile_running: RunningTest, request: pytest.FixtureRequest) -> None:

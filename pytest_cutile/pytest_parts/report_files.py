@@ -63,6 +63,5 @@ class ReportFiles:
                 self._errors.append(f"cutile: {report_format.option}: nothing was written: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say which files could not be written."""
         for text in self._errors:
             terminalreporter.write_line(text, yellow=True)

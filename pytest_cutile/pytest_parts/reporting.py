@@ -99,7 +99,6 @@ class Results:
             ]
 
     def run(self, *, unfinished: bool = False) -> RunOutcome:
-        """Return what reports are built from."""
         from pytest_cutile.reports.cases import RunOutcome
 
         return RunOutcome(
@@ -112,7 +111,6 @@ class Results:
         )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Count modules that cannot be collected."""
         self.other_failures += report.failed
 
     def blame(self, result: Result) -> None:

@@ -58,17 +58,14 @@ class Run:
 
     @property
     def has_session(self) -> bool:
-        """Whether somebody has needed the session."""
         return "session" in self.__dict__
 
     @property
     def has_gates(self) -> bool:
-        """Whether somebody has needed the gates."""
         return "gates" in self.__dict__
 
     @cached_property
     def session(self) -> Session:
-        """The state that the gates share."""
         from pytest_cutile.session import Session
         from pytest_cutile.speed.recording import new_run_id
 
@@ -82,10 +79,9 @@ class Run:
 
     @cached_property
     def gates(self) -> Gates:
-        """The gates."""
-        from pytest_cutile.gates import Gates
+        from pytest_cutile.gates import build_gates
 
-        return Gates(self.session)
+        return build_gates(self.session)
 
     @cached_property
     def locations(self) -> list[KernelLocation]:
@@ -94,9 +90,9 @@ class Run:
         Raises:
             pytest.UsageError: a name in `cutile_kernels` cannot be imported.
         """
-        from pytest_cutile.pytest_parts.collection import locate_kernels
+        from pytest_cutile.pytest_parts.collection import locate
 
-        return locate_kernels(self.settings.kernels, self.config.rootpath)
+        return [locate(name, self.config.rootpath) for name in self.settings.kernels]
 
     @property
     def _cache_dir(self) -> Path | None:
@@ -126,7 +122,6 @@ RUN: pytest.StashKey[Run] = pytest.StashKey()
 
 
 def run_of(config: pytest.Config) -> Run:
-    """Return the run that `config` belongs to."""
     return config.stash[RUN]
 
 

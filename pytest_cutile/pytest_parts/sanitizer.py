@@ -53,52 +53,49 @@ _ENVIRONMENT = {
 class Sanitizing:
     """Runs the tests that check kernels under compute-sanitizer, before they run as usual."""
 
-    def __init__(self, config: pytest.Config, engine: Session) -> None:
+    def __init__(self, config: pytest.Config, session: Session) -> None:
         self._config = config
-        self._engine = engine
-        self._said: dict[str, list[str]] = {}
+        self._session = session
+        self._findings: dict[str, list[str]] = {}
         self._unmeasured = ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Run them under each tool."""
         nodeids = [item.nodeid for item in session.items if checks_kernels(item)]
         if nodeids and not self._config.option.collectonly:
-            if self._engine.target.interprets(self._engine.target.gpu_arch):
-                self._unmeasured = f"no GPU of {self._engine.target.gpu_arch}"
+            if self._session.target.interprets(self._session.target.gpu_arch):
+                self._unmeasured = f"no GPU of {self._session.target.gpu_arch}"
             else:
-                for tool in self._engine.settings.sanitize:
-                    for nodeid, said in self.find(tool, nodeids).items():
-                        self._said.setdefault(nodeid, []).append(said)
+                for tool in self._session.settings.sanitize:
+                    for nodeid, finding in self.find(tool, nodeids).items():
+                        self._findings.setdefault(nodeid, []).append(finding)
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Fail a test that passes, if something was found in it; show it beside the failure of others."""
         __tracebackhide__ = True
-        said = self._said.get(item.nodeid, [])
+        findings = self._findings.get(item.nodeid, [])
         try:
             yield
         except BaseException:  # pytest's own outcomes are no Exceptions
-            if said:
-                item.add_report_section("call", "compute-sanitizer", "\n".join(said))
+            if findings:
+                item.add_report_section("call", "compute-sanitizer", "\n".join(findings))
             raise
-        if self._unmeasured and self._engine.settings.strict and checks_kernels(item):
-            said = [f"not-measured ({Reason.NO_GPU}): --sanitize: {self._unmeasured} [--perf-strict]"]
-        if not said:
+        if self._unmeasured and self._session.settings.strict and checks_kernels(item):
+            findings = [f"not-measured ({Reason.NO_GPU}): --sanitize: {self._unmeasured} [--perf-strict]"]
+        if not findings:
             return
-        engine = self._engine
-        for place, result in enumerate(engine.results):
+        for place, result in enumerate(self._session.results):
             if result.gate == "correct":
-                detail = said[0].partition("\n")[0]
-                engine.results[place] = msgspec.structs.replace(
+                detail = findings[0].partition("\n")[0]
+                self._session.results[place] = msgspec.structs.replace(
                     result, verdict=Verdict.FAIL, reason="sanitizer", detail=detail
                 )
-                engine.checked[result.key] = Reason.WRONG_RESULT  # and so it gets no speed
-        pytest.fail("\n".join(said), pytrace=False)
+                self._session.checked[result.key] = Reason.WRONG_RESULT  # and so it gets no speed
+        pytest.fail("\n".join(findings), pytrace=False)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what was not measured."""
         if self._unmeasured:
             terminalreporter.write_line(f"--sanitize: not measured: {self._unmeasured}")
 
@@ -106,30 +103,33 @@ class Sanitizing:
 
     def find(self, tool: str, nodeids: Sequence[str]) -> dict[str, str]:
         """Return what `tool` finds in each of some tests, for those in which it finds anything."""
-        said = self._try(tool, nodeids)
-        if said is None:
+        finding = self._try(tool, nodeids)
+        if finding is None:
             return {}
         if len(nodeids) == 1:
-            return {nodeids[0]: said}
-        alone = self._try(tool, nodeids[:1]) if said.startswith(_BROKEN) else None
+            return {nodeids[0]: finding}
+        alone = self._try(tool, nodeids[:1]) if finding.startswith(_BROKEN) else None
         if alone is not None and alone.startswith(_BROKEN):  # it will be so with all
             return dict.fromkeys(nodeids, alone)
         half = len(nodeids) // 2
-        found = self.find(tool, nodeids[:half]) | self.find(tool, nodeids[half:])
-        return found or dict.fromkeys(nodeids, f"in {len(nodeids)} tests together, in none alone: {said}")
+        findings = self.find(tool, nodeids[:half]) | self.find(tool, nodeids[half:])
+        return findings or dict.fromkeys(
+            nodeids, f"in {len(nodeids)} tests together, in none alone: {finding}"
+        )
 
     def _try(self, tool: str, nodeids: Sequence[str]) -> str | None:
-        """Run tests under `tool`; return None if nothing was found, else what."""
+        """Run tests under `tool`; return what it finds, None if nothing."""
         count = len(nodeids)
-        self._engine.progress(f"compute-sanitizer ({tool}): {count} test{'s' * (count != 1)}")
+        self._session.progress(f"compute-sanitizer ({tool}): {count} test{'s' * (count != 1)}")
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as name:
             log, output, missing = self._run(tool, nodeids, Path(name))
         if log.is_clean and not missing:
             return None
         if log.is_clean or log.errors is None:
-            said = log.describe(tool) if log.errors is None else ""
+            broken_off = log.describe(tool) if log.errors is None else ""
             last = "\n".join(f"  {line}" for line in output.strip().splitlines()[-6:])
-            return f"{_BROKEN} ({tool}): {len(missing)} of {count} tests did not run\n{said}\n{last}".rstrip()
+            lost = f"{len(missing)} of {count} tests did not run"
+            return f"{_BROKEN} ({tool}): {lost}\n{broken_off}\n{last}".rstrip()
         return log.describe(tool)
 
     def _run(self, tool: str, nodeids: Sequence[str], folder: Path) -> tuple[SanitizerLog, str, set[str]]:

@@ -35,7 +35,6 @@ class SanitizerLog:
         return self.errors == 0
 
     def describe(self, tool: str) -> str:
-        """Return what was found, in few lines."""
         if self.errors is None:
             last = "\n".join(f"  {line}" for line in self.text.strip().splitlines()[-_SHOWN_LINES:])
             return f"compute-sanitizer ({tool}) did not come to its end:\n{last or '  it said nothing'}"
@@ -48,7 +47,6 @@ class SanitizerLog:
 
 
 def read_log(text: str) -> SanitizerLog:
-    """Read the log of compute-sanitizer."""
     errors: int | None = None
     blocks: list[list[str]] = []
     for raw in text.splitlines():
@@ -62,9 +60,9 @@ def read_log(text: str) -> SanitizerLog:
             blocks[-1].append(f"  {line.strip()}")
         else:
             blocks.append([line])  # an empty one ends what was before
-    found: dict[str, str] = {}
+    findings: dict[str, str] = {}
     for block in blocks:
         if block[0] and not _NO_FINDING.match(block[0]):
             whole = "\n".join(block)
-            found.setdefault(_PLACE.sub("", "\n".join(block[:2])), whole)
-    return SanitizerLog(errors=errors, findings=tuple(found.values()), text=text)
+            findings.setdefault(_PLACE.sub("", "\n".join(block[:2])), whole)
+    return SanitizerLog(errors=errors, findings=tuple(findings.values()), text=text)

@@ -83,7 +83,6 @@ class TerminalSummary:
     def pytest_report_teststatus(
         self, report: pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """Show figures and verdict with -v."""
         if not isinstance(report, pytest.TestReport) or report.when != "call" or hasattr(report, "wasxfail"):
             return None
         for result in results_of(report):
@@ -114,7 +113,6 @@ class TerminalSummary:
                     )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the reports that were asked for, and the summary table."""
         results, verbose = self._results.all, terminalreporter.verbosity > 0
         if self._settings.kernel_report:
             from pytest_cutile.reports.compiled import compiled_report

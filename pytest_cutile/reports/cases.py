@@ -107,7 +107,6 @@ def gate_position(result: Result) -> int:
 
 
 def figure_titles(figures: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the titles of the columns that show `figures`."""
     return list(dict.fromkeys(title for row in figures for title in row))
 
 

@@ -89,7 +89,6 @@ def _named(launches: Iterable[LaunchFacts]) -> dict[str, LaunchFacts]:
 
 
 def _cells(launch: LaunchFacts, arch: str) -> dict[str, str]:
-    """Return the cells of one column, in the order of the rows."""
     fits = occupancy_of(launch, arch)
     limits = "?" if fits is None else "+".join(fits.limited_by).replace("shared memory", "shared mem")
     cells = {

@@ -86,7 +86,6 @@ INI_KEYS = (
 
 
 def add_ini_keys(parser: pytest.Parser) -> None:
-    """Register all keys."""
     for key in INI_KEYS:
         parser.addini(key.name, key.help, type=key.type, default=key.default)
 

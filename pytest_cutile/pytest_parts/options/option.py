@@ -55,16 +55,13 @@ class Option(NamedTuple):
 
     @property
     def is_flag(self) -> bool:
-        """Whether the option takes no value."""
         return self.metavar is None
 
     @property
     def neutral(self) -> str | bool | None:
-        """The value where the option is not given."""
         return False if self.is_flag else self.default
 
     def register(self, group: pytest.OptionGroup) -> None:
-        """Add the option to pytest's parser."""
         if self.is_flag:
             group.addoption(self.name, action="store_true", help=self.help)
             return
