@@ -19,20 +19,22 @@ class Registration(NamedTuple):
     question: str
     """What it does, for the list of markers."""
     place: str
-    """Module of this package and class: "compile:CompileGate"."""
+    """Module and class: "pytest_cutile.gates.compile:CompileGate"."""
 
     def load(self) -> type[Gate]:
         """Import the gate."""
         module, _, name = self.place.partition(":")
-        gate: type[Gate] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        gate: type[Gate] = getattr(importlib.import_module(module), name)
         return gate
 
 
 REGISTRY = (
-    Registration("compile", "compiles a kernel for an architecture", "compile:CompileGate"),
-    Registration("static", "compares what a kernel was compiled to with its baseline", "static:StaticGate"),
-    Registration("correct", "compares a kernel with its reference", "correct:CorrectGate"),
-    Registration("speed", "times a kernel and compares it with its baseline", "speed:SpeedGate"),
+    Registration("compile", "compiles a kernel for an architecture", f"{__name__}.compile:CompileGate"),
+    Registration(
+        "static", "compares what a kernel was compiled to with its baseline", f"{__name__}.static:StaticGate"
+    ),
+    Registration("correct", "compares a kernel with its reference", f"{__name__}.correct:CorrectGate"),
+    Registration("speed", "times a kernel and compares it with its baseline", f"{__name__}.speed:SpeedGate"),
 )
 """All gates, in the order in which a case meets them."""
 
