@@ -249,11 +249,12 @@ def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | N
         varied = launcher.vary(layout)
         if varied is None:
             continue
+        values, description = varied
         try:
-            check.compare(launcher.launch_with(varied.values))
+            check.compare(launcher.launch_with(values))
             outcomes[layout] = "right"
         except KernelMismatch as mismatch:
-            mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {varied.description}",)
+            mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {description}",)
             raise
         except Exception as error:
             if not is_refusal(error):

@@ -7,26 +7,21 @@ import torch
 from pytest_cutile.tensors.formats import FORMATS, FloatFormat
 
 _ALIASES = {
-    "fp16": "float16",
-    "f16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "fp32": "float32",
-    "f32": "float32",
-    "float": "float32",
-    "fp64": "float64",
-    "f64": "float64",
-    "double": "float64",
-    "fp8_e4m3": "float8_e4m3fn",
-    "e4m3": "float8_e4m3fn",
-    "float8_e4m3": "float8_e4m3fn",
-    "fp8_e5m2": "float8_e5m2",
-    "e5m2": "float8_e5m2",
+    alias: name
+    for name, aliases in {
+        "float16": ("fp16", "f16", "half"),
+        "bfloat16": ("bf16",),
+        "float32": ("fp32", "f32", "float"),
+        "float64": ("fp64", "f64", "double"),
+        "float8_e4m3fn": ("fp8_e4m3", "e4m3", "float8_e4m3"),
+        "float8_e5m2": ("fp8_e5m2", "e5m2"),
+    }.items()
+    for alias in aliases
 }
-_FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 _SIGNED = ("int8", "int16", "int32", "int64")
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
-DTYPE_NAMES = ("bool", *_SIGNED, *_UNSIGNED, *_FLOATS)
+DTYPE_NAMES = ("bool", *_SIGNED, *_UNSIGNED, *FLOATS)
 """Every dtype that a cuTile array can have and torch knows."""
 
 
@@ -48,10 +43,10 @@ def resolve_dtype(dtype: torch.dtype | str) -> torch.dtype:
         )
     if name not in DTYPE_NAMES:
         raise ValueError(f"{dtype!r} is no dtype of a cuTile array; those are {', '.join(DTYPE_NAMES)}")
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    resolved = getattr(torch, name, None)
+    if not isinstance(resolved, torch.dtype):
         raise ValueError(f"torch {torch.__version__} has no dtype {name}")  # noqa: TRY004 - a missing feature
-    return found
+    return resolved
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -46,6 +46,5 @@ FLOAT8_E5M2 = FloatFormat(
     name="float8_e5m2", precision=3, min_exponent=-14, max_finite=57344.0, eight_bit=True
 )
 
-FORMATS = {
-    each.name: each for each in (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, TFLOAT32, FLOAT8_E4M3FN, FLOAT8_E5M2)
-}
+_ALL = (FLOAT64, FLOAT32, FLOAT16, BFLOAT16, TFLOAT32, FLOAT8_E4M3FN, FLOAT8_E5M2)
+FORMATS = {target.name: target for target in _ALL}

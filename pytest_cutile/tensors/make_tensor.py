@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 
@@ -13,22 +14,6 @@ from pytest_cutile.tensors.dtypes import format_of, name_of, resolve_dtype
 from pytest_cutile.tensors.formats import FLOAT8_E4M3FN, FloatFormat
 from pytest_cutile.tensors.poison import poison
 from pytest_cutile.tensors.rounding import round_to
-
-Distribution = Literal[
-    "normal",
-    "uniform",
-    "integers",
-    "zeros",
-    "ones",
-    "outliers",
-    "offset",
-    "small",
-    "tiny",
-    "one_hot",
-    "nan",
-    "inf",
-]
-"""`input_names.DISTRIBUTIONS`, for type checkers."""
 
 GENERATED_ON_CPU = 1 << 24
 """Up to this many elements the values are drawn on the CPU and are the same on every device; more are drawn
@@ -48,7 +33,7 @@ def make_tensor(
     *,
     device: torch.device | str,
     seed: int,
-    dist: Distribution = "normal",
+    dist: str = "normal",
     low: float | None = None,
     high: float | None = None,
     strides: Sequence[int] | None = None,
@@ -100,7 +85,7 @@ def make_tensor(
     if requires_grad and not kind.is_floating_point:
         raise ValueError(f"requires_grad needs a floating-point dtype, got {name_of(kind)}")
     if strides is None and offset:
-        strides = contiguous_strides(sizes)
+        strides = _contiguous_strides(sizes)
     steps = None if strides is None else _check_strides(sizes, strides)
     limits = _check_range(kind, dist, low, high)
     # a dimension of stride 0 holds one element, repeated
@@ -124,13 +109,9 @@ def make_tensor(
     return values.requires_grad_(requires_grad)
 
 
-def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+def _contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    steps = [*itertools.accumulate((max(size, 1) for size in reversed(sizes)), operator.mul, initial=1)]
+    return tuple(steps[-2::-1])
 
 
 def layout_of(sizes: Sequence[int], layout: str) -> tuple[tuple[int, ...] | None, int]:
@@ -138,15 +119,15 @@ def layout_of(sizes: Sequence[int], layout: str) -> tuple[tuple[int, ...] | None
     if layout == "contiguous" or not sizes:
         return None, 0
     if layout == "shifted":
-        return contiguous_strides(sizes), 1
+        return _contiguous_strides(sizes), 1
     if len(sizes) == 1:
         return (2,), 0
     *outer, rows, columns = sizes
     if layout == "padded":
         # No power of two divides it, so that no row but the first is aligned.
-        steps = contiguous_strides([*outer, rows, columns + 3 - columns % 2])
+        steps = _contiguous_strides([*outer, rows, columns + 3 - columns % 2])
         return steps, 0
-    *steps_outside, _, _ = contiguous_strides(sizes)
+    *steps_outside, _, _ = _contiguous_strides(sizes)
     return (*steps_outside, 1, max(rows, 1)), 0
 
 
@@ -183,9 +164,7 @@ def _check_strides(sizes: tuple[int, ...], strides: Sequence[int]) -> tuple[int,
     return steps
 
 
-def _check_range(
-    kind: torch.dtype, dist: Distribution, low: float | None, high: float | None
-) -> tuple[float, float]:
+def _check_range(kind: torch.dtype, dist: str, low: float | None, high: float | None) -> tuple[float, float]:
     given = low is not None or high is not None
     ranged = dist in ("uniform", "integers") or not (dist in ("zeros", "ones") or kind.is_floating_point)
     if given and not ranged:
@@ -226,7 +205,7 @@ def _draw(
     place: torch.device,
     seed: int,
     *,
-    dist: Distribution,
+    dist: str,
     limits: tuple[float, float],
 ) -> torch.Tensor:
     if dist in ("zeros", "ones"):

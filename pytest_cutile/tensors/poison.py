@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pytest_cutile.tensors.dtypes import bits_of, name_of
+from pytest_cutile.tensors.dtypes import FLOATS, bits_of, name_of
 
 
 class Pattern(Enum):
@@ -39,13 +39,10 @@ class Pattern(Enum):
         """Return the pattern for a dtype (not a complex one) as a value of `carrier_of(dtype)`."""
         byte, *nans = self.value
         name = name_of(dtype)
-        if name in _FLOATS:
-            return nans[_FLOATS.index(name)]
+        if name in FLOATS:
+            return nans[FLOATS.index(name)]
         # the carrier of one byte is unsigned
         return int.from_bytes([byte] * dtype.itemsize, "little", signed=dtype.itemsize > 1)
-
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 
 
 def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:

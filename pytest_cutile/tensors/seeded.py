@@ -53,6 +53,7 @@ class MakeTensor:
         high: float | None = None,
         strides: Sequence[int] | None = None,
         offset: int | None = None,
+        requires_grad: bool = False,
     ) -> torch.Tensor:
         try:
             from pytest_cutile.tensors.make_tensor import layout_of, make_tensor
@@ -69,5 +70,12 @@ class MakeTensor:
         device = "meta" if pretended_backing() == "meta" else self.device
         options: dict[str, Any] = {"dist": dist or self._dist, "low": low, "high": high}
         return make_tensor(
-            shape, dtype, device=device, seed=seed, strides=strides, offset=offset or 0, **options
+            shape,
+            dtype,
+            device=device,
+            seed=seed,
+            strides=strides,
+            offset=offset or 0,
+            requires_grad=requires_grad,
+            **options,
         )

@@ -14,18 +14,18 @@ from pytest_cutile.tensors.dtypes import same_bits
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return `value` with `function` applied to every tensor in it; everything else is kept."""
-    return map_leaves(lambda each: function(each) if isinstance(each, torch.Tensor) else each, value)
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """Return `value` with `function` applied to everything in tuples, lists and dicts."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_leaves(function, each) for each in value))
+        return type(value)(*(map_leaves(function, item) for item in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(map_leaves(function, each) for each in value)
+        return type(value)(map_leaves(function, item) for item in value)
     if isinstance(value, dict):
         mapped = copy.copy(value)  # a defaultdict stays one
-        mapped.update((key, map_leaves(function, each)) for key, each in value.items())
+        mapped.update((key, map_leaves(function, item)) for key, item in value.items())
         return mapped
     return function(value)
 
@@ -33,11 +33,11 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 def named_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield everything in tuples, lists and dicts with where it is: ("output[1]", 3.0)."""
     if isinstance(value, (tuple, list)):
-        for position, each in enumerate(value):
-            yield from named_leaves(each, f"{name}[{position}]")
+        for position, item in enumerate(value):
+            yield from named_leaves(item, f"{name}[{position}]")
     elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from named_leaves(each, f"{name}[{key!r}]")
+        for key, item in value.items():
+            yield from named_leaves(item, f"{name}[{key!r}]")
     else:
         yield name, value
 
@@ -61,8 +61,8 @@ def describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, (tuple, list)):
-        inner = ", ".join(describe(each) for each in value)
+        inner = ", ".join(describe(item) for item in value)
         return f"({inner})" if isinstance(value, tuple) else f"[{inner}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {describe(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {describe(item)}" for key, item in value.items()) + "}"
     return "None" if value is None else type(value).__name__

@@ -1,12 +1,10 @@
-from typing import get_args
-
 import pytest
 import torch
 
 from pytest_cutile.input_names import DISTRIBUTIONS, LAYOUTS
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, resolve_dtype
 from pytest_cutile.tensors.formats import FORMATS
-from pytest_cutile.tensors.make_tensor import Distribution, layout_of, make_tensor
+from pytest_cutile.tensors.make_tensor import layout_of, make_tensor
 from pytest_cutile.tensors.seeded import seed_from
 
 
@@ -32,10 +30,6 @@ def test_every_dtype_and_distribution(dtype, dist):
 
 
 FLOATS = [name for name in DTYPE_NAMES if "float" in name]
-
-
-def test_type_checkers_know_all_distributions():
-    assert get_args(Distribution) == DISTRIBUTIONS
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)

@@ -159,55 +159,57 @@ class Mismatch:
     def findings(self) -> tuple[list[Excess], float, float]:
         """Return the tests that failed, and the largest ratio of measured to allowed in T2 and in T3."""
         failed, worst = [], 0.0
-        for scope in self._scopes():
-            excess, ratio = self._energy(scope)
+        for scope, size in self._scopes():
+            excess, ratio = self._energy(scope, size)
             failed += [excess] if excess is not None else []
             worst = max(worst, ratio)
         slope, ratio = self._slope()
         failed += [slope] if slope is not None else []
         return failed, worst, ratio
 
-    def _scopes(self) -> Iterator[_Scope]:
+    def _scopes(self) -> Iterator[tuple[str, int]]:
+        """Yield what T2 looks at, "" (all of it), "head", "rows" or "columns", and the size of a block."""
         rows, columns = self._grid
         if not rows or not columns:
             return
         heads = math.prod(self._shape[:-2])
-        yield _Scope(kind="", size=rows, independent=min(rows, columns))
+        yield "", rows
         if heads > 1:
-            yield _Scope(kind="head", size=rows // heads, independent=min(rows // heads, columns))
-        yield _Scope(kind="rows", size=BLOCK, independent=min(BLOCK, rows, columns))
-        yield _Scope(kind="columns", size=BLOCK, independent=min(BLOCK, rows, columns))
+            yield "head", rows // heads
+        yield "rows", BLOCK
+        yield "columns", BLOCK
 
-    def _energy(self, scope: _Scope) -> tuple[Excess | None, float]:
-        sums = self._of_columns if scope.kind == "columns" else self._of_rows
-        measured, expected = (_grouped(total, scope.size) for total in sums[:2])
+    def _energy(self, scope: str, size: int) -> tuple[Excess | None, float]:
+        sums = self._of_columns if scope == "columns" else self._of_rows
+        measured, expected = (_grouped(total, size) for total in sums[:2])
         risk = math.log(4 * measured.numel() / FALSE_ALARM)  # of four kinds of blocks
-        factor = _chi_square_excess(scope.independent, math.exp(-risk))
+        rows, columns = self._grid
+        # terms of a block's sum that may be independent
+        independent = min(BLOCK, rows, columns) if scope in ("rows", "columns") else min(size, columns)
+        factor = _chi_square_excess(independent, math.exp(-risk))
         allowed = expected * factor + _rare(LARGEST, LARGEST * expected, risk)
         ratios = measured / allowed
         largest = ratios.topk(min(_TRIED, ratios.numel()))
         for at, ratio in zip(largest.indices.tolist(), largest.values.tolist(), strict=True):
             if ratio <= 1:
                 break
-            block = slice(at * scope.size, (at + 1) * scope.size)
-            if _are_distinct(self._exact()[:, block] if scope.kind == "columns" else self._exact()[block]):
-                times, most = (float(each[at] / expected[at]) for each in (measured, allowed))
+            block = slice(at * size, (at + 1) * size)
+            if _are_distinct(self._exact()[:, block] if scope == "columns" else self._exact()[block]):
+                times, most = (float(energy[at] / expected[at]) for energy in (measured, allowed))
                 says = f"mismatch of {times:.3g} times the energy that rounding and noise explain"
-                where = self._name(scope, at, sums.shape[1])
+                where = self._name(scope, at, size)
                 says += f", at most {most:.3g} times is chance"
                 return Excess(test="T2 energy", where=where, ratio=ratio, says=says), ratio
         return None, float(largest.values[0])
 
-    def _name(self, scope: _Scope, at: int, length: int) -> str:
-        if scope.kind == "head":
-            index: list[int] = []
-            for extent in reversed(self._shape[:-2]):
-                at, here = divmod(at, extent)
-                index.insert(0, here)
-            return f"in {index}"
-        if not scope.kind:
+    def _name(self, scope: str, at: int, size: int) -> str:
+        if scope == "head":
+            index = torch.unravel_index(torch.tensor(at), self._shape[:-2])
+            return f"in {[int(number) for number in index]}"
+        if not scope:
             return "in all of it"
-        return f"in {scope.kind} {at * scope.size} to {min((at + 1) * scope.size, length) - 1}"
+        length = self._grid[scope == "columns"]
+        return f"in {scope} {at * size} to {min((at + 1) * size, length) - 1}"
 
     def _slope(self) -> tuple[Excess | None, float]:
         moment, square = float(self._of_rows[2].sum()), float(self._of_rows[3].sum())
@@ -231,17 +233,6 @@ class Mismatch:
         says = f"out - exact is {slope:+.3g} of exact on average, at most {allowed / square:.2g} is chance"
         says += ": truncation, a wrong divisor or scale, eps in the wrong place?"
         return Excess(test="T3 slope", where="in all of it", ratio=ratio, says=says), ratio
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Scope:
-    """Blocks of rows, or of columns, that T2 looks at."""
-
-    kind: str
-    """"": all of it; "head", "rows", "columns"."""
-    size: int
-    independent: int
-    """Terms of a block's sum that may be independent."""
 
 
 def _rare(step: float | torch.Tensor, variance: torch.Tensor, risk: float) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.errors import KernelMismatch, UncheckableOutput
-from pytest_cutile.correctness.guards.layouts import Layout, Varied, in_layout
+from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
 from pytest_cutile.correctness.signatures import name_of as function_name
 from pytest_cutile.correctness.signatures import positional_names
@@ -173,8 +173,8 @@ class GuardedLauncher:
         # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
         return (Layout.PADDED,) if self._run is not None else (Layout.PADDED, Layout.OFFSET)
 
-    def vary(self, layout: Layout) -> Varied | None:
-        """Return the arguments as they were, in another layout; None: none of them can have it."""
+    def vary(self, layout: Layout) -> tuple[list[Any], str] | None:
+        """Return the arguments as they were, in another layout, and words for it; None: none can have it."""
         return in_layout(self._inputs.before, layout)
 
     def launch_with(self, values: Sequence[Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -32,16 +31,8 @@ class Layout(StrEnum):
     """The last two axes lie in memory in the other order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Varied:
-    """Arguments in another layout."""
-
-    values: list[Any]
-    description: str
-
-
-def in_layout(values: Sequence[Any], layout: Layout) -> Varied | None:
-    """Return copies of arguments in a layout; None: none of them can have it.
+def in_layout(values: Sequence[Any], layout: Layout) -> tuple[list[Any], str] | None:
+    """Return copies of arguments in a layout, and words for it; None: none of them can have it.
 
     Gaps hold `Pattern.BESIDE_INPUT`. Tensors that cannot have the layout, or cannot be copied, stay as given.
     """
@@ -59,11 +50,9 @@ def in_layout(values: Sequence[Any], layout: Layout) -> Varied | None:
     if not new:
         return None
     if layout is Layout.OFFSET:
-        description = "addresses are multiples of one element, not of 16 bytes"
-    else:
-        found = dict.fromkeys(f"{list(each.shape)} has strides {list(each.stride())}" for each in new)
-        description = ", ".join(found)
-    return Varied(values=changed, description=description)
+        return changed, "addresses are multiples of one element, not of 16 bytes"
+    strides = dict.fromkeys(f"{list(copy.shape)} has strides {list(copy.stride())}" for copy in new)
+    return changed, ", ".join(strides)
 
 
 def _steps(tensor: torch.Tensor, layout: Layout) -> tuple[int, ...] | None:

@@ -100,8 +100,8 @@ class Inputs:
 
     def violations(self) -> Iterator[str]:
         for name, zones in self._redzones:
-            if (violation := zones.violation()) is not None:
-                yield violation.describe(f"input {name}")
+            if violation := zones.violation(f"input {name}"):
+                yield violation
 
     def holders(self, tensor: torch.Tensor) -> list[str]:
         if not tensor.numel():
@@ -109,7 +109,7 @@ class Inputs:
         return [
             label
             for label, value in zip(self.labels, self.given, strict=True)
-            if any(_address(each) == _address(tensor) for _, each in named_tensors(value, label))
+            if any(_address(own) == _address(tensor) for _, own in named_tensors(value, label))
         ]
 
     def returned(self, outputs: Any) -> set[str]:
@@ -163,15 +163,15 @@ class Allocations:
         [placed], zones = enclose([tensor], pattern=Pattern.BESIDE_OUTPUT, copy=has_values)
         self._redzones.append((what, _address(placed), zones))
         storage = placed.untyped_storage()
-        if sum(each.nbytes() for each in self._kept) + storage.nbytes() <= KEPT_BYTES:
+        if sum(kept.nbytes() for kept in self._kept) + storage.nbytes() <= KEPT_BYTES:
             self._kept.append(storage)
         return placed
 
     def violations(self, outputs: Any) -> Iterator[str]:
         names = {_address(tensor): name for name, tensor in named_tensors(outputs, "output")}
         for what, address, zones in self._redzones:
-            if (violation := zones.violation()) is not None:
-                yield violation.describe(names.get(address, f"a tensor that it allocated, {what}"))
+            if violation := zones.violation(names.get(address, f"a tensor that it allocated, {what}")):
+                yield violation
 
 
 def without_memory(tensor: torch.Tensor) -> str | None:

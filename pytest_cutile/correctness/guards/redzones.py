@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -52,40 +51,6 @@ def is_dense(tensor: torch.Tensor) -> bool:
     """Return whether no byte between a tensor's first and last is another's."""
     first, end = extent(tensor)
     return math.prod(distinct(tensor).shape) * tensor.itemsize == end - first
-
-
-@dataclass(frozen=True, kw_only=True)
-class Violation:
-    """What was written beside the tensors of some memory. Elements are those of its pattern's dtype."""
-
-    before: int
-    nearest: int
-    """How far before it the nearest of them is: 1 is the element just before."""
-    between: int
-    """Elements changed in gaps of and between the tensors."""
-    after: int
-    first: int
-    """How far past the end the first of them is: 0 is the element just behind it."""
-    capacity: int
-    """Elements of the smaller redzone: of what was written, no more is counted."""
-
-    def describe(self, name: str) -> str:
-        found = []
-        if self.after:
-            found.append(
-                f"{self._count(self.after)} past the end of {name} (first at offset +{self.first:,})"
-            )
-        if self.before:
-            found.append(
-                f"{self._count(self.before)} before the start of {name} (nearest at offset -{self.nearest:,})"
-            )
-        if self.between:
-            found.append(f"{self._count(self.between)} in the gaps that the strides of {name} leave")
-        return "wrote " + " and ".join(found)
-
-    def _count(self, elements: int) -> str:
-        least = "at least " if elements >= self.capacity else ""
-        return f"{least}{elements:,} element{'' if elements == 1 else 's'}"
 
 
 def enclose(
@@ -141,9 +106,9 @@ class Redzones:
             for tensor, (first, _) in zip(tensors, extents, strict=True)
         ]
         # the smallest elements: all others begin and end where one of those does
-        kinds = [each.dtype.to_real() if each.is_complex() else each.dtype for each in tensors]
-        self._kind = min(kinds, key=lambda each: (each.itemsize, not each.is_floating_point))
-        self._carrier = carrier_of(self._kind)
+        dtypes = [tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype for tensor in tensors]
+        self._dtype = min(dtypes, key=lambda dtype: (dtype.itemsize, not dtype.is_floating_point))
+        self._carrier = carrier_of(self._dtype)
         self._storage = weakref.ref(tensors[0].untyped_storage())
         self.fill(pattern)
 
@@ -152,39 +117,45 @@ class Redzones:
         storage = self._storage()
         if storage is None:
             return
-        self._pattern = pattern.of(self._kind)
+        self._pattern = pattern.of(self._dtype)
         before, between, after = self._parts(storage)
         for part in (before, after) if self._dense else (before, between, after):
             part.fill_(self._pattern)
 
-    def violation(self) -> Violation | None:
-        """Return what was written beside the tensors; None: nothing, or the memory was freed.
+    def violation(self, name: str) -> str:
+        """Say what was written beside the tensors, called `name`; empty: nothing, or the memory was freed.
 
-        Takes a byte for each element of a redzone, and of the whole where strides leave gaps.
+        Elements are those of the pattern's dtype. Of what was written past an end, no more is counted than
+        a redzone has. Takes a byte for each element of a redzone, and of the whole where strides leave gaps.
         """
         storage = self._storage()
         if storage is None:
-            return None
+            return ""
         before, between, after = self._parts(storage)
-        before, after = before != self._pattern, after != self._pattern
-        counts = int(before.sum()), 0 if self._dense else self._count_between(between), int(after.sum())
-        if not any(counts):
-            return None
-        return Violation(
-            before=counts[0],
-            nearest=len(before) - int(before.nonzero()[-1]) if counts[0] else 0,
-            between=counts[1],
-            after=counts[2],
-            first=int(after.nonzero()[0]) if counts[2] else 0,
-            capacity=min(len(before), len(after)),
-        )
+        start, capacity = len(before), min(len(before), len(after))
+        before, after = ((zone != self._pattern).nonzero() for zone in (before, after))
+        gaps = 0 if self._dense else self._count_between(between)
+
+        def count(elements: int) -> str:
+            least = "at least " if elements >= capacity else ""
+            return f"{least}{elements:,} element{'' if elements == 1 else 's'}"
+
+        parts = []
+        if len(after):
+            parts.append(f"{count(len(after))} past the end of {name} (first at offset +{int(after[0]):,})")
+        if len(before):
+            nearest = start - int(before[-1])
+            parts.append(f"{count(len(before))} before the start of {name} (nearest at offset -{nearest:,})")
+        if gaps:
+            parts.append(f"{count(gaps)} in the gaps that the strides of {name} leave")
+        return f"wrote {' and '.join(parts)}" if parts else ""
 
     def _count_between(self, row: torch.Tensor) -> int:
         changed = row != self._pattern
         for shape, stride, itemsize, first in self._tensors:
-            each = itemsize // row.itemsize
-            steps = (*(step * each for step in stride), 1)
-            changed.as_strided((*shape, each), steps, first // row.itemsize).fill_(value=False)
+            width = itemsize // row.itemsize
+            steps = (*(step * width for step in stride), 1)
+            changed.as_strided((*shape, width), steps, first // row.itemsize).fill_(value=False)
         return int(changed.sum())
 
     def _parts(self, storage: torch.UntypedStorage) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

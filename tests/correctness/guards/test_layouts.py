@@ -119,7 +119,7 @@ def test_layouts_hold_the_same_values_and_nan_between(kind, make):
         assert kind is not Layout.OFFSET
         assert sum(size > 1 for size in x.shape) < 2
         return
-    new, [same], three = varied.values
+    (new, [same], three), _ = varied
     assert same is new
     assert three == 3
     assert torch.equal(new, x)
