@@ -55,7 +55,7 @@ class CheckReport:
     def refused(self) -> tuple[str, ...]:
         """The layouts that it refused: "padded rows: ValueError: x must be contiguous"."""
         return tuple(
-            f"{layout}: {said.removeprefix(REFUSED)}"
-            for layout, said in self.layouts.items()
-            if said.startswith(REFUSED)
+            f"{layout}: {outcome.removeprefix(REFUSED)}"
+            for layout, outcome in self.layouts.items()
+            if outcome.startswith(REFUSED)
         )

@@ -76,18 +76,18 @@ def make_tensor(
         ValueError: a dtype that cuTile lacks, an impossible range, shape or layout.
     """
     sizes = _check_shape(shape)
-    kind = resolve_dtype(dtype)
+    dtype = resolve_dtype(dtype)
     place = torch.device(device)
     if dist not in DISTRIBUTIONS:
         raise ValueError(f"dist must be one of {', '.join(DISTRIBUTIONS)}; got {dist!r}")
     if not isinstance(offset, int) or offset < 0:
         raise ValueError(f"offset is a number of elements, 0 or more; got {offset!r}")
-    if requires_grad and not kind.is_floating_point:
-        raise ValueError(f"requires_grad needs a floating-point dtype, got {name_of(kind)}")
+    if requires_grad and not dtype.is_floating_point:
+        raise ValueError(f"requires_grad needs a floating-point dtype, got {name_of(dtype)}")
     if strides is None and offset:
         strides = _contiguous_strides(sizes)
     steps = None if strides is None else _check_strides(sizes, strides)
-    limits = _check_range(kind, dist, low, high)
+    limits = _check_range(dtype, dist, low, high)
     # a dimension of stride 0 holds one element, repeated
     distinct = (
         sizes
@@ -96,13 +96,13 @@ def make_tensor(
     )
     no_values = place.type == "meta"
     values = (
-        torch.empty(distinct, dtype=kind, device=place)
+        torch.empty(distinct, dtype=dtype, device=place)
         if no_values
-        else _draw(distinct, kind, place, seed, dist=dist, limits=limits)
+        else _draw(distinct, dtype, place, seed, dist=dist, limits=limits)
     )
     if steps is not None:
         span = 1 + sum((n - 1) * s for n, s in zip(distinct, steps, strict=True)) if values.numel() else 0
-        buffer = torch.empty(offset + span, dtype=kind, device=place)
+        buffer = torch.empty(offset + span, dtype=dtype, device=place)
         if not no_values:
             poison(buffer).as_strided(distinct, steps, offset).copy_(values)
         values = buffer.as_strided(sizes, steps, offset)
@@ -164,16 +164,16 @@ def _check_strides(sizes: tuple[int, ...], strides: Sequence[int]) -> tuple[int,
     return steps
 
 
-def _check_range(kind: torch.dtype, dist: str, low: float | None, high: float | None) -> tuple[float, float]:
+def _check_range(dtype: torch.dtype, dist: str, low: float | None, high: float | None) -> tuple[float, float]:
     given = low is not None or high is not None
-    ranged = dist in ("uniform", "integers") or not (dist in ("zeros", "ones") or kind.is_floating_point)
+    ranged = dist in ("uniform", "integers") or not (dist in ("zeros", "ones") or dtype.is_floating_point)
     if given and not ranged:
         raise ValueError(f'low and high go with dist="uniform" or "integers", not {dist!r}')
-    whole = dist == "integers" or not kind.is_floating_point
+    whole = dist == "integers" or not dtype.is_floating_point
     defaults: tuple[float, float] = _INTEGERS if whole else (-1.0, 1.0)
-    if kind == torch.bool:
+    if dtype == torch.bool:
         defaults = (0, 2)
-    elif not kind.is_floating_point and torch.iinfo(kind).min == 0:
+    elif not dtype.is_floating_point and torch.iinfo(dtype).min == 0:
         defaults = (0, _INTEGERS[1])
     first = defaults[0] if low is None else low
     last = defaults[1] if high is None else high
@@ -183,17 +183,17 @@ def _check_range(kind: torch.dtype, dist: str, low: float | None, high: float | 
         return first, last
     if first != int(first) or last != int(last):
         raise ValueError(f"low and high of integers must be whole numbers, got [{first}, {last})")
-    if kind == torch.bool:
+    if dtype == torch.bool:
         smallest, largest = 0.0, 1.0
-    elif kind.is_floating_point:
-        fmt = format_of(kind)
+    elif dtype.is_floating_point:
+        fmt = format_of(dtype)
         largest = 2.0 ** (fmt.precision if fmt else 0)
         smallest = -largest
     else:
-        smallest, largest = torch.iinfo(kind).min, torch.iinfo(kind).max
+        smallest, largest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     if first < smallest or last - 1 > largest:
         raise ValueError(
-            f"{name_of(kind)} does not hold every integer of [{first:g}, {last:g}) exactly: "
+            f"{name_of(dtype)} does not hold every integer of [{first:g}, {last:g}) exactly: "
             f"keep them in [{smallest:g}, {largest:g}]"
         )
     return first, last
@@ -201,7 +201,7 @@ def _check_range(kind: torch.dtype, dist: str, low: float | None, high: float | 
 
 def _draw(
     sizes: tuple[int, ...],
-    kind: torch.dtype,
+    dtype: torch.dtype,
     place: torch.device,
     seed: int,
     *,
@@ -209,18 +209,18 @@ def _draw(
     limits: tuple[float, float],
 ) -> torch.Tensor:
     if dist in ("zeros", "ones"):
-        return torch.full(sizes, float(dist == "ones"), device=place).to(kind)
+        return torch.full(sizes, float(dist == "ones"), device=place).to(dtype)
     source = place if math.prod(sizes) > GENERATED_ON_CPU else torch.device("cpu")
     generator = torch.Generator(source).manual_seed(seed)
     low, high = limits
-    if dist == "integers" or not kind.is_floating_point:
+    if dist == "integers" or not dtype.is_floating_point:
         drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
-        return drawn.to(kind).to(place)
-    fmt = format_of(kind)
+        return drawn.to(dtype).to(place)
+    fmt = format_of(dtype)
     if fmt is None:
-        raise ValueError(f"{name_of(kind)} has no known format")
+        raise ValueError(f"{name_of(dtype)} has no known format")
     # float32 holds every smaller dtype's values; one draw for all of them
-    wide = torch.float64 if kind == torch.float64 else torch.float32
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
     values = torch.empty(sizes, dtype=wide, device=source)
     if dist == "uniform":
         values.uniform_(low, high, generator=generator)
@@ -237,7 +237,7 @@ def _draw(
         # not what is no number: it does not saturate
         rounded = round_to(values.double(), fmt, saturate=True).to(wide)
         values = torch.where(values.isfinite() | (values.isinf() & (fmt is FLOAT8_E4M3FN)), rounded, values)
-    return values.to(kind).to(place)
+    return values.to(dtype).to(place)
 
 
 def _alter(values: torch.Tensor, dist: str, fmt: FloatFormat, generator: torch.Generator) -> None:

@@ -72,13 +72,13 @@ class Bound:
         """Return which finite elements of the flat output are outside of their intervals, and their b."""
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
         numbers = torch.arange(out.numel(), device=out.device).reshape(grid.shape)
-        found = [(numbers.new_empty(0), truth.new_empty(0))]
+        failing = [(numbers.new_empty(0), truth.new_empty(0))]
         for rows, columns in blocks(grid):
             got, y = grid[rows, columns].double(), truth[rows, columns]
             b, lowest, highest = self.interval(y, *self.noise(y, rows, columns))
             outside = ((got < lowest) | (got > highest)) & got.isfinite() & y.isfinite()
-            found.append((numbers[rows, columns][outside], b[outside]))
-        at, within = (torch.cat(each) for each in zip(*found, strict=True))
+            failing.append((numbers[rows, columns][outside], b[outside]))
+        at, within = (torch.cat(parts) for parts in zip(*failing, strict=True))
         return at, within
 
 

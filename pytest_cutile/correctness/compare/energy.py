@@ -140,8 +140,8 @@ class Mismatch:
         side = (y - rounded) / ulp
         distance = side.abs().add_(shift)
         mean, energy = (
-            each.double()
-            for each in expected_jumps(
+            expectation.double()
+            for expectation in expected_jumps(
                 torch.where(usable, distance, 0.0).float(), torch.where(usable, noise, 0.0).float()
             )
         )

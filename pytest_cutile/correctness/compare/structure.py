@@ -33,7 +33,10 @@ def pair_outputs(
         UncheckableOutput: the kernel returned something that the check cannot look into.
     """
     left, right = dict(named_tensors(outputs, "output")), dict(named_tensors(exact, "output"))
-    shapes = [tuple(output.shape) for output in left.values()], [tuple(each.shape) for each in right.values()]
+    shapes = (
+        [tuple(output.shape) for output in left.values()],
+        [tuple(output.shape) for output in right.values()],
+    )
     if left.keys() != right.keys() or shapes[0] != shapes[1]:
         raise KernelMismatch(
             f"{title} in structure or shape:\n  got       {describe(outputs)}\n  reference {describe(exact)}"
@@ -74,11 +77,11 @@ def _compare_others(outputs: Any, exact: Any, title: str) -> None:
 def _others(result: Any, error: type[Exception]) -> dict[str, Any]:
     plain = (Number, str, bytes, Enum, type(None), torch.dtype, torch.device)
     others = {name: leaf for name, leaf in named_leaves(result, OUTPUT) if not isinstance(leaf, torch.Tensor)}
-    for name, each in others.items():
-        if not isinstance(each, plain):
+    for name, value in others.items():
+        if not isinstance(value, plain):
             who = "the reference" if error is ReferenceFailed else "the kernel"
             raise error(
-                f"{who} returned {name} as {type(each).__name__}, which the check cannot look into: return "
+                f"{who} returned {name} as {type(value).__name__}, which the check cannot look into: return "
                 "tensors in tuples, lists and dicts, with numbers, strings and None beside them if need be"
             )
     return others

@@ -10,7 +10,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import Bound, GivenTolerance, blocks, compare, differ
 from pytest_cutile.correctness.error_model.alternatives import Unexplained, as_rounded
-from pytest_cutile.correctness.error_model.noise import Reference
+from pytest_cutile.correctness.error_model.noise import ReferenceEstimate
 from pytest_cutile.correctness.error_model.reference import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import (
@@ -42,7 +42,7 @@ floats); its table has no public name."""
 class Bounds:
     """What a check allows each output."""
 
-    truth: Reference
+    truth: ReferenceEstimate
     terms: Terms
     policy: NumericsPolicy
     """The policy to compare under, which may be looser than that of the terms."""

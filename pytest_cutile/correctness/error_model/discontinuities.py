@@ -106,7 +106,7 @@ class KeepExactDecisions(_AtDiscontinuities):
 
     def at_discontinuity(self, args: tuple[Any, ...], results: Mapping[str, torch.Tensor]) -> None:
         if results and self._exact.holds(args):
-            self.exact_decisions[self.number] = {place: each.clone() for place, each in results.items()}
+            self.exact_decisions[self.number] = {place: tensor.clone() for place, tensor in results.items()}
 
     def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._exact.see(func, args, kwargs, result)
@@ -122,9 +122,9 @@ class ReplayDecisions(_AtDiscontinuities):
     def at_discontinuity(self, args: tuple[Any, ...], results: Mapping[str, torch.Tensor]) -> None:
         del args
         known = self._known.get(self.number, {})
-        for place, each in results.items():
-            if place in known and known[place].shape == each.shape and known[place].dtype == each.dtype:
-                each.copy_(known[place])
+        for place, tensor in results.items():
+            if place in known and known[place].shape == tensor.shape and known[place].dtype == tensor.dtype:
+                tensor.copy_(known[place])
 
 
 class RecordDecisions(ReplayDecisions):
@@ -136,4 +136,4 @@ class RecordDecisions(ReplayDecisions):
 
     def at_discontinuity(self, args: tuple[Any, ...], results: Mapping[str, torch.Tensor]) -> None:
         super().at_discontinuity(args, results)
-        self.decisions[self.number] = {place: each.clone() for place, each in results.items()}
+        self.decisions[self.number] = {place: tensor.clone() for place, tensor in results.items()}

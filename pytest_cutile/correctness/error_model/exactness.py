@@ -81,7 +81,9 @@ class Exactness:
             return False
         if not all(map(_is_whole, tensors)):
             return False
-        if product and not all(bool((round_to(each, self._operands) == each).all()) for each in tensors):
+        if product and not all(
+            bool((round_to(tensor, self._operands) == tensor).all()) for tensor in tensors
+        ):
             return False
         # No partial sum, in whatever order, is larger than the sum of the magnitudes.
         bound = func(*map_tensors(torch.Tensor.abs, args), **kwargs)

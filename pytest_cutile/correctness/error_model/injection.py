@@ -112,20 +112,22 @@ class AccumulationNoise(Injector):
                 # of the sum inside, whose relative error is an absolute one of its logarithm
                 sums = args[1] if name == "_log_softmax" else None
                 unit = self._next_unit()
-                result = _on_result(func, args, result, lambda each: self._shifted(each, unit, dim=sums))
+                result = _on_result(func, args, result, lambda tensor: self._shifted(tensor, unit, dim=sums))
             if name not in FUNCTIONS:
                 return result
             if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
                 result = result + (self._noisy(args[0]) - args[0]) / 2
-            result = _on_result(func, args, result, lambda each: self._perhaps_flushed(each, args[0]))
-            return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=True))
+            result = _on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
+            return _on_result(
+                func, args, result, lambda tensor: self._noisy_where_rounded(tensor, owned=True)
+            )
         if is_opaque(func, args):
             return self._through(func, map_tensors(self._noisy, args), kwargs)
         result = func(*args, **kwargs)
         if name in MOVES or is_view(func):
             return result
         owned = not _shares_memory(result, (args, kwargs))
-        return _on_result(func, args, result, lambda each: self._noisy_where_rounded(each, owned=owned))
+        return _on_result(func, args, result, lambda tensor: self._noisy_where_rounded(tensor, owned=owned))
 
     def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator of which only its operands and results are seen.
@@ -133,12 +135,12 @@ class AccumulationNoise(Injector):
         What it rounds inside is taken to be what PyTorch's own float32 rounds, of the same operands.
         """
         result = func(*args, **kwargs)
-        short = map_tensors(lambda each: each.float() if is_float64(each) else each, args)
+        short = map_tensors(lambda tensor: tensor.float() if is_float64(tensor) else tensor, args)
         try:
             rounded = func(*short, **kwargs)
         except (RuntimeError, NotImplementedError, TypeError):  # it takes no float32
             return map_tensors(self._noisy_where_rounded, result)
-        same = map_tensors(lambda each: each.double() if each.dtype == torch.float32 else each, short)
+        same = map_tensors(lambda tensor: tensor.double() if tensor.dtype == torch.float32 else tensor, short)
         exact = func(*same, **kwargs)
         errors = iter(
             [
@@ -150,7 +152,8 @@ class AccumulationNoise(Injector):
             ]
         )
         return map_tensors(
-            lambda each: each + _OPAQUE * self.scale * next(errors) if is_float64(each) else each, result
+            lambda tensor: tensor + _OPAQUE * self.scale * next(errors) if is_float64(tensor) else tensor,
+            result,
         )
 
     def _shifted(self, tensor: torch.Tensor, unit: float, *, dim: int | None = None) -> torch.Tensor:
@@ -194,7 +197,7 @@ class AccumulationNoise(Injector):
         if given is None or result.numel() <= CHUNK or not result.is_contiguous():
             return flush(result, given)
         for values, arguments in zip(
-            *(torch.split(each.reshape(-1), CHUNK) for each in (result, given)), strict=True
+            *(torch.split(whole.reshape(-1), CHUNK) for whole in (result, given)), strict=True
         ):
             values.copy_(flush(values, arguments))
         return result
@@ -261,7 +264,7 @@ class PolicyNoise(AccumulationNoise):
         if self.policy.exp_error and is_exponential(func, args):
             unit = self.scale * self.policy.exp_error
             approximate = self._shifted if name in LOGARITHMIC else self._scaled
-            result = _on_result(func, args, result, lambda each: approximate(each, unit))
+            result = _on_result(func, args, result, lambda tensor: approximate(tensor, unit))
         return result
 
     def _scaled(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
@@ -288,7 +291,7 @@ def inexact_in(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
 
 def _shares_memory(result: Any, given: Any) -> bool:
     storages = {tensor.untyped_storage().data_ptr() for _, tensor in named_tensors(given, "")}
-    return any(each.untyped_storage().data_ptr() in storages for _, each in named_tensors(result, ""))
+    return any(tensor.untyped_storage().data_ptr() in storages for _, tensor in named_tensors(result, ""))
 
 
 def _in_chunks(
@@ -306,7 +309,7 @@ def _in_chunks(
         return function(tensor)
     if into is None or not into.is_contiguous():
         into = torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
-    flat = (torch.split(each.reshape(-1), CHUNK) for each in (tensor, into))
+    flat = (torch.split(whole.reshape(-1), CHUNK) for whole in (tensor, into))
     for values, place in zip(*flat, strict=True):
         place.copy_(function(values))
     return into

@@ -56,7 +56,7 @@ _LARGEST = 1e150
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class ReferenceEstimate:
     """The exact outputs and how far noise moves each of them."""
 
     outputs: Any
@@ -86,7 +86,7 @@ def run_reference(
     *,
     operands: FloatFormat,
     policy: NumericsPolicy = _FLOAT32_POLICY,
-) -> Reference:
+) -> ReferenceEstimate:
     """Run `reference` on its arguments upcast to float64: once exactly, then with noise."""
     runs = _Runs(reference, args, kwargs)
     observer = Observer(operands)
@@ -112,17 +112,17 @@ def run_reference(
         makers["policy"] = 1.0, lambda run: PolicyNoise(run, policy, exact=is_exact)
     # the terms of a product may cancel in its value, and the noise of its operands does not
     spreads = {
-        kind: _measure(
+        noise: _measure(
             runs,
             outputs,
             make,
             unit,
-            proportional=kind != "operands",
-            decision_noise=DecisionNoise if kind == "accumulation" else lambda _: None,
+            proportional=noise != "operands",
+            decision_noise=DecisionNoise if noise == "accumulation" else lambda _: None,
         )
-        for kind, (unit, make) in makers.items()
+        for noise, (unit, make) in makers.items()
     }
-    return Reference(
+    return ReferenceEstimate(
         outputs=outputs,
         accumulation=spreads.get("accumulation", {}),
         operands=spreads.get("operands", {}),
@@ -137,12 +137,12 @@ def run_reference(
 
 
 def allow(
-    truth: Reference,
+    truth: ReferenceEstimate,
     policy: NumericsPolicy,
     reference: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> Reference:
+) -> ReferenceEstimate:
     """Return `truth`, the result of `reference` for these arguments, under another policy."""
     if not policy.is_noise:
         return replace(truth, policy={})
@@ -208,7 +208,9 @@ def _is_fixed(observed: Observed, spreads: Mapping[str, Spread], args: Sequence[
     if observed.computes or not spreads or any(bool(spread.elements.any()) for spread in spreads.values()):
         return False
     floats = [tensor for _, tensor in named_tensors(tuple(args), "") if tensor.dtype.is_floating_point]
-    return any(bool((each.double() != each.double().round()).any()) for each in floats)  # those are moved
+    return any(
+        bool((tensor.double() != tensor.double().round()).any()) for tensor in floats
+    )  # those are moved
 
 
 def _measure(
@@ -235,7 +237,7 @@ def _measure(
     for run in range(count):
         moved = dict(named_tensors(runs.run_with_noise(make(run), decision_noise(run)), "output"))
         for name, total in totals.items():
-            flat = (torch.split(each.reshape(-1), CHUNK) for each in (moved.pop(name), exact[name], total))
+            flat = (torch.split(whole.reshape(-1), CHUNK) for whole in (moved.pop(name), exact[name], total))
             for values, y, mean_square in zip(*flat, strict=True):
                 # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
                 change = (values - y).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)

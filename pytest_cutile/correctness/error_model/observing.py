@@ -77,15 +77,15 @@ class Observer(Injector):
         return result
 
     def _see_discontinuity(self, name: str, results: Sequence[torch.Tensor]) -> None:
-        self.observed.has_discontinuities |= any(jumps(name, each) for each in results)
-        for target in (format_of(each.dtype) for each in results):
+        self.observed.has_discontinuities |= any(jumps(name, result) for result in results)
+        for target in (format_of(result.dtype) for result in results):
             if target is not None and target.precision < FLOAT32.precision:
                 self.observed.rounds_to[target.name] = None
 
     def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
         inexact = [tensor for tensor in tensors if bool(inexact_in(tensor, self.operands).any())]
         self.observed.has_inexact_operands |= bool(inexact)
-        shared = sum(common_rounding(each, self.operands) for each in inexact)
+        shared = sum(common_rounding(tensor, self.operands) for tensor in inexact)
         self.observed.common_rounding = max(self.observed.common_rounding, shared)
 
 

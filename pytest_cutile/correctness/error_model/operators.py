@@ -82,7 +82,7 @@ def writes_in_place(func: Any) -> bool:
 
 
 def is_view(func: Any) -> bool:
-    infos = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
+    infos = [returned.alias_info for returned in func._schema.returns]  # noqa: SLF001
     return any(info is not None and not info.is_write for info in infos)
 
 

@@ -108,7 +108,7 @@ def check_axes(axes: Axes, parameters: Collection[str]) -> None:
     if not tuples or OUTPUT not in axes:
         raise ValueError(f"{described}: expected tuples of names, or None, by argument")
     for names in axes.values():
-        given = [each for each in names if each is not None]
+        given = [axis for axis in names if axis is not None]
         if len(given) != len({*given}):
             raise ValueError(f"{described}: a name twice in {tuple(names)}")
         if unknown := {*given} - {*axes[OUTPUT]}:
@@ -132,7 +132,7 @@ def cut(axes: Axes, values: Mapping[str, Any], outputs: Any) -> list[Part]:
         ]
         if not finer:
             break
-        counts = min(finer, key=lambda each: _elements(axes, trees, each))
+        counts = min(finer, key=lambda option: _elements(axes, trees, option))
         elements = _elements(axes, trees, counts)
     ranges = [
         [
@@ -152,7 +152,7 @@ def neighbours(axes: Axes, values: Mapping[str, Any], outputs: Any) -> Iterator[
     """
     units = _units(axes, {**values, OUTPUT: outputs})
     for axis, count in units.items():
-        others = {each: (0, 1, units[each]) for each in units}
+        others = {other: (0, 1, units[other]) for other in units}
         for first, last in dict.fromkeys(((0, min(4, count)), (max(0, count - 2), count))):
             middle = (first + last) // 2
             if first < middle:

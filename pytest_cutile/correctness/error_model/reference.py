@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.error_model.noise import Reference, allow, run_reference
+from pytest_cutile.correctness.error_model.noise import ReferenceEstimate, allow, run_reference
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part, neighbours
 from pytest_cutile.correctness.error_model.running import Slices, run_exactly
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, Terms
@@ -102,7 +102,7 @@ class ReferenceCall:
         part = self.part.of(name, value)
         if name not in self.sliced:
             return part
-        return map_leaves(lambda each: Slices(each) if isinstance(each, torch.Tensor) else each, part)
+        return map_leaves(lambda leaf: Slices(leaf) if isinstance(leaf, torch.Tensor) else leaf, part)
 
 
 class ReferenceRuns:
@@ -119,14 +119,14 @@ class ReferenceRuns:
         """How often the reference ran on each part, for one launch."""
         self.longest_sum = 1
         self.is_fixed = self.has_products = self.has_exponentials = False
-        """What any run has shown, as `Reference` has it."""
-        self._whole: Reference | None = None
+        """What any run has shown, as `ReferenceEstimate` has it."""
+        self._whole: ReferenceEstimate | None = None
 
     @property
     def keeps_the_whole(self) -> bool:
         return self._whole is not None
 
-    def estimate(self, part: Part, policy: NumericsPolicy) -> Reference:
+    def estimate(self, part: Part, policy: NumericsPolicy) -> ReferenceEstimate:
         """Return a part's exact values and their noise under a policy; raise ReferenceFailed."""
         call = self.call.of(part)
         truth = self._whole
@@ -163,7 +163,7 @@ class ReferenceRuns:
 def floats_as(dtype: torch.dtype, result: Any) -> Any:
     """Return a result with tensors of no dimension in the place of floats."""
     return map_leaves(
-        lambda each: torch.tensor(each, dtype=dtype) if isinstance(each, float) else each, result
+        lambda leaf: torch.tensor(leaf, dtype=dtype) if isinstance(leaf, float) else leaf, result
     )
 
 
@@ -176,8 +176,8 @@ def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:
             begin, end, _ = half.ranges[axis]
             inside = Part(axes=axes, ranges={axis: (begin - first, end - first, last - first)})
             expected = inside.of(OUTPUT, together)
-            found = call.of(half).run(run_exactly)
-            left, right = dict(named_tensors(expected, OUTPUT)), dict(named_tensors(found, OUTPUT))
+            alone = call.of(half).run(run_exactly)
+            left, right = dict(named_tensors(expected, OUTPUT)), dict(named_tensors(alone, OUTPUT))
             if left.keys() != right.keys() or not all(_is_same(left[name], right[name]) for name in left):
                 raise ReferenceFailed(
                     f"{call.name} returns something else for a part of its arguments than for that part "

@@ -10,7 +10,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import CHUNK, blocks
 from pytest_cutile.correctness.error_model.spread import matrix_view
-from pytest_cutile.correctness.explain.places import Place
+from pytest_cutile.correctness.explain.places import WrongIndices
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.rounding import convert, spacing
 
@@ -44,11 +44,11 @@ def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
 
 
 def find_inexact(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    found = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
-    grid = matrix_view(found)
+    inexact = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+    grid = matrix_view(inexact)
     for rows, columns, got, rounded, _ in _rounded_blocks(out, exact):
         grid[rows, columns] = (got != rounded) & ~(got.isnan() & rounded.isnan())
-    return found
+    return inexact
 
 
 def _rounded_blocks(
@@ -67,7 +67,7 @@ def _rounded_blocks(
 def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor) -> list[str]:
     """Say whether the errors are a constant factor, or all toward zero."""
     at = _first(outside, _SAMPLE)
-    got, y = (each.reshape(-1)[at].double() for each in (out, exact))
+    got, y = (whole.reshape(-1)[at].double() for whole in (out, exact))
     usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
     got, y = got[usable], y[usable]
     if got.numel() < _ENOUGH or got.numel() < at.numel() // 2:
@@ -86,14 +86,14 @@ def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor
 
 def _first(outside: torch.Tensor, count: int) -> torch.Tensor:
     """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
-    found: list[torch.Tensor] = []
+    parts: list[torch.Tensor] = []
     for start, part in enumerate(torch.split(outside.flatten(), CHUNK)):
-        found.append(part.nonzero().flatten() + start * CHUNK)
-        count -= found[-1].numel()
+        parts.append(part.nonzero().flatten() + start * CHUNK)
+        count -= parts[-1].numel()
         if count <= 0:
-            found[-1] = found[-1][: count or None]
+            parts[-1] = parts[-1][: count or None]
             break
-    return torch.cat(found)
+    return torch.cat(parts)
 
 
 def find_terms(
@@ -125,7 +125,7 @@ def find_terms(
     return []
 
 
-def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[Place]) -> list[str]:
+def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIndices]) -> list[str]:
     """Say whether the values are right and in the wrong place: transposed, shifted, or of another index."""
     if not 1 < out.numel() <= LARGEST:
         return []

@@ -21,7 +21,13 @@ from pytest_cutile.correctness.explain.diagnosis import (
     find_terms,
 )
 from pytest_cutile.correctness.explain.picture import SCALE
-from pytest_cutile.correctness.explain.places import Place, draw, find_diagonal, find_places, is_scattered
+from pytest_cutile.correctness.explain.places import (
+    WrongIndices,
+    draw,
+    find_diagonal,
+    find_places,
+    is_scattered,
+)
 from pytest_cutile.correctness.explain.relaxation import advise
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
@@ -53,7 +59,7 @@ def explain_mismatch(
         lines.append(f"  compared in {len(runs.parts)} parts, which independent=... says may be")
     if runs.is_fixed:
         lines.append("  the reference does not follow its arguments: it has to compute from them")
-    elif runs.terms.tolerance is None and not any(each.pattern for each in comparison.results.values()):
+    elif runs.terms.tolerance is None and not any(output.pattern for output in comparison.results.values()):
         advice = advise(outputs, comparison, runs, title, started)
         lines += [f"  {advice}"] if advice else []
     text = fit([title, *lines])
@@ -125,45 +131,45 @@ def _describe_worst(worst: Worst, dtype: torch.dtype) -> list[str]:
 def _find(
     out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, reduction: int
 ) -> list[str]:
-    found = []
+    findings = []
     never = int((poisoned(out) & outside).sum())
     if never and out.dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
-        found.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
+        findings.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
     elif never:
-        found.append(f"{never:,} elements still hold the poison: never written")
+        findings.append(f"{never:,} elements still hold the poison: never written")
     beside = int((poisoned(out, Pattern.BESIDE_INPUT) & outside).sum()) if not never else 0
     if beside:
-        found.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
+        findings.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
     if out.dtype.is_floating_point:
         wide = out if out.dtype.itemsize > 1 else out.half()
         nans = int((wide.isnan() & outside).sum()) - never - beside
         if nans > 0:
-            found.append(f"{nans:,} of them are NaN where the reference is not")
+            findings.append(f"{nans:,} of them are NaN where the reference is not")
         infs = int((wide.isinf() & outside).sum())
         if infs:
-            found.append(f"{infs:,} of them are Inf")
+            findings.append(f"{infs:,} of them are Inf")
         zeros = int(((wide == 0) & outside).sum())
         if zeros == out.numel():
-            found.append("the whole output is zero")
+            findings.append("the whole output is zero")
         elif zeros > bad // 2:
-            found.append(f"{zeros:,} of them are zero")
-        found += find_direction(wide, exact, outside) or find_terms(
+            findings.append(f"{zeros:,} of them are zero")
+        findings += find_direction(wide, exact, outside) or find_terms(
             wide, exact, outside, bad, reduction=reduction
         )
     else:
         zeros = int(((out.to(torch.int64) == 0) & outside).sum())
         if zeros and zeros == bad:
-            found.append("all of them are zero")
+            findings.append("all of them are zero")
     places = find_places(outside)
     if never < bad and zeros < out.numel():
-        found += find_layout(out, exact, places)
+        findings += find_layout(out, exact, places)
     if is_scattered(outside, bad) and bool(out.isfinite().all() if out.dtype.itemsize > 1 else True):
-        found.append(SCATTERED)
-    found = found[:_MOST_FINDINGS]
-    return [*found, *_describe_places(places, outside, bad)]
+        findings.append(SCATTERED)
+    findings = findings[:_MOST_FINDINGS]
+    return [*findings, *_describe_places(places, outside, bad)]
 
 
-def _describe_places(places: Sequence[Place], outside: torch.Tensor, bad: int) -> list[str]:
+def _describe_places(places: Sequence[WrongIndices], outside: torch.Tensor, bad: int) -> list[str]:
     """Say which indices of each dimension have errors, if not all of them."""
     texts = [*map(str, places[:_MAX_PLACES])]
     if diagonal := find_diagonal(outside):

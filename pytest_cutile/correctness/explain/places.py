@@ -18,7 +18,7 @@ _SCATTERED = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class WrongIndices:
     """The indices of one dimension that have errors, where others have none."""
 
     dim: int
@@ -57,19 +57,19 @@ class Place:
         return ""
 
 
-def find_places(outside: torch.Tensor) -> list[Place]:
-    found = []
+def find_places(outside: torch.Tensor) -> list[WrongIndices]:
+    places = []
     for dim, size in enumerate(outside.shape):
-        others = [each for each in range(outside.ndim) if each != dim]
+        others = [other for other in range(outside.ndim) if other != dim]
         hit = outside.any(dim=others) if others else outside
         indices = hit.nonzero().flatten()
         count = indices.numel()
         if not 0 < count < size:
             continue
-        place = Place(dim=dim, size=size, first=int(indices[0]), last=int(indices[-1]), count=count)
+        place = WrongIndices(dim=dim, size=size, first=int(indices[0]), last=int(indices[-1]), count=count)
         if place.is_range or 2 * count <= size:  # most of them, here and there: nothing special
-            found.append(place)
-    return found
+            places.append(place)
+    return places
 
 
 def find_diagonal(outside: torch.Tensor) -> str:
@@ -86,7 +86,7 @@ def find_diagonal(outside: torch.Tensor) -> str:
     row = row * step
     if row.numel() == 0:
         return ""
-    spread = min(int(each.max() - each.min()) + 1 for each in (row, column))
+    spread = min(int(numbers.max() - numbers.min()) + 1 for numbers in (row, column))
     if spread <= min(rows, columns) // 2:  # a corner
         return ""
     starts = {columns - rows: "the diagonal that ends at the last element", 0: "the diagonal"}
@@ -127,7 +127,7 @@ def draw(outside: torch.Tensor, name: str, *, rows: int, columns: int) -> Pictur
         most = int(leading.sum(dim=(-2, -1)).argmax())
         matrix = leading[most]
         index = torch.unravel_index(torch.tensor(most), outside.shape[:-2])
-        title = f"{name}[{', '.join(str(int(each)) for each in index)}, :, :], with most errors"
+        title = f"{name}[{', '.join(str(int(number)) for number in index)}, :, :], with most errors"
     matrix = matrix.reshape(-1, matrix.shape[-1]) if matrix.ndim else matrix.reshape(1, 1)
     tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
     shares = []

@@ -86,12 +86,12 @@ def looser_policies(
 ) -> list[NumericsPolicy]:
     """Return looser policies, the least loose first; the last allows what all others do."""
     finest = (policy.mid or accumulation).precision
-    mids = [each for each in (FLOAT32, FLOAT16, BFLOAT16) if each.precision < finest]
+    mids = [target for target in (FLOAT32, FLOAT16, BFLOAT16) if target.precision < finest]
     looser = [replace(policy, mid=mid) for mid in mids]
     if exponentials and policy.exp_error < EXP_ERROR:
         looser += [replace(policy, mid=mid, exp_error=EXP_ERROR) for mid in (policy.mid, *mids)]
     if short_sums and not policy.fast_acc:
-        fast = [replace(each, fast_acc=True) for each in (policy, *looser[-1:])]
+        fast = [replace(slow, fast_acc=True) for slow in (policy, *looser[-1:])]
         looser = [fast[0], *looser, *fast[1:]]
     return looser
 
@@ -122,8 +122,8 @@ def what_would_pass(
 ) -> str:
     """Say under which of `policies`, the least loose first, or torch's tolerances, outputs pass."""
     if policies and passes(policies[-1]):  # else none passes: most bugs are told by one attempt
-        found = next(policy for policy in policies if policy is policies[-1] or passes(policy))
-        return would_pass_with(f"{found}")
+        least = next(policy for policy in policies if policy is policies[-1] or passes(policy))
+        return would_pass_with(f"{least}")
     if passes_torch():
         defaults = "torch.testing.assert_close's defaults"
         return f"no looser numerics policy explains it, but {defaults} would let it pass"

@@ -67,7 +67,7 @@ def enclose(
 
     Memory: what the tensors span, and `redzone_bytes` of that twice, 1 MiB each at most.
     """
-    lowest, end = min(extent(each)[0] for each in tensors), max(extent(each)[1] for each in tensors)
+    lowest, end = min(extent(tensor)[0] for tensor in tensors), max(extent(tensor)[1] for tensor in tensors)
     span = end - lowest
     address = tensors[0].data_ptr() - extent(tensors[0])[0] + lowest
     device = tensors[0].device
