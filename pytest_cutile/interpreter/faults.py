@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +82,24 @@ class InterpreterFailed(NotInterpreted):
 
 class NoSuchBlock(ValueError):  # noqa: N818 - reads as what happened
     """A block was asked for that the grid does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occurrence:
+    """An operation that ran in one block."""
+
+    launch: int
+    """Launches before this one."""
+    kernel: str
+    """Name of the kernel's function."""
+    op: str = ""
+    """Name of the operation in Tile IR."""
+    block: tuple[int, int, int] | None = None
+    """Indices (x, y, z)."""
+    location: Location | None = None
+    """Where, in the user's source."""
+    iterations: tuple[int, ...] = ()
+    """Iteration of each loop around it, from 0, outermost first."""
 
 
 def user_location(location: Location | None) -> Location | None:

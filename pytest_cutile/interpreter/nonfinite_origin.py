@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 import torch
 
 from pytest_cutile.interpreter.analysis import FLOW, named_operands
-from pytest_cutile.interpreter.faults import excerpt, user_location
+from pytest_cutile.interpreter.faults import Occurrence, excerpt, user_location
 from pytest_cutile.interpreter.formatting import show_number
 from pytest_cutile.interpreter.frames import Frame
-from pytest_cutile.interpreter.ir import Location, Op
+from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.ops.access import accessed
 from pytest_cutile.interpreter.values import of_block
@@ -28,22 +28,12 @@ _MAX_STORES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Where a NaN or an Inf comes from that no operand had."""
+class Origin(Occurrence):
+    """Where a NaN or an Inf comes from that no operand had, in the first block that has it."""
 
     value: Nonfinite
     kind: OriginKind
     """Computed by an operation, loaded from an array, passed to the kernel, or padding that nobody chose."""
-    launch: int
-    """Launches before this one."""
-    kernel: str
-    """Name of the kernel's function."""
-    op: str = ""
-    """Name of the operation in Tile IR."""
-    block: tuple[int, int, int] | None = None
-    """The first block that has it."""
-    location: Location | None = None
-    """Where, in the user's source."""
     index: tuple[int, ...] = ()
     """Of the first such element, in its tile."""
     operands: tuple[tuple[str, str], ...] = ()

@@ -11,7 +11,7 @@ import torch
 
 from pytest_cutile.interpreter.analysis import every_op, named_operands
 from pytest_cutile.interpreter.arrays import Access, Allocation
-from pytest_cutile.interpreter.faults import excerpt, user_location
+from pytest_cutile.interpreter.faults import Occurrence, excerpt, user_location
 from pytest_cutile.interpreter.formatting import show_number, show_row, summary
 from pytest_cutile.interpreter.frames import Frame, blocks_beside
 from pytest_cutile.interpreter.ir import Block, Entry, Location, Op
@@ -69,21 +69,10 @@ class TracedTile:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trace:
-    """How an element of an array came to be."""
+class Trace(Occurrence):
+    """The last store to an element of an array, and how that came to be."""
 
-    launch: int
-    """Launches before the one that wrote it."""
-    kernel: str
-    """Name of the kernel's function."""
     block: tuple[int, int, int]
-    """The last block that wrote it."""
-    op: str
-    """Name of the operation in Tile IR that did."""
-    location: Location | None
-    """Where, in the user's source."""
-    iterations: tuple[int, ...]
-    """Iteration of each loop around it, from 0, outermost first."""
     element: str
     """The element by the name of the kernel's argument: "Y[3, 5]"."""
     tiles: tuple[TracedTile, ...]

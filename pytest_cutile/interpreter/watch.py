@@ -10,7 +10,7 @@ from pathlib import PurePath
 import torch
 
 from pytest_cutile.interpreter.analysis import every_op
-from pytest_cutile.interpreter.faults import is_cutile, user_location
+from pytest_cutile.interpreter.faults import Occurrence, is_cutile, user_location
 from pytest_cutile.interpreter.formatting import show_tile
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Entry, Location, Op
@@ -24,21 +24,12 @@ MAX_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WatchedValue:
+class WatchedValue(Occurrence):
     """What one operation on a watched line returned in one block."""
 
-    launch: int
-    """Launches before this one."""
-    kernel: str
-    """Name of the kernel's function."""
     block: tuple[int, int, int]
-    """Indices (x, y, z)."""
     location: Location
-    """Where, in the user's source: the watched line, or within what it called."""
-    op: str
-    """Name of the operation in Tile IR."""
-    iterations: tuple[int, ...]
-    """Iteration of each loop around it, from 0, outermost first."""
+    """The watched line, or a line within what it called."""
     type: str
     """Shape and dtype: "tile<64x1xf32>"."""
     tile: torch.Tensor
