@@ -6,17 +6,14 @@ import io
 import linecache
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.signature import derive_signature
 from pytest_cutile.compiler.toolchain import INSTALL, CompilerMissing, find_tileiras
-
-if TYPE_CHECKING:
-    from types import FunctionType
-
-    from pytest_cutile.compiler.trace.launches import Launch
+from pytest_cutile.compiler.trace.launches import Launch
 
 
 class CompileError(Exception):

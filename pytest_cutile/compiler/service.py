@@ -11,19 +11,14 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 import msgspec
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.cache import DiskCache
-from pytest_cutile.compiler.export import CompileError
+from pytest_cutile.compiler.export import CompileError, CompileJob
 from pytest_cutile.compiler.toolchain import toolchain_versions
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from pytest_cutile.compiler.export import CompileJob
 
 _CACHE_FORMAT = "4"
 _ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x0040000  # linux/personality.h

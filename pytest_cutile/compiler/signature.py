@@ -13,14 +13,12 @@ is aligned to 256 bytes. So alignment comes from the storage offset, never from 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.toolchain import toolchain_versions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ALIGNMENT_BYTES = 16
 _SHAPE_DIVISOR = 16

@@ -6,20 +6,18 @@ import hashlib
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from pytest_cutile.compiler.cache import DiskCache
 from pytest_cutile.compiler.fingerprint.machine_code import code_bytes
+from pytest_cutile.compiler.service import Compiled
 from pytest_cutile.compiler.toolchain import ToolMissing, tool_version
 from pytest_cutile.platforms.lookup import find_architecture
 from pytest_cutile.static.disassembly import read_code, read_usage
 from pytest_cutile.static.facts import LaunchFacts, SpillLine
 from pytest_cutile.static.remarks import RemarksError, read_remarks
-
-if TYPE_CHECKING:
-    from pytest_cutile.compiler.service import Compiled
 
 _CACHE_FORMAT = "5"
 # cuda-tile 1.7 launches with no dynamic shared memory; tests/static/test_inspection.py watches it.

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 
-if TYPE_CHECKING:
-    from pytest_cutile.compiler.trace.launches import Launch
+from pytest_cutile.compiler.trace.launches import Launch
 
 _DIGITS = 16
 # The code, its constants, its attributes (threads, registers, cluster size, parameters); debug information

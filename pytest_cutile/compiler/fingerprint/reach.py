@@ -24,6 +24,7 @@ import functools
 import inspect
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -34,14 +35,9 @@ from types import (
     ModuleType,
     SimpleNamespace,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_cutile.compiler.fingerprint.written import read_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pytest_cutile.compiler.fingerprint.written import Chain
+from pytest_cutile.compiler.fingerprint.written import Chain, read_function
 
 _LIBRARIES = {"cuda", "torch", "numpy"}
 _STANDARD_LIBRARY = Path(os.__file__).parent

@@ -17,15 +17,13 @@ Nothing in it names a version, a file's place or an address.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.fingerprint.machine_code import settled_strides
 from pytest_cutile.compiler.fingerprint.reach import describe_kernel, describe_value
 from pytest_cutile.compiler.signature import derive_signature
-
-if TYPE_CHECKING:
-    from pytest_cutile.compiler.trace.launches import Launch
+from pytest_cutile.compiler.trace.launches import Launch
 
 DIGEST_RULES = 2
 """Counts changes of the rules: digests made by different rules cannot be compared."""

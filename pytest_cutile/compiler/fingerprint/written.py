@@ -7,14 +7,11 @@ import copy
 import dis
 import linecache
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from types import CodeType, FunctionType
 from weakref import WeakKeyDictionary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType, FunctionType
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Chain = tuple[str, ...]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import torch
 
 from pytest_cutile.compiler.trace.devices import properties_of
 from pytest_cutile.compiler.trace.tensors import default_device
 from pytest_cutile.platforms.architectures import capability
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _BF16_SINCE = (8, 0)
 _DO_NOTHING = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,6 @@ from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.trace.patching import Replacements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import torch
 
     from pytest_cutile.compiler.trace.tensors import Backing, PretendedTensors

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.machinery
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import importlib.machinery
-    from collections.abc import Callable, Iterator, Sequence
-    from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
 
 # These hold neither launchers nor what launchers import by name; there are thousands of them.
 _NOT_LAUNCH_CODE = frozenset(sys.stdlib_module_names) | {

@@ -5,17 +5,15 @@ torch's fake tensors cannot say so in a build without CUDA; a `TorchFunctionMode
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal
 
 import torch
 from torch._library import custom_ops
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils import _pytree as pytree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
 Backing = Literal["meta", "cpu"]
 
