@@ -90,7 +90,6 @@ class GpuAtHand:
         return device
 
     def check_torch(self) -> None:
-        """Raise GateSkipped if torch cannot use this GPU."""
         try:
             import torch
         except ImportError as error:

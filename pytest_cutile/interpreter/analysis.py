@@ -52,7 +52,6 @@ class Definitions:
 
     @classmethod
     def of(cls, entry: Entry) -> Definitions:
-        """Find the definitions of a kernel."""
         made_by: dict[tuple[int, int], Op | None] = {}
         private: set[int] = set()
 

@@ -39,12 +39,10 @@ def boolean(_tables: Tables, reader: Reader) -> bool:
 
 
 def booleans(_tables: Tables, reader: Reader) -> tuple[bool, ...]:
-    """Read a list of truth values."""
     return tuple(bool(number) for number in reader.integers(1))
 
 
 def int32s(_tables: Tables, reader: Reader) -> tuple[int, ...]:
-    """Read a list of numbers."""
     return reader.integers(4)
 
 
@@ -64,7 +62,6 @@ def array(tables: Tables, reader: Reader) -> list[Any]:
 
 
 def dictionary(tables: Tables, reader: Reader) -> dict[str, Any]:
-    """Read names and attributes."""
     return {string(tables, reader): tagged(tables, reader) for _ in range(reader.varint())}
 
 

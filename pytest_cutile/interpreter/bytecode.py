@@ -94,7 +94,6 @@ class _ModuleReader:
         return Reader(self._sections[section])
 
     def read(self) -> Module:
-        """Read the functions and the globals."""
         reader = self._section(_FUNCTIONS)
         entries = [self._entry(reader) for _ in range(reader.varint())]
         reader.finish("the section of functions")
@@ -140,7 +139,6 @@ class _ModuleReader:
         return pick(self.strings, reader.varint(), "string")
 
     def type_at(self, number: int) -> Type:
-        """Return the type with this number."""
         if number not in self._types:
             reader = Reader(pick(self._raw_types, number, "type"))
             self._types[number] = self._read_type(reader)
@@ -267,7 +265,6 @@ class _BodyReader:
         self._next_value = 0
 
     def read(self, name: str, parameter_types: tuple[Type, ...]) -> Block:
-        """Read the whole body."""
         block = Block(parameters=self._new_values(len(parameter_types)), parameter_types=parameter_types)
         while not self.reader.at_end:
             block.ops.append(self._op())
@@ -283,7 +280,6 @@ class _BodyReader:
         return number
 
     def block(self) -> Block:
-        """Read a block of operations."""
         reader = self.reader
         if reader.byte() != 1:
             raise UnknownBytecode("a region of several blocks is not known")

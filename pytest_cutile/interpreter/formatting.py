@@ -10,7 +10,6 @@ MAX_ROWS = 8
 
 
 def show_number(value: torch.Tensor) -> str:
-    """Return one element as text."""
     number = value.item() if value.dtype in _PLAIN else value.double().item()
     return f"{number:.6g}" if isinstance(number, float) else str(number)
 

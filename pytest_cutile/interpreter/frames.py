@@ -47,7 +47,6 @@ class Frame:
         return self._index
 
     def __getitem__(self, value: int) -> Any:
-        """Return a value by its number."""
         data = self.values.get(value)
         if data is None:
             assert self._parent is not None, f"value {value} is not defined"

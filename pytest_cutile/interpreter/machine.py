@@ -152,7 +152,6 @@ class Machine:
             self.printed.clear()
 
     def run_block(self, block: Block, frame: Frame) -> list[Exit]:
-        """Run a block of operations for all blocks of `frame`."""
         exits: list[Exit] = []
         outermost = frame
         position: torch.Tensor | None = None  # of the blocks still here, in the outermost frame
@@ -224,7 +223,6 @@ class Machine:
         return failure
 
     def block_of(self, number: int) -> tuple[int, int, int]:
-        """Return the indices (x, y, z) of a block by its number."""
         return block_of(number, self.grid)
 
     # -- control flow ---------------------------------------------------------------------------------

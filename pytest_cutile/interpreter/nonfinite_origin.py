@@ -197,7 +197,6 @@ class NonfiniteFinder:
                 )
 
     def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
-        """Look at what an operation returned or stored."""
         if op.name in _MOVES or op.name in FLOW or id(op) in machine.definitions.private:
             return
         if op.operands.get("value") is not None and op.name.startswith(("store_", "atomic_")):

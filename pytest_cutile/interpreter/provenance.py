@@ -144,7 +144,6 @@ class Provenance:
         self._ended: Ended = {}
 
     def begin_launch(self, machine: Machine, entry: Entry) -> None:
-        """Follow another launch."""
         self._machine = machine
         self._launch += 1
         self._ends, self._before, self._running, self._ended = {}, {}, {}, {}
@@ -164,7 +163,6 @@ class Provenance:
                     self._before[id(flow), at] = before[0]
 
     def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
-        """Record what each loop and each branch ended with."""
         for loop, at, end, value in self._ends.get(id(op), ()):
             blocks = frame.blocks.tolist()
             running = self._running.setdefault((id(loop), at), [])
@@ -182,7 +180,6 @@ class Provenance:
                 ]
 
     def stored(self, frame: Frame, access: Access) -> None:
-        """Record a store, and the tiles that its value came from."""
         machine = self._machine
         assert machine is not None
         op = machine.memory.races.op

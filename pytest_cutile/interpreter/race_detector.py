@@ -34,7 +34,6 @@ class Units:
 
     @property
     def shadow(self) -> Shadow:
-        """The array's shadow."""
         return self.allocation.shadow
 
     def shaped(self, row: torch.Tensor) -> torch.Tensor:
@@ -42,20 +41,16 @@ class Units:
         return row if self.view is None else self.view(row)
 
     def read(self, row: torch.Tensor) -> torch.Tensor:
-        """Return these units of a row of the shadow."""
         return self.shaped(row)[self.index]
 
     def write(self, row: torch.Tensor, values: torch.Tensor | int) -> None:
-        """Set these units of a row of the shadow."""
         self.shaped(row)[self.index] = values
 
     def numbers(self) -> torch.Tensor:
-        """Return the numbers of the units in a row."""
         numbers: torch.Tensor = self.index
         return numbers if self.view is None else self.read(torch.arange(len(self.shadow.writers)))
 
     def describe_first(self, bad: torch.Tensor) -> str:
-        """Return the name of the first bad element."""
         return self.allocation.describe(int(self.numbers().expand(bad.shape)[bad][0]) * self.shadow.unit)
 
 
@@ -123,7 +118,6 @@ class RaceDetector:
             self._record_updaters(units, blocks)
 
     def tracks_reads(self, shadow: Shadow) -> bool:
-        """Return whether reads have to be recorded."""
         return (
             shadow.unwritten
             or shadow.was_written

@@ -26,18 +26,15 @@ class Reader:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything is read."""
         return self.position >= self.end
 
     def take(self, size: int) -> bytes:
-        """Read this many bytes."""
         start, self.position = self.position, self.position + size
         if self.position > self.end:
             raise UnknownBytecode(f"the bytecode is cut short: {self.position - self.end} bytes are missing")
         return self._data[start : self.position]
 
     def byte(self) -> int:
-        """Read one byte."""
         at = self.position
         if at >= self.end:
             raise UnknownBytecode("the bytecode is cut short: 1 byte is missing")
@@ -102,7 +99,6 @@ def pieces(starts: Sequence[int], end: int) -> list[tuple[int, int]]:
 
 
 def pick(items: Sequence[_Item], index: int, what: str) -> _Item:
-    """Return an item by its number."""
     if not 0 <= index < len(items):
         raise UnknownBytecode(f"{what} {index} is not known")
     return items[index]

@@ -117,7 +117,6 @@ def tile_of_block(value: torch.Tensor, row: int) -> torch.Tensor:
 
 
 def select_blocks(value: Any, index: torch.Tensor) -> Any:
-    """Return the values of some of the blocks."""
     if isinstance(value, torch.Tensor):
         return value if value.shape[0] == 1 else moved(lambda tensor: tensor[index], value)
     if isinstance(value, ArrayValue):

@@ -59,7 +59,6 @@ class Watcher:
         self._other_lines: set[int] = set()
 
     def begin_launch(self, machine: Machine, entry: Entry) -> None:
-        """Find the operations that are on the lines."""
         self._launch += 1
         self._watched = {}
         x, y, z = machine.grid
@@ -83,7 +82,6 @@ class Watcher:
             self._other_lines.add(place.line)
 
     def ran(self, machine: Machine, frame: Frame, op: Op) -> None:
-        """Record what an operation returned, if it is on a line."""
         location = self._watched.get(id(op))
         if location is None:
             return

@@ -145,7 +145,6 @@ class PretendedTensors(TorchFunctionMode):
         return result
 
     def _move(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do `.to`, `.cuda` and `.cpu`."""
         tensor, *rest = args
         target: Any
         if func == torch.Tensor.cpu:

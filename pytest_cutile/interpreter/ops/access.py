@@ -199,7 +199,6 @@ class Target:
                 )
 
     def _name(self, machine: Machine) -> str:
-        """Return the name of the array that the view is of."""
         place = machine.memory.at(int(self.view.array.base[0]))
         if place is None:
             return "its array"
@@ -322,7 +321,6 @@ class _Tiles:
         return row.as_strided(self.sizes, self.strides, self.first)
 
     def frame(self, frame: Frame) -> Frame:
-        """Return the frame of these blocks alone."""
         return frame if self.blocks is None else frame.inner(self.blocks)
 
 

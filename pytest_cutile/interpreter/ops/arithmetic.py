@@ -229,7 +229,6 @@ def ordered_unsigned(value: torch.Tensor) -> torch.Tensor:
 
 
 def wrap(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Keep the low bits."""
     return (value & 1) != 0 if dtype == torch.bool else value.to(dtype)
 
 

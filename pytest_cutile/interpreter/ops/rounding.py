@@ -21,7 +21,7 @@ NEAREST = frozenset({"nearest_even", "approx", "full"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
+class FloatFormat:
     """A binary floating-point format."""
 
     fraction_bits: int
@@ -33,15 +33,15 @@ class Format:
 
 
 FORMATS = {
-    "f64": Format(fraction_bits=52, least_exponent=-1022, largest=torch.finfo(torch.float64).max),
-    "f32": Format(fraction_bits=23, least_exponent=-126, largest=torch.finfo(torch.float32).max),
-    "tf32": Format(fraction_bits=10, least_exponent=-126, largest=(2 - 2.0**-10) * 2.0**127),
-    "bf16": Format(fraction_bits=7, least_exponent=-126, largest=torch.finfo(torch.bfloat16).max),
-    "f16": Format(fraction_bits=10, least_exponent=-14, largest=65504.0),
-    "f8E5M2": Format(fraction_bits=2, least_exponent=-14, largest=57344.0, saturates=True),
-    "f8E4M3FN": Format(fraction_bits=3, least_exponent=-6, largest=448.0, saturates=True),
-    "f8E8M0FNU": Format(fraction_bits=0, least_exponent=-127, largest=2.0**127, saturates=True),
-    "f4E2M1FN": Format(fraction_bits=1, least_exponent=0, largest=6.0, saturates=True),
+    "f64": FloatFormat(fraction_bits=52, least_exponent=-1022, largest=torch.finfo(torch.float64).max),
+    "f32": FloatFormat(fraction_bits=23, least_exponent=-126, largest=torch.finfo(torch.float32).max),
+    "tf32": FloatFormat(fraction_bits=10, least_exponent=-126, largest=(2 - 2.0**-10) * 2.0**127),
+    "bf16": FloatFormat(fraction_bits=7, least_exponent=-126, largest=torch.finfo(torch.bfloat16).max),
+    "f16": FloatFormat(fraction_bits=10, least_exponent=-14, largest=65504.0),
+    "f8E5M2": FloatFormat(fraction_bits=2, least_exponent=-14, largest=57344.0, saturates=True),
+    "f8E4M3FN": FloatFormat(fraction_bits=3, least_exponent=-6, largest=448.0, saturates=True),
+    "f8E8M0FNU": FloatFormat(fraction_bits=0, least_exponent=-127, largest=2.0**127, saturates=True),
+    "f4E2M1FN": FloatFormat(fraction_bits=1, least_exponent=0, largest=6.0, saturates=True),
 }
 """The formats that can be rounded to, by their names in Tile IR."""
 
