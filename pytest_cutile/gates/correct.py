@@ -176,7 +176,7 @@ def gate_correct(
         session.checked[key] = Reason.WRONG_RESULT
         record(Verdict.FAIL, detail=str(mismatch).partition("\n")[0])
         if reproduce is not None:
-            mismatch.args = (f"{mismatch}\nReproduce (seed {seed}):\n  {reproduce()}",)
+            mismatch.add_note(f"Reproduce (seed {seed}):\n  {reproduce()}")
         raise
     except Exception as error:
         session.checked[key] = Reason.UNCHECKED

@@ -73,7 +73,8 @@ class GateOutcome:
             advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
             raise pytest.fail.Exception(advice, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK):
-            failure = GateFailed(str(error), pytrace=False)
+            message = "\n".join([f"{error}", *getattr(error, "__notes__", ())])
+            failure = GateFailed(message, pytrace=False)
             failure.picture = getattr(error, "picture", "")
             raise failure from None
         if not isinstance(error, Exception):

@@ -6,12 +6,12 @@ import functools
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameters_of
@@ -22,7 +22,6 @@ from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
 from pytest_cutile.input_names import LAYOUTS
-from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, SpecError
 from pytest_cutile.tensors.seeded import MakeTensor
@@ -94,6 +93,21 @@ class Tally:
     def refused(self) -> int:
         """Examples that the launcher, or the inputs, did not take."""
         return self.refusals.total()
+
+    def describe_smallest(self, seed: int) -> str:
+        certainty = "the smallest that fails" if self.finished else "cut short: there may be a smaller one"
+        return (
+            f"found by search (seed {seed}, {self.tried} examples passed, {self.refused} refused); "
+            f"{certainty}.\nTo keep it, declare it:\n    {self.smallest},"
+        )
+
+    def describe_passed(self, kernel: str, seed: int) -> str:
+        """Return what was tried, and the most frequent reasons of refusals on further lines."""
+        passed = f"{self.tried} examples of {kernel} passed, {self.refused} were refused"
+        lines = [f"{count} refused: {reason}" for reason, count in self.refusals.most_common(REASONS)]
+        more = len(self.refusals) - REASONS
+        lines += [f"... for {more} other reasons"] * (more > 0)
+        return "\n  ".join([f"searched with seed {seed}: {passed}", *lines])
 
 
 # -- what may vary -----------------------------------------------------------------------------------
@@ -281,33 +295,32 @@ class KernelSearch:
     def run(self, *, seconds: float, seed: int) -> Tally:
         """Search; fail with the smallest example that was found, as a case to paste."""
         __tracebackhide__ = True
-        spec = self._spec
+        name = self._spec.name
         tally = Tally()
 
         def check() -> CheckReport:
             nonlocal tally
             __tracebackhide__ = True
-            tally = search(examples(spec, self._arch), self._check, seconds=seconds, seed=seed)
+            tally = search(examples(self._spec, self._arch), self._check, seconds=seconds, seed=seed)
             if tally.smallest is not None:
                 error = tally.failing[f"{tally.smallest}"]
-                raise _with_tally(error, _describe(tally, seed=seed))
+                error.add_note(tally.describe_smallest(seed))
+                raise error
             if self._report is None:
                 why = "".join(f": {reason}" for reason, _ in tally.refusals.most_common(1))
                 raise GateSkipped(Reason.NOTHING_TRIED, f"{tally.refused} examples, all refused{why}")
             return self._report
 
-        with GateOutcome(self._session, f"{spec.name}[search]"):
+        with GateOutcome(self._session, f"{name}[search]"):
             gate_correct(
                 self._session,
-                key=f"{spec.name}[search]",
-                kernel=spec.name,
+                key=f"{name}[search]",
+                kernel=name,
                 case="search",
                 arch=self._arch,
                 check=check,
                 interpreted=self._interpreted,
-                searched=lambda: "\n  ".join(
-                    [f"searched with seed {seed}: {_passed(tally, spec.name)}", *_refusals(tally)]
-                ),
+                searched=lambda: tally.describe_passed(name, seed),
             )
         return tally
 
@@ -319,35 +332,26 @@ class KernelSearch:
         """
         spec, case, settings = self._spec, example.case, self._session.settings
         self._session.progress(f"searching {spec.name}: {example.inputs} {case.name}")
-        try:
-            work = spec.work_of(case) if spec.work is not None else None
-        except Exception as error:
-            raise NoExample(f"{type(error).__name__}: {error}") from error
-        if work is not None:
-            self._refuse_large(work.bytes, work.flops)
+        with _refusing():
+            work = spec.work_of(case)
+        self._refuse_large(work.bytes, work.flops)
 
         def check(run: RunLaunch | None = None) -> CheckReport:
             device = "cuda" if run is not None else self._session.gpu.usable_device(self._arch).torch_device
             make = functools.partial(MakeTensor, device=device, seed=case.seed or 0)
-            try:
+            with _refusing():
                 inputs = spec.make_inputs(make, case, example.inputs)
-            except Exception as error:
-                raise NoExample(f"{type(error).__name__}: {error}") from error
             tensors = [tensor for _, tensor in named_tensors(inputs, "input")]
             self._refuse_large(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
             return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
 
-        try:
+        with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)):
             if self._interpreted:
                 interpreting = Interpreting(self._session, self._arch, compiles=False)
                 with interpreting.active():
                     self._report = interpreting.check(check)
             else:
                 self._report = check()
-        except Exception as error:
-            if isinstance(error, GateSkipped) or is_refusal(error):
-                raise NoExample(f"{type(error).__name__}: {error}") from error
-            raise
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:
         if self._interpreted and (size_bytes > INTERPRETED_BYTES or flops > INTERPRETED_FLOPS):
@@ -356,30 +360,12 @@ class KernelSearch:
             raise NoExample("it is larger than what a search launches")
 
 
-def _passed(tally: Tally, name: str) -> str:
-    return f"{tally.tried} examples of {name} passed, {tally.refused} were refused"
-
-
-def _refusals(tally: Tally) -> list[str]:
-    """Return why examples were refused, the most frequent reasons first."""
-    lines = [f"{count} refused: {reason}" for reason, count in tally.refusals.most_common(REASONS)]
-    more = len(tally.refusals) - REASONS
-    return [*lines, f"... for {more} other reasons"] if more > 0 else lines
-
-
-def _describe(tally: Tally, *, seed: int) -> str:
-    sure = "the smallest that fails" if tally.finished else "cut short: there may be a smaller one"
-    return (
-        f"found by search (seed {seed}, {tally.tried} examples passed, {tally.refused} refused); {sure}.\n"
-        f"To keep it, declare it:\n    {tally.smallest},"
-    )
-
-
-def _with_tally(error: Exception, text: str) -> Exception:
-    if isinstance(error, KernelFault):
-        error.message = f"{error.message}\n{text}"
-    elif isinstance(error, (KernelMismatch, ReferenceFailed, UncheckableOutput)):
-        error.args = (f"{error}\n{text}",)
-    else:
-        error.add_note(text)
-    return error
+@contextmanager
+def _refusing(is_refused: Callable[[Exception], bool] = lambda _: True) -> Iterator[None]:
+    """Take exceptions for the refusal of an example."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, NoExample) or not is_refused(error):
+            raise
+        raise NoExample(f"{type(error).__name__}: {error}") from error
