@@ -334,6 +334,11 @@ def test_a_module_that_is_passed_on_goes_by_its_last_name(load) -> None:
     assert describe(functions_in(load, text).function) == describe(functions_in(load, text).function)
 
 
+def test_a_class_within_a_function_leaves_the_modules_name_out(load) -> None:
+    text = "def function():\n    class Local:\n        def m(self): return super().m()\n    return Local\n"
+    assert describe(functions_in(load, text).function) == describe(functions_in(load, text).function)
+
+
 def test_a_file_that_was_written_anew_is_read_anew(load) -> None:
     module = load(kernels="def function(): return 1\n")
     before = describe(module.function)

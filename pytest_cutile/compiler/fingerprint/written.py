@@ -20,8 +20,8 @@ Chain = tuple[str, ...]
 _OUTER = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-_CLASS = "__class__"
-"""The closure of a method that calls `super()`; only some versions of Python load it by name."""
+_IMPLICIT = {("LOAD_NAME", "__name__"), *((name, "__class__") for name in _OUTER)}
+"""What Python loads by itself: for the body of a class, and in some versions for `super()`."""
 _STABLE = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -136,9 +136,11 @@ def _reads(code: CodeType) -> Iterator[Chain]:
                 continue
             if chain:
                 yield chain
+            name = instruction.argval
             # What a function within takes from this one is no free variable of this one.
-            outer = instruction.opname in _OUTER and instruction.argval in {*code.co_freevars} - {_CLASS}
-            chain = (instruction.argval,) if outer or instruction.opname in _GLOBAL else ()
+            outer = instruction.opname in _OUTER and name in code.co_freevars
+            explicit = (instruction.opname, name) not in _IMPLICIT
+            chain = (name,) if explicit and (outer or instruction.opname in _GLOBAL) else ()
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
