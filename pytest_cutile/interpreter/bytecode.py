@@ -33,7 +33,6 @@ SUPPORTED_VERSIONS = ((13, 1), (13, 4))
 """The oldest and the newest version of the bytecode that is understood."""
 
 _MAGIC = b"\x7fTileIR\x00"
-_HEADER_BYTES = len(_MAGIC) + 4  # major, minor, and two bytes that a release leaves zero
 _STRINGS, _FUNCTIONS, _DEBUG, _CONSTANTS, _TYPES, _GLOBALS = range(1, 7)
 _ENTRY = 0x02
 _ENTRY_WITH_HINTS = 0x06

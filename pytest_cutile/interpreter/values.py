@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -69,9 +69,6 @@ class ViewValue:
 
     type: TiledView
     array: ArrayValue
-
-
-Value: TypeAlias = torch.Tensor | ArrayValue | ViewValue | _Token
 
 
 def dtype_of(element: Scalar | Pointer) -> torch.dtype:
