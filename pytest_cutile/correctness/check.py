@@ -15,14 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from pytest_cutile.correctness.compare.outputs import ComparedOutput, OutputsComparison, compare_outputs
 from pytest_cutile.correctness.error_model.parts import Part, check_axes, cut
-from pytest_cutile.correctness.error_model.reference import ReferenceCall, ReferenceRuns, check_independence
+from pytest_cutile.correctness.error_model.reference import (
+    ReferenceCall,
+    ReferenceRuns,
+    check_independence,
+    floats_as,
+)
 from pytest_cutile.correctness.error_model.running import run_exactly
 from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
-from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall
+from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall, choose
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
 from pytest_cutile.correctness.rejections import is_refusal
@@ -173,10 +180,10 @@ def _reference_call(
     )
     if both := {*call.sliced} & launcher.may_change:
         raise ValueError(f"sliced names {sorted(both)}, of which the reference would change copies of slices")
-    if launcher.written:
-        call = call.writing(launcher.written)
+    if names := launcher.written:  # the reference may return nothing, too
+        call = call.then(lambda given, result: choose(given, names) if result is None else result)
     if not terms.wide and any(isinstance(leaf, float) for _, leaf in named_leaves(outputs, "")):
-        call = call.measuring()
+        call = call.then(lambda _, result: floats_as(torch.float64, result))
     return call
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import re
 import sys
-from types import TracebackType
 
 from pytest_cutile.correctness.errors import UncheckableOutput
 
@@ -24,15 +23,11 @@ def is_refusal(error: BaseException) -> bool:
         return True
     if not isinstance(error, (TypeError, ValueError, NotImplementedError)):
         return False
-    step = _innermost(error.__traceback__)
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
     if isinstance(error, UncheckableOutput) or step is None:
         return False
     package = step.tb_frame.f_globals.get("__name__", "").partition(".")[0]
     instruction = step.tb_frame.f_code.co_code[step.tb_lasti]
     return package not in _NOT_THE_KERNELS and dis.opname[instruction] == "RAISE_VARARGS"
-
-
-def _innermost(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback

@@ -82,14 +82,10 @@ class _AtDiscontinuities(Injector):
             name = base_name(func)
             results = {place: tensor for place, tensor in named_tensors(result, "") if jumps(name, tensor)}
             self.at_discontinuity(args, results)
-        self.after(func, args, kwargs, result)
         return result
 
     def at_discontinuity(self, args: tuple[Any, ...], results: Mapping[str, torch.Tensor]) -> None:
         """Handle discontinuous results, by their place, before the reference gets them."""
-
-    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Follow an operator that has run."""
 
 
 class KeepExactDecisions(_AtDiscontinuities):
@@ -108,8 +104,10 @@ class KeepExactDecisions(_AtDiscontinuities):
         if results and self._exact.holds(args):
             self.exact_decisions[self.number] = {place: tensor.clone() for place, tensor in results.items()}
 
-    def after(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = super().call(func, args, kwargs)
         self._exact.see(func, args, kwargs, result)
+        return result
 
 
 class ReplayDecisions(_AtDiscontinuities):

@@ -64,7 +64,7 @@ class OperandNoise(Injector):
         return func(*args, **kwargs)
 
     def _round(self, tensor: torch.Tensor) -> torch.Tensor:
-        return _in_chunks(self._rounded, tensor, tensor.dtype) if is_float64(tensor) else tensor
+        return _in_chunks(self._rounded, tensor, dtype=tensor.dtype) if is_float64(tensor) else tensor
 
     def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         operands = self.operands
@@ -97,7 +97,7 @@ class AccumulationNoise(Injector):
             # whole numbers may be masks, counts or positions that the reference compares with
             return torch.where(values == values.round(), values, self._noisy(values))
 
-        return _in_chunks(move, tensor, tensor.dtype, into=tensor)
+        return _in_chunks(move, tensor, dtype=tensor.dtype, into=tensor)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = base_name(func)
@@ -186,21 +186,15 @@ class AccumulationNoise(Injector):
         """
         least = math.ldexp(1.0, FLOAT32.min_exponent)
 
-        def flush(values: torch.Tensor, arguments: torch.Tensor | None) -> torch.Tensor:
-            limit = least if arguments is None else arguments.abs().add_(1.0).mul_(least)
+        def flush(values: torch.Tensor, *arguments: torch.Tensor) -> torch.Tensor:
+            limit = arguments[0].abs().add_(1.0).mul_(least) if arguments else least
             return torch.where(values.abs() < limit, self._by(values, 1.0), values)
 
         if not is_float64(result):
             return result
         if not is_float64(given) or given.shape != result.shape:
-            given = None
-        if given is None or result.numel() <= CHUNK or not result.is_contiguous():
-            return flush(result, given)
-        for values, arguments in zip(
-            *(torch.split(whole.reshape(-1), CHUNK) for whole in (result, given)), strict=True
-        ):
-            values.copy_(flush(values, arguments))
-        return result
+            return flush(result)
+        return _in_chunks(flush, result, given, dtype=result.dtype, into=result)
 
     def _next_unit(self) -> float:
         """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.
@@ -232,7 +226,7 @@ class AccumulationNoise(Injector):
 
         if not is_wide(tensor):
             return tensor
-        return _in_chunks(move, tensor, tensor.dtype, into=tensor if owned else None)
+        return _in_chunks(move, tensor, dtype=tensor.dtype, into=tensor if owned else None)
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor != tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
@@ -286,7 +280,7 @@ def inexact_in(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
         # However torch rounds and saturates: what the dtype holds comes back, and nothing else does.
         return in_range & (values.to(resolve_dtype(target.name)).to(torch.float64) != values)
 
-    return _in_chunks(inexact, tensor, torch.bool)
+    return _in_chunks(inexact, tensor, dtype=torch.bool)
 
 
 def _shares_memory(result: Any, given: Any) -> bool:
@@ -295,23 +289,22 @@ def _shares_memory(result: Any, given: Any) -> bool:
 
 
 def _in_chunks(
-    function: Callable[[torch.Tensor], torch.Tensor],
-    tensor: torch.Tensor,
+    function: Callable[..., torch.Tensor],
+    *tensors: torch.Tensor,
     dtype: torch.dtype,
-    *,
     into: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return an elementwise function of a tensor, of `dtype`, with temporaries for `CHUNK` elements only.
+    """Return an elementwise function of tensors, of `dtype`, with temporaries for `CHUNK` elements only.
 
-    A contiguous `into`, which may be `tensor`, is overwritten by the result.
+    A contiguous `into`, which may be one of the tensors, is overwritten by the result.
     """
-    if tensor.numel() <= CHUNK:
-        return function(tensor)
+    if tensors[0].numel() <= CHUNK:
+        return function(*tensors)
     if into is None or not into.is_contiguous():
-        into = torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
-    flat = (torch.split(whole.reshape(-1), CHUNK) for whole in (tensor, into))
-    for values, place in zip(*flat, strict=True):
-        place.copy_(function(values))
+        into = torch.empty(tensors[0].shape, dtype=dtype, device=tensors[0].device)
+    flat = (torch.split(tensor.reshape(-1), CHUNK) for tensor in (into, *tensors))
+    for place, *values in zip(*flat, strict=True):
+        place.copy_(function(*values))
     return into
 
 

@@ -36,7 +36,7 @@ from pytest_cutile.correctness.error_model.injection import (
     OperandNoise,
     PolicyNoise,
 )
-from pytest_cutile.correctness.error_model.observing import Observed, Observer
+from pytest_cutile.correctness.error_model.observing import Observer
 from pytest_cutile.correctness.error_model.running import run_with
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
@@ -66,7 +66,7 @@ class ReferenceEstimate:
     """The same for operand noise, in absolute units; empty when no operand of a product needs rounding."""
     policy: Mapping[str, Spread]
     """The same for what the numerics policy allows besides; empty when that is nothing."""
-    observed: Observed
+    observed: Observer
     exact_decisions: Decisions
     """Decisions that no noise changes, for their operands are exact."""
     is_random: bool
@@ -89,9 +89,9 @@ def run_reference(
 ) -> ReferenceEstimate:
     """Run `reference` on its arguments upcast to float64: once exactly, then with noise."""
     runs = _Runs(reference, args, kwargs)
-    observer = Observer(operands)
-    outputs = runs.run(observer)
-    observed, is_exact = observer.observed, observer.exactness.covers(outputs)
+    observed = Observer(operands)
+    outputs = runs.run(observed)
+    is_exact = observed.exactness.covers(outputs)
     is_random = observed.draws_numbers and not have_same_bits(outputs, runs.run(Injector()))
     if observed.has_discontinuities:
         keeping = KeepExactDecisions(operands)
@@ -203,7 +203,7 @@ class _Runs:
         return _LARGEST if is_wide else FLOAT32.max_finite
 
 
-def _is_fixed(observed: Observed, spreads: Mapping[str, Spread], args: Sequence[Any]) -> bool:
+def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], args: Sequence[Any]) -> bool:
     """Say whether a reference computed nothing, and returned the same whatever noise its arguments had."""
     if observed.computes or not spreads or any(bool(spread.elements.any()) for spread in spreads.values()):
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,63 +29,53 @@ _SCALES = 16
 _CHANCE = 4.0  # standard errors
 
 
-@dataclass(kw_only=True)
-class Observed:
-    """What the operators of an exact run have shown."""
-
-    has_products: bool = False
-    has_exponentials: bool = False
-    has_discontinuities: bool = False
-    """Whether the reference rounds, compares, sorts or converts what it computes."""
-    has_inexact_operands: bool = False
-    """Whether tensor cores have to round operands of a product."""
-    common_rounding: float = 0.0
-    """Relative error that rounding may give all operands of a product in common; see `common_rounding`."""
-    draws_numbers: bool = False
-    computes: bool = False
-    longest_sum: int = 1
-    rounds_to: dict[str, None] = field(default_factory=dict)
-    """Dtypes narrower than float32 that intermediate results are rounded to."""
-
-
 class Observer(Injector):
     """Notes what there is: products, exponentials, discontinuities, what gets rounded, and what is exact."""
 
     def __init__(self, operands: FloatFormat) -> None:
         self.operands = operands
-        self.observed = Observed()
         self.exactness = Exactness(operands)
+        self.has_products = self.has_exponentials = self.draws_numbers = self.computes = False
+        self.has_discontinuities = False
+        """Whether the reference rounds, compares, sorts or converts what it computes."""
+        self.has_inexact_operands = False
+        """Whether tensor cores have to round operands of a product."""
+        self.common_rounding = 0.0
+        """Relative error that rounding may give all operands of a product in common."""
+        self.longest_sum = 1
+        self.rounds_to: dict[str, None] = {}
+        """Dtypes narrower than float32 that intermediate results are rounded to."""
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = base_name(func)
         given = [argument for argument in args if is_float64(argument)]
-        self.observed.has_exponentials |= is_exponential(func, args)
+        self.has_exponentials |= is_exponential(func, args)
         if not is_view(func):
             self.exactness.see(name, func, args, kwargs)
         if name in PRODUCTS:
-            self.observed.has_products = True
+            self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
             if self.operands.precision < FLOAT32.precision:
                 self._see_operands(given)
-        self.observed.draws_numbers |= torch.Tag.nondeterministic_seeded in func.tags
+        self.draws_numbers |= torch.Tag.nondeterministic_seeded in func.tags
         result = func(*args, **kwargs)
-        self.observed.computes |= bool(given)
-        self.observed.longest_sum = max(self.observed.longest_sum, _count_terms(name, given, result))
+        self.computes |= bool(given)
+        self.longest_sum = max(self.longest_sum, _count_terms(name, given, result))
         if may_be_discontinuous(func, args):
             self._see_discontinuity(name, [tensor for _, tensor in named_tensors(result, "")])
         return result
 
     def _see_discontinuity(self, name: str, results: Sequence[torch.Tensor]) -> None:
-        self.observed.has_discontinuities |= any(jumps(name, result) for result in results)
+        self.has_discontinuities |= any(jumps(name, result) for result in results)
         for target in (format_of(result.dtype) for result in results):
             if target is not None and target.precision < FLOAT32.precision:
-                self.observed.rounds_to[target.name] = None
+                self.rounds_to[target.name] = None
 
     def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
         inexact = [tensor for tensor in tensors if bool(inexact_in(tensor, self.operands).any())]
-        self.observed.has_inexact_operands |= bool(inexact)
+        self.has_inexact_operands |= bool(inexact)
         shared = sum(common_rounding(tensor, self.operands) for tensor in inexact)
-        self.observed.common_rounding = max(self.observed.common_rounding, shared)
+        self.common_rounding = max(self.common_rounding, shared)
 
 
 def _count_terms(name: str, operands: Sequence[torch.Tensor], result: Any) -> int:

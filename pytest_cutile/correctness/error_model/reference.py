@@ -15,7 +15,6 @@ from pytest_cutile.correctness.error_model.parts import OUTPUT, Part, neighbours
 from pytest_cutile.correctness.error_model.running import Slices, run_exactly
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, Terms
 from pytest_cutile.correctness.errors import ReferenceFailed
-from pytest_cutile.correctness.guards.launch import choose
 from pytest_cutile.correctness.signatures import parameters_of
 from pytest_cutile.spec import Axes
 from pytest_cutile.tensors.trees import map_leaves, named_tensors
@@ -61,26 +60,16 @@ class ReferenceCall:
 
         return replace(self, reference=leave)
 
-    def writing(self, names: Sequence[str]) -> ReferenceCall:
-        """Return the call that returns what the reference leaves in `names`, where it returns nothing."""
+    def then(self, change: Callable[[Mapping[str, Any], Any], Any]) -> ReferenceCall:
+        """Return the call that returns `change(arguments by name, result)`."""
         reference = self.reference
 
         @functools.wraps(reference)
-        def write(*args: Any, **kwargs: Any) -> Any:
+        def changed(*args: Any, **kwargs: Any) -> Any:
             result = reference(*args, **kwargs)
-            given = {**dict(zip(self.args, args, strict=True)), **kwargs}
-            return choose(given, names) if result is None else result
+            return change({**dict(zip(self.args, args, strict=True)), **kwargs}, result)
 
-        return replace(self, reference=write)
-
-    def measuring(self) -> ReferenceCall:
-        reference = self.reference
-
-        @functools.wraps(reference)
-        def measure(*args: Any, **kwargs: Any) -> Any:
-            return floats_as(torch.float64, reference(*args, **kwargs))
-
-        return replace(self, reference=measure)
+        return replace(self, reference=changed)
 
     def run(self, function: Callable[..., Any], **options: Any) -> Any:
         """Return `function(reference, args, kwargs, **options)`; raise ReferenceFailed if it raised."""

@@ -47,12 +47,6 @@ def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
     bits_of(target).copy_(bits_of(source[tuple(map(slice, target.shape))]))
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether no byte between a tensor's first and last is another's."""
-    first, end = extent(tensor)
-    return math.prod(distinct(tensor).shape) * tensor.itemsize == end - first
-
-
 def enclose(
     tensors: Sequence[torch.Tensor],
     *,
@@ -97,9 +91,11 @@ class Redzones:
     def __init__(self, tensors: Sequence[torch.Tensor], *, pattern: Pattern) -> None:
         extents = [extent(tensor) for tensor in tensors]
         self._start, self._end = min(first for first, _ in extents), max(end for _, end in extents)
-        whole = (self._start, self._end)
+        # whether one tensor lies in all of it, without gaps
         self._dense = any(
-            one == whole and is_dense(tensor) for tensor, one in zip(tensors, extents, strict=True)
+            own == (self._start, self._end)
+            and math.prod(distinct(tensor).shape) * tensor.itemsize == self._end - self._start
+            for tensor, own in zip(tensors, extents, strict=True)
         )
         self._tensors = [
             (distinct(tensor).shape, distinct(tensor).stride(), tensor.itemsize, first - self._start)
