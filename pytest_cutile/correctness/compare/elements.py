@@ -95,6 +95,10 @@ class GivenTolerance:
     """Format of the output; None: integers."""
 
 
+EQUALITY = GivenTolerance(rtol=0.0, atol=0.0, target=None)
+"""Of integers and bools that the author gives no tolerance for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Worst:
     """The element with the largest error in units of the bound."""
@@ -142,10 +146,10 @@ class ElementComparison:
         self,
         out: torch.Tensor,
         exact: torch.Tensor,
-        bound: Bound | GivenTolerance | None,
+        bound: Bound | GivenTolerance,
         position: PartPosition | None = None,
     ) -> None:
-        """Compare a part of the output, at `position`, with its exact values; no bound asks for equality."""
+        """Compare a part of the output, at `position`, with its exact values."""
         if isinstance(bound, Bound) and self._mismatch is None:
             self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(self._exact()))
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
@@ -184,14 +188,14 @@ class ElementComparison:
         self,
         got: torch.Tensor,
         y: torch.Tensor,
-        bound: Bound | GivenTolerance | None,
+        bound: Bound | GivenTolerance,
         block: tuple[slice, slice],
         position: PartPosition,
     ) -> None:
         here = position.block(*block)
         judged = (
-            _judge_integers(got, y, bound)
-            if bound is None or (target := bound.target) is None
+            _judge_integers(got, y, 0.0 if isinstance(bound, Bound) else bound.atol)
+            if (target := bound.target) is None
             else _judge(got.double(), y.double(), bound, target, block, self._mismatch, here)
         )
         if not may_be_value(got.dtype):
@@ -215,10 +219,8 @@ class ElementComparison:
             self.worst = judged.describe(at, tuple(int(number) for number in index))
 
 
-def compare(
-    out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance | None
-) -> ElementComparison:
-    """Compare `out` with `exact`, of the same shape; `bound` None asks for equality (integers and bool)."""
+def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> ElementComparison:
+    """Compare `out` with `exact`, of the same shape."""
     comparison = ElementComparison(out, lambda: exact)
     comparison.add(out, exact, bound)
     return comparison
@@ -326,8 +328,7 @@ def _written(got: torch.Tensor) -> torch.Tensor:
     return torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
 
 
-def _judge_integers(got: torch.Tensor, y: torch.Tensor, bound: Bound | GivenTolerance | None) -> _Judged:
-    atol = float(bound.atol) if isinstance(bound, GivenTolerance) else 0.0
+def _judge_integers(got: torch.Tensor, y: torch.Tensor, atol: float) -> _Judged:
     got = _written(got)
     distance = _distance(got, y)
     outside = distance > atol

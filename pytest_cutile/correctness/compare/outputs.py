@@ -10,7 +10,13 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import Bound, ElementComparison, GivenTolerance, differ
+from pytest_cutile.correctness.compare.elements import (
+    EQUALITY,
+    Bound,
+    ElementComparison,
+    GivenTolerance,
+    differ,
+)
 from pytest_cutile.correctness.compare.structure import pair_outputs
 from pytest_cutile.correctness.error_model.alternatives import SIZES, SIZES_OF_FLOATS
 from pytest_cutile.correctness.error_model.bounds import Bounds
@@ -34,8 +40,7 @@ class ComparedOutput:
     name: str
     out: torch.Tensor
     exact: torch.Tensor
-    bound: Bound | GivenTolerance | None
-    """What it was held to; None: equality."""
+    bound: Bound | GivenTolerance
 
 
 class OutputsComparison:
@@ -102,7 +107,9 @@ class OutputsComparison:
         )
         bound_of = {name: bounds.of(name, out, self.outputs[name].numel()) for name, out, _ in pairs}
         call = runs.call.of(part)
-        integers = {name: (out, exact, None) for name, out, exact in pairs if bound_of[name][0] is None}
+        integers = {
+            name: (out, exact, EQUALITY) for name, out, exact in pairs if bound_of[name][0] is EQUALITY
+        }
         floats = {
             name: (out, exact, bound)
             for name, out, exact in pairs

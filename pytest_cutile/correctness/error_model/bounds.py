@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import Bound, GivenTolerance, blocks, compare, differ
+from pytest_cutile.correctness.compare.elements import (
+    EQUALITY,
+    Bound,
+    GivenTolerance,
+    blocks,
+    compare,
+    differ,
+)
 from pytest_cutile.correctness.error_model.alternatives import Unexplained, as_rounded
 from pytest_cutile.correctness.error_model.noise import ReferenceEstimate
 from pytest_cutile.correctness.error_model.reference import ReferenceCall
@@ -47,8 +54,8 @@ class Bounds:
     policy: NumericsPolicy
     """The policy to compare under, which may be looser than that of the terms."""
 
-    def of(self, name: str, out: torch.Tensor, elements: int) -> tuple[Bound | GivenTolerance | None, str]:
-        """Return the bound of (a part of) an output of `elements`, None for equality, and its description."""
+    def of(self, name: str, out: torch.Tensor, elements: int) -> tuple[Bound | GivenTolerance, str]:
+        """Return the bound of (a part of) an output of `elements`, and its description."""
         target = format_of(out.dtype)
         if target is None:
             return self._of_integers(out)
@@ -58,23 +65,23 @@ class Bounds:
         given = GivenTolerance(rtol=rtol, atol=atol, target=target)
         return given, f"rtol={rtol:g}, atol={atol:g}, as given in place of the derived bound"
 
-    def _of_integers(self, out: torch.Tensor) -> tuple[GivenTolerance | None, str]:
+    def _of_integers(self, out: torch.Tensor) -> tuple[GivenTolerance, str]:
         atol = 0.0 if self.terms.tolerance is None else math.floor(self.terms.tolerance[1])
         if atol < 1 or out.dtype == torch.bool:
-            return None, "equal (integers and bool)"
+            return EQUALITY, "equal (integers and bool)"
         basis = f"integers within atol={atol}, as given: {_any_of(atol)}"
         return GivenTolerance(rtol=0.0, atol=atol, target=None), basis
 
     def beyond_discontinuities(
         self,
         call: ReferenceCall,
-        outputs: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound | None]],
+        outputs: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound | GivenTolerance]],
         *,
         sizes: Sequence[float],
     ) -> dict[str, torch.Tensor]:
         """Return the right values of outputs that differ from exact ones as roundings may let them.
 
-        `outputs` are given with exact values and bound; None asks for equality. Noise has these `sizes`.
+        `outputs` are given with exact values and bound. Noise has these `sizes`.
         """
         inputs = [tensor for _, tensor in named_tensors((call.args, call.kwargs), "")]
         if not any(tensor.dtype.is_floating_point or tensor.is_complex() for tensor in inputs):
@@ -83,10 +90,10 @@ class Bounds:
             return {}
         left = {}
         for name, (out, exact, bound) in outputs.items():
-            if bound is None:
-                unexplained = Unexplained(out, exact, differ(out, exact).reshape(-1).nonzero().flatten())
-            else:
+            if isinstance(bound, Bound):
                 unexplained = Unexplained(out, exact, *bound.outside(out, exact), bound.target)
+            else:
+                unexplained = Unexplained(out, exact, differ(out, exact).reshape(-1).nonzero().flatten())
             if unexplained.at.numel():
                 left[name] = unexplained
         if not left:
@@ -204,7 +211,7 @@ class Bounds:
         rtol, atol = self.terms.tolerance
         if target is None:
             given, _ = self._of_integers(out)
-            return "" if given is None else _any_of(math.floor(atol))
+            return "" if given is EQUALITY else _any_of(math.floor(atol))
         if not self.truth.exact:
             return ""
         y = exact.reshape(-1)[:: -(-exact.numel() // SAMPLE)].double()
