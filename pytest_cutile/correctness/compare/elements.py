@@ -193,30 +193,30 @@ class ElementComparison:
         position: PartPosition,
     ) -> None:
         here = position.block(*block)
-        judged = (
-            _judge_integers(got, y, 0.0 if isinstance(bound, Bound) else bound.atol)
+        compared = (
+            _compare_integers(got, y, 0.0 if isinstance(bound, Bound) else float(bound.atol))
             if (target := bound.target) is None
-            else _judge(got.double(), y.double(), bound, target, block, self._mismatch, here)
+            else _compare_floats(got.double(), y.double(), bound, target, block, self._mismatch, here)
         )
         if not may_be_value(got.dtype):
             # also where NaN is right: that of what nobody wrote is this check's
             unwritten = poisoned(got)
-            judged.outside.logical_or_(unwritten)
-            judged.error.masked_fill_(unwritten, math.inf)
-        if bool(judged.outside.any()):
+            compared.outside.logical_or_(unwritten)
+            compared.error.masked_fill_(unwritten, math.inf)
+        if bool(compared.outside.any()):
             if self.outside is None:
                 self.outside = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
-            matrix_view(self.outside)[here] = judged.outside
-            finite = judged.got.isfinite() & judged.rounded.isfinite()
-            self.pattern += int((judged.outside & ~finite).sum())
-        self.worst_ulps = max(self.worst_ulps, float(judged.ulps.max()))
-        at = int(judged.error.argmax())
-        if self.worst is None or float(judged.error.flatten()[at]) > self.worst.error:
+            matrix_view(self.outside)[here] = compared.outside
+            finite = compared.got.isfinite() & compared.rounded.isfinite()
+            self.pattern += int((compared.outside & ~finite).sum())
+        self.worst_ulps = max(self.worst_ulps, float(compared.ulps.max()))
+        at = int(compared.error.argmax())
+        if self.worst is None or float(compared.error.flatten()[at]) > self.worst.error:
             (rows, columns), (row, column) = block, divmod(at, got.shape[1])
             row, column = position.at(rows.start + row, columns.start + column)
             flat = torch.tensor(row * (self._shape[-1] if self._shape else 1) + column)
             index = torch.unravel_index(flat, self._shape)
-            self.worst = judged.describe(at, tuple(int(number) for number in index))
+            self.worst = compared.describe(at, tuple(int(number) for number in index))
 
 
 def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> ElementComparison:
@@ -227,7 +227,9 @@ def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenToleranc
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judged:
+class _BlockComparison:
+    """The elements of one block, each with its error in units of the bound."""
+
     got: torch.Tensor
     exact: torch.Tensor
     rounded: torch.Tensor
@@ -242,7 +244,7 @@ class _Judged:
         return Worst(index=index, **{name: getattr(self, name).flatten()[at].item() for name in figures})
 
 
-def _judge(
+def _compare_floats(
     got: torch.Tensor,
     y: torch.Tensor,
     bound: Bound | GivenTolerance,
@@ -250,7 +252,7 @@ def _judge(
     block: tuple[slice, slice],
     mismatch: Mismatch | None,
     here: Index,
-) -> _Judged:
+) -> _BlockComparison:
     distance = (got - y).abs_()
     rounded = convert(y, target)
     if isinstance(bound, Bound):
@@ -289,7 +291,7 @@ def _judge(
         error.nan_to_num(nan=0.0).clamp_(max=1.0),
         error.nan_to_num(nan=math.inf, posinf=math.inf).clamp_(min=1.0 + 2.0**-20),
     )
-    return _Judged(
+    return _BlockComparison(
         got=got,
         exact=y,
         rounded=rounded,
@@ -328,11 +330,11 @@ def _written(got: torch.Tensor) -> torch.Tensor:
     return torch.where(poisoned(got), int(Pattern.UNWRITTEN.of(got.dtype)), got.long())
 
 
-def _judge_integers(got: torch.Tensor, y: torch.Tensor, atol: float) -> _Judged:
+def _compare_integers(got: torch.Tensor, y: torch.Tensor, atol: float) -> _BlockComparison:
     got = _written(got)
     distance = _distance(got, y)
     outside = distance > atol
-    return _Judged(
+    return _BlockComparison(
         got=got,
         exact=y,
         rounded=y,

@@ -51,7 +51,7 @@ class Exactness:
         self._largest = EIGHT_BIT_SUM if operands.eight_bit else 2.0**FLOAT32.precision
 
     def see(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Judge one aten operator that is no view, called `name`, with these arguments."""
+        """Follow one aten operator that is no view, called `name`, with these arguments."""
         self._has_products |= name in _PRODUCTS
         if self.holds and name not in _KEEPS_VALUES:
             self.holds = name in _PRODUCTS | _SUMS and self.adds_exactly(

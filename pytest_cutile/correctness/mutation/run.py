@@ -98,7 +98,7 @@ def _run_input_mutant(
     dim: int,
     count: int,
 ) -> Iterator[Mutant]:
-    """Judge what a kernel would compute that takes the last `count` indices of an input for zeros.
+    """Compare what a kernel would compute that takes the last `count` indices of an input for zeros.
 
     What a case makes of them may be nothing, and its bound may hide one of many: another case shows it then.
     No case may hide a tile, nor have inputs that are zero there anyway.
@@ -128,7 +128,7 @@ def _run_input_mutant(
     except Exception:  # noqa: BLE001 - zeros may be no valid input: then no kernel can take them for it
         return
     outcomes = [
-        _judge_input(output, results[output.name].to(output.out.device), size=target.shape[dim], count=count)
+        _outcome_of(output, results[output.name].to(output.out.device), size=target.shape[dim], count=count)
         for output in outputs
         if output.name in results
     ]
@@ -138,10 +138,8 @@ def _run_input_mutant(
         yield mutant(outcome, detail, Weakness.CASE if hidden else Weakness.KERNEL)
 
 
-def _judge_input(
-    output: ComparedOutput, moved: torch.Tensor, *, size: int, count: int
-) -> tuple[Outcome, str]:
-    """Judge an output that was computed without a part of an input, at the end of a dimension of `size`.
+def _outcome_of(output: ComparedOutput, moved: torch.Tensor, *, size: int, count: int) -> tuple[Outcome, str]:
+    """Compare an output that was computed without a part of an input, at the end of a dimension of `size`.
 
     Where that part also counts for elements at other indices (a sum over them), the check has to see it
     there: at its own indices it is seen anyway, as in y = x / sum(x).
