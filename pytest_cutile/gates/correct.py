@@ -122,19 +122,10 @@ def gate_correct(
     seed: int | None = None,
     searched: Callable[[], str] | None = None,
 ) -> CheckReport:
-    """Run `check`, and remember whether the case is right.
+    """Run `check`, which compares a kernel's outputs, and remember whether the case is right.
 
-    Args:
-        session: of this run.
-        key: what tells the case apart.
-        kernel: the kernel's name.
-        case: the case's name.
-        arch: architecture under test.
-        check: runs the kernel and compares its outputs.
-        interpreted: whether `check` interprets the kernel on the CPU; else it needs the GPU.
-        reproduce: returns the command that repeats the test, for the message of a failure.
-        seed: what `make_tensor` draws its inputs with, likewise.
-        searched: of a search, says what `check` has tried.
+    `interpreted` says whether `check` interprets the kernel; else it needs the GPU. The message of a failure
+    has the command that `reproduce` returns. `searched` returns what a search has tried.
 
     Raises:
         GateSkipped: it cannot run here.

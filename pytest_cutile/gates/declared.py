@@ -48,15 +48,9 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
 def check_inputs(
     spec: KernelSpec, case: Case, inputs: Any, *, run: RunLaunch | None, name: str, settings: Settings
 ) -> CheckReport:
-    """Launch a kernel on `inputs` and compare it with its reference.
+    """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference.
 
-    Args:
-        spec: the kernel.
-        case: which of its cases.
-        inputs: what `spec.make_inputs` made.
-        run: calls the launcher; None: over poisoned memory.
-        name: of the inputs: "normal", or one of those that reveal more.
-        settings: of this run.
+    `run` calls the launcher; without it, the launcher runs over poisoned memory.
 
     Raises:
         KernelMismatch: the result is wrong. See `run_check` for more.
@@ -71,12 +65,7 @@ def check_inputs(
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
     options = spec.check_options(case, mutation_test=settings.mutation_test, vary_layout=vary_layout)
     return run_check(
-        call.function,
-        call.args,
-        call.kwargs,
-        reference=spec.reference,
-        options=options,
-        run=run,
+        call.function, call.args, call.kwargs, reference=spec.reference, options=options, run=run
     )
 
 

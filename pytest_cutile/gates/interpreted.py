@@ -39,13 +39,7 @@ TOO_LARGE = (
 
 
 class Interpreting:
-    """Interprets what one test launches for one architecture.
-
-    Args:
-        session: of this run.
-        arch: the architecture.
-        compiles: whether the real compiler has to accept what is interpreted.
-    """
+    """Interprets what one test launches for one architecture; the real compiler has to accept that, too."""
 
     def __init__(self, session: Session, arch: str, *, compiles: bool = True) -> None:
         self._session = session
@@ -150,11 +144,7 @@ class Interpreting:
     # -- the check ------------------------------------------------------------------------------------
 
     def check(self, check: Check, work: Work | None = None) -> CheckReport:
-        """Make a check, in both orders of the blocks if asked, and wait for the real compiler.
-
-        Args:
-            check: makes it, given what runs the launcher. Made inside `active`.
-            work: what one launch does, if that is known.
+        """Make a check inside of `active`, in both orders of the blocks if asked; wait for the real compiler.
 
         Raises:
             GateSkipped: too much work, nothing to interpret, an unknown operation, or one block was asked

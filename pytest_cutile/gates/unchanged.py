@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.compiler.compilations import CompileCase
@@ -12,17 +11,12 @@ from pytest_cutile.gates.declared import compiled_case
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.session import Session
 
-Key = TypeVar("Key")
 
+def unchanged(session: Session, tasks: Mapping[str, Task], *, start_at: float = 0.0) -> set[str]:
+    """Return the node ids of the tasks whose code and launches are the baseline's, or the other revision's.
 
-def unchanged(session: Session, tasks: Mapping[Key, Task], *, start_at: float = 0.0) -> set[Key]:
-    """Return the keys of the tasks whose code and launches are the baseline's, or the other revision's.
-
-    Args:
-        session: of this run.
-        tasks: by anything that tells them apart.
-        start_at: where in the list to begin compiling, as a fraction: processes that begin at different
-            places and share a cache share the work.
+    `start_at` says where in the list to begin compiling, as a fraction: processes that begin at different
+    places and share a cache share the work.
 
     Raises:
         BaselineError: the baselines cannot be used.

@@ -252,10 +252,7 @@ def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocati
 def stale_entries(session: Session, collected: Collected, *, all_kernels: bool) -> list[str]:
     """Return a line for each baseline of which no case is left.
 
-    Args:
-        session: of the run.
-        collected: by which a test function is known that is gone; so is one whose file is.
-        all_kernels: whether all declared kernels were collected; else nobody knows which of them are gone.
+    Unless `all_kernels` were collected, nobody knows which declared kernels are gone.
     """
     declared = {
         f"{spec.name}[{case.name}]": case.speed

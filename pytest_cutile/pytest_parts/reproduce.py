@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
-    """Return the shell command that runs `item` alone: its inputs are seeded by its id, so they are the same.
-
-    Args:
-        item: the test.
-        settings: of this run.
-        arch: the architecture that it was about.
-        interpreted: whether its kernels were interpreted, as a GPU elsewhere would not.
-    """
+    """Return the shell command that runs `item` alone: its inputs are seeded by its id, so they are the same."""
     config = item.config
     # Ids begin in the root folder, and the command in the one that this run was started in.
     file, colons, name = str(item.nodeid).partition("::")
