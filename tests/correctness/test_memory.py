@@ -9,7 +9,7 @@ import torch
 
 from pytest_cutile.correctness.check import run_check
 from pytest_cutile.correctness.compare import elements as compare
-from pytest_cutile.correctness.error_model import injection, noise, observing, parts
+from pytest_cutile.correctness.error_model import exactness, injection, noise, parts
 from pytest_cutile.correctness.error_model.running import run_exactly
 from pytest_cutile.correctness.guards import launch as launching
 from pytest_cutile.correctness.guards import redzones
@@ -27,7 +27,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (parts, "PART_ELEMENTS"),
         *((module, "CHUNK") for module in (compare, injection, noise)),
-        (observing, "_SAMPLE"),
+        (exactness, "_SAMPLE"),
         (launching, "SMALL_BYTES"),
         (redzones, "_LARGEST_REDZONE_BYTES"),
         (redzones, "_SMALLEST_REDZONE_BYTES"),

@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pytest_cutile.correctness.error_model.exactness import ExactTensors
 from pytest_cutile.correctness.error_model.injection import AccumulationNoise, Injector
 from pytest_cutile.correctness.error_model.operators import (
-    CONVERSIONS,
-    DISCONTINUOUS,
-    SELECTIONS,
     base_name,
-    is_float64,
+    jumps,
     may_be_discontinuous,
     writes_in_place,
 )
-from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.formats import FloatFormat
 from pytest_cutile.tensors.trees import named_tensors
 
@@ -35,17 +31,6 @@ if TYPE_CHECKING:
 
 Decisions: TypeAlias = "Mapping[int, Mapping[str, torch.Tensor]]"
 """Discontinuous results, by the number of the operator in a run and their place in its result."""
-
-
-def jumps(name: str, result: torch.Tensor) -> bool:
-    """Say whether a result of an aten operator may jump when its operands move."""
-    if name in DISCONTINUOUS:
-        return True
-    if name in SELECTIONS:
-        return not is_float64(result)
-    # to 16 bits it rounds, which is no jump; fewer, and integers, are quantised values
-    target = format_of(result.dtype)
-    return name in CONVERSIONS and not result.is_complex() and (target is None or target.eight_bit)
 
 
 class DecisionNoise(AccumulationNoise):

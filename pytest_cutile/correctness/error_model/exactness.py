@@ -1,25 +1,33 @@
-"""What of a reference is exact in a kernel's arithmetic, too: there no error is excused.
+"""What an exact run of a reference shows: what is in it, what gets rounded, and what is exact.
 
-Products and sums of small integers are: each partial sum, in whatever order it is formed, is an integer that
-the accumulator holds. A kernel then has to return the correctly rounded result, bit by bit.
+What is exact in a kernel's arithmetic, too, excuses no error: products and sums of small integers. Each
+partial sum, in whatever order it is formed, is an integer that the accumulator holds. A kernel then has to
+return the correctly rounded result, bit by bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pytest_cutile.correctness.error_model.injection import Injector, inexact_in
 from pytest_cutile.correctness.error_model.operators import (
     DISCONTINUOUS,
     MOVES,
+    PRODUCTS,
     SELECTIONS,
+    SUMS,
     base_name,
+    is_exponential,
     is_float64,
     is_view,
+    jumps,
+    may_be_discontinuous,
 )
+from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
 from pytest_cutile.tensors.rounding import round_to
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
@@ -152,3 +160,85 @@ def _is_power_of_two(value: Any) -> bool:
     """Say whether a number, or all of a tensor, is one, so that its reciprocal is exact."""
     fraction, _ = torch.frexp(torch.as_tensor(value, dtype=torch.float64))
     return bool((fraction.abs() == 0.5).all())  # noqa: PLR2004
+
+
+_SAMPLE = 1 << 14  # elements
+_SCALES = 16
+_CHANCE = 4.0  # standard errors
+
+
+class Observer(Injector):
+    """Notes what there is: products, exponentials, discontinuities, what gets rounded, and what is exact."""
+
+    def __init__(self, operands: FloatFormat) -> None:
+        self.operands = operands
+        self.exactness = Exactness(operands)
+        self.has_products = self.has_exponentials = self.draws_numbers = self.computes = False
+        self.has_discontinuities = False
+        """Whether the reference rounds, compares, sorts or converts what it computes."""
+        self.has_inexact_operands = False
+        """Whether tensor cores have to round operands of a product."""
+        self.common_rounding = 0.0
+        """Relative error that rounding may give all operands of a product in common."""
+        self.longest_sum = 1
+        self.rounds_to: dict[str, None] = {}
+        """Dtypes narrower than float32 that intermediate results are rounded to."""
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = base_name(func)
+        given = [argument for argument in args if is_float64(argument)]
+        self.has_exponentials |= is_exponential(func, args)
+        if not is_view(func):
+            self.exactness.see(name, func, args, kwargs)
+        if name in PRODUCTS:
+            self.has_products = True
+            # noise of a float32 rounding is part of the accumulation noise
+            if self.operands.precision < FLOAT32.precision:
+                self._see_operands(given)
+        self.draws_numbers |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **kwargs)
+        self.computes |= bool(given)
+        self.longest_sum = max(self.longest_sum, _count_terms(name, given, result))
+        if may_be_discontinuous(func, args):
+            self._see_discontinuity(name, [tensor for _, tensor in named_tensors(result, "")])
+        return result
+
+    def _see_discontinuity(self, name: str, results: Sequence[torch.Tensor]) -> None:
+        self.has_discontinuities |= any(jumps(name, result) for result in results)
+        for target in (format_of(result.dtype) for result in results):
+            if target is not None and target.precision < FLOAT32.precision:
+                self.rounds_to[target.name] = None
+
+    def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
+        inexact = [tensor for tensor in tensors if bool(inexact_in(tensor, self.operands).any())]
+        self.has_inexact_operands |= bool(inexact)
+        shared = sum(common_rounding(tensor, self.operands) for tensor in inexact)
+        self.common_rounding = max(self.common_rounding, shared)
+
+
+def _count_terms(name: str, operands: Sequence[torch.Tensor], result: Any) -> int:
+    """Return how many terms each element of a sum or of a product of matrices has; 1 for anything else."""
+    if not operands or not is_float64(result) or not result.numel():
+        return 1
+    if name in PRODUCTS - {"convolution"}:
+        return operands[-2 if len(operands) > 1 else 0].shape[-1]
+    return operands[0].numel() // result.numel() if name in SUMS else 1
+
+
+def common_rounding(tensor: torch.Tensor, target: FloatFormat) -> float:
+    """Return the relative error that all elements have in common when they are rounded to `target`.
+
+    Where values lie close together, such as the probabilities of almost equal scores, their roundings have
+    one sign. How large the error is depends on where between two numbers of the format they lie, and kernels
+    scale them differently: it is the largest over an octave of scales, in the mean over the elements weighted
+    by their squares, as far as that is more than chance.
+    """
+    flat = tensor.reshape(-1)
+    flat = flat[:: flat.numel() // _SAMPLE | 1]
+    scales = torch.exp2(torch.arange(_SCALES, dtype=flat.dtype, device=flat.device) / _SCALES)
+    values = flat.abs() * scales[:, None]
+    weight = values.square().sum(1)
+    errors = (round_to(values, target) - values) * values
+    chance = _CHANCE * errors.square().sum(1).sqrt()
+    excess = (errors.sum(1).abs() - chance).clamp_(min=0.0) / weight
+    return float(excess.nan_to_num_(nan=0.0, posinf=0.0).max())

@@ -29,6 +29,7 @@ from pytest_cutile.correctness.error_model.discontinuities import (
     RecordDecisions,
     ReplayDecisions,
 )
+from pytest_cutile.correctness.error_model.exactness import Observer
 from pytest_cutile.correctness.error_model.injection import (
     CHUNK,
     AccumulationNoise,
@@ -36,7 +37,6 @@ from pytest_cutile.correctness.error_model.injection import (
     OperandNoise,
     PolicyNoise,
 )
-from pytest_cutile.correctness.error_model.observing import Observer
 from pytest_cutile.correctness.error_model.running import run_with
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from pytest_cutile.tensors.dtypes import format_of
+
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"})
 # Functions amplify a rounding of their argument, and round their result, which may cancel afterwards.
 FUNCTIONS = frozenset(
@@ -89,6 +91,17 @@ def is_view(func: Any) -> bool:
 def may_be_discontinuous(func: Any, args: tuple[Any, ...]) -> bool:
     """Say whether a result of an aten operator may jump when its floating operands move."""
     return base_name(func) in _MAY_BE_DISCONTINUOUS and any(map(is_float64, args))
+
+
+def jumps(name: str, result: torch.Tensor) -> bool:
+    """Say whether a result of an aten operator may jump when its operands move."""
+    if name in DISCONTINUOUS:
+        return True
+    if name in SELECTIONS:
+        return not is_float64(result)
+    # to 16 bits it rounds, which is no jump; fewer, and integers, are quantised values
+    target = format_of(result.dtype)
+    return name in CONVERSIONS and not result.is_complex() and (target is None or target.eight_bit)
 
 
 def is_wide(value: Any) -> bool:

@@ -11,8 +11,8 @@ from pytest_cutile.correctness.check import CheckReport, KernelMismatch, check_k
 from pytest_cutile.correctness.compare import elements
 from pytest_cutile.correctness.compare.elements import Bound, ElementComparison, compare
 from pytest_cutile.correctness.compare.energy import expected_jumps
+from pytest_cutile.correctness.error_model.exactness import common_rounding
 from pytest_cutile.correctness.error_model.injection import inexact_in
-from pytest_cutile.correctness.error_model.observing import common_rounding
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel, sigmas_for
 from pytest_cutile.tensors.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, FORMATS, FloatFormat
@@ -223,7 +223,7 @@ def test_roundings_that_all_elements_share_are_no_slope(monkeypatch):
         return p.bfloat16().float()
 
     assert _products_of_close_values(to_nearest).slope < 0.8
-    monkeypatch.setattr("pytest_cutile.correctness.error_model.observing.common_rounding", lambda *_: 0.0)
+    monkeypatch.setattr("pytest_cutile.correctness.error_model.exactness.common_rounding", lambda *_: 0.0)
     with pytest.raises(KernelMismatch, match=r"T3 slope in all of it: out - exact is \+0\.0005"):
         _products_of_close_values(to_nearest)
 
