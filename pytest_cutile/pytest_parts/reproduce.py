@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
-    """Return the shell command that runs `item` alone: its inputs are seeded by its id, so they are the same."""
+    """Return the shell command that runs `item` alone, with the same inputs: its id is their seed."""
     config = item.config
     # Ids begin in the root folder, and the command in the one that this run was started in.
     file, colons, name = str(item.nodeid).partition("::")
