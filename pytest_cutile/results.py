@@ -196,6 +196,8 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
 
     median_us: float | None = None
     """Median time per launch, in microseconds."""
+    sustained_us: float | None = None
+    """Mean time per launch, launch after launch, in microseconds; None where it was not measured."""
     rate: float | None = None
     """TFLOPS or GB/s, as `unit` says."""
     unit: str = ""

@@ -103,8 +103,10 @@ class Settings(NamedTuple):
     """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
     measured_again: Path | None
     """In a fresh process that measures for another one: the file that takes what is measured."""
-    xdist_worker: bool
-    """Whether this process is a pytest-xdist worker."""
+    workers: int
+    """Worker processes of pytest-xdist; 0 in a process that is none."""
+    perf_all: bool = False
+    """Whether to measure cases that are known to be unchanged, too."""
     mutation_test: bool = False
     """Whether to try what else the check of each case would have caught."""
     check_layouts: bool = False
@@ -122,11 +124,17 @@ class Settings(NamedTuple):
     """Whether every small case is checked with every named input (`--every-input`), not with its share."""
 
     @property
+    def xdist_worker(self) -> bool:
+        """Whether this process is a pytest-xdist worker."""
+        return bool(self.workers)
+
+    @property
     def rule(self) -> Rule:
         """The thresholds of the speed gate."""
         from pytest_cutile.speed.decide import Rule
 
-        return Rule() if self.perf_margin is None else Rule(margin=self.perf_margin)
+        margin = Rule.margin if self.perf_margin is None else self.perf_margin
+        return Rule(margin=margin, workers=max(self.workers, 1))
 
     @property
     def static_rule(self) -> StaticRule:

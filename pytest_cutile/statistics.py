@@ -57,17 +57,17 @@ def t_quantile(probability: float, dof: float) -> float:
         return statistics.NormalDist().inv_cdf(probability)
     tail = min(probability, 1 - probability)
     high = 1.0
-    while _t_tail(high, dof) > tail:
+    while t_tail(high, dof) > tail:
         high *= 2
     low = 0.0
     while high - low > 1e-10 * max(1.0, high):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_tail(middle, dof) > tail else (low, middle)
+        low, high = (middle, high) if t_tail(middle, dof) > tail else (low, middle)
     return math.copysign((low + high) / 2, probability - 0.5)
 
 
-def _t_tail(t: float, dof: float) -> float:
-    """Return the probability that a t variable exceeds `t` >= 0."""
+def t_tail(t: float, dof: float) -> float:
+    """Return the probability that a variable of Student's t distribution exceeds `t`, which is at least 0."""
     return _incomplete_beta(dof / 2, 0.5, dof / (dof + t * t)) / 2
 
 

@@ -26,8 +26,6 @@ class Reason(StrEnum):
     """It is not slower by the margin."""
     SLOWER = "slower"
     """Slower than the baseline, confirmed in fresh processes."""
-    SUITE_SLOWER = "suite-slower"
-    """Likewise, and so are the other cases of its class: something that they share."""
     BELOW_PUBLISHED = "below-published"
     """Slower than a published figure by more than one figure's margin, confirmed in fresh processes."""
     FASTER = "faster"
@@ -35,9 +33,12 @@ class Reason(StrEnum):
     NOISY = "noisy"
     """As many processes as the rule allows could not tell whether it is slower, or its samples spread."""
     DISTURBED = "disturbed"
-    """It looks slower, or only its reference workload clears it, and the GPU was busy, hot or slow."""
+    """It looks slower, and the GPU was busy, hot or slow, or everything on it is."""
     ENVIRONMENT = "environment"
-    """It is slower, and no change of its code explains that: something else has changed."""
+    """Its code is not slower, and both it and the baseline kernel are slower than recorded: by driver, compiler or
+    libraries, which have changed."""
+    UNANCHORED = "unanchored"
+    """It may be slower, and there is no baseline kernel to tell: stored times show only large slowdowns."""
     UNCONFIRMED = "unconfirmed"
     """It may be slower, and the run ended before fresh processes could tell."""
     NO_FILE = "no-file"
@@ -49,7 +50,7 @@ class Reason(StrEnum):
     BASELINES_OFF = "baselines-off"
     """The user asked for no comparison (`--perf-baseline none`)."""
     UNCHANGED = "unchanged"
-    """Code and launch are those of the static baseline: nothing can have changed."""
+    """Code and launch are those of the baseline, for speed the environment, too: nothing can have changed."""
     NOT_WORSE = "not-worse"
     """The code is another than the static baseline's, and nothing of it is worse."""
     WORSE_CODE = "worse-code"
@@ -88,6 +89,8 @@ class Reason(StrEnum):
     """Checking the result raised: nobody knows whether it is right."""
     NOT_TIMED = "not-timed"
     """The timer could not time the launch."""
+    SAME_KERNEL = "same-kernel"
+    """Today's kernel and the baseline's are known to differ, and this process gets one kernel for both."""
     BAD_SAMPLES = "bad-samples"
     """The timer returned no samples, NaN, or times that are not positive."""
     ABOVE_LIMIT = "above-limit"
@@ -97,12 +100,12 @@ class Reason(StrEnum):
 VERDICT_OF: dict[Reason, Verdict] = {
     Reason.WITHIN_MARGIN: Verdict.PASS,
     Reason.SLOWER: Verdict.REGRESSION,
-    Reason.SUITE_SLOWER: Verdict.REGRESSION,
     Reason.BELOW_PUBLISHED: Verdict.REGRESSION,
     Reason.FASTER: Verdict.IMPROVEMENT,
     Reason.NOISY: Verdict.INCONCLUSIVE,
     Reason.DISTURBED: Verdict.INCONCLUSIVE,
-    Reason.ENVIRONMENT: Verdict.INCONCLUSIVE,
+    Reason.ENVIRONMENT: Verdict.REGRESSION,
+    Reason.UNANCHORED: Verdict.INCONCLUSIVE,
     Reason.UNCONFIRMED: Verdict.INCONCLUSIVE,
     Reason.NO_FILE: Verdict.NO_BASELINE,
     Reason.NO_ENTRY: Verdict.NO_BASELINE,
@@ -128,11 +131,14 @@ VERDICT_OF: dict[Reason, Verdict] = {
     Reason.WRONG_RESULT: Verdict.NOT_MEASURED,
     Reason.UNCHECKED: Verdict.NOT_MEASURED,
     Reason.NOT_TIMED: Verdict.NOT_MEASURED,
+    Reason.SAME_KERNEL: Verdict.NOT_MEASURED,
     Reason.BAD_SAMPLES: Verdict.NOT_MEASURED,
     Reason.ABOVE_LIMIT: Verdict.NOT_MEASURED,
 }
 
-ERRORS = frozenset({Reason.BAD_BASELINE, Reason.NOT_TIMED, Reason.BAD_SAMPLES, Reason.ABOVE_LIMIT})
+ERRORS = frozenset(
+    {Reason.BAD_BASELINE, Reason.NOT_TIMED, Reason.SAME_KERNEL, Reason.BAD_SAMPLES, Reason.ABOVE_LIMIT}
+)
 """Reasons that fail the test although nothing regressed: something is broken and must be seen."""
 
 UNDECIDED = frozenset(

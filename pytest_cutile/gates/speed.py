@@ -1,56 +1,68 @@
 """The gate `speed`: is the kernel as fast as its baseline? This is its first half, the screening.
 
-Every case is measured once. A case that could be slower, or is to be recorded, stays pending:
-`pytest_cutile.speed.suite` decides it in fresh processes when all other cases have been measured.
+A declared case whose code, launch and environment are those of a stored record passes as `unchanged`, unmeasured. Every
+other case is measured once, interleaved with the baseline kernel. A case that may be slower, or is to be recorded, stays
+pending: `pytest_cutile.speed.suite` decides it in fresh processes when all other cases have been measured.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from pytest_cutile.baselines.entries import SpeedBaselines, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.baselines.select import anchor_of, since_anchor, stored_us, unchanged_record
+from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.correct import check_task, make_inputs
-from pytest_cutile.gates.declared import call_of, compiled_case
+from pytest_cutile.gates.declared import call_of, compile_case
 from pytest_cutile.gates.outcome import GateFailed
-from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.revisions.modules import RevisionError
-from pytest_cutile.revisions.paired import BaselineLaunchFailed
+from pytest_cutile.revisions.paired import BaselineLaunchFailed, RevisionKernels
 from pytest_cutile.session import MeasuredAgain, Session
 from pytest_cutile.spec import Case, KernelSpec, Work
-from pytest_cutile.speed.case import SpeedCase, SpeedOutcome, speed_result
-from pytest_cutile.speed.comparisons import Comparison, PairedComparison, StoredComparison
-from pytest_cutile.speed.judging import strict_failure, unless_noisy
+from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
+from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.judging import judge_screening, strict_failure
 from pytest_cutile.speed.measure.blocks import Call, MeasurementFailed, measure, to_plain
-from pytest_cutile.speed.measure.timing import Measurement, bound_of
+from pytest_cutile.speed.measure.timing import Measurement, Regime
+from pytest_cutile.speed.recording import fingerprint_of
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.tensors.seeded import timed_seed
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
-STALE_AFTER = dt.timedelta(days=60)
-"""Age from which a baseline that is beaten is reported."""
+SENTINELS = 3
+"""Unchanged cases of a run that are timed all the same, to say how this GPU does today."""
 _NO_SPEED = {
     Reason.WRONG_RESULT: "the result is wrong, so its speed means nothing",
     Reason.UNCHECKED: "its check raised, so nobody knows whether the result is right",
 }
 
 
-def gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase) -> SpeedOutcome:
+def gate_speed(
+    session: Session, suite: SpeedSuite, case: SpeedCase, *, may_be_unmeasured: bool = False, is_sentinel: bool = False
+) -> SpeedOutcome:
     """Measure `case` and compare it with its baseline; it stays pending if it may be slower or is recorded.
+
+    Args:
+        session: of the run.
+        suite: takes a pending case.
+        case: what is measured.
+        may_be_unmeasured: whether a case that is known to be unchanged passes without a measurement.
+        is_sentinel: whether it is measured even so, to say how this GPU does today.
 
     Raises:
         GateSkipped: it cannot be measured here.
         Exception: what `case.check` raises when the result is wrong.
     """
-    measured_again = session.measured_again
     try:
         _skip_unless_measurable(session, case)
     except GateSkipped as skipped:
-        if measured_again is None:
+        if session.measured_again is None:
             note = "no speed was recorded: nothing was measured" if session.settings.update_baselines else ""
             session.results.append(
                 speed_result(
@@ -62,15 +74,15 @@ def gate_speed(session: Session, suite: SpeedSuite, case: SpeedCase) -> SpeedOut
                 )
             )
         raise
-    if measured_again is not None:
-        return _measure_for_another(session, case, measured_again)
-    if case.check is not None and case.check_key not in session.checked:
-        case.check()
+    if session.measured_again is not None:
+        return _measure_for_another(session, case, session.measured_again)
     try:
-        outcome = _screen(session, suite, case)
+        outcome = _screen(session, suite, case, may_be_unmeasured=may_be_unmeasured, is_sentinel=is_sentinel)
     except MeasurementFailed as error:
         judgement = Judgement(reason=error.reason, detail=str(error).partition("\n")[0])
         outcome = SpeedOutcome(judgement=judgement, failure=str(error))
+    except _CheckFailed as failed:
+        raise failed.error from None
     except Exception as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         session.results.append(speed_result(case, verdict=Verdict.FAIL, reason="raised", detail=detail))
@@ -90,146 +102,243 @@ def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
         raise GateSkipped(wrong, _NO_SPEED[wrong])
 
 
-def _measure_for_another(session: Session, case: SpeedCase, report: MeasuredAgain) -> SpeedOutcome:
+class _CheckFailed(Exception):  # noqa: N818 - carries what the check raised past those that report the timing
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain) -> SpeedOutcome:
     """Measure a case for another process, which judges it."""
+    request = asked.requests[case.key]
     try:
-        measurement = measure_case(session, case)
+        launcher: Launcher | None = None
+        if request.revision:
+            launcher = case.launcher_at(session.kernels_at(request.revision))
+            if launcher is None:
+                raise RevisionError(f"{request.revision} has no {case.key}")
+        measurement = measure_case(session, case, launcher, sustained=request.sustained)
     except Exception as error:
         reason, text = Reason.NOT_TIMED, f"{case.key}: {type(error).__name__}: {error}"
         if isinstance(error, MeasurementFailed):
             reason, text = error.reason, str(error)
         elif isinstance(error, BaselineLaunchFailed | RevisionError):
             reason = Reason.NOT_IN_REVISION
-        report(case.key, {"reason": reason, "error": text})
+        asked.answer(case.key, {"reason": reason, "error": text})
         raise
-    report(case.key, to_plain(measurement))
+    asked.answer(case.key, to_plain(measurement))
     return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
 
 
-def measure_case(session: Session, case: SpeedCase) -> Measurement:
-    """Measure a case, interleaved with the reference workload or with the baseline launcher that it names.
+def measure_case(
+    session: Session, case: SpeedCase, baseline: Launcher | None = None, *, sustained: bool = True
+) -> Measurement:
+    """Measure a case, interleaved with a baseline launcher if there is one.
+
+    The inputs are made while nobody else times: a process that waits for the GPU holds none of its memory.
 
     Raises:
         BaselineLaunchFailed: the baseline launcher raised.
         MeasurementFailed: it cannot be timed, or the times make no sense.
     """
-    return _measure(session, case, case.baseline() if case.baseline is not None else None)
-
-
-def _measure(session: Session, case: SpeedCase, baseline: Callable[..., object] | None) -> Measurement:
-    call = case.call()
     session.progress(f"timing {case.key}")
     with session.gpu.lock.alone():
-        measurement = measure(session.gpu.timer, case.key, case.work, call, baseline=baseline)
+        measurement = measure(
+            session.gpu.timer, case.key, case.work, case.call(), baseline=baseline, sustained=sustained
+        )
     session.gpu.unseen.update(dict.fromkeys(session.gpu.timer.unseen()))
     return measurement
 
 
-def _screen(session: Session, suite: SpeedSuite, case: SpeedCase) -> SpeedOutcome:
+def _screen(
+    session: Session, suite: SpeedSuite, case: SpeedCase, *, may_be_unmeasured: bool, is_sentinel: bool
+) -> SpeedOutcome:
     # Look for the baseline first: a file that cannot be used is reported before any GPU time is spent.
     try:
         comparison, judgement = find_comparison(session, case)
     except BaselineError as error:
         raise MeasurementFailed(Reason.BAD_BASELINE, str(error)) from None
+    settings = session.settings
+    is_unchanged = comparison is not None and comparison.is_same_code and not comparison.environment_changes
+    if is_unchanged and may_be_unmeasured and not (is_sentinel or settings.perf_all):
+        return SpeedOutcome(judgement=Judgement(reason=Reason.UNCHANGED, detail="not measured: code and environment"))
+    if case.check is not None and case.check_key not in session.checked:
+        try:
+            case.check()
+        except Exception as error:
+            raise _CheckFailed(error) from None
     try:
-        measurement = measure_case(session, case)
+        measurement = measure_case(session, case, comparison.launcher if comparison is not None else None)
     except BaselineLaunchFailed as error:
-        comparison, judgement = None, Judgement(reason=Reason.NOT_IN_REVISION, detail=str(error))
-        measurement = _measure(session, case, None)
+        if comparison is None or settings.baseline_revision is not None:
+            comparison, judgement = None, Judgement(reason=Reason.NOT_IN_REVISION, detail=str(error))
+        else:
+            comparison = comparison.without_baseline_kernel(str(error))
+        measurement = measure_case(session, case)
     if comparison is not None:
-        measurement = comparison.with_clock(measurement, session.gpu.timer.environment)
-        judgement = unless_noisy(_compare(case.key, comparison, measurement), case.key, [measurement])
-    records = session.settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
-    is_pending = records or (comparison is not None and _is_suspect(comparison, measurement))
-    suite.add(case, comparison, judgement, measurement, is_pending=is_pending, records=records)
+        judgement = judge_screening(case.key, comparison, measurement)
+    if is_sentinel and is_unchanged:
+        suite.add_sentinel(case.key, judgement.change)
+    records = settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
+    is_pending = records or judgement.reason is Reason.UNCONFIRMED
+    if is_pending:
+        suite.add(case, comparison, judgement, measurement)
     note = failure = None
-    if session.settings.update_baselines and not records:
+    if settings.update_baselines and not records:
         note = failure = f"{case.key}: not recorded: {judgement.detail}"
     elif not is_pending:
-        failure = strict_failure(case.key, judgement, strict=session.settings.strict)
+        failure = strict_failure(case.key, judgement, strict=settings.strict)
     return SpeedOutcome(
         judgement=judgement, measurement=measurement, failure=failure, note=note, is_pending=is_pending
     )
 
 
-def _is_faster(comparison: Comparison, measurement: Measurement) -> bool:
-    unadjusted = comparison.unadjusted() if measurement.doubts else comparison
-    return comparison.is_faster(measurement) and unadjusted.is_faster(measurement)
+# -- what a case is compared with ---------------------------------------------------------------------
 
 
-def _is_suspect(comparison: Comparison, measurement: Measurement) -> bool:
-    return not _is_faster(comparison, measurement) and comparison.is_suspect(measurement)
-
-
-def _compare(key: str, comparison: Comparison, measurement: Measurement) -> Judgement:
-    """Judge a screened case, as far as one measurement can."""
-    change = comparison.change([measurement])
-    if _is_faster(comparison, measurement):
-        detail = _stale(key, comparison)
-        if not detail and measurement.doubts:
-            detail = f"{key} is faster although the GPU was disturbed: {'; '.join(measurement.doubts)}"
-        return Judgement(reason=Reason.FASTER, change=change, detail=detail)
-    if _is_suspect(comparison, measurement):
-        detail = f"{key} may be slower; the run ended before fresh processes could tell"
-        return Judgement(reason=Reason.UNCONFIRMED, change=change, detail=detail)
-    return Judgement(reason=Reason.WITHIN_MARGIN, change=change)
-
-
-def _stale(key: str, comparison: Comparison) -> str:
-    """Return the advice to record a beaten baseline that is months old; empty if it is not."""
-    if not isinstance(comparison, StoredComparison):
-        return ""
-    last = max(run.at for run in comparison.selected.runs)
-    try:
-        age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(last)
-    except (ValueError, TypeError):  # written by hand, perhaps without a time zone
-        return ""
-    if age < STALE_AFTER:
-        return ""
-    return f"stale: {key} has beaten its baseline of {last[:10]}; record it: pytest --update-baselines"
-
-
-def find_comparison(  # noqa: PLR0911 - one return for each reason
-    session: Session, case: SpeedCase
-) -> tuple[Comparison | None, Judgement]:
+def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | None, Judgement]:
     """Return what a case is compared with, or None and the judgement that says why nothing is.
 
     Raises:
         BaselineError: the baselines cannot be used.
+        MeasurementFailed: today's kernel and the baseline's cannot be told apart in this process.
     """
     settings = session.settings
-    if case.baseline is not None:
-        revision = settings.baseline_revision or ""
-        if case.baseline() is None:
-            detail = f"{revision} has no {case.key}"
-            if case.fingerprint is None:
-                detail = f"{revision}: {case.key} times no function of a module that {revision} has, too"
-            return None, Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
-        return PairedComparison(rule=settings.rule, revision=revision), Judgement(reason=Reason.WITHIN_MARGIN)
-    device = session.gpu.timer.device
-    baselines = session.speed_baselines
-    shown = session.speed_baselines_name
-    advice = f"record it: pytest {shlex.quote(case.nodeid)} --update-baselines"
-    if settings.baseline_path is None:
+    if settings.baseline_revision is not None:
+        return _compare_with_revision(session, case, settings.baseline_revision)
+    baselines, judgement = _baselines_of(session, case)
+    if baselines is None:
+        return None, judgement
+    entry = baselines.entries[case.key]
+    if entry.published is not None:
+        return Comparison(rule=settings.rule, published=entry.published), judgement
+    anchor = anchor_of(entry)
+    if anchor is None:
+        return None, Judgement(reason=Reason.NO_ENTRY, detail=f"{case.key} has no records")
+    if anchor.work != case.work:
+        detail = (
+            f"{case.key} does {_work(case.work)} now, {_work(anchor.work)} in {session.speed_baselines_name}; "
+            f"{_advice(case)} --reason TEXT"
+        )
+        return None, Judgement(reason=Reason.WORK_CHANGED, detail=detail)
+    comparison = Comparison(rule=settings.rule, anchor=anchor, **_stored(session, case, baselines))
+    return _with_baseline_kernel(session, case, comparison, baselines), judgement
+
+
+def _compare_with_revision(session: Session, case: SpeedCase, name: str) -> tuple[Comparison | None, Judgement]:
+    kernels = session.revision_kernels
+    launcher = case.launcher_at(kernels) if kernels is not None else None
+    if launcher is None:
+        detail = f"{name} has no {case.key}"
+        if case.fingerprint is None:
+            detail = f"{name}: {case.key} times no function of a module that {name} has, too"
+        return None, Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
+    comparison = Comparison(rule=session.settings.rule, revision=name, launcher=launcher)
+    return comparison, Judgement(reason=Reason.WITHIN_MARGIN)
+
+
+def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | None, Judgement]:
+    """Return the baselines that hold an entry for the case; else None and the judgement that says why not."""
+    if session.settings.baseline_path is None:
         return None, Judgement(reason=Reason.BASELINES_OFF, detail="--perf-baseline none")
+    device, baselines, shown = session.gpu.timer.device, session.speed_baselines, session.speed_baselines_name
     if baselines is None:
         detail = f"{shown} does not exist; record it: pytest --update-baselines"
         return None, Judgement(reason=Reason.NO_FILE, detail=detail)
     if (baselines.arch, baselines.gpu) != (device.arch, device.name):
         detail = f"{shown} was recorded on {baselines.gpu} ({baselines.arch})"
         return None, Judgement(reason=Reason.OTHER_GPU, detail=detail)
-    entry = baselines.entries.get(case.key)
-    if entry is None:
-        detail = f"{shown} has no entry for {case.key}; {advice}"
+    if case.key not in baselines.entries:
+        detail = f"{shown} has no entry for {case.key}; {_advice(case)}"
         return None, Judgement(reason=Reason.NO_ENTRY, detail=detail)
-    if entry.work != case.work:
-        detail = (
-            f"{case.key} does {_work(case.work)} now, {_work(entry.work)} in {shown}; {advice} --reason TEXT"
+    return baselines, Judgement(reason=Reason.WITHIN_MARGIN)
+
+
+def _advice(case: SpeedCase) -> str:
+    return f"record it: pytest {shlex.quote(case.nodeid)} --update-baselines"
+
+
+def _stored(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> dict[str, object]:
+    """Return the fields of a `Comparison` about stored times: the times, and how the environment differs."""
+    entry, device = baselines.entries[case.key], session.gpu.timer.device
+    today = dict(session.gpu.timer.environment())
+    known = [dict(baselines.sessions[record.session].environment) for record in since_anchor(entry)]
+    changes = [] if today in known else environment_changes(known[-1], today)
+    stored = {
+        regime: times
+        for regime in Regime
+        if (times := stored_us(baselines, entry, regime, device.uuid)) is not None
+    }
+    return {"stored": stored, "environment_changes": changes}
+
+
+def _with_baseline_kernel(
+    session: Session, case: SpeedCase, comparison: Comparison, baselines: SpeedBaselines
+) -> Comparison:
+    """Return the comparison with the kernel of the anchor, or with why it cannot be had."""
+    anchor, entry = comparison.anchor, baselines.entries[case.key]
+    if anchor is None:
+        return comparison
+    commit = baselines.sessions[anchor.session].commit
+    today, environment = fingerprint_of(case), session.gpu.timer.environment()
+    if today and (
+        today == anchor.fingerprint
+        or unchanged_record(
+            baselines, entry, work=case.work, fingerprint=today, environment=environment
         )
-        return None, Judgement(reason=Reason.WORK_CHANGED, detail=detail)
-    workload = session.gpu.timer.reference_workload(bound_of(case.work, find_platform(device.name)))
-    comparison = session.stored_runs.compare(entry, device, workload.name if workload is not None else "")
-    return comparison, Judgement(reason=Reason.WITHIN_MARGIN)
+    ):
+        return comparison.of_same_code(commit)
+    if commit and session.checkout.is_at(commit):
+        return comparison.of_same_code(commit)
+    try:
+        kernels, launcher = _kernel_at(session, case, commit)
+    except RevisionError as error:
+        return comparison.without_baseline_kernel(str(error))
+    if today and (then := _fingerprint_at(case, kernels)) == today:
+        recorded_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
+        if recorded_here and anchor.fingerprint and _rules(anchor.fingerprint) == _rules(then):
+            raise MeasurementFailed(
+                Reason.SAME_KERNEL,
+                f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, although "
+                f"another one was recorded there. Is it registered once in a process (torch.library, a shared "
+                "library)? Such a kernel cannot be measured beside its baseline; give --perf-baseline none",
+            )
+        return comparison.of_same_code(commit)
+    return comparison.with_launcher(commit, launcher)
+
+
+def _kernel_at(session: Session, case: SpeedCase, commit: str) -> tuple[RevisionKernels, Launcher]:
+    """Return the kernels of a commit, and the case's launcher there.
+
+    Raises:
+        RevisionError: they cannot be had; the message says why and what to do.
+    """
+    if not commit:
+        raise RevisionError("it was recorded outside of git, so there is no baseline kernel")
+    if commit.endswith("+"):
+        raise RevisionError(
+            f"it was recorded from uncommitted changes of {commit[:12]}, so git has no baseline kernel: commit, then "
+            "record it again"
+        )
+    kernels = session.kernels_at(commit)
+    launcher = case.launcher_at(kernels)
+    if launcher is None:
+        raise RevisionError(f"{commit[:12]}, the commit of the baseline kernel, has no {case.key}")
+    return kernels, launcher
+
+
+def _fingerprint_at(case: SpeedCase, kernels: RevisionKernels) -> str:
+    """Return the fingerprint of the baseline kernel as today's compiler makes it; "" where it is not known."""
+    if case.fingerprint is None:
+        return ""
+    try:
+        return case.fingerprint(kernels)
+    except Exception:  # noqa: BLE001 - whatever it raises, the measurement says it
+        return ""
+
+
+def _rules(fingerprint: str) -> str:
+    """Return by which rules a fingerprint was made: others cannot be compared with it."""
+    return fingerprint.rpartition("-")[0]
 
 
 def _work(work: Work) -> str:
@@ -260,16 +369,33 @@ class SpeedGate(Gate):
             Exception: what the check raises when the result is wrong.
         """
         __tracebackhide__ = True
-        session, spec, revision = self.session, task.spec, self.session.revision_kernels
+        session, spec = self.session, task.spec
 
         def call() -> Call:
             return call_of(spec.launch, make_inputs(session, task, seed=timed_seed(spec, task.case)))
 
-        def baseline() -> Callable[..., object] | None:
-            declared = revision.spec(task.module, spec.name) if revision is not None else None
-            return (
-                None if revision is None or declared is None else revision.with_own_imports(declared.launch)
-            )
+        def declared_at(kernels: RevisionKernels | None) -> KernelSpec:
+            declared = spec if kernels is None else kernels.spec(task.module, spec.name)
+            if declared is None:
+                raise RevisionError(f"{kernels} declares no {spec.name}")
+            return declared
+
+        def launcher_at(kernels: RevisionKernels) -> Launcher | None:
+            declared = kernels.spec(task.module, spec.name)
+            return None if declared is None else kernels.with_own_imports(declared.launch)
+
+        def compiled_at(kernels: RevisionKernels | None) -> CompileCase:
+            if kernels is None:
+                return compile_case(spec, task.case, task.arch)
+            launch = kernels.with_own_imports(declared_at(kernels).launch)
+            named = replace(spec, name=f"{spec.name} as of {kernels}", launch=launch)
+            return compile_case(named, task.case, task.arch)
+
+        def fingerprint(kernels: RevisionKernels | None) -> str:
+            return session.compilations.launch_fingerprint(compiled_at(kernels), inputs=spec.inputs)
+
+        def source(kernels: RevisionKernels | None) -> str:
+            return session.compilations.source(compiled_at(kernels))
 
         case = SpeedCase(
             key=task.key,
@@ -280,19 +406,29 @@ class SpeedGate(Gate):
             arch=task.arch,
             work=spec.work_of(task.case),
             call=call,
-            baseline=None if revision is None else baseline,
-            fingerprint=functools.partial(session.compilations.fingerprint, compiled_case(session, task)),
+            launcher_at=launcher_at,
+            fingerprint=fingerprint,
+            source=source,
             check=functools.partial(check_task, session, task, test),
         )
-        outcome = gate_speed(session, self.suite, case)
+        outcome = gate_speed(
+            session, self.suite, case, may_be_unmeasured=True, is_sentinel=task.key in self._sentinels
+        )
         if outcome.measurement is not None:
             test.publish(outcome.measurement)
         if outcome.failure is not None:
             raise GateFailed(outcome.failure, pytrace=False)
 
+    @functools.cached_property
+    def _sentinels(self) -> frozenset[str]:
+        """The keys of a few of the run's cases, spread over the kernels: the same ones in each worker."""
+        keys = sorted(f"{kernel}[{case}]" for gate, kernel, case, _ in self.session.selected if gate == self.name)
+        step = len(keys) / SENTINELS
+        return frozenset(keys[int((number + 0.5) * step)] for number in range(SENTINELS)) if keys else frozenset()
+
     def finish(self) -> list[str]:
-        """Return what was taken off the times of all cases."""
-        return self.suite.remarks
+        """Return what was not recorded, and how this GPU does today."""
+        return [*self.suite.remarks, *self.suite.sentinel_remarks()]
 
 
 def suite_of(gates: Mapping[str, Gate]) -> SpeedSuite:

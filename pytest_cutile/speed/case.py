@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cutile.results import SpeedResult
+from pytest_cutile.revisions.paired import RevisionKernels
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.blocks import Call
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.verdicts import Judgement
+
+Launcher = Callable[..., object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +32,13 @@ class SpeedCase:
     work: Work
     call: Callable[[], Call]
     """Makes the inputs; returns the launch to time."""
-    baseline: Callable[[], Callable[..., object] | None] | None = None
-    """Returns the launcher of the revision to compare with, or None if the revision lacks it; set only with
-    `--perf-baseline git:REV`."""
-    fingerprint: Callable[[], str] | None = None
-    """Returns the digest of its compiled code and launches, or raises if it does not compile; None where
+    launcher_at: Callable[[RevisionKernels], Launcher | None]
+    """Returns the launcher of another revision, or None if that revision lacks it."""
+    fingerprint: Callable[[RevisionKernels | None], str] | None = None
+    """Returns the fingerprint of the case (None: of the working tree), or raises if it does not compile; None where
     nobody knows what is compiled before it runs."""
+    source: Callable[[RevisionKernels | None], str] | None = None
+    """Returns the digest of the kernels' source, likewise."""
     check: Callable[[], object] | None = None
     """Compares the result with the reference; run before timing, once in a run."""
     interpreted: bool = False
@@ -62,7 +66,8 @@ class SpeedOutcome:
             figures = {
                 "gpu": measurement.device.name,
                 "gpu_id": measurement.device.gpu_id,
-                "median_us": measurement.median_us,
+                "median_us": measurement.shown_us,
+                "sustained_us": measurement.sustained_us,
                 "rate": measurement.rate,
                 "unit": measurement.bound,
                 "share_of_limit": measurement.share_of_limit,

@@ -8,7 +8,6 @@ from typing import Protocol
 from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.gpu.at_hand import GpuAtHand
 from pytest_cutile.settings import Settings
-from pytest_cutile.speed.comparisons import StoredRuns
 
 
 class Checkout(Protocol):
@@ -17,12 +16,6 @@ class Checkout(Protocol):
     @property
     def commit(self) -> str:
         """The commit, with "+" where the checkout has changes; "" outside of git."""
-
-    def has_commit(self, name: str) -> bool:
-        """Return whether git has this commit, so that its kernels can be measured."""
-
-    def is_at(self, name: str) -> bool:
-        """Return whether the checkout is this commit, without changes."""
 
 
 class SpeedContext(Protocol):
@@ -36,9 +29,6 @@ class SpeedContext(Protocol):
 
     @property
     def checkout(self) -> Checkout: ...
-
-    @property
-    def stored_runs(self) -> StoredRuns: ...
 
     @property
     def baselines(self) -> BaselineStore | None:

@@ -1,4 +1,8 @@
-"""Recording speed baselines: what was measured becomes entries, and notes of what was done."""
+"""Recording speed baselines: what one session measured of a case becomes a record, or is rejected.
+
+A record is added and never rewritten. The anchor, the commit whose kernel later runs are compared with, moves only
+with an improvement or with `--reason`: small steps are all measured against the same kernel and cannot add up.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,15 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_cutile.baselines.entries import Entry, Run, provenance
+from pytest_cutile.baselines.entries import Change, Record, Run, Session, SpeedBaselines
 from pytest_cutile.baselines.errors import Rejected
-from pytest_cutile.quantities import counted
-from pytest_cutile.spec import Work
-from pytest_cutile.speed.comparisons import SLOPES
+from pytest_cutile.baselines.select import add
+from pytest_cutile.quantities import counted, format_change, format_time
+from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.context import SpeedContext
-from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement
-from pytest_cutile.speed.recording_rules import Evidence, carry_out, plan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """What one session measured of a case."""
-
-    key: str
-    """Key in the baseline file."""
-    work: Work
-    measurements: Sequence[Measurement]
-    """One per process."""
-    fingerprint: str
-    """Digest of the compiled code and the launch; empty where they are not known."""
-    evidence: Evidence
+from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
+from pytest_cutile.speed.pending import PendingCase
+from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,35 +29,6 @@ class Note:
     text: str
     recorded: bool
     """Whether the file holds it now."""
-    uncommitted: bool = False
-    """Whether no commit has the kernel that it was recorded from."""
-
-
-def record(context: SpeedContext, recordings: Sequence[Recording]) -> dict[str, Note]:
-    """Record what one session measured, all cases in one go; return what was done, by key."""
-    store = context.baselines
-    if store is None or not recordings:
-        return {}
-    device = context.gpu.timer.device
-    environment = dict(context.gpu.timer.environment())
-    notes: dict[str, Note] = {}
-
-    def renew(existing: Mapping[str, Entry]) -> dict[str, Entry]:
-        renewed = {}
-        for recording in recordings:
-            key = recording.key
-            try:
-                entry, said = _renewed(context, existing.get(key), recording, environment)
-            except Rejected as rejected:
-                notes[key] = Note(text=f"not recorded: {rejected}", recorded=False)
-            else:
-                renewed[key] = entry
-                text = f"{said} in {context.speed_baselines_name}"
-                notes[key] = Note(text=text, recorded=True, uncommitted=entry.commit.endswith("+"))
-        return renewed
-
-    store.record_speed(device.arch, device.name, renew)
-    return notes
 
 
 def new_run_id(unique: str | None = None) -> str:
@@ -74,50 +36,174 @@ def new_run_id(unique: str | None = None) -> str:
     return f"{dt.datetime.now(dt.UTC):%Y-%m-%d}-{(unique or uuid.uuid4().hex)[:8]}"
 
 
-def _runs(recording: Recording, run_id: str) -> tuple[Run, ...]:
-    """Return what is stored of a session's measurements; raise Rejected if they are doubtful."""
-    measurements = recording.measurements
-    problems = dict.fromkeys(text for measurement in measurements for text in measurement.problems)
+def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[str, Note], str]:
+    """Record what one session measured, all cases in one go.
+
+    Returns:
+        What was done, by key, and a remark about all of it, or "".
+
+    Raises:
+        BaselineError: the file cannot be read or written. Nothing was changed.
+    """
+    store = context.baselines
+    if store is None or not cases:
+        return {}, ""
+    session_id, session = _session(context, cases)
+    notes: dict[str, Note] = {}
+    records: dict[str, Record] = {}
+    for case in cases:
+        try:
+            records[case.case.key] = new_record(case, session_id, context.settings.reason)
+        except Rejected as rejected:
+            notes[case.case.key] = Note(text=f"not recorded: {rejected}", recorded=False)
+    if not records:
+        return notes, ""
+
+    def renew(on_disk: SpeedBaselines) -> SpeedBaselines:
+        return add(on_disk, session_id, session, records)
+
+    device = context.gpu.timer.device
+    store.record_speed(device.arch, device.name, renew)
+    for case in cases:
+        if (added := records.get(case.case.key)) is not None:
+            text = f"{_added(case, added)} in {context.speed_baselines_name}"
+            notes[case.case.key] = Note(text=text, recorded=True)
+    if not session.commit.endswith("+"):
+        return notes, ""
+    return notes, (
+        f"warning: recorded from uncommitted changes of {session.commit[:12]}: no later run can measure the baseline "
+        "kernel; commit it, then record it again"
+    )
+
+
+def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
+    """Return what is stored of a case.
+
+    Raises:
+        Rejected: the measurements are doubtful, or it is slower and nobody gave a reason.
+    """
+    problems = dict.fromkeys(text for measurement in case.measurements for text in measurement.problems)
     if problems:
         raise Rejected("; ".join(problems))
-    spread = max(measurement.relative_spread for measurement in measurements)
+    spread = max(measurement.relative_spread for measurement in case.measurements)
     if spread > NOISE_LIMIT:
         raise Rejected(f"the samples spread by {spread:.0%}; run it again")
-    at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    return tuple(_run(measurement, at, run_id) for measurement in measurements)
+    moved = _moved(case, reason)
+    return Record(
+        session=session,
+        work=case.case.work,
+        fingerprint=fingerprint_of(case.case),
+        source=_source_of(case.case),
+        runs=tuple(map(_run, case.measurements)),
+        changes=_changes(case),
+        moved=moved,
+        reason=(reason or "") if moved == "accepted" else "",
+    )
 
 
-def _run(measurement: Measurement, at: str, run_id: str) -> Run:
-    us, workload_us = measurement.best_pair(SLOPES[measurement.bound])
+def _moved(case: PendingCase, reason: str | None) -> str:
+    """Return why the anchor moves to today's kernel: "faster", "accepted", or "" if it stays.
+
+    Raises:
+        Rejected: it may not move there without a reason.
+    """
+    judgement, comparison = case.judgement, case.comparison
+    if comparison is None or comparison.published is not None:
+        if judgement.reason is Reason.WORK_CHANGED or judgement.verdict is Verdict.REGRESSION:
+            return _accepted(judgement, reason)
+        return ""
+    if judgement.reason is Reason.FASTER:
+        return "faster"
+    if judgement.verdict is Verdict.REGRESSION:
+        return _accepted(judgement, reason)
+    if comparison.unavailable:
+        why = f"there is no baseline kernel to compare it with: {comparison.unavailable}"
+        return _accepted(Judgement(reason=judgement.reason, detail=why), reason)
+    if judgement.verdict is Verdict.PASS:
+        return ""
+    raise Rejected(judgement.detail)
+
+
+def _accepted(judgement: Judgement, reason: str | None) -> str:
+    if reason is not None:
+        return "accepted"
+    what = judgement.detail
+    if judgement.change is not None and judgement.verdict is Verdict.REGRESSION:
+        what = f"it is {format_change(judgement.change)} slower" + (f" ({what})" if what else "")
+    raise Rejected(f"{what}; give --reason TEXT to accept it")
+
+
+def _run(measurement: Measurement) -> Run:
+    sustained = measurement.sustained
     return Run(
-        at=at,
-        session=run_id,
-        gpu_uuid=measurement.device.uuid,
-        median_us=round(us, 3),
+        burst_us=_rounded(measurement.burst_us),
+        sustained_us=_rounded(measurement.sustained_us),
         spread=round(measurement.relative_spread, 5),
-        workload_us=None if workload_us is None else round(workload_us, 3),
         clock_mhz=measurement.clock_mhz,
+        sustained_clock_mhz=None if sustained is None else sustained.current_clock_mhz,
+        sustained_watts=None if sustained is None else _rounded(sustained.current_watts),
+        workload_us=_rounded(measurement.workload_us),
     )
 
 
-def _renewed(
-    context: SpeedContext, entry: Entry | None, recording: Recording, environment: Mapping[str, str]
-) -> tuple[Entry, str]:
-    """Return the entry that replaces the stored `entry`, and what to say of it; or raise Rejected."""
-    by = provenance(context.checkout.commit, context.settings.reason)
-    if context.gpu.unseen:
-        by["unseen"] = "; ".join(context.gpu.unseen)
-    new = Entry(
-        work=recording.work,
-        runs=_runs(recording, context.run_id),
-        fingerprint=recording.fingerprint,
-        reference_workload=recording.measurements[0].reference_workload,
-        environment=environment,
-        provenance=by,
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _changes(case: PendingCase) -> Mapping[str, Change]:
+    """Return how today's kernel compares with the anchor's, by regime."""
+    comparison, changes = case.comparison, {}
+    if comparison is not None and comparison.is_paired:
+        for regime in Regime:
+            if (estimated := comparison.estimate(case.measurements, regime)) is not None:
+                low, high = estimated.interval()
+                changes[str(regime)] = Change(
+                    value=round(estimated.change, 5), low=round(low, 5), high=round(high, 5)
+                )
+    return changes
+
+
+def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, Session]:
+    """Return this run on this GPU, and its name."""
+    from pytest_cutile import __version__
+
+    device = context.gpu.timer.device
+    workloads = {one.reference_workload for case in cases for one in case.measurements if one.reference_workload}
+    return f"{context.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", Session(
+        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        gpu_uuid=device.uuid,
+        commit=context.checkout.commit,
+        by=f"pytest-cutile {__version__}",
+        environment=dict(context.gpu.timer.environment()),
+        workload=", ".join(sorted(workloads)),
+        unseen="; ".join(context.gpu.unseen),
     )
-    if entry is None:
-        return new, f"{counted(len(new.runs), 'run')} recorded"
-    planned = plan(entry, new, recording.evidence, context.settings.rule)
-    if planned.objection and context.settings.reason is None:
-        raise Rejected(planned.objection)
-    return carry_out(planned, entry, new)
+
+
+def _added(case: PendingCase, added: Record) -> str:
+    shown = case.shown
+    what = f"{counted(len(added.runs), 'run')} of {format_time(shown.shown_us or 0.0)} recorded"
+    moves = {
+        "faster": ", faster: it is the baseline kernel now",
+        "accepted": ", accepted: it is the baseline kernel now",
+    }
+    return what + moves.get(added.moved, "")
+
+
+def fingerprint_of(case: SpeedCase) -> str:
+    """Return the fingerprint of a case; empty where it is not known."""
+    if case.fingerprint is None:
+        return ""
+    try:
+        return case.fingerprint(None)
+    except Exception:  # noqa: BLE001 - no compiler, or code that the gate `compile` reports
+        return ""
+
+
+def _source_of(case: SpeedCase) -> str:
+    if case.source is None:
+        return ""
+    try:
+        return case.source(None)
+    except Exception:  # noqa: BLE001 - likewise
+        return ""

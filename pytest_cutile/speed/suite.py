@@ -1,42 +1,46 @@
-"""The second half of the gate `speed`: measure pending cases again in fresh processes, and decide them.
-
-`SpeedSuite` holds what the cases of a process share. `session_effects.py` estimates what a session does to
-all of them, `judging.py` judges one case by its evidence, `recorded_cases.py` does what `--update-baselines`
-adds.
-"""
+"""The second half of the gate `speed`: measure pending cases again in fresh processes, and decide them."""
 
 from __future__ import annotations
 
-import math
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeAlias
 
+from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.quantities import format_change
 from pytest_cutile.reports.failures import regression_message
-from pytest_cutile.speed.case import SpeedCase, SpeedOutcome
-from pytest_cutile.speed.comparisons import Comparison
+from pytest_cutile.speed.case import SpeedCase
+from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.context import SpeedContext
-from pytest_cutile.speed.judging import CaseJudge, Multiplicity, strict_failure
+from pytest_cutile.speed.decide import Decision, Estimate, decide
+from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.blocks import MeasurementFailed
-from pytest_cutile.speed.measure.timing import Measurement
-from pytest_cutile.speed.pending import PendingCase, Stratum
-from pytest_cutile.speed.recorded_cases import RecordedCases
-from pytest_cutile.speed.session_effects import SessionEffects
+from pytest_cutile.speed.measure.timing import Measurement, Regime
+from pytest_cutile.speed.pending import PendingCase
+from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
-SENTINELS = 2
-"""Cases of a stratum with a large session effect that are paired with their baseline kernels, for all."""
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a fresh process is to measure of one case."""
+
+    key: str
+    nodeid: str
+    screening: Measurement
+    """Says what does not change: GPU, work, limits."""
+    revision: str
+    """The baseline kernel's revision, to be interleaved; empty for today's kernel alone."""
+    sustained: bool
+    """Whether the sustained regime is measured, too."""
+
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
-
-MeasureAgain: TypeAlias = Callable[[Sequence[PendingCase], str], Measured]
-"""Measures cases once, all in one fresh process, by key; what is missing was lost with the process.
-
-The second argument is the commit whose kernels are interleaved with theirs; empty for the reference workload.
-"""
+MeasureAgain: TypeAlias = Callable[[Sequence[Request], int], Sequence[Measured]]
+"""Measures all cases once in each of so many fresh processes; returns what each measured, by key. What is missing
+was lost with the process."""
 
 
 class SpeedSuite:
@@ -44,55 +48,63 @@ class SpeedSuite:
 
     def __init__(self, context: SpeedContext) -> None:
         self._context = context
-        self.multiplicity = Multiplicity()
-        self.effects = SessionEffects(context)
-        self._judge = CaseJudge(context, self.effects, self.multiplicity)
-        self._recorded = RecordedCases(context, self._judge, self.effects, self.multiplicity)
         self._cases: dict[int, PendingCase] = {}
         self._waiting: list[int] = []
+        self._sentinels: dict[str, float] = {}
         self.remarks: list[str] = []
-        """What was subtracted from the cases of a stratum, and what was not recorded; for people."""
+        """What was not recorded, and how this GPU does today; for people."""
 
     @property
     def pending(self) -> list[PendingCase]:
         """The cases whose tests wait for an outcome."""
-        return self._current(self._waiting)
+        return [self._cases[number] for number in self._waiting]
 
     def current(self, number: int) -> PendingCase:
         """Return what is known of the case that was added as `number`."""
         return self._cases[number]
 
     def add(
-        self,
-        case: SpeedCase,
-        comparison: Comparison | None,
-        judgement: Judgement,
-        measurement: Measurement,
-        *,
-        is_pending: bool,
-        records: bool,
+        self, case: SpeedCase, comparison: Comparison | None, judgement: Judgement, screening: Measurement
     ) -> None:
-        if comparison is not None:
-            self.multiplicity.compared += 1
-        self.effects.add(case.key, comparison, measurement)
-        if is_pending:
-            pending = PendingCase(
-                number=len(self._cases),
-                case=case,
-                comparison=comparison,
-                judgement=judgement,
-                screening=measurement,
-                records=records,
-            )
-            self._cases[pending.number] = pending
-            self._waiting.append(pending.number)
+        """Add a case that fresh processes have to measure again."""
+        records = self._context.settings.update_baselines
+        if comparison is None:
+            regimes: tuple[Regime, ...] = ()
+        elif records:
+            regimes = tuple(comparison.regimes(screening))
+        else:
+            regimes = comparison.suspects(screening)
+        number = len(self._cases)
+        self._update(
+            [
+                PendingCase(
+                    number=number,
+                    case=case,
+                    comparison=comparison,
+                    judgement=judgement,
+                    screening=screening,
+                    records=records,
+                    regimes=regimes,
+                )
+            ]
+        )
+        self._waiting.append(number)
+
+    def add_sentinel(self, key: str, change: float | None) -> None:
+        """Add what an unchanged case shows of the GPU's condition today."""
+        if change is not None:
+            self._sentinels[key] = change
+
+    def sentinel_remarks(self) -> list[str]:
+        """Return a sentence about how this GPU does today against the stored times; none without sentinel cases."""
+        if not self._sentinels:
+            return []
+        shown = ", ".join(f"{key} {format_change(change)}" for key, change in sorted(self._sentinels.items()))
+        return [f"this GPU today, against stored times of unchanged cases: {shown}"]
 
     def mark_failed(self, numbers: Iterable[int]) -> None:
         """Mark cases whose tests failed for reasons of their own."""
         self._update(replace(self._cases[number], test_failed=True) for number in numbers)
-
-    def _current(self, numbers: Iterable[int]) -> list[PendingCase]:
-        return [self._cases[number] for number in numbers]
 
     def _update(self, cases: Iterable[PendingCase]) -> None:
         self._cases |= {case.number: case for case in cases}
@@ -100,152 +112,78 @@ class SpeedSuite:
     # -- deciding -------------------------------------------------------------------------------------
 
     def settle(self, measure_again: MeasureAgain) -> None:
-        """Decide every pending case, measuring again as often as it takes; each then has an outcome.
-
-        A case that is to be recorded on a GPU without runs of its own may need the baseline kernel to tell
-        the GPU from the code. A second case, its gate view, is then judged as without `--update-baselines`.
-        """
-        self.effects.estimate(self.pending)
-        recorded = [case.number for case in self.pending if case.records]
-        compared = [case.number for case in self.pending if not case.records]
-        self._confirm(recorded, measure_again)
-        views: dict[int, int] = {}
-        for case in self._current(recorded):
-            if self._recorded.needs_gate_view(case):
-                views[case.number] = len(self._cases)
-                self._update([case.without_recording(len(self._cases))])
-        suspects = [case.number for case in self._current(compared) if self._judge.is_suspect(case)]
-        suspects += [
-            view for number, view in views.items() if self._recorded.looks_slower(self._cases[number])
-        ]
-        others = [number for number in (*compared, *views.values()) if number not in suspects]
-        sentinels = self._decide(suspects, others, measure_again)
-        self._reopen(
-            [
-                view
-                for number, view in views.items()
-                if self._recorded.is_undecided(self._cases[number], self._cases[view])
-            ],
-            measure_again,
-        )
-        for number, view in views.items():
-            case, gate_view = self._cases[number], self._cases[view]
-            explained = view not in suspects and bool(sentinels.get(gate_view.stratum))
-            self._update([self._recorded.judge_with(case, gate_view, stratum_explained=explained)])
-        for stratum in self.effects.strata:
-            cleared = [
-                case.case.key
-                for case in self._current(sentinels.get(stratum, ()))
-                if case.judgement.reason is Reason.WITHIN_MARGIN
-            ]
-            self._remark(self.effects.remark(stratum, cleared))
-        if self._context.settings.update_baselines:
-            updated, remark = self._recorded.record(self.pending)
-            self._update(updated)
-            self._remark(remark)
-        for case in self.pending:
-            self._update([self._with_failure(case)])
-        self._waiting.clear()
-
-    def _remark(self, text: str) -> None:
-        self.remarks += [text] if text else []
-
-    def _decide(
-        self, suspects: Sequence[int], others: Sequence[int], measure_again: MeasureAgain
-    ) -> dict[Stratum, list[int]]:
-        """Decide suspects, and cases that are as slow as their stratum; return the paired sentinel cases."""
-        strata: dict[Stratum, list[int]] = defaultdict(list)
-        for case in self._current(others):
-            strata[case.stratum].append(case.number)
-        self._pair(suspects)
-        sentinels = {stratum: self._choose_sentinels(stratum, numbers) for stratum, numbers in strata.items()}
-        self._confirm(
-            [*suspects, *(number for chosen in sentinels.values() for number in chosen)], measure_again
-        )
-        unexplained: list[int] = []
-        for stratum, numbers in strata.items():
-            rest = [number for number in numbers if self._cases[number].outcome is None]
-            if not self._explain(stratum, rest, sentinels[stratum]):
-                unexplained += rest
-        self._pair(unexplained)
-        self._confirm(unexplained, measure_again)
-        return {
-            stratum: [case.number for case in self._current(chosen) if case.paired is not None]
-            for stratum, chosen in sentinels.items()
-        }
-
-    def _pair(self, numbers: Iterable[int]) -> None:
-        self._update([self._judge.pair(case) for case in self._current(numbers)])
-
-    def _reopen(self, numbers: Sequence[int], measure_again: MeasureAgain) -> None:
-        """Measure cases that were decided without their baseline kernels interleaved with them."""
-        self._update([replace(case, outcome=None) for case in self._current(numbers)])
-        self._pair(numbers)
-        self._confirm(numbers, measure_again)
-
-    def _confirm(self, numbers: Sequence[int], measure_again: MeasureAgain) -> None:
-        """Measure cases in fresh processes until they are decided."""
+        """Decide every pending case, measuring again as often as it takes; each then has an outcome."""
         rule = self._context.settings.rule
-        live = self._current(numbers)
-        self.multiplicity.suspects += len(live)
-        last = rule.runs_per_session - 1 if any(case.records for case in live) else rule.looks[-1]
-        for number in range(1, last + 1):
+        n_comparisons = sum(len(case.regimes) for case in self.pending)
+        for done, look in pairwise((0, *rule.looks)):
+            live = [case for case in self.pending if _needs_processes(case, done)]
             if not live:
                 break
-            self._context.progress(f"measuring {len(live)} cases again in a fresh process ({number}/{last})")
-            measured: dict[str, Measurement | MeasurementFailed] = {}
-            with self._context.gpu.lock.alone():
-                for revision in sorted({case.revision for case in live}):
-                    cases = [case for case in live if case.revision == revision]
-                    measured |= measure_again(cases, revision)
-            self._update([self._judge.add(case, measured.get(case.case.key)) for case in live])
-            live = [case for case in self._current(numbers) if case.outcome is None]
+            what = f"{len(live)} case{'s' if len(live) > 1 else ''}"
+            self._context.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
+            self._measure(live, look - done, measure_again)
+            self._decide([self._cases[case.number] for case in live], n_comparisons)
+        for case in self.pending:
+            if case.outcome is None:
+                self._update([case.closed(judge(case))])
+        if self._context.settings.update_baselines:
+            self._record()
+        self._update(self._with_failure(case) for case in self.pending)
+        self._waiting.clear()
+
+    def _measure(self, live: Sequence[PendingCase], processes: int, measure_again: MeasureAgain) -> None:
+        requests = [_request(case) for case in live]
+        for measured in measure_again(requests, processes):
+            for number in [case.number for case in live]:
+                case = self._cases[number]
+                if case.outcome is not None:
+                    continue
+                found = measured.get(case.case.key)
+                if isinstance(found, Measurement):
+                    self._update([replace(case, repeats=(*case.repeats, found))])
+                    continue
+                lost = f"{case.case.key}: the fresh process that was to measure it again ended before it did"
+                self._update([case.failed(found or MeasurementFailed(Reason.NOT_TIMED, lost))])
+
+    def _decide(self, live: Sequence[PendingCase], n_comparisons: int) -> None:
+        """Decide what the evidence so far decides: pairs together, stored times one by one."""
+        estimates: dict[tuple[int, Regime], Estimate] = {}
         for case in live:
-            self._update([self._recorded.judge(case) if case.records else self._judge.leave_undecided(case)])
-
-    def _choose_sentinels(self, stratum: Stratum, numbers: Iterable[int]) -> list[int]:
-        """Pair the cases nearest to a large session effect with their baseline kernels, and return them."""
-        effect = self.effects.of(stratum)
-        if effect.removed <= self._context.settings.rule.least:
-            return []
-
-        def distance(case: PendingCase) -> float:
             comparison = case.comparison
-            return abs(comparison.estimate([case.screening], effect).difference) if comparison else math.inf
-
-        candidates = [
-            case
-            for case in self._current(numbers)
-            if case.comparison is not None and self._judge.has_baseline_kernel(case)
-        ]
-        chosen = [case.number for case in sorted(candidates, key=distance)[:SENTINELS]]
-        self._pair(chosen)
-        return chosen
-
-    def _explain(self, stratum: Stratum, rest: Iterable[int], sentinels: Sequence[int]) -> bool:
-        """Close the rest of a stratum by what its sentinel cases showed; return False if they are slower."""
-        effect = self.effects.of(stratum)
-        reasons = {case.judgement.reason for case in self._current(sentinels) if case.paired is not None}
-        if reasons - {Reason.WITHIN_MARGIN}:
-            if reasons == {Reason.SLOWER}:
-                self.effects.attribute_to_code(stratum)
-                self._update(
-                    case.closed(replace(case.judgement, reason=Reason.SUITE_SLOWER))
-                    for case in self._current(sentinels)
-                )
-            return False
-        for case in self._current(rest):
-            if reasons or effect.removed <= self._context.settings.rule.limit:
-                self._update([self._judge.finish(case, Reason.WITHIN_MARGIN)])
+            if comparison is None:
                 continue
-            shift = format_change(math.expm1(effect.removed))
-            detail = (
-                f"{case.case.key} is no slower than the other cases limited by {stratum.bound}, which are "
-                f"{shift} in the median: the GPU, today's session, or something that they share. Their "
-                f"baseline kernels cannot be measured: {self._judge.missing_evidence(case)}"
-            )
-            self._update([self._judge.leave_inconclusive(case, Reason.ENVIRONMENT, detail)])
-        return True
+            for regime in case.open_regimes:
+                estimated = comparison.estimate(case.repeats, regime) if comparison.is_paired else None
+                if estimated is not None:
+                    estimates[case.number, regime] = estimated
+                else:
+                    self._close(case.number, regime, _by_stored_times(comparison, case, regime))
+        rule = self._context.settings.rule
+        for (number, regime), decision in decide(estimates, rule, n_comparisons=n_comparisons).items():
+            if decision is not Decision.UNDECIDED:
+                self._close(number, regime, decision)
+
+    def _close(self, number: int, regime: Regime, decision: Decision) -> None:
+        case = self._cases[number]
+        self._update([replace(case, decisions={**case.decisions, regime: decision})])
+
+    def _record(self) -> None:
+        """Record what may be recorded, all in one go."""
+        cases = [case for case in self.pending if case.records and not case.test_failed and _is_measured(case)]
+        try:
+            notes, remark = record(self._context, cases)
+        except BaselineError as error:
+            judgement = Judgement(reason=Reason.BAD_BASELINE, detail=str(error))
+            self._update(case.closed(judgement, failure=str(error)) for case in cases)
+            return
+        self.remarks += [remark] if remark else []
+        for case in self.pending:
+            note = notes.get(case.case.key)
+            text = "not recorded: its test failed" if case.test_failed else note.text if note else ""
+            if text and case.outcome is not None:
+                outcome = replace(case.outcome, note=f"{case.case.key}: {text}")
+                recorded = note is not None and note.recorded and not case.test_failed
+                self._update([replace(case, outcome=outcome, is_recorded=recorded)])
 
     # -- ending early ---------------------------------------------------------------------------------
 
@@ -268,57 +206,73 @@ class SpeedSuite:
         if unrecorded := sum(case.records for case in self.pending):
             plural = "s" if unrecorded > 1 else ""
             self.remarks.append(f"{unrecorded} case{plural} not recorded: the run was stopped")
+        strict = self._context.settings.strict
         for case in self.pending:
-            key, strict = case.case.key, self._context.settings.strict
-            if case.outcome is None:
-                if case.judgement.verdict is Verdict.INCONCLUSIVE:
-                    judgement = case.judgement
-                    case = self._judge.leave_inconclusive(case, judgement.reason, judgement.detail)  # noqa: PLW2901
-                failure = strict_failure(key, case.judgement, strict=strict)
-                self._update([_with_outcome(case, failure=failure)])
-            elif case.judgement.verdict is Verdict.REGRESSION and not (
-                case.outcome.failure or case.outcome.note
-            ):
-                failure = f"{key} is slower than its baseline; the run was stopped before more was said"
-                self._update([_with_outcome(case, failure=failure)])
+            judgement = case.decided.judgement
+            failure = strict_failure(case.case.key, judgement, strict=strict)
+            if judgement.verdict is Verdict.REGRESSION:
+                failure = f"{case.case.key} is slower than its baseline; the run was stopped before more was said"
+            self._update([replace(case, outcome=replace(case.decided, failure=case.decided.failure or failure))])
         self._waiting.clear()
 
     # -- messages -------------------------------------------------------------------------------------
 
     def _with_failure(self, case: PendingCase) -> PendingCase:
         """Return a decided case with the message that fails its test, if it is slower or was not recorded."""
-        outcome, key = case.decided, case.case.key
+        outcome = case.decided
         if outcome.failure is not None or case.is_recorded:
             return replace(case, outcome=outcome)
-        judged = case.gate_view or case
-        if outcome.judgement.verdict is Verdict.REGRESSION and judged.deciding is not None:
-            failure: str | None = self._regression(judged, judged.deciding)
+        failure: str | None = None
+        if outcome.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
+            failure = self._regression(case, case.comparison)
         else:
-            failure = strict_failure(key, outcome.judgement, strict=self._context.settings.strict)
+            failure = strict_failure(case.case.key, outcome.judgement, strict=self._context.settings.strict)
         if failure is not None and outcome.note:
             failure += f"\n\n{outcome.note}"
         elif outcome.note and not case.test_failed:
             failure = outcome.note
-        return _with_outcome(case, failure=failure)
+        return replace(case, outcome=replace(outcome, failure=failure))
 
     def _regression(self, case: PendingCase, comparison: Comparison) -> str:
         context, settings = self._context, self._context.settings
         return regression_message(
-            key=case.case.key,
-            nodeid=case.case.nodeid,
-            shown=case.shown,
-            measurements=case.measurements,
-            judgement=case.judgement,
+            case=case,
             comparison=comparison,
-            environment=context.gpu.timer.environment(),
             baseline_file="" if settings.baseline_revision is not None else context.speed_baselines_name,
-            effect=self.effects.of_case(case),
-            seen=case.problems,
             baseline_option=settings.baseline_option,
             names_gpu=settings.xdist_worker,
         )
 
 
-def _with_outcome(case: PendingCase, *, failure: str | None) -> PendingCase:
-    outcome: SpeedOutcome = replace(case.decided, failure=failure)
-    return replace(case, outcome=outcome)
+def _needs_processes(case: PendingCase, done: int) -> bool:
+    """Say whether a case is still open after so many fresh processes.
+
+    More of them decide only where there is a baseline kernel; stored times, and recording, take the first look's.
+    """
+    if case.outcome is not None:
+        return False
+    is_paired = case.comparison is not None and case.comparison.is_paired
+    return bool(case.open_regimes) if done and is_paired else not done
+
+
+def _request(case: PendingCase) -> Request:
+    comparison = case.comparison
+    return Request(
+        key=case.case.key,
+        nodeid=case.case.nodeid,
+        screening=case.screening,
+        revision=comparison.revision if comparison is not None and comparison.is_paired else "",
+        sustained=case.screening.sustained is not None and (case.records or Regime.SUSTAINED in case.open_regimes),
+    )
+
+
+def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) -> Decision:
+    if comparison.is_same_code:
+        return Decision.CLEAR
+    if comparison.is_paired:  # the fresh processes could not measure this regime
+        return Decision.UNDECIDED
+    return comparison.decide_stored(case.repeats, regime)
+
+
+def _is_measured(case: PendingCase) -> bool:
+    return case.outcome is not None and case.outcome.failure is None

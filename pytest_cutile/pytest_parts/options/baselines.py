@@ -104,6 +104,13 @@ OPTIONS = (
         in_fresh_process=False,
     ),
     Option(
+        name="--perf-all",
+        help="Measure also the cases whose code, launch and environment are those of a recorded session. Without it "
+        "they pass as unchanged.",
+        read=lambda config: {"perf_all": config.getoption("--perf-all")},
+        in_fresh_process=False,
+    ),
+    Option(
         name="--perf-strict",
         help="Fail also what was not measured, has no baseline, cannot be compared or stayed inconclusive. "
         "For CI on GPU runners, where a gate that measures nothing must not be green.",
