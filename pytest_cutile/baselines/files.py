@@ -10,23 +10,29 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from pytest_cutile.baselines.entries import Entry, SpeedBaselines, StaticBaselines, StaticEntry
+from pytest_cutile.baselines.entries import TEXT, Entry, Session, SpeedBaselines, StaticBaselines, StaticEntry
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.locking import replacing
 from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 
-SPEED_SCHEMA, STATIC_SCHEMA = 3, 2
+SPEED_SCHEMA, STATIC_SCHEMA = 4, 2
 """Versions of the two forms that this release writes and reads."""
+MAX_BYTES = 64 * 2**20
+"""Size of a file above which it is refused unread. 200 cases on 20 GPUs take about 10 MiB."""
+_ABANDONED_S = 3600.0
+"""Age of a temporary file whose writer was killed: no writer takes that long."""
 _STATIC = "-static.json"
 _RESTORE = "Restore it from version control"
 _Form = TypeVar("_Form")
@@ -73,17 +79,35 @@ def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
     arch = _required(path, data, "arch", str)
     # One that was mistyped would be taken for another platform, with which nothing compares.
     if not re.fullmatch(r"sm_\d+", arch):
-        raise _bad(path, "arch", f"{arch!r:.40} is not a name such as sm_90")
+        raise _BadEntry(path, "arch", f"{arch!r:.40} is not a name such as sm_90")
     gpu = _required(path, data, "gpu", str)
-    if not gpu:
-        raise _bad(path, "gpu", "it is empty, not a GPU's name")
-    entries = {name: _speed_entry(path, name, raw) for name, raw in _raw_entries(path, data)}
-    return SpeedBaselines(arch=arch, gpu=gpu, entries=entries)
+    if not gpu or not re.search(TEXT, gpu):
+        raise _BadEntry(path, "gpu", f"{gpu!r:.40} is not a GPU's name")
+    sessions = {
+        name: _converted(path, f"sessions / {name}", raw, Session)
+        for name, raw in _raw_entries(path, data, "sessions")
+    }
+    entries = {name: _speed_entry(path, name, raw, sessions) for name, raw in _raw_entries(path, data)}
+    baselines = SpeedBaselines(arch=arch, gpu=gpu, sessions=sessions, entries=entries)
+    ordered = {
+        name: replace(entry, records=baselines.in_order(entry.records)) for name, entry in entries.items()
+    }
+    return replace(baselines, entries=ordered)
 
 
-def _speed_entry(path: Path, name: str, raw: Any) -> Entry:
-    entry = _converted(path, f"entries / {name}", raw, Entry)
-    _refuse_unknown(path, raw["work"], [field.name for field in fields(Work)], f"entries / {name} / work")
+def _speed_entry(path: Path, name: str, raw: Any, sessions: Mapping[str, Session]) -> Entry:
+    key = f"entries / {name}"
+    entry = _converted(path, key, raw, Entry)
+    works = {f"{key} / records / {place}": record for place, record in enumerate(raw.get("records", ()))}
+    if entry.published is not None:
+        works[f"{key} / published"] = raw["published"]
+    for place, holder in works.items():
+        _refuse_unknown(path, holder["work"], [field.name for field in fields(Work)], f"{place} / work")
+    names = [record.session for record in entry.records]
+    for place, session in enumerate(names):
+        if session not in sessions or session in names[:place]:
+            problem = "is there twice" if session in names[:place] else "is not in sessions"
+            raise _BadEntry(path, f"{key} / records / {place} / session", f"{session!r} {problem}")
     return entry
 
 
@@ -122,6 +146,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
         BaselineError: it cannot be read, holds a merge conflict, is no JSON, repeats a key, or has no schema.
     """
     try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise BaselineError(
+                f"{path} has {size / 2**20:.0f} MiB, more than the {MAX_BYTES / 2**20:.0f} MiB that baselines "
+                f"can have. {_RESTORE}."
+            )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
@@ -130,8 +160,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
             raise BaselineError(
-                f"{path}:{number}: merge conflict ({line[:30].strip()}). Keep one side of every entry "
-                "(or both sides' runs), remove the markers, and run again."
+                f"{path}:{number}: merge conflict ({line[:30].strip()!a}). Take one side's file "
+                "(git checkout --ours) and add the other's with pytest-cutile merge."
             )
     try:
         data = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
@@ -174,14 +204,17 @@ def _refuse(constant: str) -> Any:
     raise _BadValue(f"{constant} is no measurement")
 
 
-def _raw_entries(path: Path, data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from _required(path, data, "entries", dict[str, Any]).items()
+def _raw_entries(path: Path, data: Mapping[str, Any], name: str = "entries") -> Iterator[tuple[str, Any]]:
+    for key, raw in _required(path, data, name, dict[str, Any]).items():
+        if not re.search(TEXT, key):
+            raise _BadEntry(path, name, f"the key {key!a} has control characters")
+        yield key, raw
 
 
 def _required(path: Path, data: Mapping[str, Any], name: str, form: type[_Form], where: str = "") -> _Form:
     key = f"{where} / {name}" if where else name
     if name not in data:
-        raise _bad(path, key, "it is missing")
+        raise _BadEntry(path, key, "it is missing")
     return _converted(path, key, data[name], form)
 
 
@@ -190,13 +223,16 @@ def _converted(path: Path, key: str, raw: Any, form: type[_Form]) -> _Form:
         return msgspec.convert(raw, form)
     except msgspec.ValidationError as error:
         place, problem = _explained(error)
-        raise _bad(path, " / ".join([key, *place]), problem) from error
+        raise _BadEntry(path, " / ".join([key, *place]), problem) from error
 
 
 def _explained(error: msgspec.ValidationError) -> tuple[list[str], str]:
     """Return the keys that lead to a wrong value, and what is wrong with it."""
-    problem, _, place = str(error).partition(" - at `$")  # of the form `$.runs[0].session`
-    return re.findall(r"\.\.\.|\w+", place), problem
+    # Of the form "... - at `$.runs[0].session`" or "... - at `key` in `$.environment`".
+    problem, _, place = str(error).partition(" - at `")
+    if repr(TEXT) in problem:
+        problem = "it has control characters"
+    return re.findall(r"\.\.\.|\w+", place.rpartition("$")[2]), problem
 
 
 def _refuse_unknown(
@@ -205,16 +241,23 @@ def _refuse_unknown(
     """Refuse a key that was mistyped: it would be taken for missing, and be missed by nobody."""
     unknown = next((name for name in data if name not in known), None)
     if unknown is not None:
-        raise _bad(
+        raise _BadEntry(
             path, key, f"Object contains unknown field `{unknown}`; fields: {', '.join(sorted(known))}"
         )
 
 
-def _bad(path: Path, key: str, problem: str) -> BaselineError:
-    return BaselineError(
-        f"{path}: bad entry at key {key!r}: {problem}. {_RESTORE}, "
-        "or delete the entry and record it with pytest --update-baselines."
-    )
+class _BadEntry(BaselineError):
+    def __init__(self, path: Path, key: str, problem: str) -> None:
+        # A name that the file has wrong may have control characters.
+        problem = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in problem)
+        super().__init__(
+            f"{path}: bad entry at key {key!r}: {problem}. {_RESTORE}, "
+            "or delete the entry and record it with pytest --update-baselines."
+        )
+        self.key, self.problem = key, problem
+
+
+
 
 
 # -- writing ------------------------------------------------------------------------------------------
@@ -232,20 +275,18 @@ def rewriting(path: Path) -> Iterator[Path]:
         raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
 
 
-def write_speed(path: Path, baselines: SpeedBaselines, *, checked: Mapping[str, Entry]) -> None:
-    """Replace a file of speed baselines, if the entries in `checked` can be read again."""
-    for name, entry in checked.items():
-        try:
-            msgspec.convert(msgspec.to_builtins(entry), Entry)
-        except (msgspec.ValidationError, TypeError) as error:
-            place, problem = (
-                _explained(error) if isinstance(error, msgspec.ValidationError) else ([], f"{error}")
-            )
-            raise BaselineError(
-                f"{path}: nothing was written, for the entry of {name} could not be read again: "
-                f"{': '.join(filter(None, [' / '.join(place), problem]))}. Check the timer."
-            ) from error
-    write_text(path, render_speed(baselines))
+def write_speed(path: Path, baselines: SpeedBaselines) -> None:
+    """Replace a file of speed baselines, if its text can be read again."""
+    try:
+        text = render_speed(baselines)
+        speed_baselines(path, json.loads(text))
+    except _BadEntry as error:
+        problem = f"{error.key}: {error.problem}"
+    except (TypeError, ValueError) as error:
+        problem = f"{error}"
+    else:
+        return write_text(path, text)
+    raise BaselineError(f"{path}: nothing was written, for it could not be read again: {problem}")
 
 
 def write_static(path: Path, baselines: StaticBaselines) -> None:
@@ -254,7 +295,13 @@ def write_static(path: Path, baselines: StaticBaselines) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file at `path` as a whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    prefix = f".{path.name}."
+    for abandoned in path.parent.iterdir():
+        if abandoned.name.startswith(prefix) and abandoned.suffix == ".tmp":
+            with suppress(FileNotFoundError):
+                if time.time() - abandoned.stat().st_mtime > _ABANDONED_S:
+                    abandoned.unlink()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -268,14 +315,29 @@ def write_text(path: Path, text: str) -> None:
 
 
 def render_speed(baselines: SpeedBaselines) -> str:
-    """Return the text of a file: sorted, a few lines per case, one line per run."""
-    entries = {}
-    for name, entry in baselines.entries.items():
-        raw = msgspec.to_builtins(entry)
-        work = {key: value for key, value in raw["work"].items() if value is not None}
-        entries[name] = {**raw, "work": work}
-    head = {"schema": SPEED_SCHEMA, "arch": baselines.arch, "gpu": baselines.gpu}
-    return _render(head, entries)
+    """Return the text of a file: sorted; a line for each session, record and run."""
+    raw: dict[str, Any] = msgspec.to_builtins(baselines)
+    for entry in raw["entries"].values():
+        for holder in (*entry.get("records", ()), *filter(None, [entry.get("published")])):
+            holder["work"] = {key: value for key, value in holder["work"].items() if value}
+    return _render(
+        {"schema": SPEED_SCHEMA, "arch": baselines.arch, "gpu": baselines.gpu},
+        sessions={name: _line(session) for name, session in raw["sessions"].items()},
+        entries={name: _case([*_speed_fields(entry)]) for name, entry in raw["entries"].items()},
+    )
+
+
+def _speed_fields(entry: Mapping[str, Any]) -> Iterator[str]:
+    if "published" in entry:
+        yield f'"published": {_line(entry["published"])}'
+    if "records" in entry:
+        yield '"records": [\n' + ",\n".join(map(_record, entry["records"])) + "\n   ]"
+
+
+def _record(record: Mapping[str, Any]) -> str:
+    facts = _line({name: value for name, value in record.items() if name != "runs"})
+    runs = ",\n".join(f"      {_line(run)}" for run in record.get("runs", ()))
+    return f"    {facts}" if not runs else f'    {facts[:-1]}, "runs": [\n{runs}]}}'
 
 
 def render_static(baselines: StaticBaselines) -> str:
@@ -285,17 +347,21 @@ def render_static(baselines: StaticBaselines) -> str:
         raw = msgspec.to_builtins(entry)
         facts = raw.pop("facts")
         launches = facts.pop("launches")
-        entries[name] = {**facts, **raw, "launches": launches}
-    return _render({"schema": STATIC_SCHEMA, "arch": baselines.arch}, entries)
+        entries[name] = _case(_fields({**facts, **raw, "launches": launches}, 3))
+    return _render({"schema": STATIC_SCHEMA, "arch": baselines.arch}, entries=entries)
 
 
-def _render(head: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
-    cases = ",\n".join(
-        f"  {json.dumps(name)}: {{\n   " + ",\n   ".join(_fields(entries[name], 3)) + "\n  }"
-        for name in sorted(entries)
-    )
-    return "{\n" + "".join(lines) + f' "entries": {{\n{cases}\n }}\n}}\n'
+def _case(lines: Sequence[str]) -> str:
+    return "{\n   " + ",\n   ".join(lines) + "\n  }"
+
+
+def _render(head: Mapping[str, Any], **tables: Mapping[str, str]) -> str:
+    """Return the text of a file: plain values, and tables of JSON by name."""
+    parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    for title, table in tables.items():
+        rows = ",\n".join(f"  {json.dumps(name)}: {table[name]}" for name in sorted(table))
+        parts.append(f' "{title}": {{\n{rows}\n }}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _fields(value: Mapping[str, Any], indent: int) -> list[str]:

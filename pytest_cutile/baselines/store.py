@@ -6,16 +6,16 @@ GPU. Then nothing was changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_cutile.baselines import files
-from pytest_cutile.baselines.entries import Entry, SpeedBaselines, StaticBaselines, StaticEntry
+from pytest_cutile.baselines.entries import SpeedBaselines, StaticBaselines, StaticEntry
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.quantities import counted
 
-RenewSpeed = Callable[[Mapping[str, Entry]], Mapping[str, Entry]]
-"""Returns the entries to store, by case key, for the entries that are stored now; other entries stay."""
+RenewSpeed = Callable[[SpeedBaselines], SpeedBaselines]
+"""Returns the baselines to store for those that are stored now, which are empty where there is no file."""
 RenewStatic = Callable[[StaticEntry | None], StaticEntry | None]
 """Returns the entry to store for the entry that is stored now; None stores nothing."""
 
@@ -61,7 +61,7 @@ class BaselineStore:
         return self._shown(files.static_path(self._location, arch))
 
     def record_speed(self, arch: str, gpu: str, renew: RenewSpeed) -> None:
-        """Store `renew(the entries as they are now)`; nobody else writes meanwhile."""
+        """Store `renew(the baselines as they are now)`; nobody else writes meanwhile."""
         record_speed(files.speed_path(self._location, arch, gpu), arch=arch, gpu=gpu, renew=renew)
 
     def record_static(self, arch: str, key: str, renew: RenewStatic) -> None:
@@ -109,7 +109,7 @@ def read_speed_target(path: Path) -> SpeedBaselines | None:
 
 
 def record_speed(path: Path, *, arch: str, gpu: str, renew: RenewSpeed) -> None:
-    """Store `renew(the entries as they are now)` in a file; nobody else writes meanwhile."""
+    """Store `renew(the baselines as they are now)` in a file; nobody else writes meanwhile."""
     with files.rewriting(path) as target:
         existing = files.read_speed(target) or SpeedBaselines(arch=arch, gpu=gpu)
         if (existing.arch, existing.gpu) != (arch, gpu):
@@ -117,10 +117,9 @@ def record_speed(path: Path, *, arch: str, gpu: str, renew: RenewSpeed) -> None:
                 f"{path} belongs to {existing.gpu} ({existing.arch}), not to {gpu} ({arch}): nothing was "
                 "written. Give --perf-baseline a directory, and each platform gets its own file."
             )
-        renewed = renew(existing.entries)
-        if renewed:
-            entries = {**existing.entries, **renewed}
-            files.write_speed(target, SpeedBaselines(arch=arch, gpu=gpu, entries=entries), checked=renewed)
+        renewed = renew(existing)
+        if renewed != existing:
+            files.write_speed(target, renewed)
 
 
 def migrate(path: Path) -> dict[Path, bool]:

@@ -1,0 +1,249 @@
+"""Which records count: pure functions on frozen baselines.
+
+The anchor of a case is the record whose kernel today's kernel is measured beside. It moves with a recorded
+improvement or an accepted slowdown alone, so that many small slowdowns cannot add up unseen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pytest_cutile.baselines.entries import Entry, Record, Session, SpeedBaselines
+from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.spec import Work
+
+MAX_RUNS = 12
+"""Runs kept of each case and GPU, the newest: four sessions of three processes."""
+
+
+class SessionConflict(BaselineError):
+    """One session is there twice with different content."""
+
+    def __init__(self, session: str, problem: str) -> None:
+        super().__init__(f"session {session} is there twice with different content: {problem}")
+        self.session = session
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """Stored times of a case: of one GPU where it has some, else of all GPUs."""
+
+    us: float
+    """Time per launch: geometric mean over the sessions of each GPU, then over the GPUs."""
+    workload_us: float | None
+    """The same mean of the reference workload; None unless every run has one, and all the same."""
+    workload: str
+    """Name of that reference workload; empty where there is none."""
+    clock_mhz: float | None
+    """The same mean of the SM clock in this regime; None unless every run has one."""
+    own_gpu: bool
+    """Whether the times are of the GPU that was asked for."""
+    gpus: int
+    sessions: int
+    n_runs: int
+    environments: tuple[Mapping[str, str], ...]
+    """Those of the sessions, without repeats, oldest first."""
+
+
+# -- selecting ----------------------------------------------------------------------------------------
+
+
+def anchor_of(entry: Entry) -> Record | None:
+    """Return the last record that moved the anchor, else the first; None where only a figure is published."""
+    return next(iter(since_anchor(entry)), None)
+
+
+def since_anchor(entry: Entry) -> tuple[Record, ...]:
+    """Return the anchor's record and those after it."""
+    moves = [place for place, record in enumerate(entry.records) if record.moved]
+    return entry.records[moves[-1] if moves else 0 :]
+
+
+def work_of(entry: Entry) -> Work | None:
+    """Return the work that the stored times of a case are about: the anchor's, or the published one."""
+    anchor = anchor_of(entry)
+    if anchor is not None:
+        return anchor.work
+    return entry.published.work if entry.published is not None else None
+
+
+def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: str) -> Stored | None:
+    """Return the stored times since the anchor, of the anchor's work; None where there are none.
+
+    Args:
+        baselines: What holds the entry.
+        entry: The case.
+        regime: "burst" or "sustained".
+        gpu_uuid: GPU whose own times are preferred.
+    """
+    timed: dict[str, list[tuple[Session, Record]]] = defaultdict(list)
+    for record in since_anchor(entry):
+        session = baselines.sessions[record.session]
+        runs = tuple(run for run in record.runs if run.time_us(regime) is not None)
+        if runs and record.work == work_of(entry):
+            timed[session.gpu_uuid].append((session, replace(record, runs=runs)))
+    own_gpu = gpu_uuid in timed
+    by_gpu = [timed[gpu_uuid]] if own_gpu else [*timed.values()]
+    used = [session for records in by_gpu for session, _ in records]
+    if not used:
+        return None
+
+    def mean(field: str) -> float | None:
+        return _mean(
+            _mean(_mean(getattr(run, field) for run in record.runs) for _, record in records)
+            for records in by_gpu
+        )
+
+    us = mean(f"{regime}_us")
+    assert us is not None
+    workloads = {session.workload for session in used}
+    workload_us = mean("workload_us") if len(workloads) == 1 else None
+    environments: list[Mapping[str, str]] = []
+    for session in sorted(used, key=lambda session: session.time):
+        if session.environment not in environments:
+            environments.append(session.environment)
+    return Stored(
+        us=us,
+        workload_us=workload_us,
+        workload=workloads.pop() if workload_us is not None else "",
+        clock_mhz=mean("clock_mhz" if regime == "burst" else "sustained_clock_mhz"),
+        own_gpu=own_gpu,
+        gpus=len(by_gpu),
+        sessions=len(used),
+        n_runs=sum(len(record.runs) for records in by_gpu for _, record in records),
+        environments=tuple(environments),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the geometric mean of positive values; None if one of them is not known."""
+    known = [*values]
+    logs = [math.log(value) for value in known if value]
+    return math.exp(sum(logs) / len(logs)) if len(logs) == len(known) else None
+
+
+def unchanged_record(
+    baselines: SpeedBaselines,
+    entry: Entry,
+    *,
+    work: Work,
+    fingerprint: str,
+    environment: Mapping[str, str],
+) -> Record | None:
+    """Return the newest record since the anchor of this code, work and environment; None if there is none."""
+    kind = (work, fingerprint, environment)
+    alike = [record for record in since_anchor(entry) if fingerprint and _kind(baselines, record) == kind]
+    return alike[-1] if alike else None
+
+
+def _kind(baselines: SpeedBaselines, record: Record) -> tuple[Work, str, Mapping[str, str]]:
+    return record.work, record.fingerprint, baselines.sessions[record.session].environment
+
+
+# -- adding and dropping ------------------------------------------------------------------------------
+
+
+def add(
+    baselines: SpeedBaselines, session_id: str, session: Session, records: Mapping[str, Record]
+) -> SpeedBaselines:
+    """Return baselines with the records of a session, by case key; old runs are dropped.
+
+    Raises:
+        SessionConflict: the session is there with other content.
+    """
+    return pruned(united([baselines, _one_session(baselines, session_id, session, records)]))
+
+
+def _one_session(
+    baselines: SpeedBaselines, session_id: str, session: Session, records: Mapping[str, Record]
+) -> SpeedBaselines:
+    entries = {key: Entry(records=(record,)) for key, record in records.items()}
+    return replace(baselines, sessions={session_id: session}, entries=entries)
+
+
+def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
+    """Return everything that is in one of the files, which are of one platform; nothing is dropped.
+
+    Raises:
+        BaselineError: a session or a published figure is there twice with different content.
+    """
+    first, *others = files
+    sessions = dict(first.sessions)
+    entries = dict(first.entries)
+    for other in others:
+        for name, session in other.sessions.items():
+            if sessions.setdefault(name, session) != session:
+                raise SessionConflict(name, _difference(sessions[name], session))
+        for key, entry in other.entries.items():
+            entries[key] = _united_entry(key, entries[key], entry) if key in entries else entry
+    united = replace(first, sessions=sessions, entries=entries)
+    ordered = {
+        key: replace(entry, records=united.in_order(entry.records)) for key, entry in entries.items()
+    }
+    return replace(united, entries=ordered)
+
+
+def _united_entry(key: str, one: Entry, other: Entry) -> Entry:
+    records = {record.session: record for record in one.records}
+    for record in other.records:
+        records[record.session] = _united_record(key, records.get(record.session, record), record)
+    figures = [entry.published for entry in (one, other) if entry.published is not None]
+    if figures and figures[0] != figures[-1]:
+        raise BaselineError(f"two published figures of {key} differ: {_difference(*figures)}")
+    return Entry(records=tuple(records.values()), published=figures[0] if figures else None)
+
+
+def _united_record(key: str, one: Record, other: Record) -> Record:
+    """Return a record with the runs of the copy of which fewer were dropped."""
+    fewer, more = sorted((one, other), key=lambda record: len(record.runs))
+    if replace(fewer, runs=more.runs) != more or more.runs[: len(fewer.runs)] != fewer.runs:
+        raise SessionConflict(one.session, f"{key}: {_difference(one, other)}")
+    return more
+
+
+def _difference(one: Struct, other: Struct) -> str:
+    """Return the first field in which two values of one kind differ, with both values."""
+    name = next(name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name))
+    return f"{name} is {getattr(one, name)!r} and {getattr(other, name)!r}"
+
+
+def pruned(baselines: SpeedBaselines) -> SpeedBaselines:
+    """Return baselines without old runs, and without records and sessions that nothing needs any more.
+
+    - Of each case and GPU the newest `MAX_RUNS` runs stay.
+    - A record without runs stays if it is the anchor, or after the anchor the newest of its code, work and
+      environment.
+    - A session stays if a record names it.
+
+    Dropping before a merge or after it leaves the same.
+    """
+    entries = {key: _pruned_entry(baselines, entry) for key, entry in baselines.entries.items()}
+    named = {record.session for entry in entries.values() for record in entry.records}
+    sessions = {name: session for name, session in baselines.sessions.items() if name in named}
+    return replace(baselines, sessions=sessions, entries=entries)
+
+
+def _pruned_entry(baselines: SpeedBaselines, entry: Entry) -> Entry:
+    room: Counter[str] = Counter()  # runs kept, by GPU
+    records = []
+    for record in reversed(entry.records):
+        gpu = baselines.sessions[record.session].gpu_uuid
+        kept = record.runs[: max(MAX_RUNS - room[gpu], 0)]
+        room[gpu] += len(kept)
+        records.append(replace(record, runs=kept))
+    entry = replace(entry, records=tuple(reversed(records)))
+    current = since_anchor(entry)
+    needed = {record.session for record in current[:1]}
+    kinds = []
+    for record in reversed(current):
+        if (kind := _kind(baselines, record)) not in kinds:
+            kinds.append(kind)
+            needed.add(record.session)
+    return replace(
+        entry,
+        records=tuple(record for record in entry.records if record.runs or record.session in needed),
+    )
