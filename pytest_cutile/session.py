@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_cutile.baselines.entries import SpeedBaselines
@@ -15,13 +16,11 @@ from pytest_cutile.baselines.store import BaselineStore
 from pytest_cutile.compiler import Compiler
 from pytest_cutile.compiler.compilations import Compilations
 from pytest_cutile.gpu.at_hand import GpuAtHand
-from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.results import Result
 from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.revisions.modules import Revision, RevisionError
 from pytest_cutile.revisions.paired import RevisionKernels
 from pytest_cutile.settings import Settings
-from pytest_cutile.speed.comparisons import StoredRuns
 from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from pytest_cutile.speed.measure.timing import Timer
 from pytest_cutile.static.inspection import Inspector
@@ -29,13 +28,25 @@ from pytest_cutile.target import Target
 from pytest_cutile.verdicts import Reason
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What another process asks of one case."""
+
+    revision: str
+    """The baseline kernel's revision; empty for today's kernel alone."""
+    sustained: bool
+    """Whether the sustained regime is measured, too."""
+
+
 class MeasuredAgain:
-    """Takes what a fresh process measures for another one: a line of JSON for each case."""
+    """In a fresh process that measures for another one: what was asked, and the answers, a line of JSON for each."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        asked = path.with_name("asked.json").read_bytes()
+        self.requests = msgspec.json.decode(asked, type=dict[str, Asked])
+        """By the key of the case."""
 
-    def __call__(self, key: str, found: Mapping[str, object]) -> None:
+    def answer(self, key: str, found: Mapping[str, object]) -> None:
         """Write what was found of a case at once: the next one may end this process."""
         with self._path.open("a") as file:
             file.write(json.dumps({"key": key, **found}) + "\n")
@@ -64,14 +75,13 @@ class Session:
         self.selected: frozenset[tuple[str, str, str, str]] = frozenset()
         """Gate, kernel, case and architecture of each selected test of a declared kernel."""
         self.run_id = run_id
-        """Name of this run of pytest, the same in all its workers."""
+        """Name of this run of pytest, and of its worker."""
         path = settings.measured_again
         self.measured_again = MeasuredAgain(path) if path is not None else None
         """In a fresh process that measures for another one and judges nothing: takes the measurements."""
-        self._revision: Revision | None = None
-        self.gpu = GpuAtHand(
-            make_users_timer=make_timer, make_timer=CudaGraphTimer, progress=progress, locks=path is None
-        )
+        self._revisions: dict[str, Revision] = {}
+        self._kernels_at: dict[str, RevisionKernels] = {}
+        self.gpu = GpuAtHand(make_users_timer=make_timer, make_timer=CudaGraphTimer, progress=progress)
         self.target = Target(settings, self.gpu)
         self.checkout = Checkout(settings.rootpath, baselines=settings.baseline_path)
 
@@ -98,8 +108,8 @@ class Session:
             self.compiler.close()
         if "inspector" in self.__dict__:
             self.inspector.close()
-        if self._revision is not None:
-            self._revision.close()
+        for revision in self._revisions.values():
+            revision.close()
 
     @cached_property
     def baselines(self) -> BaselineStore | None:
@@ -128,20 +138,6 @@ class Session:
         )
 
     @cached_property
-    def stored_runs(self) -> StoredRuns:
-        """The baselines of the GPU at hand as the rule of the speed gate sees them.
-
-        Raises:
-            BaselineError: the file cannot be used.
-        """
-        baselines = self.speed_baselines
-        return StoredRuns(
-            {} if baselines is None else baselines.entries,
-            rule=self.settings.rule,
-            platform=find_platform(self.gpu.timer.device.name),
-        )
-
-    @cached_property
     def revision_kernels(self) -> RevisionKernels | None:
         """The kernels of the revision to compare with (`--perf-baseline git:REV`); None without one.
 
@@ -152,7 +148,18 @@ class Session:
         if name is None:
             return None
         try:
-            self._revision = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
+            return self.kernels_at(name)
         except RevisionError as error:
             raise pytest.UsageError(f"--perf-baseline git:{name}: {error}") from error
-        return RevisionKernels(self._revision)
+
+    def kernels_at(self, name: str) -> RevisionKernels:
+        """Return the kernels of a git revision, extracted when they are first asked for.
+
+        Raises:
+            RevisionError: there is no such revision here.
+        """
+        if name not in self._kernels_at:
+            revision = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
+            self._revisions[name] = revision
+            self._kernels_at[name] = RevisionKernels(revision)
+        return self._kernels_at[name]

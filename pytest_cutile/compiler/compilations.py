@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from pytest_cutile.compiler import (
     digest_code,
     digest_launches,
     export,
-    record_launches,
     source_digest,
 )
+from pytest_cutile.compiler.fingerprint.reach import describe_kernel
+from pytest_cutile.compiler.trace.launches import record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ class Compilations:
     def __init__(self, compiler: Compiler, progress: Callable[[str], None]) -> None:
         self._compiler = compiler
         self._progress = progress
+        self._operations: dict[tuple[str, str, str], list[str]] = {}
         self._started: dict[tuple[str, str, str], list[Compilation] | Exception] = {}
 
     def start(self, cases: Iterable[CompileCase]) -> None:
@@ -80,7 +83,8 @@ class Compilations:
                 self._started[case.key] = error
 
     def _submit(self, case: CompileCase) -> list[Compilation]:
-        launches = record_launches(case.run, case.arch)
+        recorded = record(case.run, case.arch)
+        launches, self._operations[case.key] = recorded.launches, recorded.operations
         if not launches:
             raise NothingLaunched(
                 f"{case.kernel}[{case.case}]: the launcher launched no cuTile kernel, so there is nothing to "
@@ -118,6 +122,16 @@ class Compilations:
         codes = [digest_code(kernel.cubin, kernel.symbol) for kernel in compiled]
         launches = [compilation.launch for compilation in self.of(case)]
         return digest_launches(zip(codes, launches, strict=True))
+
+    def launch_fingerprint(self, case: CompileCase, *, inputs: Callable[..., object]) -> str:
+        """Wait for a case; return the digest of all that can change its time on a GPU.
+
+        Beside what `fingerprint` digests: the torch operations of its launcher, and the source of the function that
+        makes its inputs. "1-" in front names the rules: digests by other rules cannot be compared.
+        """
+        code = self.fingerprint(case)
+        parts = [code, *self._operations[case.key], *describe_kernel(inspect.unwrap(inputs))]
+        return f"1-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[: len(code)]}"
 
     def source(self, case: CompileCase) -> str:
         """Return the digest of the source of a case's kernels, with what they are specialized for."""

@@ -21,7 +21,6 @@ class GpuAtHand:
         make_users_timer: Callable[[], Timer | None],
         make_timer: Callable[[Device], Timer],
         progress: Callable[[str], None],
-        locks: bool,
     ) -> None:
         """Take what is needed to look for the GPU.
 
@@ -29,13 +28,11 @@ class GpuAtHand:
             make_users_timer: returns the user's own timer, or None.
             make_timer: returns the timer for a GPU that NVML finds.
             progress: shows what takes time.
-            locks: whether this process locks the GPU: whoever started a fresh process holds the lock for it.
         """
         self._make_users_timer = make_users_timer
         self._make_timer = make_timer
         self._is_from_nvml = False
         self._progress = progress
-        self._locks = locks
         self.unseen: dict[str, None] = {}
         """What could disturb the GPU and cannot be observed, each thing once."""
         self.failure: str | None = None
@@ -118,6 +115,6 @@ class GpuAtHand:
         device = self.timer.device
         return GpuLock(
             device.uuid,
-            enabled=device.torch_device == "cuda" and self._locks,
+            enabled=device.torch_device == "cuda",
             on_wait=lambda: self._progress(f"waiting for {device.name}, on which another process measures"),
         )

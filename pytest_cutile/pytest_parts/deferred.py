@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,10 @@ from _pytest.runner import CallInfo, runtestprotocol
 
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
 from pytest_cutile.pytest_parts.run import Run
-from pytest_cutile.pytest_parts.xdist import SCREENINGS
 from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.results import Result
-    from pytest_cutile.speed.screenings import Screenings
     from pytest_cutile.speed.suite import SpeedSuite
 
 
@@ -61,8 +58,6 @@ class DeferredReports:
         self._run = run
         self._deferred: list[_DeferredTest] = []
         self._item: pytest.Item | None = None
-        folder = run.worker.get(SCREENINGS)
-        self._screenings = None if folder is None else _screenings(str(folder), str(run.worker["workerid"]))
 
     @property
     def _suite(self) -> SpeedSuite | None:
@@ -81,7 +76,6 @@ class DeferredReports:
         from pytest_cutile.gates.speed import suite_of
 
         suite = suite_of(self._run.gates)
-        suite.multiplicity.collected = self._run.n_speed_tests
         known = len(suite.pending)
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
@@ -139,19 +133,15 @@ class DeferredReports:
             return result
         finally:
             suite = self._suite
-            if self._screenings is not None:
-                self._screenings.publish([*suite.effects.screenings.values()] if suite is not None else [])
             if suite is not None:
-                if self._screenings is not None:
-                    suite.effects.other_workers = partial(self._screenings.others, suite.remarks.append)
                 for deferred in self._deferred:
                     if deferred.failed:
                         suite.mark_failed(deferred.pending)
                 try:
                     if suite.pending and not stopped:
-                        from pytest_cutile.pytest_parts.fresh_process import FreshProcess
+                        from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 
-                        suite.settle(FreshProcess(session.config))
+                        suite.settle(FreshProcesses(session.config))
                 except Exception as error:  # noqa: BLE001 - whatever it is, nothing pending may pass
                     suite.fail(error)
                 finally:
@@ -216,12 +206,6 @@ def measures(item: pytest.Item) -> bool:
     """Say whether a test may measure launches, for whatever gate."""
     gate = getattr(item, "gate", None)
     return is_speed_test(item) or (gate is not None and gate.measures)
-
-
-def _screenings(folder: str, worker: str) -> Screenings:
-    from pytest_cutile.speed.screenings import Screenings
-
-    return Screenings(Path(folder), worker)
 
 
 def _xdist_worker(config: pytest.Config) -> Any:

@@ -149,7 +149,6 @@ class Perf:
             )
         self._used.add(label)
         work = _work(flops, bytes, dtype)
-        revision = self._session.revision_kernels
         with GateOutcome(self._session, self._case):
             outcome = gate_speed(
                 self._session,
@@ -163,7 +162,7 @@ class Perf:
                     arch=self._arch,
                     work=work,
                     call=lambda: Call(fn, args, kwargs),
-                    baseline=(lambda: revision.counterpart(fn)) if revision is not None else None,
+                    launcher_at=lambda kernels: kernels.counterpart(fn),
                     interpreted=self._interpreting is not None,
                 ),
             )

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
     from pytest_cutile.speed.measure.blocks import MeasurementFailed
     from pytest_cutile.speed.measure.timing import Measurement
-    from pytest_cutile.speed.pending import PendingCase
+    from pytest_cutile.speed.suite import Request
 
+MOST_AT_ONCE = 3
+"""Fresh processes that run at a time: as many as the rule's first look takes."""
 LINGER_SECONDS = 2.0
 """How long one that has measured everything may take to end."""
 SECONDS, SECONDS_PER_CASE = 300, 30
@@ -78,36 +81,42 @@ It imports nothing of this package before pytest does: pytest warns of what it c
 """
 
 
-class FreshProcess:
-    """Measures cases once more, all of them in one fresh process."""
+class FreshProcesses:
+    """Measures cases once more in each of several fresh processes, which start side by side.
+
+    They take turns on the GPU, case by case: one starts and compiles while another measures.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
     def __call__(
-        self, cases: Sequence[PendingCase], revision: str
-    ) -> Mapping[str, Measurement | MeasurementFailed]:
-        """Return what was measured, by key; interleaved with `revision` if that is not empty."""
-        screenings = {case.case.key: case.screening for case in cases}
+        self, requests: Sequence[Request], processes: int
+    ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
+        """Return what each fresh process measured, by key."""
+        with ThreadPoolExecutor(min(processes, MOST_AT_ONCE)) as pool:
+            return [*pool.map(lambda _: self._measure(requests), range(processes))]
+
+    def _measure(self, requests: Sequence[Request]) -> dict[str, Measurement | MeasurementFailed]:
+        """Measure all cases in one fresh process."""
+        first = {request.key: request.screening for request in requests}
         try:
             # What it started may still write there: that makes no measurement wrong.
             with tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True) as name:
                 folder = Path(name)
                 output = folder / "measured.jsonl"
-                changes = {MEASURED_AGAIN: str(output), "perf_baseline": self._baseline(revision)}
-                state = state_of(self._config, [case.case.nodeid for case in cases], changes)
+                asked = {
+                    request.key: {"revision": request.revision, "sustained": request.sustained}
+                    for request in requests
+                }
+                output.with_name("asked.json").write_text(json.dumps(asked))
+                nodeids = [request.nodeid for request in requests]
+                state = state_of(self._config, nodeids, {MEASURED_AGAIN: str(output), "perf_baseline": None})
                 (folder / "state").write_bytes(pickle.dumps(state))
-                said = self._run(folder, screenings.keys())
-                return _read(_lines(output), screenings, said)
+                said = self._run(folder, first.keys())
+                return _read(_lines(output), first, said)
         except OSError as error:  # a full disk, no memory for a process
-            return _read([], screenings, f"it could not be run: {error}")
-
-    def _baseline(self, revision: str) -> str | None:
-        """Return a revision to pair with; stored baselines do not matter where nothing is judged."""
-        asked = self._config.option.perf_baseline
-        if revision:
-            return f"git:{revision}"
-        return asked if asked is not None and asked.startswith("git:") else None
+            return _read([], first, f"it could not be run: {error}")
 
     def _run(self, folder: Path, keys: AbstractSet[str]) -> str:
         """Run the fresh process until it has measured; return what went wrong, or nothing."""
@@ -115,8 +124,8 @@ class FreshProcess:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
         }
-        # Those that share the GPU with this process, itself among them, and the fresh one.
-        environment[SHARERS_VARIABLE] = str(int(environment.get(SHARERS_VARIABLE, "1")) + 1)
+        # Those that share the GPU with this process, itself among them, and the fresh ones.
+        environment[SHARERS_VARIABLE] = str(int(environment.get(SHARERS_VARIABLE, "1")) + MOST_AT_ONCE)
         command = [sys.executable, "-c", _DIE_WITH_PARENT + PROGRAM, str(folder / "state")]
         with (folder / "log").open("w+b") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module

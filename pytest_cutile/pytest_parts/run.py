@@ -69,12 +69,13 @@ class Run:
         from pytest_cutile.session import Session
         from pytest_cutile.speed.recording import new_run_id
 
+        worker = f"-{self.worker['workerid']}" if self.worker else ""
         return Session(
             self.settings,
             make_timer=lambda: self.config.hook.pytest_cutile_make_timer(config=self.config),
             cache_dir=self._cache_dir,
             progress=self.progress,
-            run_id=new_run_id(self.worker.get("testrunuid")),  # type: ignore[arg-type]
+            run_id=new_run_id(self.worker.get("testrunuid")) + worker,  # type: ignore[arg-type]
         )
 
     @cached_property

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from typing import Any
 
 import pytest
 
 from pytest_cutile.pytest_parts.run import Run
 
-SCREENINGS = "cutile_screenings"
-"""What workers are given: a folder in which they tell each other how fast their cases are."""
 _REMARKS, _UNCHANGED = "cutile_remarks", "cutile_unchanged"
 
 
 class Controller:
-    """Prepares the workers of this machine, and collects what they noticed."""
+    """Collects what workers noticed."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._folder: str | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Watch over the workers, if there are any."""
@@ -33,13 +28,6 @@ class Controller:
             plugins.register(LostTests(self._run.results), "cutile-lost-tests")
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Give the workers on this machine a folder that they share."""
-        if node.gateway.spec.popen and not node.gateway.spec.chdir:
-            self._folder = self._folder or tempfile.mkdtemp(prefix="pytest-cutile-")
-            node.workerinput[SCREENINGS] = self._folder
-
-    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Take along what a worker left out, and what it remarked."""
         del error
@@ -47,11 +35,6 @@ class Controller:
         remarks = self._run.results.remarks
         remarks += [line for line in output.get(_REMARKS, []) if line not in remarks]
         self._run.n_unchanged = max(output.get(_UNCHANGED, 0), self._run.n_unchanged)
-
-    def pytest_unconfigure(self) -> None:
-        """Remove the folder."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def send_to_controller(run: Run) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_cutile.baselines.entries import Entry, StaticEntry, environment_changes
-from pytest_cutile.quantities import counted, format_change, format_share, format_time
+from pytest_cutile.baselines.entries import StaticEntry
+from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.reports.document import (
     Block,
     Code,
@@ -20,17 +19,11 @@ from pytest_cutile.reports.document import (
     Table,
 )
 from pytest_cutile.reports.text import WIDTH, render_text
-from pytest_cutile.speed.comparisons import (
-    Comparison,
-    PairedComparison,
-    PublishedComparison,
-    StoredComparison,
-)
-from pytest_cutile.speed.decide import SessionEffect
-from pytest_cutile.speed.measure.timing import Measurement
+from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.static.changes import Change, Effect, StaticComparison
-from pytest_cutile.statistics import median
-from pytest_cutile.verdicts import Judgement, Reason
+from pytest_cutile.verdicts import Reason
 
 _SHOWN_DIFFERENCES = 8
 
@@ -48,130 +41,106 @@ def _accept(what: str, nodeid: str, arch: str, baseline_option: str) -> list[Blo
 
 
 def regression_message(
-    *,
-    key: str,
-    nodeid: str,
-    shown: Measurement,
-    measurements: Sequence[Measurement],
-    judgement: Judgement,
-    comparison: Comparison,
-    environment: Mapping[str, str],
-    baseline_file: str,
-    effect: SessionEffect,
-    seen: Sequence[str] = (),
-    baseline_option: str = "",
-    names_gpu: bool = False,
+    *, case: PendingCase, comparison: Comparison, baseline_file: str, baseline_option: str = "", names_gpu: bool = False
 ) -> str:
     """Return the message of a slower case.
 
     Args:
-        key: Key of the case.
-        nodeid: Node id of its test.
-        shown: The median measurement.
-        measurements: All of them, the screening first.
-        judgement: The verdict.
-        comparison: The comparison that decided.
-        environment: Of this run.
-        baseline_file: Where the baseline is; empty where a paired measurement needs none.
-        effect: What this session did to the cases of the stratum.
-        seen: Problems that were seen on the GPU meanwhile.
+        case: The case, decided.
+        comparison: What it was compared with.
+        baseline_file: Where the baseline is; empty where `git:REV` needs none.
         baseline_option: How baselines were chosen on the command line.
         names_gpu: Whether the run uses several GPUs, so that the message has to name this one.
     """
-    device = shown.device
-    change = judgement.change or 0.0
+    shown, judgement, key = case.shown, case.judgement, case.case.key
+    device, change = shown.device, judgement.change or 0.0
     where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
-    against = "its baseline"
-    baseline_title = "baseline"
-    baseline_us = comparison.baseline_us
-    slowest = format_change(shown.placement_spread)
-    placements = f"fastest of {len(shown.blocks)} buffer placements; the slowest is {slowest}"
-    measured = [_measured(measurements), placements]
-    facts: list[tuple[str, Sequence[str]]] = [("measured", measured)]
-    current_us = shown.median_us
-    # Stored times are shown as they were measured, without what the reference workload explains of them.
-    tabled = change if baseline_us is None else current_us / baseline_us - 1
-    match comparison:
-        case PairedComparison(revision=revision):
-            against, baseline_title = (against if baseline_file else revision), revision
-            # Where one is fastest the other need not be: both times are of the placement that agrees best.
-            block = min(shown.blocks, key=lambda block: abs(block.log_ratio - math.log1p(change)))
-            current_us, baseline_us = block.median_us, block.interleaved_median_us
-            measured.append("table: the placement whose ratio is nearest to the change over all processes")
-            source = [f"commit that {baseline_file} was recorded from"] if baseline_file else []
-            paired = f"{revision}, interleaved with the working tree on the same buffers"
-            facts.append(("baseline", [paired, *source]))
-        case PublishedComparison(published=published):
-            against = f"the published figure (margin {published.margin:.0%})"
-            facts.append(("baseline", [baseline_file, published.source]))
-        case StoredComparison():
-            facts += _stored_facts(comparison, shown, environment, baseline_file)
-    if judgement.reason == Reason.SUITE_SLOWER:
-        shift = f"{math.expm1(effect.shift):.1%} slower in the median: a shared cause"
-        facts.append(("suite", [f"the {effect.cases} cases limited by {shown.bound} are {shift}"]))
-    if seen:
-        facts.append(("GPU", [f"{'; '.join(seen)} (disturbed both alike)"]))
-    blocks: list[Block] = [
-        _speed_table(shown, current_us, baseline_us or math.nan, tabled, baseline_title),
-        Facts(facts),
-    ]
+    against = "its baseline" if baseline_file else comparison.revision
+    if comparison.published is not None:
+        against = f"the published figure (margin {comparison.published.margin:.0%})"
+    facts: list[tuple[str, Sequence[str]]] = [*_evidence(case, comparison, baseline_file)]
+    if judgement.detail:
+        facts.append(("cause" if judgement.reason == Reason.ENVIRONMENT else "note", [judgement.detail]))
+    if case.problems:
+        both = " (disturbed both kernels alike)" if comparison.is_paired else ""
+        facts.append(("GPU", [f"{'; '.join(case.problems)}{both}"]))
+    blocks: list[Block] = [_speed_table(case, comparison), Facts(facts)]
     if baseline_file:
-        blocks += _accept("slower", nodeid, device.arch, baseline_option)
+        blocks += _accept("slower", case.case.nodeid, device.arch, baseline_option)
     title = f"{key} on {device.arch} ({where}) is {abs(change):.1%} slower than {against}."
     return render_text(Document(title, blocks))
 
 
-def _measured(measurements: Sequence[Measurement]) -> str:
-    screened, *again = [f"{measurement.median_us:.4g}" for measurement in measurements]
-    return f"{screened} us, then in fresh processes {', '.join(again) or 'none'} us"
+def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
+    """Return both kernels' figures in each regime that was measured: means over the fresh processes."""
+    rows = []
+    for regime in Regime:
+        current = _mean(one.time_us(regime) for one in case.measurements)
+        if current is None:
+            continue
+        if comparison.is_paired:
+            baseline = _mean(one.baseline_us(regime) for one in case.measurements)
+        elif comparison.published is not None:
+            baseline = comparison.published.median_us
+        else:
+            baseline = comparison.stored[regime].us if regime in comparison.stored else None
+        change = comparison.change(case.measurements, regime)
+        times = (current, baseline)
+        shown = ["" if us is None else format_time(us) for us in times]
+        rows.append(Row((f"{regime}: time per launch", *shown, "" if change is None else format_change(change))))
+        if case.shown.rate is not None and case.shown.shown_us:
+            work = case.shown.rate * case.shown.shown_us
+            rates = ["" if us is None else f"{work / us:.4g} {case.shown.bound}" for us in times]
+            rows.append(Row(("", *rates, "")))
+        rows += _power_rows(case, regime)
+    titles = ("current", "baseline kernel" if comparison.is_paired else "baseline", "change")
+    return Table([Column(""), *(Column(title, right=True) for title in titles)], rows)
 
 
-def _speed_table(
-    shown: Measurement, current_us: float, baseline_us: float, change: float, baseline_title: str
-) -> Table:
-    times = (current_us, baseline_us)
-    rows = [Row(("time per launch", *map(format_time, times), format_change(change)))]
-    if shown.rate is not None:
-        rates = [f"{shown.rate * shown.median_us / us:.4g}" for us in times]
-        rows.append(Row((shown.bound, *rates, format_change(1 / (1 + change) - 1))))
-    if shown.rate is not None and shown.share_of_limit is not None:
-        shares = [format_share(shown.share_of_limit * shown.median_us / us) for us in times]
-        rows.append(Row(("share of limit", *shares, "")))
-    figures = [Column(title, right=True) for title in ("current", baseline_title, "change")]
-    return Table([Column(""), *figures], rows)
+def _power_rows(case: PendingCase, regime: Regime) -> Iterator[Row]:
+    """Yield clocks and watts of both kernels under sustained load, where they differ most."""
+    found = [one.sustained for one in case.measurements if one.sustained is not None]
+    if regime is not Regime.SUSTAINED or not found:
+        return
+    for title, unit, current, baseline in (
+        ("SM clock", "MHz", "current_clock_mhz", "baseline_clock_mhz"),
+        ("power", "W", "current_watts", "baseline_watts"),
+    ):
+        values = [_mean(getattr(one, name) for one in found) for name in (current, baseline)]
+        if any(values):
+            yield Row((title, *("" if value is None else f"{value:.0f} {unit}" for value in values), ""))
 
 
-def _stored_facts(
-    comparison: StoredComparison, shown: Measurement, environment: Mapping[str, str], baseline_file: str
+def _evidence(
+    case: PendingCase, comparison: Comparison, baseline_file: str
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield what the baseline is and what else differs between its runs and the measurement."""
-    entry, selected = comparison.entry, comparison.selected
-    runs = selected.runs
-    recorded = [f"{baseline_file} ({_recorded(entry)})"]
-    if runs != entry.runs:
-        recorded.append(f"compared with this GPU's {_recorded(selected)}")
-    yield "baseline", recorded
-    reference_us = shown.best.interleaved_median_us
-    stored_us = [run.workload_us for run in runs if run.workload_us]
-    if shown.reference_workload and reference_us and stored_us:
-        before_us = median(stored_us)
-        times = f"{reference_us:.4g} us, baseline {before_us:.4g} us"
-        change = format_change(reference_us / before_us - 1)
-        yield "reference", [f"{times} ({change}): {shown.reference_workload}"]
-    clocks = [run.clock_mhz for run in runs if run.clock_mhz]
-    if shown.clock_mhz and clocks:
-        yield "SM clock", [f"{shown.clock_mhz:.0f} MHz, baseline {median(clocks):.0f} MHz"]
-    changes = list(environment_changes(entry.environment, environment))
-    if comparison.other_gpu:
-        changes.append("another GPU of the same model")
-    yield "environment", changes or ["unchanged"]
+    """Yield what was measured, how certain it is, and what the baseline is."""
+    processes = f"{counted(len(case.repeats), 'fresh process', 'fresh processes')}"
+    measured = [f"in {processes}, after a first one that is not counted"]
+    for regime in Regime:
+        estimated = comparison.estimate(case.measurements, regime) if comparison.is_paired else None
+        if estimated is not None:
+            low, high = estimated.interval()
+            measured.append(f"{regime}: 95 % interval {format_change(low)} to {format_change(high)}")
+    if case.shown.sustained_skipped and not case.shown.sustained:
+        measured.append(f"sustained: skipped, {case.shown.sustained_skipped}")
+    yield "measured", measured
+    if comparison.is_paired:
+        of = f", which {baseline_file} was recorded from" if baseline_file else ""
+        yield "baseline", [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
+    elif comparison.published is not None:
+        yield "baseline", [baseline_file, comparison.published.source]
+    else:
+        stored = next(iter(comparison.stored.values()), None)
+        runs = "" if stored is None else f" ({counted(stored.n_runs, 'run')} in {counted(stored.sessions, 'session')})"
+        yield "baseline", [f"stored times of {baseline_file}{runs}"]
+    if comparison.environment_changes:
+        yield "environment", comparison.environment_changes
 
 
-def _recorded(entry: Entry) -> str:
-    return (
-        f"{counted(len(entry.runs), 'run')} in {counted(entry.sessions, 'session')}, "
-        f"last {entry.runs[-1].at[:10]}"
-    )
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 # -- static -----------------------------------------------------------------------------------------

@@ -180,6 +180,6 @@ def _movement(measurement: Measurement, stored: Stored) -> float:
     """Return the log ratio of the reference workload's time today over the stored one; 0 where one is unknown."""
     if not measurement.workload_us or not stored.workload_us:
         return 0.0
-    if measurement.reference_workload not in stored.workloads:
+    if measurement.reference_workload != stored.workload:
         return 0.0
     return math.log(measurement.workload_us / stored.workload_us)

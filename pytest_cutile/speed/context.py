@@ -44,4 +44,4 @@ class SpeedContext(Protocol):
 
     @property
     def run_id(self) -> str:
-        """Name of this run of pytest, the same in all its workers."""
+        """Name of this run of pytest, and of its worker."""

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_cutile.baselines.entries import Change, Record, Run, Session, SpeedBaselines
+from pytest_cutile.baselines.entries import Change, Record, Run, Session, SpeedBaselines, recorded_by
 from pytest_cutile.baselines.errors import Rejected
 from pytest_cutile.baselines.select import add
 from pytest_cutile.quantities import counted, format_change, format_time
@@ -165,17 +165,15 @@ def _changes(case: PendingCase) -> Mapping[str, Change]:
 
 def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, Session]:
     """Return this run on this GPU, and its name."""
-    from pytest_cutile import __version__
-
     device = context.gpu.timer.device
     workloads = {one.reference_workload for case in cases for one in case.measurements if one.reference_workload}
     return f"{context.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", Session(
         at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         gpu_uuid=device.uuid,
         commit=context.checkout.commit,
-        by=f"pytest-cutile {__version__}",
+        by=recorded_by(),
         environment=dict(context.gpu.timer.environment()),
-        workload=", ".join(sorted(workloads)),
+        workload=workloads.pop() if len(workloads) == 1 else "",
         unseen="; ".join(context.gpu.unseen),
     )
 

@@ -88,6 +88,11 @@ class Recorder:
         if self.run is not None:
             self.run(launch, kernel_args)
 
+    @property
+    def operations(self) -> list[str]:
+        """The torch operations on tensors of the GPU so far, as text: name and layouts of the tensors."""
+        return [] if self._tensors is None else self._tensors.operations
+
     def needs_values(self, error: BaseException | None) -> bool:
         """Return whether `error` began in a torch function on tensors that have no values."""
         if self.backing != "meta" or self._tensors is None:
@@ -174,10 +179,13 @@ def trace_launches(fn: Callable[[], object], arch: str, backing: Backing = "meta
 
 
 def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[Launch]:
-    """Trace `make_and_launch` without memory for its tensors; once more with it if it needs their values.
+    """Return what `record` records of `make_and_launch`; an empty list means that nothing was launched."""
+    __tracebackhide__ = True
+    return record(make_and_launch, arch).launches
 
-    An empty list means that nothing was launched.
-    """
+
+def record(make_and_launch: Callable[[], object], arch: str) -> Recorder:
+    """Trace `make_and_launch` without memory for its tensors; once more with it if it needs their values."""
     __tracebackhide__ = True
     with pretend_gpu(arch, "meta") as recorder:
         try:
@@ -186,8 +194,10 @@ def record_launches(make_and_launch: Callable[[], object], arch: str) -> list[La
             if not recorder.needs_values(error):
                 raise
         else:
-            return recorder.launches
-    return trace_launches(make_and_launch, arch, "cpu")
+            return recorder
+    with pretend_gpu(arch, "cpu") as recorder:
+        make_and_launch()
+    return recorder
 
 
 def _without_data(value: Any) -> Any:

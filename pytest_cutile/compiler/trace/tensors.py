@@ -42,6 +42,7 @@ class PretendedTensors(TorchFunctionMode):
         # Host code must read the same in each run.
         self._fresh = fresh or torch.Tensor.zero_
         self.failure: BaseException | None = None
+        self.operations: list[str] = []
 
     def __torch_function__(
         self,
@@ -133,6 +134,7 @@ class PretendedTensors(TorchFunctionMode):
         if gpu and self.backing == "meta":
             kwargs.pop("generator", None)  # a meta tensor draws nothing, and refuses a CPU generator
         result = func(*args, **kwargs)
+        self._note(func, args, kwargs)
         if self.backing == "cpu":
             inputs = _tensors((args, kwargs))
             if gpu is None:
@@ -143,6 +145,15 @@ class PretendedTensors(TorchFunctionMode):
             if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
                 self._fresh(result)
         return result
+
+    def _note(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note an operation: what it takes decides what it costs."""
+        name = getattr(func, "__name__", "")
+        if name.startswith("__get") or not name:
+            return
+        with torch._C.DisableTorchFunction():  # noqa: SLF001
+            tensors = [f"{tensor.dtype}{tuple(tensor.shape)}" for tensor in _tensors((args, kwargs))]
+        self.operations.append(f"{name} {' '.join(tensors)}".rstrip())
 
     def _move(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, *rest = args

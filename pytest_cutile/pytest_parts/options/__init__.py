@@ -73,7 +73,7 @@ def read_settings(config: pytest.Config) -> Settings:
         report_paths=read_report_paths(config),
         measured_again=_internal_path(config, MEASURED_AGAIN),
         sanitized=_internal_path(config, SANITIZED),
-        xdist_worker=hasattr(config, "workerinput"),
+        workers=int(getattr(config, "workerinput", {}).get("workercount", 0)),
     )
 
 
