@@ -14,8 +14,12 @@ if TYPE_CHECKING:
         Device,
         Measurement,
         ReferenceWorkload,
+        Regime,
+        Skipped,
+        Sustained,
         Timer,
         TimingError,
+        TooLong,
     )
 
 __all__ = [
@@ -26,9 +30,13 @@ __all__ = [
     "KernelSpec",
     "Measurement",
     "ReferenceWorkload",
+    "Regime",
+    "Skipped",
     "SpecError",
+    "Sustained",
     "Timer",
     "TimingError",
+    "TooLong",
     "Work",
     "__version__",
     "nearest_architecture",
@@ -40,7 +48,8 @@ _MODULES = {
     "pytest_cutile.platforms.lookup": ("nearest_architecture",),
     "pytest_cutile.spec": ("Case", "CheckOptions", "KernelSpec", "SpecError", "Work"),
     "pytest_cutile.speed.measure.timing": (
-        *("Block", "Device", "Measurement", "ReferenceWorkload", "Timer", "TimingError"),
+        *("Block", "Device", "Measurement", "ReferenceWorkload", "Regime", "Skipped", "Sustained"),
+        *("Timer", "TimingError", "TooLong"),
     ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -12,6 +12,33 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+TRIMMED_FROM = 5
+"""Number of values from which the lowest and the highest are left out of a trimmed mean."""
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean of `values` without the lowest and the highest of five or more."""
+    return mean(sorted(values)[1:-1] if len(values) >= TRIMMED_FROM else values)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the trimmed mean of two or more values.
+
+    With trimming it follows from the winsorized variance, in which the lowest and the highest value are
+    replaced by their neighbours (Tukey and McLaughlin 1963, Sankhya A 25, 331).
+    """
+    count = len(values)
+    if count < TRIMMED_FROM:
+        return math.sqrt(sum_of_squares(values) / (count - 1) / count)
+    inner = sorted(values)[1:-1]
+    winsorized = [inner[0], *inner, inner[-1]]
+    return math.sqrt(sum_of_squares(winsorized) / (count - 1) / count) / (1 - 2 / count)
+
+
 def relative_spread(values: Sequence[float]) -> float:
     """Return the half interquartile range of `values` over their median (0 for a single value).
 

@@ -1,4 +1,4 @@
-"""One process's measurement of one case: blocks of samples, one for each placement of the buffers."""
+"""One process's measurement of one case; `timing.py` says in which steps."""
 
 from __future__ import annotations
 
@@ -7,30 +7,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.quantities import format_time
 from pytest_cutile.reports.document import Document, Paragraph
 from pytest_cutile.reports.text import render_text
 from pytest_cutile.spec import Work
-from pytest_cutile.speed.measure.placement import placed_anew
+from pytest_cutile.speed.measure.placement import placed_anew, placed_in_rotation
 from pytest_cutile.speed.measure.timing import (
     Block,
     Launch,
     Measurement,
-    ReferenceWorkload,
+    Skipped,
+    Sustained,
     Timer,
     TimingError,
+    TooLong,
     bound_of,
 )
-from pytest_cutile.statistics import usable
+from pytest_cutile.statistics import median, usable
 from pytest_cutile.verdicts import Reason
 
-PLACEMENTS, LEAST_PLACEMENTS = 8, 3
-"""Placements of the buffers that are tried, and how many are enough for kernels of milliseconds."""
+PLACEMENTS, LEAST_PLACEMENTS = 8, 4
+"""Placements of the buffers that are tried, and how many are enough for kernels of milliseconds: an even
+number, since a timer may change the order of two launches from block to block."""
 GPU_SECONDS = 0.1
 """GPU time after which no further placement is tried, estimated from the samples."""
 KEPT = 0.6
 """Share of the GPU time that is in the samples; the rest flushes the L2 and leads in."""
+NOT_ASKED = "not asked for"
+"""Why the sustained regime was not measured, where the caller wants bursts alone."""
 
 
 class MeasurementFailed(Exception):  # noqa: N818 - carries a reason code
@@ -59,86 +66,137 @@ class Call:
 
 
 def measure(
-    timer: Timer, key: str, work: Work, call: Call, *, baseline: Callable[..., object] | None = None
+    timer: Timer,
+    key: str,
+    work: Work,
+    call: Call,
+    *,
+    baseline: Callable[..., object] | None = None,
+    sustained: bool = True,
 ) -> Measurement:
-    """Time `call` with its buffers at up to `PLACEMENTS` places. The caller holds the GPU's lock.
+    """Time `call` in bursts and, where that can differ, sustained. The caller holds the GPU's lock.
 
     Args:
         timer: of the GPU.
         key: of the case, for messages.
         work: what one launch does.
         call: the launcher and its arguments.
-        baseline: the baseline launcher, interleaved with `call` on the same arguments; None: the reference
-            workload is.
+        baseline: the baseline launcher, interleaved with `call` on the same arguments.
+        sustained: whether the sustained regime is wanted. Launches too long for a burst have no other.
 
     Raises:
         MeasurementFailed: it cannot be timed, or the times make no sense.
     """
     platform = find_platform(timer.device.name)
-    blocks: list[Block] = []
+    launchers = [call] if baseline is None else [call, replace(call, function=baseline)]
     problems: dict[str, None] = {}
-    seconds = 0.0
     try:
-        workload = timer.reference_workload(bound_of(work, platform)) if baseline is None else None
-        while len(blocks) < LEAST_PLACEMENTS or (len(blocks) < PLACEMENTS and seconds < GPU_SECONDS):
-            block = _measure_block(timer, call, baseline, workload)
-            blocks.append(block)
-            # What disturbs one placement may be gone at the next.
-            problems.update(dict.fromkeys(timer.problems()))
-            seconds += (sum(block.samples_us) + sum(block.interleaved_us)) * 1e-6 / KEPT
+        name, workload_us = _time_reference_workload(timer, bound_of(work, platform))
+        burst = _measure_bursts(timer, launchers, problems)
         clock_mhz = timer.sm_clock_mhz()
+        steady = _measure_sustained(timer, launchers, problems, always=not burst) if sustained or not burst else None
     except TimingError as error:
         raise MeasurementFailed(Reason.NOT_TIMED, f"{key}: {error}") from error
     measurement = Measurement(
         device=timer.device,
-        blocks=tuple(blocks),
         work=work,
         platform=platform,
-        reference_workload=workload.name if workload is not None else "",
+        burst=burst,
+        sustained=steady if isinstance(steady, Sustained) else None,
+        sustained_skipped=_why_skipped(steady),
         clock_mhz=clock_mhz,
         problems=tuple(problems),
+        reference_workload=name,
+        workload_us=workload_us,
     )
     validate(key, measurement, is_paired=baseline is not None)
     return measurement
 
 
-def _measure_block(
-    timer: Timer, call: Call, baseline: Callable[..., object] | None, workload: ReferenceWorkload | None
-) -> Block:
-    with placed_anew((call.args, call.kwargs)) as arguments:
-        launches = [call.on(arguments)]
-        if baseline is not None:
-            launches.append(Call(baseline).on(arguments))
-        elif workload is not None:
-            launches.append(workload.launch)
-        times = timer.time_block(launches)
-    if len(times) != len(launches):
-        raise TimingError(f"the timer returned times of {len(times)} launches, not of {len(launches)}")
-    own, *interleaved = times
-    return Block(
-        samples_us=tuple(float(value) for value in own),
-        interleaved_us=tuple(float(value) for samples in interleaved for value in samples),
-    )
+def _why_skipped(steady: Sustained | Skipped | None) -> str:
+    if steady is None:
+        return NOT_ASKED
+    return steady.reason if isinstance(steady, Skipped) else ""
+
+
+def _measure_bursts(timer: Timer, launchers: list[Call], problems: dict[str, None]) -> tuple[Block, ...]:
+    """Time bursts at several placements; return no block where the launches are too long for a burst."""
+    blocks: list[Block] = []
+    seconds = 0.0
+    while len(blocks) < LEAST_PLACEMENTS or (len(blocks) < PLACEMENTS and seconds < GPU_SECONDS):
+        call = launchers[0]
+        with placed_anew((call.args, call.kwargs)) as arguments:
+            try:
+                times = timer.time_block([launcher.on(arguments) for launcher in launchers])
+            except TooLong:
+                return ()  # a launch near the limit may be over it at one placement alone
+        if len(times) != len(launchers):
+            raise TimingError(f"the timer returned times of {len(times)} launches, not of {len(launchers)}")
+        block = _block(times)
+        blocks.append(block)
+        # What disturbs one placement may be gone at the next.
+        problems.update(dict.fromkeys(timer.problems()))
+        seconds += (sum(block.current_us) + sum(block.baseline_us)) * 1e-6 / KEPT
+    return tuple(blocks)
+
+
+def _block(times: Any) -> Block:
+    current, *baseline = (tuple(float(value) for value in samples) for samples in times)
+    return Block(current_us=current, baseline_us=baseline[0] if baseline else ())
+
+
+def _measure_sustained(
+    timer: Timer, launchers: list[Call], problems: dict[str, None], *, always: bool
+) -> Sustained | Skipped:
+    call = launchers[0]
+    with placed_in_rotation((call.args, call.kwargs)) as copies:
+        launches = [[launcher.on(arguments) for arguments in copies] for launcher in launchers]
+        steady = timer.time_sustained(launches, always=always)
+    if always and isinstance(steady, Skipped):
+        raise TimingError(f"it is too long for a burst, and nothing else was measured: {steady.reason}")
+    problems.update(dict.fromkeys(timer.problems()))
+    return steady
+
+
+def _time_reference_workload(timer: Timer, bound: str) -> tuple[str, float | None]:
+    """Return name and time of a reference workload, timed at its first use in this process.
+
+    It is a convenience: a workload that cannot be made or timed is left out.
+    """
+    kept: dict[str, tuple[str, float | None]] = timer.__dict__.setdefault("_timed_reference_workloads", {})
+    if bound not in kept:
+        kept[bound] = ("", None)
+        try:
+            workload = timer.reference_workload(bound)
+            if workload is not None:
+                kept[bound] = (workload.name, _workload_us(timer, workload.launch))
+        except TimingError:
+            pass
+    return kept[bound]
+
+
+def _workload_us(timer: Timer, launch: Launch) -> float:
+    (samples,) = timer.time_block([launch])
+    if not usable(samples):
+        raise TimingError("the timer returned no times of the reference workload")
+    return median([float(sample) for sample in samples])
 
 
 def validate(key: str, measurement: Measurement, *, is_paired: bool = False) -> None:
     """Refuse impossible times: none, not finite, not positive, or above the chip's limit."""
-    for block in measurement.blocks:
-        interleaved = (
-            [block.interleaved_us]
-            if block.interleaved_us or measurement.reference_workload or is_paired
-            else []
-        )
-        for samples in (block.samples_us, *interleaved):
-            if not usable(samples):
-                shown = ", ".join(f"{value}" for value in samples[:4]) or "nothing"
-                raise MeasurementFailed(
-                    Reason.BAD_SAMPLES,
-                    f"{key}: the timer returned {shown} as times per launch (of {len(samples)} samples): "
-                    "not finite and positive. Nothing is compared or recorded; check the timer.",
-                )
-    if not measurement.blocks:
+    if not measurement.regimes:
         raise MeasurementFailed(Reason.BAD_SAMPLES, f"{key}: nothing was measured")
+    for regime in measurement.regimes:
+        for block in measurement.blocks(regime):
+            has_pair = is_paired or bool(block.baseline_us)
+            for samples in (block.current_us, block.baseline_us) if has_pair else (block.current_us,):
+                if not usable(samples):
+                    shown = ", ".join(f"{value}" for value in samples[:4]) or "nothing"
+                    raise MeasurementFailed(
+                        Reason.BAD_SAMPLES,
+                        f"{key}: the timer returned {shown} as times per launch (of {len(samples)} samples): "
+                        "not finite and positive. Nothing is compared or recorded; check the timer.",
+                    )
     if measurement.exceeded is not None:
         raise MeasurementFailed(Reason.ABOVE_LIMIT, above_limit_message(key, measurement))
 
@@ -154,7 +212,7 @@ def above_limit_message(key: str, measurement: Measurement) -> str:
     blocks = [
         Paragraph(
             "The measurement or the work count is wrong: "
-            f"{format_time(measurement.median_us)} per launch for {counts}."
+            f"{format_time(measurement.fastest_us)} per launch for {counts}."
         ),
         Paragraph(hint),
         Paragraph(f"Source of the limit: {source}"),
@@ -163,24 +221,23 @@ def above_limit_message(key: str, measurement: Measurement) -> str:
     return render_text(Document(title, blocks))
 
 
+_SHARED = ("device", "work", "platform")
+"""Fields that the receiver of a measurement has."""
+
+
 def to_plain(measurement: Measurement) -> dict[str, Any]:
     """Return what one process measured, in plain built-in types, for another process."""
-    return {
-        "blocks": [[list(block.samples_us), list(block.interleaved_us)] for block in measurement.blocks],
-        "reference_workload": measurement.reference_workload,
-        "clock_mhz": measurement.clock_mhz,
-        "problems": list(measurement.problems),
-    }
+    own = replace(measurement, platform=None)
+    plain: dict[str, Any] = msgspec.to_builtins(own)
+    return {name: value for name, value in plain.items() if name not in _SHARED}
 
 
 def from_plain(data: Mapping[str, Any], like: Measurement) -> Measurement:
-    """Rebuild another process's measurement of the same case on the same GPU as `like`."""
-    return replace(
-        like,
-        blocks=tuple(
-            Block(samples_us=tuple(own), interleaved_us=tuple(other)) for own, other in data["blocks"]
-        ),
-        reference_workload=str(data["reference_workload"]),
-        clock_mhz=data["clock_mhz"],
-        problems=tuple(data["problems"]),
-    )
+    """Rebuild another process's measurement of the same case on the same GPU as `like`.
+
+    Fields of `data` that no measurement has are ignored.
+    """
+    kept = {name: value for name, value in data.items() if name not in _SHARED}
+    shared = msgspec.to_builtins(replace(like, platform=None, burst=(), sustained=None))
+    other = msgspec.convert({**kept, **{name: shared[name] for name in _SHARED}}, Measurement)
+    return replace(other, device=like.device, work=like.work, platform=like.platform)

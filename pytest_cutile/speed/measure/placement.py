@@ -1,11 +1,12 @@
-"""Arguments at another placement in the GPU's memory."""
+"""Arguments at other placements in the GPU's memory."""
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ STEP_BYTES = 2 << 20
 """Granularity at which the driver and torch hand out large blocks."""
 MOST_STEPS = 64
 LARGEST_SHARE = 0.25
-"""Share of the free memory that a second set of arguments may take; larger ones stay where they are."""
+"""Share of the free memory that further sets of arguments may take; larger ones stay where they are."""
+ROTATION_FACTOR, MOST_COPIES = 4, 16
+"""Sets of arguments that sustained launches cycle through: as many as fill this many times the L2 cache."""
 
 
 @contextmanager
@@ -32,14 +35,7 @@ def placed_anew(arguments: Any) -> Iterator[Any]:
 
     from pytest_cutile.tensors.trees import map_tensors
 
-    storages: dict[int, Any] = {}
-
-    def remember(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_cuda:
-            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    map_tensors(remember, arguments)
+    storages = _storages(arguments)
     if not storages:
         yield arguments
         return
@@ -64,3 +60,42 @@ def placed_anew(arguments: Any) -> Iterator[Any]:
     finally:
         copies.clear()
         del pad
+
+
+@contextmanager
+def placed_in_rotation(arguments: Any) -> Iterator[list[Any]]:
+    """Yield copies of `arguments`, each at another placement: together they fill the L2 cache several times.
+
+    A launch on one copy after the other reads its inputs from memory, as in bursts, without a flush between.
+    There is at least one copy, and fewer than needed where memory is short.
+    """
+    with ExitStack() as stack:
+        yield [stack.enter_context(placed_anew(arguments)) for _ in range(_copies(arguments))]
+
+
+def _copies(arguments: Any) -> int:
+    if "torch" not in sys.modules:
+        return 1
+    import torch
+
+    size = sum(storage.nbytes() for storage in _storages(arguments).values())
+    if not size:
+        return 1
+    needed = math.ceil(ROTATION_FACTOR * torch.cuda.get_device_properties(0).L2_cache_size / size)
+    affordable = int(torch.cuda.mem_get_info()[0] * LARGEST_SHARE / size)
+    return max(1, min(needed, MOST_COPIES, affordable))
+
+
+def _storages(arguments: Any) -> dict[int, Any]:
+    """Return the storages of all tensors on a GPU, by address."""
+    from pytest_cutile.tensors.trees import map_tensors
+
+    storages: dict[int, Any] = {}
+
+    def remember(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_cuda:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    map_tensors(remember, arguments)
+    return storages

@@ -1,4 +1,15 @@
-"""The interface of a timer, and the figures that follow from its samples."""
+"""The interface of a timer, and the figures that follow from its samples.
+
+How one process measures one case (`blocks.measure`):
+
+1. The reference workload is timed, once in a process.
+2. Bursts: at up to eight placements of the buffers, a few milliseconds of launches with a cold L2, the current
+   kernel and the baseline kernel interleaved. Each placement gives the log ratio of their means.
+3. Sustained: each kernel runs for a moment, launch after launch. If power then limits the clock, the two run in
+   turn for a second each, and the means of those seconds are compared.
+4. A regime's value is the trimmed mean over its blocks. Impossible times are refused.
+5. After each placement the GPU is asked what made it unfit to measure on (`problems`).
+"""
 
 from __future__ import annotations
 
@@ -7,17 +18,26 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from pytest_cutile.platforms.data import Platform
 from pytest_cutile.spec import Work
-from pytest_cutile.statistics import median, relative_spread
+from pytest_cutile.statistics import mean, relative_spread, standard_error, trimmed_mean
 
 Launch: TypeAlias = Callable[[], object]
 
 NOISE_LIMIT = 0.10
-"""Largest spread of samples, as a fraction of their median, that a pass or a baseline may rest on: a median
-does not show that a kernel takes three times as long in four launches of ten."""
+"""Largest spread of samples, as a fraction of their median, that a pass or a baseline may rest on."""
+
+
+class Regime(StrEnum):
+    """How a kernel is run while it is timed."""
+
+    BURST = "burst"
+    """For some 10 ms after a pause, with a cold L2: the GPU runs at its full clock."""
+    SUSTAINED = "sustained"
+    """Launch after launch for seconds, as in training and serving: power limits the clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +70,57 @@ class ReferenceWorkload:
     launch: Launch
 
 
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Samples that were taken side by side, in microseconds per launch.
+
+    In bursts a block is one placement of the buffers, and a sample one launch. Sustained, it is one series of
+    segments, and a sample the mean of one segment.
+    """
+
+    current_us: tuple[float, ...]
+    baseline_us: tuple[float, ...] = ()
+    """Of the baseline kernel, interleaved with the current one; empty without one."""
+
+    @property
+    def current_mean_us(self) -> float:
+        return mean(self.current_us)
+
+    @property
+    def baseline_mean_us(self) -> float | None:
+        return mean(self.baseline_us) if self.baseline_us else None
+
+    @property
+    def log_ratio(self) -> float | None:
+        """Logarithm of the current kernel's mean over the baseline kernel's; None without a baseline.
+
+        Means, not medians: a kernel that is three times slower in one launch of five is slower.
+        """
+        baseline_us = self.baseline_mean_us
+        return math.log(self.current_mean_us / baseline_us) if baseline_us else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sustained:
+    """Times of launches that followed each other for seconds, and the clock and power meanwhile."""
+
+    blocks: tuple[Block, ...]
+    current_clock_mhz: float | None = None
+    """Median clock of the SMs while the current kernel ran; None where it is not known."""
+    baseline_clock_mhz: float | None = None
+    current_watts: float | None = None
+    """Mean power while the current kernel ran; None where it is not known."""
+    baseline_watts: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """The sustained regime was not measured."""
+
+    reason: str
+    """Why, for people: "not limited by power: the SM clock stays at 1980 MHz"."""
+
+
 class Timer(ABC):
     """Times launches on one GPU. Plugins supply their own through `pytest_cutile_make_timer`."""
 
@@ -57,16 +128,38 @@ class Timer(ABC):
     @abstractmethod
     def device(self) -> Device: ...
 
+    @property
+    def tick_us(self) -> float:
+        """Resolution of a time per launch in bursts; differences below it mean nothing."""
+        return 0.0
+
     @abstractmethod
     def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
-        """Return the GPU times of each launch, in microseconds, a few dozen samples at most.
+        """Return the GPU times of each launch in bursts, in microseconds, a few dozen samples at most.
 
-        Interleave the launches, so that they run at the same clocks. The first is the case. A second one is
-        the reference workload, or the baseline kernel.
+        Interleave the launches, so that they run at the same clocks. The first is the current kernel. A
+        second one is the baseline kernel.
+
+        Raises:
+            TooLong: the launches are too long for a burst, and `time_sustained` measures them.
+            TimingError: a launch cannot be timed; the message says why.
+        """
+
+    def time_sustained(
+        self, launches: Sequence[Sequence[Launch]], *, always: bool = False
+    ) -> Sustained | Skipped:
+        """Time each kernel launch after launch, long enough for power and clock to settle.
+
+        Args:
+            launches: of the current kernel, and of the baseline kernel if there is one: the same launch on
+                buffers at several places, to be cycled through.
+            always: measure also where times cannot differ from those in bursts: there are none.
 
         Raises:
             TimingError: a launch cannot be timed; the message says why.
         """
+        del launches, always
+        return Skipped(reason="the timer measures bursts only")
 
     def reference_workload(self, bound: str) -> ReferenceWorkload | None:
         """Return the reference workload for kernels limited by `bound` ("TFLOPS" or "GB/s"), or None."""
@@ -94,27 +187,8 @@ class TimingError(RuntimeError):
     """A launch that cannot be timed; the message says why and what to do."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """Samples of one placement of a case's buffers, in microseconds."""
-
-    samples_us: tuple[float, ...]
-    interleaved_us: tuple[float, ...] = ()
-    """Of the reference workload, or of the baseline kernel, interleaved with the case; empty without one."""
-
-    @property
-    def median_us(self) -> float:
-        return median(self.samples_us)
-
-    @property
-    def interleaved_median_us(self) -> float | None:
-        return median(self.interleaved_us) if self.interleaved_us else None
-
-    @property
-    def log_ratio(self) -> float:
-        """Logarithm of the case's median over the interleaved one; of the case's alone without one."""
-        interleaved_us = self.interleaved_median_us
-        return math.log(self.median_us / interleaved_us) if interleaved_us else math.log(self.median_us)
+class TooLong(TimingError):  # noqa: N818 - no mistake of anybody
+    """Launches that do not fit into a burst: the GPU would reach its power limit within one."""
 
 
 def bound_of(work: Work, platform: Platform | None) -> str:
@@ -133,106 +207,152 @@ def bound_of(work: Work, platform: Platform | None) -> str:
 class Measurement:
     """What one process measured of one case on one GPU, and the figures that follow from it.
 
-    The time of a case is the median of its fastest block: where its buffers lie in memory moves some kernels
-    by several percent, so several places are tried, and the best one repeats best
-    (docs/explanation/speed.md).
+    The time of a regime is the trimmed mean over its blocks: where the buffers lie in memory moves some
+    kernels by several percent (docs/explanation/speed.md).
     """
 
     device: Device
-    blocks: tuple[Block, ...]
-    """Samples, one block for each placement of the buffers."""
     work: Work
     platform: Platform | None = None
     """The limits of the GPU, where the table of platforms knows it."""
-    reference_workload: str = ""
-    """Name of the reference workload; empty without one, as beside the baseline kernel."""
+    burst: tuple[Block, ...] = ()
+    """One block for each placement of the buffers; empty where a launch is too long for a burst."""
+    sustained: Sustained | None = None
+    sustained_skipped: str = ""
+    """Why the sustained regime was not measured, for people; empty where it was."""
     clock_mhz: float | None = None
-    """Clock of the SMs at the end."""
+    """Clock of the SMs right after the bursts."""
     problems: tuple[str, ...] = ()
-    low_clock: str = ""
-    """Why its clock is doubtful, compared with the stored runs'; empty if it is not."""
+    """What made the GPU unfit to measure on."""
+    reference_workload: str = ""
+    """Name of the reference workload; empty without one."""
+    workload_us: float | None = None
+    """Time of the reference workload, measured once in this process; None without one."""
+
+    def blocks(self, regime: Regime) -> tuple[Block, ...]:
+        if regime is Regime.BURST:
+            return self.burst
+        return self.sustained.blocks if self.sustained is not None else ()
 
     @property
-    def doubts(self) -> tuple[str, ...]:
-        """All that makes it doubtful where it is compared with stored runs."""
-        return (*self.problems, self.low_clock) if self.low_clock else self.problems
+    def regimes(self) -> tuple[Regime, ...]:
+        """The regimes that were measured."""
+        return tuple(regime for regime in Regime if self.blocks(regime))
+
+    def us(self, regime: Regime) -> float | None:
+        """Return the current kernel's time per launch in microseconds; None where it was not measured."""
+        times = [block.current_mean_us for block in self.blocks(regime)]
+        return trimmed_mean(times) if times else None
+
+    def baseline_us(self, regime: Regime) -> float | None:
+        """Return the baseline kernel's time per launch; None where it was not measured."""
+        times = [us for block in self.blocks(regime) if (us := block.baseline_mean_us) is not None]
+        return trimmed_mean(times) if times else None
 
     @property
-    def best(self) -> Block:
-        return min(self.blocks, key=lambda block: block.median_us)
+    def burst_us(self) -> float | None:
+        return self.us(Regime.BURST)
 
-    def best_pair(self, slope: float) -> tuple[float, float | None]:
-        """Return the times of case and reference workload in the fastest block, in microseconds.
+    @property
+    def sustained_us(self) -> float | None:
+        return self.us(Regime.SUSTAINED)
 
-        Blocks are compared by their times adjusted by `slope` of the workload's movement. A workload that
-        was slower than its median over the blocks was disturbed on its own: the median counts instead.
-        """
-        times = [block.interleaved_median_us for block in self.blocks]
-        workloads = [us for us in times if us is not None]
-        if not workloads or not self.reference_workload:
-            return self.median_us, None
-        usual = median(workloads)
-        pairs = [
-            (block.median_us, min(us or usual, usual)) for block, us in zip(self.blocks, times, strict=True)
-        ]
-        return min(pairs, key=lambda pair: math.log(pair[0]) - slope * math.log(pair[1]))
+    @property
+    def headline_us(self) -> float:
+        """Time per launch in the first regime that was measured: in bursts, or else sustained."""
+        return self.us(self.regimes[0]) or math.nan
+
+    def _log_ratios(self, regime: Regime) -> list[float]:
+        return [ratio for block in self.blocks(regime) if (ratio := block.log_ratio) is not None]
+
+    def log_ratio(self, regime: Regime) -> float | None:
+        """Return the logarithm of current over baseline time: +0.01 is 1 % slower. None without a pair."""
+        ratios = self._log_ratios(regime)
+        return trimmed_mean(ratios) if ratios else None
+
+    def standard_error(self, regime: Regime) -> float | None:
+        """Return the standard error of `log_ratio` from its blocks; None with fewer than two of them."""
+        ratios = self._log_ratios(regime)
+        return standard_error(ratios) if len(ratios) > 1 else None
 
     @property
     def samples_us(self) -> tuple[float, ...]:
-        return tuple(sample for block in self.blocks for sample in block.samples_us)
+        """The current kernel's samples in the first regime that was measured."""
+        return tuple(us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.current_us)
 
     @property
-    def median_us(self) -> float:
-        """Time per launch, in microseconds: the median of the fastest block."""
-        return self.best.median_us
+    def baseline_samples_us(self) -> tuple[float, ...]:
+        return tuple(us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.baseline_us)
 
     @property
-    def interleaved_median_us(self) -> float | None:
-        """Fastest block median of the reference workload or of the baseline kernel; None without one."""
-        times = [us for block in self.blocks if (us := block.interleaved_median_us) is not None]
-        return min(times, default=None)
+    def spread(self) -> float:
+        """Half interquartile range of the current kernel's samples over their median."""
+        return relative_spread(self.samples_us)
 
     @property
-    def relative_spread(self) -> float:
-        """Half interquartile range of the fastest block's samples over their median."""
-        return relative_spread(self.best.samples_us)
+    def baseline_spread(self) -> float | None:
+        """The baseline kernel's; None without one."""
+        return relative_spread(self.baseline_samples_us) if self.baseline_samples_us else None
 
     @property
     def placement_spread(self) -> float:
         """How much slower the slowest placement of the buffers is than the fastest, as a fraction."""
-        return max(block.median_us for block in self.blocks) / self.median_us - 1
+        times = [block.current_mean_us for block in self.burst]
+        return max(times) / min(times) - 1 if times else 0.0
+
+    def tflops_at(self, us: float) -> float | None:
+        """Return 10^12 floating-point operations per second; None when the work counts none."""
+        return self.work.flops / us * 1e-6 if self.work.flops else None
+
+    def gb_per_s_at(self, us: float) -> float | None:
+        """Return 10^9 bytes per second; None when the work counts none."""
+        return self.work.bytes / us * 1e-3 if self.work.bytes else None
+
+    def rate_at(self, us: float) -> float | None:
+        """Return TFLOPS or GB/s, as `bound` says; None when the work counts neither."""
+        return self.tflops_at(us) if self.bound == "TFLOPS" else self.gb_per_s_at(us)
 
     @property
     def tflops(self) -> float | None:
-        """10^12 floating-point operations per second; None when the work counts none."""
-        return self.work.flops / self.median_us * 1e-6 if self.work.flops else None
+        return self.tflops_at(self.headline_us)
 
     @property
     def gb_per_s(self) -> float | None:
-        """10^9 bytes per second; None when the work counts none."""
-        return self.work.bytes / self.median_us * 1e-3 if self.work.bytes else None
+        return self.gb_per_s_at(self.headline_us)
+
+    @property
+    def rate(self) -> float | None:
+        """TFLOPS or GB/s of `headline_us`, as `bound` says; None when the work counts neither."""
+        return self.rate_at(self.headline_us)
 
     @property
     def shares(self) -> dict[str, float]:
         """Share of each published peak: {"TFLOPS": 0.72, "GB/s": 0.31}."""
-        return self._shares(max_sm_clock_mhz=None)
+        return self._shares(self.headline_us, max_sm_clock_mhz=None)
 
-    def _shares(self, *, max_sm_clock_mhz: float | None) -> dict[str, float]:
+    def _shares(self, us: float, *, max_sm_clock_mhz: float | None) -> dict[str, float]:
         shares: dict[str, float] = {}
         if self.platform is None:
             return shares
         peak = self.platform.tflops_limit(self.work.dtype or "", max_sm_clock_mhz=max_sm_clock_mhz)
-        if self.tflops is not None and peak:
-            shares["TFLOPS"] = self.tflops / peak
-        if self.gb_per_s is not None:
-            shares["GB/s"] = self.gb_per_s / self.platform.memory_bandwidth_gb_s
+        tflops, gb_per_s = self.tflops_at(us), self.gb_per_s_at(us)
+        if tflops is not None and peak:
+            shares["TFLOPS"] = tflops / peak
+        if gb_per_s is not None:
+            shares["GB/s"] = gb_per_s / self.platform.memory_bandwidth_gb_s
         return shares
+
+    @property
+    def fastest_us(self) -> float:
+        """Time per launch in the faster regime."""
+        return min((us for regime in self.regimes if (us := self.us(regime))), default=math.nan)
 
     @property
     def exceeded(self) -> str | None:
         """What is above the limit of the chip at its highest clock ("5210 GB/s of at most 4800 GB/s")."""
-        rates = {"TFLOPS": self.tflops, "GB/s": self.gb_per_s}
-        for unit, share in self._shares(max_sm_clock_mhz=self.device.max_sm_clock_mhz).items():
+        us = self.fastest_us
+        rates = {"TFLOPS": self.tflops_at(us), "GB/s": self.gb_per_s_at(us)}
+        for unit, share in self._shares(us, max_sm_clock_mhz=self.device.max_sm_clock_mhz).items():
             rate = rates[unit]
             if share > 1 and rate is not None:
                 return f"{rate:.4g} {unit} of at most {rate / share:.4g} {unit}"
@@ -247,8 +367,3 @@ class Measurement:
     def share_of_limit(self) -> float | None:
         """Share of the nearest limit; None where the limits are not known."""
         return self.shares.get(self.bound)
-
-    @property
-    def rate(self) -> float | None:
-        """TFLOPS or GB/s, as `bound` says; None when the work counts neither."""
-        return self.tflops if self.bound == "TFLOPS" else self.gb_per_s
