@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_cutile.baselines.entries import SpeedBaselines, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.select import anchor_of, since_anchor, stored_us, unchanged_record
+from pytest_cutile.baselines.select import Stored, anchor_of, since_anchor, stored_us, unchanged_record
 from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
@@ -23,7 +23,7 @@ from pytest_cutile.gates.declared import call_of, compile_case
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, RevisionKernels
-from pytest_cutile.session import MeasuredAgain, Session
+from pytest_cutile.session import Asked, MeasuredAgain, Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison
@@ -44,7 +44,12 @@ _NO_SPEED = {
 
 
 def gate_speed(
-    session: Session, suite: SpeedSuite, case: SpeedCase, *, may_be_unmeasured: bool = False, is_sentinel: bool = False
+    session: Session,
+    suite: SpeedSuite,
+    case: SpeedCase,
+    *,
+    may_be_unmeasured: bool = False,
+    is_sentinel: bool = False,
 ) -> SpeedOutcome:
     """Measure `case` and compare it with its baseline; it stays pending if it may be slower or is recorded.
 
@@ -109,14 +114,8 @@ class _CheckFailed(Exception):  # noqa: N818 - carries what the check raised pas
 
 def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain) -> SpeedOutcome:
     """Measure a case for another process, which judges it."""
-    request = asked.requests[case.key]
     try:
-        launcher: Launcher | None = None
-        if request.revision:
-            launcher = case.launcher_at(session.kernels_at(request.revision))
-            if launcher is None:
-                raise RevisionError(f"{request.revision} has no {case.key}")
-        measurement = measure_case(session, case, launcher, sustained=request.sustained)
+        measurement = measure_again(session, case, asked.requests[case.key])
     except Exception as error:
         reason, text = Reason.NOT_TIMED, f"{case.key}: {type(error).__name__}: {error}"
         if isinstance(error, MeasurementFailed):
@@ -127,6 +126,21 @@ def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain
         raise
     asked.answer(case.key, to_plain(measurement))
     return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
+
+
+def measure_again(session: Session, case: SpeedCase, asked: Asked) -> Measurement:
+    """Measure a case as a fresh process is asked to.
+
+    Raises:
+        RevisionError: the revision cannot be had, or lacks the case.
+        BaselineLaunchFailed, MeasurementFailed: as `measure_case`.
+    """
+    launcher: Launcher | None = None
+    if asked.revision:
+        launcher = case.launcher_at(session.kernels_at(asked.revision))
+        if launcher is None:
+            raise RevisionError(f"{asked.revision} has no {case.key}")
+    return measure_case(session, case, launcher, sustained=asked.sustained)
 
 
 def measure_case(
@@ -160,7 +174,9 @@ def _screen(
     settings = session.settings
     is_unchanged = comparison is not None and comparison.is_same_code and not comparison.environment_changes
     if is_unchanged and may_be_unmeasured and not (is_sentinel or settings.perf_all):
-        return SpeedOutcome(judgement=Judgement(reason=Reason.UNCHANGED, detail="not measured: code and environment"))
+        return SpeedOutcome(
+            judgement=Judgement(reason=Reason.UNCHANGED, detail="not measured: code and environment")
+        )
     if case.check is not None and case.check_key not in session.checked:
         try:
             case.check()
@@ -220,11 +236,18 @@ def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | Non
             f"{_advice(case)} --reason TEXT"
         )
         return None, Judgement(reason=Reason.WORK_CHANGED, detail=detail)
-    comparison = Comparison(rule=settings.rule, anchor=anchor, **_stored(session, case, baselines))
+    comparison = Comparison(
+        rule=settings.rule,
+        anchor=anchor,
+        stored=_stored(session, case, baselines),
+        environment_changes=_environment_changes(session, case, baselines),
+    )
     return _with_baseline_kernel(session, case, comparison, baselines), judgement
 
 
-def _compare_with_revision(session: Session, case: SpeedCase, name: str) -> tuple[Comparison | None, Judgement]:
+def _compare_with_revision(
+    session: Session, case: SpeedCase, name: str
+) -> tuple[Comparison | None, Judgement]:
     kernels = session.revision_kernels
     launcher = case.launcher_at(kernels) if kernels is not None else None
     if launcher is None:
@@ -257,18 +280,18 @@ def _advice(case: SpeedCase) -> str:
     return f"record it: pytest {shlex.quote(case.nodeid)} --update-baselines"
 
 
-def _stored(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> dict[str, object]:
-    """Return the fields of a `Comparison` about stored times: the times, and how the environment differs."""
-    entry, device = baselines.entries[case.key], session.gpu.timer.device
+def _stored(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> dict[Regime, Stored]:
+    entry, uuid = baselines.entries[case.key], session.gpu.timer.device.uuid
+    times = {regime: stored_us(baselines, entry, regime, uuid) for regime in Regime}
+    return {regime: stored for regime, stored in times.items() if stored is not None}
+
+
+def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> Sequence[str]:
+    """Return what differs from the last environment that the case was recorded in; empty if it knows today's."""
     today = dict(session.gpu.timer.environment())
-    known = [dict(baselines.sessions[record.session].environment) for record in since_anchor(entry)]
-    changes = [] if today in known else environment_changes(known[-1], today)
-    stored = {
-        regime: times
-        for regime in Regime
-        if (times := stored_us(baselines, entry, regime, device.uuid)) is not None
-    }
-    return {"stored": stored, "environment_changes": changes}
+    records = since_anchor(baselines.entries[case.key])
+    known = [dict(baselines.sessions[record.session].environment) for record in records]
+    return [] if today in known else environment_changes(known[-1], today)
 
 
 def _with_baseline_kernel(
@@ -282,9 +305,7 @@ def _with_baseline_kernel(
     today, environment = fingerprint_of(case), session.gpu.timer.environment()
     if today and (
         today == anchor.fingerprint
-        or unchanged_record(
-            baselines, entry, work=case.work, fingerprint=today, environment=environment
-        )
+        or unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
     ):
         return comparison.of_same_code(commit)
     if commit and session.checkout.is_at(commit):
@@ -422,9 +443,15 @@ class SpeedGate(Gate):
     @functools.cached_property
     def _sentinels(self) -> frozenset[str]:
         """The keys of a few of the run's cases, spread over the kernels: the same ones in each worker."""
-        keys = sorted(f"{kernel}[{case}]" for gate, kernel, case, _ in self.session.selected if gate == self.name)
+        keys = sorted(
+            f"{kernel}[{case}]" for gate, kernel, case, _ in self.session.selected if gate == self.name
+        )
         step = len(keys) / SENTINELS
-        return frozenset(keys[int((number + 0.5) * step)] for number in range(SENTINELS)) if keys else frozenset()
+        return (
+            frozenset(keys[int((number + 0.5) * step)] for number in range(SENTINELS))
+            if keys
+            else frozenset()
+        )
 
     def finish(self) -> list[str]:
         """Return what was not recorded, and how this GPU does today."""

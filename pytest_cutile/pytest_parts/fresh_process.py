@@ -110,7 +110,7 @@ class FreshProcesses:
                     for request in requests
                 }
                 output.with_name("asked.json").write_text(json.dumps(asked))
-                nodeids = [request.nodeid for request in requests]
+                nodeids = [request.case.nodeid for request in requests]
                 state = state_of(self._config, nodeids, {MEASURED_AGAIN: str(output), "perf_baseline": None})
                 (folder / "state").write_bytes(pickle.dumps(state))
                 said = self._run(folder, first.keys())

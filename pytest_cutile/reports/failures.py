@@ -41,7 +41,12 @@ def _accept(what: str, nodeid: str, arch: str, baseline_option: str) -> list[Blo
 
 
 def regression_message(
-    *, case: PendingCase, comparison: Comparison, baseline_file: str, baseline_option: str = "", names_gpu: bool = False
+    *,
+    case: PendingCase,
+    comparison: Comparison,
+    baseline_file: str,
+    baseline_option: str = "",
+    names_gpu: bool = False,
 ) -> str:
     """Return the message of a slower case.
 
@@ -75,7 +80,7 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
     """Return both kernels' figures in each regime that was measured: means over the fresh processes."""
     rows = []
     for regime in Regime:
-        current = _mean(one.time_us(regime) for one in case.measurements)
+        current = _mean(one.us(regime) for one in case.measurements)
         if current is None:
             continue
         if comparison.is_paired:
@@ -87,9 +92,11 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
         change = comparison.change(case.measurements, regime)
         times = (current, baseline)
         shown = ["" if us is None else format_time(us) for us in times]
-        rows.append(Row((f"{regime}: time per launch", *shown, "" if change is None else format_change(change))))
-        if case.shown.rate is not None and case.shown.shown_us:
-            work = case.shown.rate * case.shown.shown_us
+        rows.append(
+            Row((f"{regime}: time per launch", *shown, "" if change is None else format_change(change)))
+        )
+        if case.shown.rate is not None and case.shown.headline_us:
+            work = case.shown.rate * case.shown.headline_us
             rates = ["" if us is None else f"{work / us:.4g} {case.shown.bound}" for us in times]
             rows.append(Row(("", *rates, "")))
         rows += _power_rows(case, regime)
@@ -115,7 +122,8 @@ def _evidence(
     case: PendingCase, comparison: Comparison, baseline_file: str
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield what was measured, how certain it is, and what the baseline is."""
-    processes = f"{counted(len(case.repeats), 'fresh process', 'fresh processes')}"
+    count = len(case.repeats)
+    processes = f"{count} fresh process{'es' if count != 1 else ''}"
     measured = [f"in {processes}, after a first one that is not counted"]
     for regime in Regime:
         estimated = comparison.estimate(case.measurements, regime) if comparison.is_paired else None
@@ -132,7 +140,11 @@ def _evidence(
         yield "baseline", [baseline_file, comparison.published.source]
     else:
         stored = next(iter(comparison.stored.values()), None)
-        runs = "" if stored is None else f" ({counted(stored.n_runs, 'run')} in {counted(stored.sessions, 'session')})"
+        runs = (
+            ""
+            if stored is None
+            else f" ({counted(stored.n_runs, 'run')} in {counted(stored.sessions, 'session')})"
+        )
         yield "baseline", [f"stored times of {baseline_file}{runs}"]
     if comparison.environment_changes:
         yield "environment", comparison.environment_changes

@@ -66,7 +66,7 @@ class SpeedOutcome:
             figures = {
                 "gpu": measurement.device.name,
                 "gpu_id": measurement.device.gpu_id,
-                "median_us": measurement.shown_us,
+                "median_us": measurement.headline_us,
                 "sustained_us": measurement.sustained_us,
                 "rate": measurement.rate,
                 "unit": measurement.bound,

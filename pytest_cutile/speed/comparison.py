@@ -72,8 +72,8 @@ class Comparison:
             if log_ratio is not None:
                 samples[regime] = Sample(
                     log_ratio=log_ratio,
-                    error=measurement.standard_error(regime),
-                    tick=measurement.tick(regime),
+                    error=measurement.standard_error(regime) or 0.0,
+                    tick=measurement.tick_us / measurement.headline_us if regime is Regime.BURST else 0.0,
                 )
         return samples
 
@@ -84,7 +84,9 @@ class Comparison:
 
     # -- stored ---------------------------------------------------------------------------------------
 
-    def changes_of_stored(self, measurement: Measurement, *, of_baseline: bool = False) -> dict[Regime, float]:
+    def changes_of_stored(
+        self, measurement: Measurement, *, of_baseline: bool = False
+    ) -> dict[Regime, float]:
         """Return the log ratios of today's times over stored or published ones, by regime.
 
         What the reference workload has become slower by since is taken off: the GPU's condition.
@@ -93,9 +95,9 @@ class Comparison:
             measurement: of today.
             of_baseline: whether the times of the baseline kernel are meant, not those of today's.
         """
-        changes = {}
+        changes: dict[Regime, float] = {}
         for regime in Regime:
-            us = measurement.baseline_us(regime) if of_baseline else measurement.time_us(regime)
+            us = measurement.baseline_us(regime) if of_baseline else measurement.us(regime)
             if us is None:
                 continue
             if self.published is not None:
@@ -115,7 +117,9 @@ class Comparison:
         for regime in Regime:
             means = []
             for of_baseline in sides:
-                found = [self.changes_of_stored(one, of_baseline=of_baseline).get(regime) for one in measurements]
+                found = [
+                    self.changes_of_stored(one, of_baseline=of_baseline).get(regime) for one in measurements
+                ]
                 known = [change for change in found if change is not None]
                 means.append(sum(known) / len(known) if known else 0.0)
             if min(means) > limit:
@@ -172,7 +176,9 @@ class Comparison:
             burst = [change[Regime.BURST] for change in changes if Regime.BURST in change]
             margin = self.rule.stored_margin if self.published is None else self.published.margin
             return bool(burst) and sum(burst) / len(burst) < -math.log1p(margin)
-        found = [estimated for regime in Regime if (estimated := self.estimate(measurements, regime)) is not None]
+        found = [
+            estimated for regime in Regime if (estimated := self.estimate(measurements, regime)) is not None
+        ]
         return any(is_faster(one, self.rule) for one in found) and all(one.value <= 0 for one in found)
 
 

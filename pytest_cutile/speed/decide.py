@@ -1,21 +1,22 @@
 """The rule of the speed gate: screen each case once, then confirm suspects in fresh processes.
 
-All of it is arithmetic on log ratios: the logarithm of today's time per launch over the baseline kernel's, both
-measured interleaved by one process on one GPU. 0.02 is a slowdown of 2 %. Session, GPU, driver and compiler act on
-both kernels alike and need no model.
+All of it is arithmetic on log ratios: the logarithm of today's time per launch over the baseline kernel's,
+both measured interleaved by one process on one GPU. 0.02 is a slowdown of 2 %. Session, GPU, driver and
+compiler act on both kernels alike and need no model.
 
-1. **Screen** (`is_suspect`). One process measures each case. A case stays a suspect unless an upper confidence limit
-   of its log ratio is below the margin. The screening is thrown away then: suspects were selected because they
-   looked slow, and what selected them is no evidence (winner's curse).
-2. **Confirm** (`decide`). Fresh processes measure the suspects. After 3, 6 and 12 of them a suspect is slower if a
-   one-sided t-test says so and its mean is above half of the margin; it is cleared if an upper confidence limit is
-   below the margin; else the next processes decide.
+1. **Screen** (`is_suspect`). One process measures each case. A case stays a suspect unless an upper
+   confidence limit of its log ratio is below the margin. The screening is thrown away then: suspects were
+   selected because they looked slow, and what selected them is no evidence (winner's curse).
+2. **Confirm** (`decide`). Fresh processes measure the suspects. After 3, 6 and 12 of them a suspect is slower
+   if a one-sided t-test says so and its mean is above half of the margin. It is cleared if an upper
+   confidence limit is below the margin. Else the next processes decide.
 
-The t-test is the moderated one of Smyth (2004, "Linear models and empirical Bayes methods", Statistical Applications
-in Genetics and Molecular Biology 3): the variance between a case's processes is pooled with the usual one
-(`NOISE`), so that three processes that agree by chance do not look certain. The looks share the error of the run by
-Bonferroni, and the comparisons of one look by Holm (1979, "A simple sequentially rejective multiple test procedure",
-Scandinavian Journal of Statistics 6). `python -m research.speed_rule` simulates how often the rule is wrong.
+The t-test is the moderated one of Smyth ("Linear models and empirical Bayes methods", Statistical Applications
+in Genetics and Molecular Biology 3, 2004): the variance between a case's processes is pooled with the usual
+one (`NOISE`), so that three processes that agree by chance do not look certain. The looks share the error of
+the run by Bonferroni, and the comparisons of one look by Holm ("A simple sequentially rejective multiple test
+procedure", Scandinavian Journal of Statistics 6, 1979). `python -m research.speed_rule` simulates how often
+the rule is wrong.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
         rule: the thresholds.
         n_comparisons: comparisons that were selected before the first look, with those decided since.
     """
-    decisions = {key: Decision.UNDECIDED for key in estimates}
+    decisions = dict.fromkeys(estimates, Decision.UNDECIDED)
     # Holm's procedure: the most significant first; the first that fails its level ends it.
     remaining = max(n_comparisons, len(estimates))
     for key in sorted(estimates, key=lambda key: estimates[key].p_slower):
@@ -183,7 +184,10 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
         if estimates[key].value > rule.least + estimates[key].tick:
             decisions[key] = Decision.SLOWER
     for key, estimated in estimates.items():
-        if decisions[key] is Decision.UNDECIDED and estimated.upper(rule.missed) < rule.limit + estimated.tick:
+        if (
+            decisions[key] is Decision.UNDECIDED
+            and estimated.upper(rule.missed) < rule.limit + estimated.tick
+        ):
             decisions[key] = Decision.CLEAR
     return decisions
 

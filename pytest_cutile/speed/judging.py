@@ -68,7 +68,9 @@ def _undecided(
         if estimated is not None:
             missed = comparison.rule.missed
             least = max(estimated.upper(missed) - estimated.value, comparison.rule.least)
-            visible.append(f"{regime}: only a slowdown of {math.expm1(least):.1%} could have been seen for certain")
+            visible.append(
+                f"{regime}: only a slowdown of {math.expm1(least):.1%} could have been seen for certain"
+            )
     detail = f"{key}: {count} fresh processes measured{shown}; {'; '.join(visible)}"
     if case.problems:
         detail += f"; the GPU was disturbed: {'; '.join(case.problems)}"
@@ -100,7 +102,7 @@ def _not_slower(
 
 def unless_noisy(judgement: Judgement, key: str, measurements: Sequence[Measurement]) -> Judgement:
     """Return `judgement`; as inconclusive if it is a pass that rests on samples that spread too much."""
-    spread = max(measurement.relative_spread for measurement in measurements)
+    spread = max(measurement.spread for measurement in measurements)
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT) or spread <= NOISE_LIMIT:
         return judgement
     problems = dict.fromkeys(problem for measurement in measurements for problem in measurement.problems)

@@ -66,7 +66,7 @@ class PendingCase:
     @property
     def shown(self) -> Measurement:
         """The measurement that the verdict shows: the median one."""
-        ordered = sorted(self.measurements, key=lambda one: one.shown_us or 0.0)
+        ordered = sorted(self.measurements, key=lambda one: one.headline_us)
         return ordered[(len(ordered) - 1) // 2]
 
     @property

@@ -85,7 +85,7 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
     problems = dict.fromkeys(text for measurement in case.measurements for text in measurement.problems)
     if problems:
         raise Rejected("; ".join(problems))
-    spread = max(measurement.relative_spread for measurement in case.measurements)
+    spread = max(measurement.spread for measurement in case.measurements)
     if spread > NOISE_LIMIT:
         raise Rejected(f"the samples spread by {spread:.0%}; run it again")
     moved = _moved(case, reason)
@@ -138,7 +138,7 @@ def _run(measurement: Measurement) -> Run:
     return Run(
         burst_us=_rounded(measurement.burst_us),
         sustained_us=_rounded(measurement.sustained_us),
-        spread=round(measurement.relative_spread, 5),
+        spread=round(measurement.spread, 5),
         clock_mhz=measurement.clock_mhz,
         sustained_clock_mhz=None if sustained is None else sustained.current_clock_mhz,
         sustained_watts=None if sustained is None else _rounded(sustained.current_watts),
@@ -166,7 +166,9 @@ def _changes(case: PendingCase) -> Mapping[str, Change]:
 def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, Session]:
     """Return this run on this GPU, and its name."""
     device = context.gpu.timer.device
-    workloads = {one.reference_workload for case in cases for one in case.measurements if one.reference_workload}
+    workloads = {
+        one.reference_workload for case in cases for one in case.measurements if one.reference_workload
+    }
     return f"{context.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", Session(
         at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         gpu_uuid=device.uuid,
@@ -180,7 +182,7 @@ def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, 
 
 def _added(case: PendingCase, added: Record) -> str:
     shown = case.shown
-    what = f"{counted(len(added.runs), 'run')} of {format_time(shown.shown_us or 0.0)} recorded"
+    what = f"{counted(len(added.runs), 'run')} of {format_time(shown.headline_us)} recorded"
     moves = {
         "faster": ", faster: it is the baseline kernel now",
         "accepted": ", accepted: it is the baseline kernel now",

@@ -27,14 +27,17 @@ from pytest_cutile.verdicts import Judgement, Reason, Verdict
 class Request:
     """What a fresh process is to measure of one case."""
 
-    key: str
-    nodeid: str
+    case: SpeedCase
     screening: Measurement
     """Says what does not change: GPU, work, limits."""
     revision: str
     """The baseline kernel's revision, to be interleaved; empty for today's kernel alone."""
     sustained: bool
     """Whether the sustained regime is measured, too."""
+
+    @property
+    def key(self) -> str:
+        return self.case.key
 
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
@@ -169,7 +172,9 @@ class SpeedSuite:
 
     def _record(self) -> None:
         """Record what may be recorded, all in one go."""
-        cases = [case for case in self.pending if case.records and not case.test_failed and _is_measured(case)]
+        cases = [
+            case for case in self.pending if case.records and not case.test_failed and _is_measured(case)
+        ]
         try:
             notes, remark = record(self._context, cases)
         except BaselineError as error:
@@ -211,8 +216,12 @@ class SpeedSuite:
             judgement = case.decided.judgement
             failure = strict_failure(case.case.key, judgement, strict=strict)
             if judgement.verdict is Verdict.REGRESSION:
-                failure = f"{case.case.key} is slower than its baseline; the run was stopped before more was said"
-            self._update([replace(case, outcome=replace(case.decided, failure=case.decided.failure or failure))])
+                failure = (
+                    f"{case.case.key} is slower than its baseline; the run was stopped before more was said"
+                )
+            self._update(
+                [replace(case, outcome=replace(case.decided, failure=case.decided.failure or failure))]
+            )
         self._waiting.clear()
 
     # -- messages -------------------------------------------------------------------------------------
@@ -258,11 +267,11 @@ def _needs_processes(case: PendingCase, done: int) -> bool:
 def _request(case: PendingCase) -> Request:
     comparison = case.comparison
     return Request(
-        key=case.case.key,
-        nodeid=case.case.nodeid,
+        case=case.case,
         screening=case.screening,
         revision=comparison.revision if comparison is not None and comparison.is_paired else "",
-        sustained=case.screening.sustained is not None and (case.records or Regime.SUSTAINED in case.open_regimes),
+        sustained=case.screening.sustained is not None
+        and (case.records or Regime.SUSTAINED in case.open_regimes),
     )
 
 

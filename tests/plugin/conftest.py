@@ -21,10 +21,11 @@ import json
 import pathlib
 
 import pytest_cutile
-from pytest_cutile.pytest_parts.fresh_process import FreshProcess
-from pytest_cutile.speed.measure.blocks import PLACEMENTS, MeasurementFailed
-from pytest_cutile.gates.speed import measure_case
+from pytest_cutile.gates.speed import measure_again
 from pytest_cutile.plugin import session_of
+from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
+from pytest_cutile.session import Asked
+from pytest_cutile.speed.measure.blocks import PLACEMENTS, MeasurementFailed
 
 HERE = pathlib.Path(__file__).parent
 
@@ -75,18 +76,19 @@ def pytest_cutile_make_timer(config):
 
 IN_THIS_PROCESS = """
 
-def measure_again(fresh, cases, revision):
-    engine = session_of(fresh._config)
-    found = {}
-    for each in cases:
+def measure_here(fresh, requests, processes):
+    session = session_of(fresh._config)
+
+    def measure(request):
         try:
-            found[each.case.key] = measure_case(engine, each.case)
+            return measure_again(session, request.case, Asked(request.revision, request.sustained))
         except MeasurementFailed as error:
-            found[each.case.key] = error
-    return found
+            return error
+
+    return [{request.key: measure(request) for request in requests} for _ in range(processes)]
 
 
-FreshProcess.__call__ = measure_again
+FreshProcesses.__call__ = measure_here
 """
 """Further measurements without further processes: the tests of the rule need none."""
 

@@ -94,7 +94,11 @@ def measure(
         name, workload_us = _time_reference_workload(timer, bound_of(work, platform))
         burst = _measure_bursts(timer, launchers, problems)
         clock_mhz = timer.sm_clock_mhz()
-        steady = _measure_sustained(timer, launchers, problems, always=not burst) if sustained or not burst else None
+        steady = (
+            _measure_sustained(timer, launchers, problems, always=not burst)
+            if sustained or not burst
+            else None
+        )
     except TimingError as error:
         raise MeasurementFailed(Reason.NOT_TIMED, f"{key}: {error}") from error
     measurement = Measurement(
@@ -108,6 +112,7 @@ def measure(
         problems=tuple(problems),
         reference_workload=name,
         workload_us=workload_us,
+        tick_us=timer.tick_us,
     )
     validate(key, measurement, is_paired=baseline is not None)
     return measurement

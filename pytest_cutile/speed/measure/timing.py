@@ -228,6 +228,8 @@ class Measurement:
     """Name of the reference workload; empty without one."""
     workload_us: float | None = None
     """Time of the reference workload, measured once in this process; None without one."""
+    tick_us: float = 0.0
+    """Resolution of the times in bursts."""
 
     def blocks(self, regime: Regime) -> tuple[Block, ...]:
         if regime is Regime.BURST:
@@ -278,11 +280,15 @@ class Measurement:
     @property
     def samples_us(self) -> tuple[float, ...]:
         """The current kernel's samples in the first regime that was measured."""
-        return tuple(us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.current_us)
+        return tuple(
+            us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.current_us
+        )
 
     @property
     def baseline_samples_us(self) -> tuple[float, ...]:
-        return tuple(us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.baseline_us)
+        return tuple(
+            us for regime in self.regimes[:1] for block in self.blocks(regime) for us in block.baseline_us
+        )
 
     @property
     def spread(self) -> float:
