@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 
-# Control characters, ends of lines and characters that reorder text: they would rewrite what a terminal shows.
+# Control characters, ends of lines, and characters that reorder text: they rewrite what a terminal shows.
 TEXT = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]*\Z"
 """Pattern of every text in a file of speed baselines."""
 _COMMIT = re.compile(r"([0-9a-f]{7,64}\+?)?", re.ASCII)
@@ -161,9 +161,7 @@ class SpeedBaselines(Struct, frozen=True, kw_only=True):
 
     def in_order(self, records: Iterable[Record]) -> tuple[Record, ...]:
         """Return records by the time of their session, oldest first."""
-        return tuple(
-            sorted(records, key=lambda record: (self.sessions[record.session].time, record.session))
-        )
+        return tuple(sorted(records, key=lambda record: (self.sessions[record.session].time, record.session)))
 
 
 class StaticEntry(Struct, frozen=True, kw_only=True):

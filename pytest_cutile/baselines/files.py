@@ -79,10 +79,10 @@ def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
     arch = _required(path, data, "arch", str)
     # One that was mistyped would be taken for another platform, with which nothing compares.
     if not re.fullmatch(r"sm_\d+", arch):
-        raise _BadEntry(path, "arch", f"{arch!r:.40} is not a name such as sm_90")
+        raise _EntryError(path, "arch", f"{arch!r:.40} is not a name such as sm_90")
     gpu = _required(path, data, "gpu", str)
     if not gpu or not re.search(TEXT, gpu):
-        raise _BadEntry(path, "gpu", f"{gpu!r:.40} is not a GPU's name")
+        raise _EntryError(path, "gpu", f"{gpu!r:.40} is not a GPU's name")
     sessions = {
         name: _converted(path, f"sessions / {name}", raw, Session)
         for name, raw in _raw_entries(path, data, "sessions")
@@ -104,10 +104,10 @@ def _speed_entry(path: Path, name: str, raw: Any, sessions: Mapping[str, Session
     for place, holder in works.items():
         _refuse_unknown(path, holder["work"], [field.name for field in fields(Work)], f"{place} / work")
     names = [record.session for record in entry.records]
-    for place, session in enumerate(names):
-        if session not in sessions or session in names[:place]:
-            problem = "is there twice" if session in names[:place] else "is not in sessions"
-            raise _BadEntry(path, f"{key} / records / {place} / session", f"{session!r} {problem}")
+    for number, session in enumerate(names):
+        if session not in sessions or session in names[:number]:
+            problem = "is there twice" if session in names[:number] else "is not in sessions"
+            raise _EntryError(path, f"{key} / records / {number} / session", f"{session!r} {problem}")
     return entry
 
 
@@ -149,8 +149,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise BaselineError(
-                f"{path} has {size / 2**20:.0f} MiB, more than the {MAX_BYTES / 2**20:.0f} MiB that baselines "
-                f"can have. {_RESTORE}."
+                f"{path} has {size / 2**20:.0f} MiB, more than the {MAX_BYTES / 2**20:.0f} MiB that "
+                f"baselines can have. {_RESTORE}."
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -207,14 +207,14 @@ def _refuse(constant: str) -> Any:
 def _raw_entries(path: Path, data: Mapping[str, Any], name: str = "entries") -> Iterator[tuple[str, Any]]:
     for key, raw in _required(path, data, name, dict[str, Any]).items():
         if not re.search(TEXT, key):
-            raise _BadEntry(path, name, f"the key {key!a} has control characters")
+            raise _EntryError(path, name, f"the key {key!a} has control characters")
         yield key, raw
 
 
 def _required(path: Path, data: Mapping[str, Any], name: str, form: type[_Form], where: str = "") -> _Form:
     key = f"{where} / {name}" if where else name
     if name not in data:
-        raise _BadEntry(path, key, "it is missing")
+        raise _EntryError(path, key, "it is missing")
     return _converted(path, key, data[name], form)
 
 
@@ -223,7 +223,7 @@ def _converted(path: Path, key: str, raw: Any, form: type[_Form]) -> _Form:
         return msgspec.convert(raw, form)
     except msgspec.ValidationError as error:
         place, problem = _explained(error)
-        raise _BadEntry(path, " / ".join([key, *place]), problem) from error
+        raise _EntryError(path, " / ".join([key, *place]), problem) from error
 
 
 def _explained(error: msgspec.ValidationError) -> tuple[list[str], str]:
@@ -241,12 +241,12 @@ def _refuse_unknown(
     """Refuse a key that was mistyped: it would be taken for missing, and be missed by nobody."""
     unknown = next((name for name in data if name not in known), None)
     if unknown is not None:
-        raise _BadEntry(
+        raise _EntryError(
             path, key, f"Object contains unknown field `{unknown}`; fields: {', '.join(sorted(known))}"
         )
 
 
-class _BadEntry(BaselineError):
+class _EntryError(BaselineError):
     def __init__(self, path: Path, key: str, problem: str) -> None:
         # A name that the file has wrong may have control characters.
         problem = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in problem)
@@ -255,9 +255,6 @@ class _BadEntry(BaselineError):
             "or delete the entry and record it with pytest --update-baselines."
         )
         self.key, self.problem = key, problem
-
-
-
 
 
 # -- writing ------------------------------------------------------------------------------------------
@@ -280,7 +277,7 @@ def write_speed(path: Path, baselines: SpeedBaselines) -> None:
     try:
         text = render_speed(baselines)
         speed_baselines(path, json.loads(text))
-    except _BadEntry as error:
+    except _EntryError as error:
         problem = f"{error.key}: {error.problem}"
     except (TypeError, ValueError) as error:
         problem = f"{error}"
@@ -360,7 +357,7 @@ def _render(head: Mapping[str, Any], **tables: Mapping[str, str]) -> str:
     parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     for title, table in tables.items():
         rows = ",\n".join(f"  {json.dumps(name)}: {table[name]}" for name in sorted(table))
-        parts.append(f' "{title}": {{\n{rows}\n }}')
+        parts.append(f' "{title}": {{\n{rows}\n }}' if rows else f' "{title}": {{}}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

@@ -21,7 +21,7 @@ MAX_RUNS = 12
 """Runs kept of each case and GPU, the newest: four sessions of three processes."""
 
 
-class SessionConflict(BaselineError):
+class SessionConflictError(BaselineError):
     """One session is there twice with different content."""
 
     def __init__(self, session: str, problem: str) -> None:
@@ -63,12 +63,11 @@ def since_anchor(entry: Entry) -> tuple[Record, ...]:
     return entry.records[moves[-1] if moves else 0 :]
 
 
-def work_of(entry: Entry) -> Work | None:
+def work_of(entry: Entry) -> Work:
     """Return the work that the stored times of a case are about: the anchor's, or the published one."""
-    anchor = anchor_of(entry)
-    if anchor is not None:
-        return anchor.work
-    return entry.published.work if entry.published is not None else None
+    of = anchor_of(entry) or entry.published
+    assert of is not None  # an entry has one of them
+    return of.work
 
 
 def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: str) -> Stored | None:
@@ -153,16 +152,10 @@ def add(
     """Return baselines with the records of a session, by case key; old runs are dropped.
 
     Raises:
-        SessionConflict: the session is there with other content.
+        SessionConflictError: the session is there with other content.
     """
-    return pruned(united([baselines, _one_session(baselines, session_id, session, records)]))
-
-
-def _one_session(
-    baselines: SpeedBaselines, session_id: str, session: Session, records: Mapping[str, Record]
-) -> SpeedBaselines:
     entries = {key: Entry(records=(record,)) for key, record in records.items()}
-    return replace(baselines, sessions={session_id: session}, entries=entries)
+    return pruned(united([baselines, replace(baselines, sessions={session_id: session}, entries=entries)]))
 
 
 def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
@@ -177,13 +170,11 @@ def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
     for other in others:
         for name, session in other.sessions.items():
             if sessions.setdefault(name, session) != session:
-                raise SessionConflict(name, _difference(sessions[name], session))
+                raise SessionConflictError(name, _difference(sessions[name], session))
         for key, entry in other.entries.items():
             entries[key] = _united_entry(key, entries[key], entry) if key in entries else entry
     united = replace(first, sessions=sessions, entries=entries)
-    ordered = {
-        key: replace(entry, records=united.in_order(entry.records)) for key, entry in entries.items()
-    }
+    ordered = {key: replace(entry, records=united.in_order(entry.records)) for key, entry in entries.items()}
     return replace(united, entries=ordered)
 
 
@@ -201,7 +192,7 @@ def _united_record(key: str, one: Record, other: Record) -> Record:
     """Return a record with the runs of the copy of which fewer were dropped."""
     fewer, more = sorted((one, other), key=lambda record: len(record.runs))
     if replace(fewer, runs=more.runs) != more or more.runs[: len(fewer.runs)] != fewer.runs:
-        raise SessionConflict(one.session, f"{key}: {_difference(one, other)}")
+        raise SessionConflictError(one.session, f"{key}: {_difference(one, other)}")
     return more
 
 

@@ -122,12 +122,17 @@ def record_speed(path: Path, *, arch: str, gpu: str, renew: RenewSpeed) -> None:
             files.write_speed(target, renewed)
 
 
-def migrate(path: Path) -> dict[Path, bool]:
-    """Rewrite a file, or those in a folder, in the current form; return which were of an older one."""
+def migrate(path: Path, resolve: Callable[[str], str]) -> dict[Path, bool]:
+    """Rewrite a file, or those in a folder, in the current schema; return which were of an older one.
+
+    Args:
+        path: A file or a folder.
+        resolve: Returns the full hash of a commit for a short one; the same one where it is not known.
+    """
     from pytest_cutile.baselines import migrate as migration
 
     paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return {path: migration.migrate(path) for path in paths}
+    return {path: migration.migrate(path, resolve) for path in paths}
 
 
 def _check_speed_file(path: Path) -> None:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import datetime as dt
 from pathlib import Path
 
-from pytest_cutile.baselines.entries import Entry
+from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.merge import Merged, merge_entries
+from pytest_cutile.baselines.merge import merge
+from pytest_cutile.baselines.select import SessionConflictError
 from pytest_cutile.baselines.store import read_speed, read_speed_target, record_speed
 from pytest_cutile.commands.base import Command
 from pytest_cutile.quantities import counted
-from pytest_cutile.speed.comparisons import merge_limits
-from pytest_cutile.speed.decide import Rule
-
-REFUSED = 1
-"""Exit status when a case was not merged, because it would have become worse."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--into", type=Path, required=True, metavar="FILE", help="made if it is not there")
-    parser.add_argument("--reason", type=_reason, metavar="TEXT", help="why worse figures are accepted")
-
-
-def _reason(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("is empty: say why the slower figures are accepted")
-    return text
 
 
 def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
@@ -42,27 +31,46 @@ def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
                 f"{path} is about {file.gpu} ({file.arch}), and {of_path} about {of.gpu} ({of.arch}): "
                 "only files of one platform can be merged; nothing was written"
             )
-    merged: dict[str, Merged] = {}
+        _refuse_future(path, file)
+    before, after = of, of
 
-    def renew(on_disk: Mapping[str, Entry]) -> dict[str, Entry]:
-        merged.update(
-            merge_entries(
-                on_disk,
-                [file.entries for file in files.values()],
-                limits=merge_limits(Rule()),
-                reason=options.reason,
-            )
-        )
-        return {key: case.entry for key, case in merged.items() if case.changed and case.entry is not None}
+    def renew(on_disk: SpeedBaselines) -> SpeedBaselines:
+        nonlocal before, after
+        try:
+            before, after = on_disk, merge([on_disk, *files.values()])
+        except SessionConflictError as error:
+            holders = [f"{path}" for path, file in files.items() if error.session in file.sessions]
+            holders += [f"{into}"] * (error.session in on_disk.sessions)
+            raise BaselineError(f"{', '.join(holders)}: {error}; nothing was written") from error
+        return after
 
     record_speed(into, arch=of.arch, gpu=of.gpu, renew=renew)
-    width = max((len(key) for key, case in merged.items() if case.note), default=0)
-    lines = [f"{key.ljust(width)}  {case.note}" for key, case in merged.items() if case.note]
-    changed = sum(case.changed for case in merged.values())
-    refused = sum(case.refused for case in merged.values())
-    total = f"{into}: {counted(len(merged), 'case')} merged, {changed} changed"
-    lines.append(total + (f", {refused} refused" if refused else ""))
-    return REFUSED if refused else 0, lines
+    return 0, _changes(into, before, after)
+
+
+def _refuse_future(path: Path, file: SpeedBaselines) -> None:
+    """Refuse a session of a machine whose clock is wrong: its runs would stay the newest ones."""
+    for name, session in file.sessions.items():
+        if session.time > dt.datetime.now(dt.UTC) + dt.timedelta(days=1):
+            raise BaselineError(f"{path}: session {name} is of {session.at}, later than now: check its clock")
+
+
+def _changes(into: Path, before: SpeedBaselines, after: SpeedBaselines) -> list[str]:
+    """Return a line for each case that was changed, and how many were."""
+    notes = {}
+    for key, entry in sorted(after.entries.items()):
+        known = before.entries.get(key)
+        if entry == known:
+            continue
+        had = {record.session for record in known.records} if known is not None else set()
+        has = {record.session for record in entry.records}
+        counts = [f"+{counted(len(has - had), 'session')}"] if has - had else []
+        counts += [f"{counted(len(had - has), 'old session')} dropped"] if had - has else []
+        new = "" if known is not None else "new: "
+        notes[key] = new + (", ".join(counts) or ("a published figure" if new else "old runs dropped"))
+    width = max(map(len, notes), default=0)
+    lines = [f"{key.ljust(width)}  {note}" for key, note in notes.items()]
+    return [*lines, f"{into}: {counted(len(after.entries), 'case')}, {len(notes)} changed"]
 
 
 COMMAND = Command(

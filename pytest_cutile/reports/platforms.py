@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_cutile.baselines.entries import Entry, SpeedBaselines
+from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS, Ratio
+from pytest_cutile.baselines.select import stored_us, work_of
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.quantities import counted, format_ratio
 from pytest_cutile.reports.document import (
@@ -52,8 +53,9 @@ def platform_document(first: SpeedBaselines, second: SpeedBaselines, labels: tup
     files = (first, second)
     names = _short_names(first, second)
     common = sorted(first.entries.keys() & second.entries.keys(), key=_natural_order)
-    other_work = [key for key in common if first.entries[key].work != second.entries[key].work]
-    cases = [_case(key, first, second) for key in common if key not in other_work]
+    other_work = [key for key in common if work_of(first.entries[key]) != work_of(second.entries[key])]
+    untimed = [key for key in common if None in (_time_us(first, key), _time_us(second, key))]
+    cases = [_case(key, first, second) for key in common if key not in {*other_work, *untimed}]
     by_nvidia = {first.gpu, second.gpu} == {GB10, B300}
     ratios, unmatched = _published_ratios(cases) if by_nvidia else ({}, [])
     blocks: list[Block] = [
@@ -74,6 +76,8 @@ def platform_document(first: SpeedBaselines, second: SpeedBaselines, labels: tup
         blocks.append(Paragraph(f"cases not compared: {', '.join(only)}"))
     if other_work:
         blocks.append(Paragraph(f"not compared, other work: {', '.join(other_work)}", overflow=Overflow.CLIP))
+    if untimed:
+        blocks.append(Paragraph(f"not compared, no times: {', '.join(untimed)}", overflow=Overflow.CLIP))
     blocks.append(Paragraph(f"ratio: {names[1]} over {names[0]}, so above 1x {names[1]} is faster"))
     if by_nvidia or any(any(case.published) for case in cases):
         blocks.append(Paragraph("p: a published figure, not a measured one"))
@@ -92,7 +96,7 @@ def _short_names(first: SpeedBaselines, second: SpeedBaselines) -> tuple[str, st
 
 
 def _contents(file: SpeedBaselines) -> str:
-    published = sum(entry.published is not None for entry in file.entries.values())
+    published = sum(not entry.records for entry in file.entries.values())
     counts = {"measured": len(file.entries) - published, "published": published}
     return " and ".join(f"{count} {origin}" for origin, count in counts.items() if count) or "no cases"
 
@@ -104,21 +108,26 @@ def _natural_order(key: str) -> list[tuple[int, str]]:
 
 
 def _case(key: str, first: SpeedBaselines, second: SpeedBaselines) -> _Case:
-    one, other = first.entries[key], second.entries[key]
-    work = one.work
+    work = work_of(first.entries[key])
     metric = "TFLOPS" if work.flops else "GB/s" if work.bytes else "launches/s"
     per_launch = {"TFLOPS": work.flops * 1e-12, "GB/s": work.bytes * 1e-9, "launches/s": 1.0}[metric]
     if "::" in key.partition("[")[0]:
         kernel, name = names_of_test(key)
     else:
         kernel, _, name = key.removesuffix("]").partition("[")
-
-    def rate(entry: Entry) -> float:
-        return per_launch / (entry.median_us * 1e-6)
-
-    published = (one.published is not None, other.published is not None)
-    rates = (rate(one), rate(other))
+    one, other = (_time_us(file, key) or math.nan for file in (first, second))
+    rates = (per_launch / (one * 1e-6), per_launch / (other * 1e-6))
+    published = (not first.entries[key].records, not second.entries[key].records)
     return _Case(key=key, kernel=kernel, name=name, metric=metric, rates=rates, published=published)
+
+
+def _time_us(file: SpeedBaselines, key: str) -> float | None:
+    """Return the time per launch: in bursts, or sustained where a launch is too long for bursts."""
+    entry = file.entries[key]
+    if not entry.records and entry.published is not None:
+        return entry.published.median_us
+    stored = stored_us(file, entry, "burst", "") or stored_us(file, entry, "sustained", "")
+    return stored.us if stored is not None else None
 
 
 def _published_ratios(cases: Sequence[_Case]) -> tuple[dict[str, tuple[Ratio, bool]], list[Ratio]]:
