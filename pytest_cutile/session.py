@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class MeasuredAgain:
-    """In a fresh process that measures for another one: what was asked, and the answers, a line of JSON for each."""
+    """What another process asked of this fresh one, and the answers: a line of JSON for each case."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

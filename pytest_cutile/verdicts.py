@@ -35,8 +35,8 @@ class Reason(StrEnum):
     DISTURBED = "disturbed"
     """It looks slower, and the GPU was busy, hot or slow, or everything on it is."""
     ENVIRONMENT = "environment"
-    """Its code is not slower, and both it and the baseline kernel are slower than recorded: by driver, compiler or
-    libraries, which have changed."""
+    """Its code is not slower, and both it and the baseline kernel are slower than recorded: by driver,
+    compiler or libraries, which have changed."""
     UNANCHORED = "unanchored"
     """It may be slower, and there is no baseline kernel to tell: stored times show only large slowdowns."""
     UNCONFIRMED = "unconfirmed"

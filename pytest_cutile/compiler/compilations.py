@@ -126,8 +126,9 @@ class Compilations:
     def launch_fingerprint(self, case: CompileCase, *, inputs: Callable[..., object]) -> str:
         """Wait for a case; return the digest of all that can change its time on a GPU.
 
-        Beside what `fingerprint` digests: the torch operations of its launcher, and the source of the function that
-        makes its inputs. "1-" in front names the rules: digests by other rules cannot be compared.
+        Beside what `fingerprint` digests: the torch operations of its launcher, and the source of the
+        function that makes its inputs. "1-" in front names the rules: digests by other rules cannot be
+        compared.
         """
         code = self.fingerprint(case)
         parts = [code, *self._operations[case.key], *describe_kernel(inspect.unwrap(inputs))]

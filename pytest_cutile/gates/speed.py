@@ -1,8 +1,9 @@
 """The gate `speed`: is the kernel as fast as its baseline? This is its first half, the screening.
 
-A declared case whose code, launch and environment are those of a stored record passes as `unchanged`, unmeasured. Every
-other case is measured once, interleaved with the baseline kernel. A case that may be slower, or is to be recorded, stays
-pending: `pytest_cutile.speed.suite` decides it in fresh processes when all other cases have been measured.
+A declared case whose code, launch and environment are those of a stored record passes as `unchanged`,
+unmeasured. Every other case is measured once, interleaved with the baseline kernel. A case that may be
+slower, or is to be recorded, stays pending: `pytest_cutile.speed.suite` decides it in fresh processes when
+all other cases have been measured.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from dataclasses import replace
 
 from pytest_cutile.baselines.entries import SpeedBaselines, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.select import Stored, anchor_of, since_anchor, stored_us, unchanged_record
+from pytest_cutile.baselines.select import (
+    MAX_RUNS,
+    Stored,
+    anchor_of,
+    since_anchor,
+    stored_us,
+    unchanged_record,
+)
 from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
@@ -22,7 +30,7 @@ from pytest_cutile.gates.correct import check_task, make_inputs
 from pytest_cutile.gates.declared import call_of, compile_case
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.revisions.modules import RevisionError
-from pytest_cutile.revisions.paired import BaselineLaunchFailed, RevisionKernels
+from pytest_cutile.revisions.paired import BaselineLaunchFailed
 from pytest_cutile.session import Asked, MeasuredAgain, Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
@@ -81,20 +89,57 @@ def gate_speed(
         raise
     if session.measured_again is not None:
         return _measure_for_another(session, case, session.measured_again)
+    settings = session.settings
     try:
-        outcome = _screen(session, suite, case, may_be_unmeasured=may_be_unmeasured, is_sentinel=is_sentinel)
+        # Look for the baseline first: a file that cannot be used is reported before any GPU time is spent.
+        comparison, judgement = find_comparison(session, case)
+    except (BaselineError, MeasurementFailed) as error:
+        return _report(session, case, _failed(error))
+    is_unchanged = comparison is not None and comparison.is_same_code and not comparison.environment_changes
+    if (
+        is_unchanged
+        and may_be_unmeasured
+        and not (is_sentinel or settings.perf_all or _has_room(session, case))
+    ):
+        detail = "not measured: its code, launch and environment are those of its baseline"
+        return _report(
+            session, case, SpeedOutcome(judgement=Judgement(reason=Reason.UNCHANGED, detail=detail))
+        )
+    if case.check is not None and case.check_key not in session.checked:
+        case.check()
+    try:
+        outcome = _screen(session, suite, case, comparison, judgement)
     except MeasurementFailed as error:
-        judgement = Judgement(reason=error.reason, detail=str(error).partition("\n")[0])
-        outcome = SpeedOutcome(judgement=judgement, failure=str(error))
-    except _CheckFailed as failed:
-        raise failed.error from None
+        outcome = _failed(error)
     except Exception as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         session.results.append(speed_result(case, verdict=Verdict.FAIL, reason="raised", detail=detail))
         raise
+    if is_sentinel and is_unchanged:
+        suite.add_sentinel(case.key, outcome.judgement.change)
+    return _report(session, case, outcome)
+
+
+def _report(session: Session, case: SpeedCase, outcome: SpeedOutcome) -> SpeedOutcome:
     if not outcome.is_pending:
         session.results.append(outcome.result(case))
     return outcome
+
+
+def _failed(error: BaselineError | MeasurementFailed) -> SpeedOutcome:
+    reason = error.reason if isinstance(error, MeasurementFailed) else Reason.BAD_BASELINE
+    judgement = Judgement(reason=reason, detail=str(error).partition("\n")[0])
+    return SpeedOutcome(judgement=judgement, failure=str(error))
+
+
+def _has_room(session: Session, case: SpeedCase) -> bool:
+    """Say whether runs of an unchanged case are to be recorded: of its own GPU it has less than it may keep."""
+    baselines = session.speed_baselines
+    if not session.settings.update_baselines or baselines is None:
+        return False
+    uuid = session.gpu.timer.device.uuid
+    stored = (stored_us(baselines, baselines.entries[case.key], regime, uuid) for regime in Regime)
+    return not any(times is not None and times.own_gpu and times.n_runs >= MAX_RUNS for times in stored)
 
 
 def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
@@ -105,11 +150,6 @@ def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
     wrong = session.checked.get(case.check_key)
     if wrong is not None:
         raise GateSkipped(wrong, _NO_SPEED[wrong])
-
-
-class _CheckFailed(Exception):  # noqa: N818 - carries what the check raised past those that report the timing
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain) -> SpeedOutcome:
@@ -137,7 +177,7 @@ def measure_again(session: Session, case: SpeedCase, asked: Asked) -> Measuremen
     """
     launcher: Launcher | None = None
     if asked.revision:
-        launcher = case.launcher_at(session.kernels_at(asked.revision))
+        launcher = case.launcher_at(asked.revision)
         if launcher is None:
             raise RevisionError(f"{asked.revision} has no {case.key}")
     return measure_case(session, case, launcher, sustained=asked.sustained)
@@ -164,24 +204,10 @@ def measure_case(
 
 
 def _screen(
-    session: Session, suite: SpeedSuite, case: SpeedCase, *, may_be_unmeasured: bool, is_sentinel: bool
+    session: Session, suite: SpeedSuite, case: SpeedCase, comparison: Comparison | None, judgement: Judgement
 ) -> SpeedOutcome:
-    # Look for the baseline first: a file that cannot be used is reported before any GPU time is spent.
-    try:
-        comparison, judgement = find_comparison(session, case)
-    except BaselineError as error:
-        raise MeasurementFailed(Reason.BAD_BASELINE, str(error)) from None
+    """Measure a case once and judge it as far as that can; it becomes pending if that is not enough."""
     settings = session.settings
-    is_unchanged = comparison is not None and comparison.is_same_code and not comparison.environment_changes
-    if is_unchanged and may_be_unmeasured and not (is_sentinel or settings.perf_all):
-        return SpeedOutcome(
-            judgement=Judgement(reason=Reason.UNCHANGED, detail="not measured: code and environment")
-        )
-    if case.check is not None and case.check_key not in session.checked:
-        try:
-            case.check()
-        except Exception as error:
-            raise _CheckFailed(error) from None
     try:
         measurement = measure_case(session, case, comparison.launcher if comparison is not None else None)
     except BaselineLaunchFailed as error:
@@ -192,8 +218,6 @@ def _screen(
         measurement = measure_case(session, case)
     if comparison is not None:
         judgement = judge_screening(case.key, comparison, measurement)
-    if is_sentinel and is_unchanged:
-        suite.add_sentinel(case.key, judgement.change)
     records = settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
     is_pending = records or judgement.reason is Reason.UNCONFIRMED
     if is_pending:
@@ -232,8 +256,8 @@ def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | Non
         return None, Judgement(reason=Reason.NO_ENTRY, detail=f"{case.key} has no records")
     if anchor.work != case.work:
         detail = (
-            f"{case.key} does {_work(case.work)} now, {_work(anchor.work)} in {session.speed_baselines_name}; "
-            f"{_advice(case)} --reason TEXT"
+            f"{case.key} does {_work(case.work)} now, {_work(anchor.work)} in "
+            f"{session.speed_baselines_name}; {_advice(case)} --reason TEXT"
         )
         return None, Judgement(reason=Reason.WORK_CHANGED, detail=detail)
     comparison = Comparison(
@@ -248,8 +272,7 @@ def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | Non
 def _compare_with_revision(
     session: Session, case: SpeedCase, name: str
 ) -> tuple[Comparison | None, Judgement]:
-    kernels = session.revision_kernels
-    launcher = case.launcher_at(kernels) if kernels is not None else None
+    launcher = case.launcher_at(name)
     if launcher is None:
         detail = f"{name} has no {case.key}"
         if case.fingerprint is None:
@@ -287,7 +310,7 @@ def _stored(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> dic
 
 
 def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBaselines) -> Sequence[str]:
-    """Return what differs from the last environment that the case was recorded in; empty if it knows today's."""
+    """Return what differs from the last recorded environment of a case; empty if today's was recorded."""
     today = dict(session.gpu.timer.environment())
     records = since_anchor(baselines.entries[case.key])
     known = [dict(baselines.sessions[record.session].environment) for record in records]
@@ -311,24 +334,25 @@ def _with_baseline_kernel(
     if commit and session.checkout.is_at(commit):
         return comparison.of_same_code(commit)
     try:
-        kernels, launcher = _kernel_at(session, case, commit)
+        launcher = _launcher_at(case, commit)
     except RevisionError as error:
         return comparison.without_baseline_kernel(str(error))
-    if today and (then := _fingerprint_at(case, kernels)) == today:
+    if today and (then := _fingerprint_at(case, commit)) == today:
         recorded_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
         if recorded_here and anchor.fingerprint and _rules(anchor.fingerprint) == _rules(then):
             raise MeasurementFailed(
                 Reason.SAME_KERNEL,
-                f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, although "
-                f"another one was recorded there. Is it registered once in a process (torch.library, a shared "
-                "library)? Such a kernel cannot be measured beside its baseline; give --perf-baseline none",
+                f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, "
+                "although another one was recorded there. Is it registered once in a process (torch.library, a "
+                "shared library)? Such a kernel cannot be measured beside its baseline; give "
+                "--perf-baseline none",
             )
         return comparison.of_same_code(commit)
     return comparison.with_launcher(commit, launcher)
 
 
-def _kernel_at(session: Session, case: SpeedCase, commit: str) -> tuple[RevisionKernels, Launcher]:
-    """Return the kernels of a commit, and the case's launcher there.
+def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
+    """Return the case's launcher as of a recorded commit.
 
     Raises:
         RevisionError: they cannot be had; the message says why and what to do.
@@ -337,22 +361,21 @@ def _kernel_at(session: Session, case: SpeedCase, commit: str) -> tuple[Revision
         raise RevisionError("it was recorded outside of git, so there is no baseline kernel")
     if commit.endswith("+"):
         raise RevisionError(
-            f"it was recorded from uncommitted changes of {commit[:12]}, so git has no baseline kernel: commit, then "
-            "record it again"
+            f"it was recorded from uncommitted changes of {commit[:12]}, so git has no baseline kernel: "
+            "commit, then record it again"
         )
-    kernels = session.kernels_at(commit)
-    launcher = case.launcher_at(kernels)
+    launcher = case.launcher_at(commit)
     if launcher is None:
         raise RevisionError(f"{commit[:12]}, the commit of the baseline kernel, has no {case.key}")
-    return kernels, launcher
+    return launcher
 
 
-def _fingerprint_at(case: SpeedCase, kernels: RevisionKernels) -> str:
-    """Return the fingerprint of the baseline kernel as today's compiler makes it; "" where it is not known."""
+def _fingerprint_at(case: SpeedCase, commit: str) -> str:
+    """Return the fingerprint of the baseline kernel by today's compiler; "" where it is not known."""
     if case.fingerprint is None:
         return ""
     try:
-        return case.fingerprint(kernels)
+        return case.fingerprint(commit)
     except Exception:  # noqa: BLE001 - whatever it raises, the measurement says it
         return ""
 
@@ -395,28 +418,25 @@ class SpeedGate(Gate):
         def call() -> Call:
             return call_of(spec.launch, make_inputs(session, task, seed=timed_seed(spec, task.case)))
 
-        def declared_at(kernels: RevisionKernels | None) -> KernelSpec:
-            declared = spec if kernels is None else kernels.spec(task.module, spec.name)
-            if declared is None:
-                raise RevisionError(f"{kernels} declares no {spec.name}")
-            return declared
-
-        def launcher_at(kernels: RevisionKernels) -> Launcher | None:
+        def launcher_at(revision: str) -> Launcher | None:
+            kernels = session.kernels_at(revision)
             declared = kernels.spec(task.module, spec.name)
             return None if declared is None else kernels.with_own_imports(declared.launch)
 
-        def compiled_at(kernels: RevisionKernels | None) -> CompileCase:
-            if kernels is None:
+        def compiled_at(revision: str) -> CompileCase:
+            if not revision:
                 return compile_case(spec, task.case, task.arch)
-            launch = kernels.with_own_imports(declared_at(kernels).launch)
-            named = replace(spec, name=f"{spec.name} as of {kernels}", launch=launch)
+            launch = launcher_at(revision)
+            if launch is None:
+                raise RevisionError(f"{revision} declares no {spec.name}")
+            named = replace(spec, name=f"{spec.name} as of {revision}", launch=launch)
             return compile_case(named, task.case, task.arch)
 
-        def fingerprint(kernels: RevisionKernels | None) -> str:
-            return session.compilations.launch_fingerprint(compiled_at(kernels), inputs=spec.inputs)
+        def fingerprint(revision: str) -> str:
+            return session.compilations.launch_fingerprint(compiled_at(revision), inputs=spec.inputs)
 
-        def source(kernels: RevisionKernels | None) -> str:
-            return session.compilations.source(compiled_at(kernels))
+        def source(revision: str) -> str:
+            return session.compilations.source(compiled_at(revision))
 
         case = SpeedCase(
             key=task.key,

@@ -162,7 +162,7 @@ class Perf:
                     arch=self._arch,
                     work=work,
                     call=lambda: Call(fn, args, kwargs),
-                    launcher_at=lambda kernels: kernels.counterpart(fn),
+                    launcher_at=lambda revision: self._session.kernels_at(revision).counterpart(fn),
                     interpreted=self._interpreting is not None,
                 ),
             )

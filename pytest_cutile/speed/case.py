@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cutile.results import SpeedResult
-from pytest_cutile.revisions.paired import RevisionKernels
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.blocks import Call
 from pytest_cutile.speed.measure.timing import Measurement
@@ -32,12 +31,12 @@ class SpeedCase:
     work: Work
     call: Callable[[], Call]
     """Makes the inputs; returns the launch to time."""
-    launcher_at: Callable[[RevisionKernels], Launcher | None]
-    """Returns the launcher of another revision, or None if that revision lacks it."""
-    fingerprint: Callable[[RevisionKernels | None], str] | None = None
-    """Returns the fingerprint of the case (None: of the working tree), or raises if it does not compile; None where
-    nobody knows what is compiled before it runs."""
-    source: Callable[[RevisionKernels | None], str] | None = None
+    launcher_at: Callable[[str], Launcher | None]
+    """Returns the launcher as of a git revision, or None if that revision lacks it."""
+    fingerprint: Callable[[str], str] | None = None
+    """Returns the fingerprint as of a git revision ("": of the working tree), or raises if it does not compile.
+    None where nobody knows what is compiled before it runs."""
+    source: Callable[[str], str] | None = None
     """Returns the digest of the kernels' source, likewise."""
     check: Callable[[], object] | None = None
     """Compares the result with the reference; run before timing, once in a run."""

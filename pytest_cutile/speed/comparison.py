@@ -1,4 +1,4 @@
-"""What one case is compared with: the baseline kernel, measured interleaved; else stored or published times."""
+"""What one case is compared with: the interleaved baseline kernel, else stored or published times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Comparison:
     revision: str = ""
     """Revision whose kernel is the baseline kernel: the anchor's commit, or `git:REV`."""
     launcher: Launcher | None = None
-    """Its launcher, to be interleaved with today's; None where there is none, or where it is the same code."""
+    """Its launcher, to be interleaved with today's; None where there is none, or where it is the same
+    code."""
     is_same_code: bool = False
     """Whether today's code is the baseline's: then nothing can have become slower by the code."""
     unavailable: str = ""
@@ -183,7 +184,7 @@ class Comparison:
 
 
 def _movement(measurement: Measurement, stored: Stored) -> float:
-    """Return the log ratio of the reference workload's time today over the stored one; 0 where one is unknown."""
+    """Return the log ratio of the reference workload's time today over the stored one; 0 if unknown."""
     if not measurement.workload_us or not stored.workload_us:
         return 0.0
     if measurement.reference_workload != stored.workload:

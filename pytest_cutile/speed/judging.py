@@ -1,4 +1,4 @@
-"""What the evidence of one case says: a reason with its verdict, and a sentence for people. Pure functions."""
+"""What the evidence of one case says: a reason with its verdict. Pure functions."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class PendingCase:
     """Left out of the evidence of a suspect, which was selected because it looked slow (winner's curse)."""
     judgement: Judgement
     regimes: tuple[Regime, ...]
-    """What fresh processes measure: the regimes in which it is a suspect, all of them if it is to be recorded."""
+    """What fresh processes measure: the regimes in which it is a suspect, all of them if it is to be
+    recorded."""
     repeats: tuple[Measurement, ...] = ()
     """One measurement for each fresh process."""
     decisions: Mapping[Regime, Decision] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,7 +1,8 @@
 """Recording speed baselines: what one session measured of a case becomes a record, or is rejected.
 
-A record is added and never rewritten. The anchor, the commit whose kernel later runs are compared with, moves only
-with an improvement or with `--reason`: small steps are all measured against the same kernel and cannot add up.
+A record is added and never rewritten. The anchor, the commit whose kernel later runs are compared with, moves
+only with an improvement or with `--reason`: small steps are all measured against the same kernel and cannot
+add up.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[st
     if not session.commit.endswith("+"):
         return notes, ""
     return notes, (
-        f"warning: recorded from uncommitted changes of {session.commit[:12]}: no later run can measure the baseline "
-        "kernel; commit it, then record it again"
+        f"warning: recorded from uncommitted changes of {session.commit[:12]}: no later run can measure the "
+        "baseline kernel; commit it, then record it again"
     )
 
 
@@ -195,7 +196,7 @@ def fingerprint_of(case: SpeedCase) -> str:
     if case.fingerprint is None:
         return ""
     try:
-        return case.fingerprint(None)
+        return case.fingerprint("")
     except Exception:  # noqa: BLE001 - no compiler, or code that the gate `compile` reports
         return ""
 
@@ -204,6 +205,6 @@ def _source_of(case: SpeedCase) -> str:
     if case.source is None:
         return ""
     try:
-        return case.source(None)
+        return case.source("")
     except Exception:  # noqa: BLE001 - likewise
         return ""

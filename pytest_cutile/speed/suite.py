@@ -42,8 +42,8 @@ class Request:
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
 MeasureAgain: TypeAlias = Callable[[Sequence[Request], int], Sequence[Measured]]
-"""Measures all cases once in each of so many fresh processes; returns what each measured, by key. What is missing
-was lost with the process."""
+"""Measures all cases once in each of so many fresh processes; returns what each measured, by key. What is
+missing was lost with the process."""
 
 
 class SpeedSuite:
@@ -99,7 +99,7 @@ class SpeedSuite:
             self._sentinels[key] = change
 
     def sentinel_remarks(self) -> list[str]:
-        """Return a sentence about how this GPU does today against the stored times; none without sentinel cases."""
+        """Return a sentence about how this GPU does today, by the sentinel cases, if there are any."""
         if not self._sentinels:
             return []
         shown = ", ".join(f"{key} {format_change(change)}" for key, change in sorted(self._sentinels.items()))
@@ -256,7 +256,8 @@ class SpeedSuite:
 def _needs_processes(case: PendingCase, done: int) -> bool:
     """Say whether a case is still open after so many fresh processes.
 
-    More of them decide only where there is a baseline kernel; stored times, and recording, take the first look's.
+    More of them decide only where there is a baseline kernel; stored times, and recording, take the first
+    look's.
     """
     if case.outcome is not None:
         return False

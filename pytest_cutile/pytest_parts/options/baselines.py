@@ -105,8 +105,8 @@ OPTIONS = (
     ),
     Option(
         name="--perf-all",
-        help="Measure also the cases whose code, launch and environment are those of a recorded session. Without it "
-        "they pass as unchanged.",
+        help="Measure also the cases whose code, launch and environment are those of a recorded session. "
+        "Without it they pass as unchanged.",
         read=lambda config: {"perf_all": config.getoption("--perf-all")},
         in_fresh_process=False,
     ),
