@@ -15,7 +15,7 @@ from pytest_cutile.input_names import NORMAL
 from pytest_cutile.session import Session
 from pytest_cutile.settings import Settings
 from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.speed.measure.blocks import Call
+from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.tensors.seeded import MakeTensor
 
 

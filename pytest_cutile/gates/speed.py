@@ -36,7 +36,8 @@ from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
-from pytest_cutile.speed.measure.blocks import Call, MeasurementFailed, measure, to_plain
+from pytest_cutile.speed.measure.blocks import measure, to_plain
+from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.recording import fingerprint_of
 from pytest_cutile.speed.suite import SpeedSuite

@@ -22,7 +22,7 @@ from pytest_cutile.results import names_of_test
 from pytest_cutile.session import Session
 from pytest_cutile.spec import CheckOptions, SpecError, Work
 from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.measure.blocks import Call
+from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.tensors.seeded import seed_from
 

@@ -27,7 +27,7 @@ from pytest_cutile.settings import SHARERS_VARIABLE
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_cutile.speed.measure.blocks import MeasurementFailed
+    from pytest_cutile.speed.measure.call import MeasurementFailed
     from pytest_cutile.speed.measure.timing import Measurement
     from pytest_cutile.speed.suite import Request
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_cutile.results import SpeedResult
 from pytest_cutile.spec import Work
-from pytest_cutile.speed.measure.blocks import Call
+from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.verdicts import Judgement
 

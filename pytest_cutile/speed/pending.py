@@ -10,7 +10,7 @@ from pytest_cutile.results import SpeedResult
 from pytest_cutile.speed.case import SpeedCase, SpeedOutcome
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Decision
-from pytest_cutile.speed.measure.blocks import MeasurementFailed
+from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.verdicts import Judgement
 

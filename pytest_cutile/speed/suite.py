@@ -16,7 +16,7 @@ from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.context import SpeedContext
 from pytest_cutile.speed.decide import Decision, Estimate, decide
 from pytest_cutile.speed.judging import judge, strict_failure
-from pytest_cutile.speed.measure.blocks import MeasurementFailed
+from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.speed.recording import record

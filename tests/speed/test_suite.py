@@ -15,7 +15,7 @@ from pytest_cutile.gates.speed import _stale
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparisons import PairedComparison, StoredRuns
 from pytest_cutile.speed.decide import Rule
-from pytest_cutile.speed.measure.blocks import MeasurementFailed
+from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason
 from tests.speed.test_comparisons import DENSE, H200, HERE, MM, THERE, measured, stored_entry

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from pytest_cutile.quantities import format_time
 from pytest_cutile.reports.document import Document, Paragraph
 from pytest_cutile.reports.text import render_text
 from pytest_cutile.spec import Work
+from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.placement import placed_anew, placed_in_rotation
 from pytest_cutile.speed.measure.timing import (
     Block,
@@ -38,31 +38,6 @@ KEPT = 0.6
 """Share of the GPU time that is in the samples; the rest flushes the L2 and leads in."""
 NOT_ASKED = "not asked for"
 """Why the sustained regime was not measured, where the caller wants bursts alone."""
-
-
-class MeasurementFailed(Exception):  # noqa: N818 - carries a reason code
-    """A speed that could not be measured, or a figure that is impossible; the message is for people."""
-
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-@dataclass(frozen=True)
-class Call:
-    """A launcher and its arguments."""
-
-    function: Callable[..., object]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self) -> object:
-        __tracebackhide__ = True
-        return self.function(*self.args, **self.kwargs)
-
-    def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Launch:
-        args, kwargs = arguments
-        return functools.partial(self.function, *args, **kwargs)
 
 
 def measure(

@@ -1,0 +1,36 @@
+"""What is timed, and the error where it cannot be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_cutile.speed.measure.timing import Launch
+from pytest_cutile.verdicts import Reason
+
+
+class MeasurementFailed(Exception):  # noqa: N818 - carries a reason code
+    """A speed that could not be measured, or a figure that is impossible; the message is for people."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Call:
+    """A launcher and its arguments."""
+
+    function: Callable[..., object]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> object:
+        __tracebackhide__ = True
+        return self.function(*self.args, **self.kwargs)
+
+    def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Launch:
+        args, kwargs = arguments
+        return functools.partial(self.function, *args, **kwargs)
