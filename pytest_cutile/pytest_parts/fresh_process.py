@@ -210,7 +210,8 @@ def _read(
     lines: Sequence[Mapping[str, Any]], first: Mapping[str, Measurement], said: str
 ) -> dict[str, Measurement | MeasurementFailed]:
     """Return the measurements that a fresh process wrote, by key; what it failed at says why."""
-    from pytest_cutile.speed.measure.blocks import MeasurementFailed, from_plain, validate
+    from pytest_cutile.speed.measure.blocks import from_plain, validate
+    from pytest_cutile.speed.measure.call import MeasurementFailed
     from pytest_cutile.verdicts import Reason
 
     found: dict[str, Measurement | MeasurementFailed] = {}

@@ -25,7 +25,8 @@ from pytest_cutile.gates.speed import measure_again
 from pytest_cutile.plugin import session_of
 from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 from pytest_cutile.session import Asked
-from pytest_cutile.speed.measure.blocks import PLACEMENTS, MeasurementFailed
+from pytest_cutile.speed.measure.blocks import PLACEMENTS
+from pytest_cutile.speed.measure.call import MeasurementFailed
 
 HERE = pathlib.Path(__file__).parent
 
