@@ -34,8 +34,8 @@ class SpeedCase:
     launcher_at: Callable[[str], Launcher | None]
     """Returns the launcher as of a git revision, or None if that revision lacks it."""
     fingerprint: Callable[[str], str] | None = None
-    """Returns the fingerprint as of a git revision ("": of the working tree), or raises if it does not compile.
-    None where nobody knows what is compiled before it runs."""
+    """Returns the fingerprint as of a git revision ("": of the working tree), or raises if it does not
+    compile. None where nobody knows what is compiled before it runs."""
     source: Callable[[str], str] | None = None
     """Returns the digest of the kernels' source, likewise."""
     check: Callable[[], object] | None = None
