@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_cutile.baselines.entries import SpeedBaselines, environment_changes
+from pytest_cutile.baselines.entries import Record, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import (
     MAX_RUNS,
@@ -325,7 +325,7 @@ def _with_baseline_kernel(
     anchor, entry = comparison.anchor, baselines.entries[case.key]
     if anchor is None:
         return comparison
-    commit = baselines.sessions[anchor.session].commit
+    commit = _commit_of(session, anchor, baselines)
     today, environment = fingerprint_of(case), session.gpu.timer.environment()
     if today and (
         today == anchor.fingerprint
@@ -336,6 +336,7 @@ def _with_baseline_kernel(
         return comparison.of_same_code(commit)
     try:
         launcher = _launcher_at(case, commit)
+        _verify(case, commit, anchor)
     except RevisionError as error:
         return comparison.without_baseline_kernel(str(error))
     if today and (then := _fingerprint_at(case, commit)) == today:
@@ -350,6 +351,28 @@ def _with_baseline_kernel(
             )
         return comparison.of_same_code(commit)
     return comparison.with_launcher(commit, launcher)
+
+
+def _commit_of(session: Session, anchor: Record, baselines: SpeedBaselines) -> str:
+    """Return the commit of the anchor's kernel: after a squash merge, the one that added its session."""
+    commit = baselines.sessions[anchor.session].commit
+    if not commit or commit.endswith("+") or session.checkout.has_commit(commit):
+        return commit
+    return session.checkout.commit_that_added(anchor.session) or commit
+
+
+def _verify(case: SpeedCase, commit: str, anchor: Record) -> None:
+    """Raise RevisionError if the kernel's source at a commit is not the one that was recorded."""
+    if not anchor.source or case.source is None:
+        return
+    try:
+        source = case.source(commit)
+    except RevisionError:
+        raise
+    except Exception as error:
+        raise RevisionError(f"the baseline kernel of {commit[:12]} does not compile: {error}") from error
+    if source != anchor.source:
+        raise RevisionError(f"the kernel's source at {commit[:12]} is not the one that was recorded")
 
 
 def _launcher_at(case: SpeedCase, commit: str) -> Launcher:

@@ -32,14 +32,28 @@ class Checkout:
         return self.has_commit(name) and self._commit_of(name) == self.commit
 
     def _commit_of(self, name: str) -> str:
-        """Return the id of what git calls `name`, as short as `commit` is; "" if git has no such commit."""
+        """Return the full id of what git calls `name`; "" if git has no such commit."""
         if name not in self._known_commits:
             try:
                 commit = self._repository.commit(name) if self._repository is not None else ""
             except RevisionError:
                 commit = ""
-            self._known_commits[name] = commit[:12]
+            self._known_commits[name] = commit
         return self._known_commits[name]
+
+    def commit_that_added(self, text: str) -> str:
+        """Return the commit that added `text` to the baselines; "" where git knows none.
+
+        After a squash merge, the commit that a session was recorded at is gone; this one has the same kernels.
+        """
+        repository = self._repository
+        folder = self._baselines_of(repository) if repository is not None else None
+        if repository is None or folder is None:
+            return ""
+        try:
+            return repository.commit_that_added(text, folder)
+        except RevisionError:
+            return ""
 
     @cached_property
     def commit(self) -> str:
@@ -52,7 +66,7 @@ class Checkout:
             return ""
         try:
             changed = repository.is_changed(self._baselines_of(repository))
-            return repository.commit("HEAD")[:12] + ("+" if changed else "")
+            return repository.commit("HEAD") + ("+" if changed else "")
         except RevisionError:
             return ""
 

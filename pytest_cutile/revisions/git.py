@@ -47,6 +47,14 @@ class Repository:
         )
         return _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", failure=failure)
 
+    def commit_that_added(self, text: str, folder: Path) -> str:
+        """Return the full id of the first commit with `text` in a file below `folder`; "" if there is none."""
+        failure = f"git cannot search the history of {folder}"
+        commits = _git(
+            self.top, "log", "--reverse", "--format=%H", f"-S{text}", "--", str(folder), failure=failure
+        )
+        return commits.partition("\n")[0]
+
     def is_changed(self, excluded: Path | None) -> bool:
         """Return whether modules, or files that git tracks, differ from the commit outside of `excluded`."""
         paths = [".", f":(exclude){excluded.relative_to(self.top)}"] if excluded is not None else ["."]

@@ -15,7 +15,7 @@ class Checkout(Protocol):
 
     @property
     def commit(self) -> str:
-        """The commit, with "+" where the checkout has changes; "" outside of git."""
+        """The full id of the commit, with "+" where the checkout has changes; "" outside of git."""
 
 
 class SpeedContext(Protocol):
