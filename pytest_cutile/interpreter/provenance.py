@@ -12,7 +12,7 @@ import torch
 from pytest_cutile.interpreter.analysis import every_op, named_operands
 from pytest_cutile.interpreter.arrays import Access, Allocation
 from pytest_cutile.interpreter.faults import Occurrence, excerpt, user_location
-from pytest_cutile.interpreter.formatting import show_number, show_row, summary
+from pytest_cutile.interpreter.formatting import plain_name, show_number, show_row, summary
 from pytest_cutile.interpreter.frames import Frame, blocks_beside
 from pytest_cutile.interpreter.ir import Block, Entry, Location, Op
 from pytest_cutile.interpreter.machine import Machine
@@ -61,7 +61,8 @@ class TracedTile:
         if self.op == "constant" and (self.tile == self.tile.reshape(-1)[0]).all():
             return f"{self.role} = {show_number(self.tile.reshape(-1)[0])}"
         place = f" at {self.location}" if self.location else ""
-        text = f"{self.role} = {self.op or 'parameter'}{place}: {self.type}, {summary(self.tile)}"
+        name = plain_name(self.op) if self.op else "parameter"
+        text = f"{self.role} = {name}{place}: {self.type}, {summary(self.tile)}"
         if self.position is not None:
             text += f"; [{', '.join(':' if at is None else str(at) for at in self.position)}] = "
             text += _show_at(self.tile, self.position)

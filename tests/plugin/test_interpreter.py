@@ -492,7 +492,7 @@ def test_the_origin_of_an_infinity_is_reported(no_gpu):
     no_gpu.kernel(text, name="add")
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*the first Inf that was stored: add_kernel: divf *", "*add.py:13:*"])
+    result.stdout.fnmatch_lines(["*the first Inf that was stored: add_kernel: division *", "*add.py:13:*"])
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "uint64"])
@@ -519,9 +519,9 @@ def test_a_wrong_result_is_watched_prints_once_and_is_reported_whole(no_gpu):
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(
             [
-                "*the first Inf that was stored: add_kernel: divf *",
+                "*the first Inf that was stored: add_kernel: division *",
                 "*add_kernel wrote C[[]*[]] last in block (*",
-                "*value = divf at *",
+                "*value = division at *",
                 "*rhs = 2",
             ]
         )
