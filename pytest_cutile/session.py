@@ -90,7 +90,10 @@ class Session:
 
     @property
     def _jobs(self) -> int:
-        return 1 if self.settings.xdist_worker else len(os.sched_getaffinity(0))
+        if self.settings.xdist_worker:
+            return 1
+        # Windows cannot say which cores a process may use.
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def close(self) -> None:
         """Stop what nobody waits for any more."""

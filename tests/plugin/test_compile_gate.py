@@ -83,6 +83,11 @@ def test_all_architectures(no_gpu):
     result.assert_outcomes(passed=len(toolchain.supported_architectures()))
 
 
+def test_a_platform_that_cannot_say_which_cores_a_process_may_use(no_gpu, monkeypatch):
+    monkeypatch.delattr("os.sched_getaffinity")
+    no_gpu.run("--arch", "sm_121", "-m", "cutile_compile", gates="").assert_outcomes(passed=1)
+
+
 def test_a_kernel_that_does_not_compile_is_told_in_the_compilers_words_once(no_gpu):
     no_gpu.kernel(ADD.replace("ct.store(C, (i,), a + b)", "ct.store(C, (i,), a + missing)"), name="add")
     result = no_gpu.run("--arch", "sm_121", gates="cutile_compile")
