@@ -35,10 +35,10 @@ class MeasuredAgain:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def __call__(self, key: str, found: Mapping[str, object]) -> None:
-        """Write what was found of a case at once: the next one may end this process."""
+    def __call__(self, key: str, measured: Mapping[str, object]) -> None:
+        """Write what was measured of a case at once: the next one may end this process."""
         with self._path.open("a") as file:
-            file.write(json.dumps({"key": key, **found}) + "\n")
+            file.write(json.dumps({"key": key, **measured}) + "\n")
 
 
 class Session:

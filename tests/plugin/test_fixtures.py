@@ -20,7 +20,7 @@ def run(project, *args, test=TEST):
     return project.run("test_mine.py", *args, gates="")
 
 
-def test_they_share_the_engine_of_declared_kernels(project):
+def test_they_share_the_session_of_declared_kernels(project):
     result = run(project, "--update-baselines", "-s")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(

@@ -371,8 +371,8 @@ def test_waiting_for_the_compiler_names_what_is_compiled_and_for_how_long():
         slow.set_result(None)
 
     compiler = SimpleNamespace(submit=lambda _: slow)
-    engine: Any = SimpleNamespace(settings=settings, progress=progress, compiler=compiler)
-    waiting = interpreting.Interpreting(engine, "sm_90")
+    session: Any = SimpleNamespace(settings=settings, progress=progress, compiler=compiler)
+    waiting = interpreting.Interpreting(session, "sm_90")
     for kernel in ("add_kernel", "scale_kernel"):
         job: Any = SimpleNamespace(bytecode=kernel, kernel=kernel)
         waiting._compile(job)
