@@ -14,7 +14,7 @@ from pytest_cutile.interpreter.arrays import Access, Allocation
 from pytest_cutile.interpreter.faults import Occurrence, excerpt, user_location
 from pytest_cutile.interpreter.formatting import plain_name, show_number, show_row, summary
 from pytest_cutile.interpreter.frames import Frame, blocks_beside
-from pytest_cutile.interpreter.ir import Block, Entry, Location, Op
+from pytest_cutile.interpreter.ir import Block, EntryPoint, Location, Op
 from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.nonfinite_origin import element_of
 from pytest_cutile.interpreter.ops.access import accessed
@@ -144,7 +144,7 @@ class Provenance:
         self._running: dict[tuple[int, int], list[tuple[list[int], Frame, Op, int]]] = {}
         self._ended: Ended = {}
 
-    def begin_launch(self, machine: Machine, entry: Entry) -> None:
+    def begin_launch(self, machine: Machine, entry: EntryPoint) -> None:
         self._machine = machine
         self._launch += 1
         self._ends, self._before, self._running, self._ended = {}, {}, {}, {}

@@ -13,7 +13,7 @@ from pytest_cutile.interpreter.analysis import every_op
 from pytest_cutile.interpreter.faults import Occurrence, is_cutile, user_location
 from pytest_cutile.interpreter.formatting import plain_name, show_tile
 from pytest_cutile.interpreter.frames import Frame
-from pytest_cutile.interpreter.ir import Entry, Location, Op
+from pytest_cutile.interpreter.ir import EntryPoint, Location, Op
 from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.values import tile_of_block
 
@@ -57,7 +57,7 @@ class Watcher:
         self._numbers: dict[int, tuple[int, int, int]] = {}
         self._other_lines: set[int] = set()
 
-    def begin_launch(self, machine: Machine, entry: Entry) -> None:
+    def begin_launch(self, machine: Machine, entry: EntryPoint) -> None:
         self._launch += 1
         self._watched = {}
         x, y, z = machine.grid

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.pytest_parts.run import Run
+from pytest_cutile.pytest_parts.run import PytestRun
 
 SCREENINGS = "cutile_screenings"
 """What workers are given: a folder in which they tell each other how fast their cases are."""
@@ -18,7 +18,7 @@ _REMARKS, _UNCHANGED = "cutile_remarks", "cutile_unchanged"
 class Controller:
     """Prepares the workers of this machine, and collects what they noticed."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: PytestRun) -> None:
         self._run = run
         self._folder: str | None = None
 
@@ -54,7 +54,7 @@ class Controller:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def send_to_controller(run: Run) -> None:
+def send_to_controller(run: PytestRun) -> None:
     """In a worker that ends: send what it left out and remarked."""
     output = getattr(run.config, "workeroutput", None)
     if output is not None:
