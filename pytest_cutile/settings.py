@@ -106,7 +106,7 @@ class Settings(NamedTuple):
     xdist_worker: bool
     """Whether this process is a pytest-xdist worker."""
     mutation_test: bool = False
-    """Whether to try what else the check of each case would have caught."""
+    """Whether to report which mutants survive the check of each case (`--mutation-test`)."""
     check_layouts: bool = False
     """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
     interpretation: Interpretation = Interpretation()
