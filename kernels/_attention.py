@@ -34,7 +34,7 @@ HEADROOM = {"float8_e4m3fn": 8.0, "float8_e5m2": 15.0}
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """How a head is cut into tiles, in which order they are computed, and what the compiler is told."""
+    """How a head is cut into tiles, in which order they are computed, and the compiler's hints."""
 
     tile_m: int
     """Queries per block."""

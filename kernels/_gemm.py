@@ -35,7 +35,7 @@ TMA_ALIGNMENT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class GemmConfig:
-    """How a product is cut into tiles, and what the compiler is told."""
+    """How a product is cut into tiles, and the compiler's hints."""
 
     tile_m: int
     """Rows of C per tile."""

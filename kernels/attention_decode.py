@@ -65,7 +65,7 @@ MAX_ROWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionDecodeConfig:
-    """How the keys of a head are cut into tiles and parts, and what the compiler is told."""
+    """How the keys of a head are cut into tiles and parts, and the compiler's hints."""
 
     tile_n: int = 64
     """Keys per step."""

@@ -77,7 +77,7 @@ REFERENCE_COUNTERS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class DropoutConfig:
-    """How the tensor is cut into tiles, and what the compiler is told. None of it changes the mask."""
+    """How the tensor is cut into tiles, and the compiler's hints. None of it changes the mask."""
 
     tile_elements: int = 4096
     """Elements per tile, a power of two of at least four."""

@@ -136,7 +136,7 @@ ALONE_ROUNDS, ALONE_FULL = 3, 0.94
 
 @dataclass(frozen=True, kw_only=True)
 class GroupGemmConfig(GemmConfig):
-    """How the products are cut into tiles, what is copied first, and what the compiler is told."""
+    """How the products are cut into tiles, what is copied first, and the compiler's hints."""
 
     copy_tile: int | None = None
     """Side of the tiles in which operands are copied whose K is not contiguous; None copies none."""
@@ -570,8 +570,8 @@ def _launch(groups: Sequence[Group], config: GroupGemmConfig, use_fast_acc: bool
         launches.append(([(a[-rows:], b, c[-rows:])], tail))
     with beside_current_stream(len(launches) - 1) as beside:
         streams = (torch.cuda.current_stream(), *beside)
-        for (each, tiles), stream in zip(launches, streams, strict=True):
-            _launch_tiles(each, tiles, use_fast_acc, sms, stream)
+        for (part, tiles), stream in zip(launches, streams, strict=True):
+            _launch_tiles(part, tiles, use_fast_acc, sms, stream)
 
 
 def _launch_tiles(
@@ -623,7 +623,7 @@ def _k_major(groups: Sequence[Group], tile: int) -> Sequence[Group]:
 
 
 def _check(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], *, transpose_b: bool) -> None:
-    named = {f"{name}[{g}]": matrix for name, each in (("a", a), ("b", b)) for g, matrix in enumerate(each)}
+    named = {f"{name}[{g}]": matrix for name, group in (("a", a), ("b", b)) for g, matrix in enumerate(group)}
     check_tensors("group_gemm", named, dtypes=DTYPES)
     for name, matrix in named.items():
         if matrix.ndim != 2:  # noqa: PLR2004

@@ -91,7 +91,7 @@ DTYPES = ("float16", "bfloat16", "float32", *FP8)
 
 @dataclass(frozen=True, kw_only=True)
 class MatmulConfig(GemmConfig):
-    """How a product is cut into tiles, what is copied first, and what the compiler is told."""
+    """How a product is cut into tiles, what is copied first, and the compiler's hints."""
 
     k_major: bool = False
     """Whether the tensor cores take these operands only with K contiguous."""

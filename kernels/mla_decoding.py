@@ -76,7 +76,7 @@ MIN_HEADS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class MlaDecodingConfig:
-    """How heads and keys are cut into tiles and parts, and what the compiler is told.
+    """How heads and keys are cut into tiles and parts, and the compiler's hints.
 
     There is no `num_ctas`, multiprocessors that share a block's work: with 2, tileiras 13.4 compiles code for
     sm_90 that computes something else from an 8-bit cache, most of all from its words, or it crashes, and no
@@ -566,9 +566,9 @@ def inputs(
     else:
         q, qpe = make_tensor((b, h, d), dtype), make_tensor((b, h, ROPE_DIM), dtype)
         if layout == "transposed":
-            kv, kpe = (make_tensor((b, each, n), cache_dtype).mT for each in (d, ROPE_DIM))
+            kv, kpe = (make_tensor((b, width, n), cache_dtype).mT for width in (d, ROPE_DIM))
         else:
-            kv, kpe = (make_tensor((b, n, each), cache_dtype) for each in (d, ROPE_DIM))
+            kv, kpe = (make_tensor((b, n, width), cache_dtype) for width in (d, ROPE_DIM))
         if layout == "uneven":
             q[:, ::2] *= 2.0**20
             qpe[:, ::2] *= 2.0**20
@@ -595,7 +595,7 @@ def work(
     parts are not counted. Products are of the dtype of Q, whatever the cache's.
     """
     del scale, layout
-    itemsize, cache_itemsize = (ITEMSIZE[each] for each in (dtype, cache_dtype))
+    itemsize, cache_itemsize = (ITEMSIZE[name] for name in (dtype, cache_dtype))
     return Work(
         flops=2.0 * b * h * n * (2 * d + ROPE_DIM),
         bytes=float(b * ((n * cache_itemsize + h * itemsize) * (d + ROPE_DIM) + h * d * 2)),

@@ -70,7 +70,7 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 @dataclass(frozen=True, kw_only=True)
 class MoeConfig:
-    """How both products are cut into tiles, and what the compiler is told."""
+    """How both products are cut into tiles, and the compiler's hints."""
 
     gate_up: GemmConfig
     """Of the first product; its `tile_n` columns are those of silu(G) * U, so it multiplies twice as many."""

@@ -60,7 +60,7 @@ MAX_WIDTH = 16384
 
 @dataclass(frozen=True, kw_only=True)
 class RmsNormConfig:
-    """How rows are cut into tiles, and what the compiler is told."""
+    """How rows are cut into tiles, and the compiler's hints."""
 
     tile_elements: int = 1
     """Elements to aim at of a tile: short rows are grouped until a tile has as many."""

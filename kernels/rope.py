@@ -68,7 +68,7 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 @dataclass(frozen=True, kw_only=True)
 class RopeConfig:
-    """How heads and tokens are cut into tiles, and what the compiler is told."""
+    """How heads and tokens are cut into tiles, and the compiler's hints."""
 
     tile_elements: int = 2048
     """Elements to aim at of a tile as wide as what turns of a head (R)."""
@@ -425,12 +425,12 @@ def inputs(
 
     positions = offset + tokens + (3 if offset else 0)
     angles = make_tensor((positions, rotary // 2), "float32", dist="uniform", low=-math.pi, high=math.pi)
-    kind = getattr(torch, table_dtype or dtype)
+    cast = getattr(torch, table_dtype or dtype)
     return {
         "q": make(heads),
         "k": make(heads_kv),
-        "cos": angles.cos().to(kind),
-        "sin": angles.sin().to(kind),
+        "cos": angles.cos().to(cast),
+        "sin": angles.sin().to(cast),
         "offset": offset,
         "interleaved": interleaved,
     }

@@ -55,7 +55,7 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxConfig:
-    """How rows are cut into tiles, and what the compiler is told."""
+    """How rows are cut into tiles, and the compiler's hints."""
 
     tile_elements: int = 1
     """Target size of a tile of whole rows: short rows are grouped until a tile has this many elements."""

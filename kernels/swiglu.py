@@ -57,7 +57,7 @@ MAX_INDEX = 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class SwigluConfig:
-    """How the tensors are cut into tiles, and what the compiler is told."""
+    """How the tensors are cut into tiles, and the compiler's hints."""
 
     tile_bytes: int = 4096
     """Bytes per tile of each tensor."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -18,8 +17,8 @@ COMMANDS = (doctor.COMMAND, compare.COMMAND, merge.COMMAND, migrate.COMMAND)
 
 BAD_FILE = 2
 """Exit status for files that cannot be used; also that of argparse for a wrong command line."""
-CLOSED_PIPE = 128 + signal.SIGPIPE
-"""Exit status when the reader of the output is gone, as a closed pipe ends other programs."""
+CLOSED_PIPE = 128 + 13
+"""Exit status when the reader of the output is gone: that of a program ended by SIGPIPE (13)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ def lock_descriptor(descriptor: int, *, shared: bool = False, wait: bool = True)
     """Lock an open file or folder; return whether it is locked now.
 
     This is `flock` and not the package filelock, which has no shared lock without a database, and polls: GPU
-    time would be lost between two processes that take turns.
+    time would be lost while two processes alternate.
 
     Raises:
         OSError: the file system has no locks, or the platform has no `flock` (Windows).

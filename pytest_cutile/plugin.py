@@ -13,7 +13,7 @@ from pytest_cutile.gates import REGISTRY
 from pytest_cutile.pytest_parts.options import add_options
 from pytest_cutile.pytest_parts.options.arch import add_arch_option, hide_arch_from_early_parsing
 from pytest_cutile.pytest_parts.reporting import PROPERTY, attach_picture, gate_message
-from pytest_cutile.pytest_parts.run import RUN, Run, run_of, session_of
+from pytest_cutile.pytest_parts.run import RUN, PytestRun, run_of, session_of
 from pytest_cutile.pytest_parts.terminal import TerminalSummary
 from pytest_cutile.pytest_parts.xdist import Controller, send_to_controller
 
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "cutile_search: searches for cases of a kernel that fail, with --search (set by pytest-cutile)."
     )
     config.addinivalue_line("markers", searches)
-    config.stash[RUN] = run = Run(config)
+    config.stash[RUN] = run = PytestRun(config)
     settings, plugins = run.settings, config.pluginmanager
     if settings.kernels or settings.asked:  # workers of a project that gates no kernels keep all GPUs
         run.choose_gpu()
@@ -94,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
-def _check_early(run: Run) -> None:
+def _check_early(run: PytestRun) -> None:
     """Raise usage errors about `--arch` and a revision before anything is collected."""
     settings = run.settings
     specs = [str(spec) for spec in run.config.getoption("tx", None) or ()]
@@ -221,7 +221,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         run.progress.clear()
 
 
-def _interpreted(item: pytest.Item, run: Run) -> AbstractContextManager[None]:
+def _interpreted(item: pytest.Item, run: PytestRun) -> AbstractContextManager[None]:
     """Judge what a test of the user's launches by itself, if that is interpreted."""
     interpreting = (getattr(item, "funcargs", None) or {}).get(INTERPRETING)
     if interpreting is None or not interpreting.is_active:
@@ -231,7 +231,7 @@ def _interpreted(item: pytest.Item, run: Run) -> AbstractContextManager[None]:
     return LaunchesOutcome(run.session, interpreting, item)
 
 
-def _shown(run: Run) -> AbstractContextManager[None]:
+def _shown(run: PytestRun) -> AbstractContextManager[None]:
     """Let through what is printed by a kernel that somebody looks at; a worker has nowhere to print to."""
     looked_at = run.settings.interpretation.watch or run.settings.interpretation.block
     capture: Any = run.config.pluginmanager.get_plugin("capturemanager")
@@ -241,7 +241,7 @@ def _shown(run: Run) -> AbstractContextManager[None]:
     return shown
 
 
-def _gpu_shared(item: pytest.Item, run: Run) -> AbstractContextManager[None]:
+def _gpu_shared(item: pytest.Item, run: PytestRun) -> AbstractContextManager[None]:
     """Keep a worker's test off the GPU while another worker times on it; one process alone needs no care."""
     gate = getattr(item, "gate", None)
     uses_gpu = gate is None or gate.uses_gpu

@@ -46,10 +46,10 @@ class MeasuredAgain:
         self.requests = msgspec.json.decode(asked, type=dict[str, Asked])
         """By the key of the case."""
 
-    def answer(self, key: str, found: Mapping[str, object]) -> None:
-        """Write what was found of a case at once: the next one may end this process."""
+    def answer(self, key: str, measured: Mapping[str, object]) -> None:
+        """Write what was measured of a case at once: the next one may end this process."""
         with self._path.open("a") as file:
-            file.write(json.dumps({"key": key, **found}) + "\n")
+            file.write(json.dumps({"key": key, **measured}) + "\n")
 
 
 class Session:
@@ -100,7 +100,10 @@ class Session:
 
     @property
     def _jobs(self) -> int:
-        return 1 if self.settings.xdist_worker else len(os.sched_getaffinity(0))
+        if self.settings.xdist_worker:
+            return 1
+        # Windows cannot say which cores a process may use.
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def close(self) -> None:
         """Stop what nobody waits for any more."""

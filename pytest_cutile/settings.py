@@ -108,7 +108,7 @@ class Settings(NamedTuple):
     perf_all: bool = False
     """Whether to measure cases that are known to be unchanged, too."""
     mutation_test: bool = False
-    """Whether to try what else the check of each case would have caught."""
+    """Whether to report which mutants survive the check of each case (`--mutation-test`)."""
     check_layouts: bool = False
     """Whether each case is checked with its inputs in all layouts, not only in those that cost little."""
     interpretation: Interpretation = Interpretation()

@@ -45,11 +45,12 @@ def test_who_replaces_a_file_leaves_no_lock_file(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-WITHOUT_FCNTL = """
-import sys
+LIKE_WINDOWS = """
+import signal, sys
 sys.modules["fcntl"] = None
+del signal.SIGPIPE, signal.SIGKILL
 import pathlib
-import pytest_cutile.plugin, pytest_cutile.session, pytest_cutile.revisions.trees
+import pytest_cutile.cli, pytest_cutile.plugin, pytest_cutile.session, pytest_cutile.revisions.trees
 from pytest_cutile.locking import locked
 try:
     with locked(pathlib.Path("/")):
@@ -59,7 +60,7 @@ except OSError as error:
 """
 
 
-def test_without_fcntl_the_plugin_imports_and_a_lock_says_what_is_missing():
-    command = [sys.executable, "-c", WITHOUT_FCNTL]
+def test_on_windows_the_plugin_imports_and_a_lock_says_what_is_missing():
+    command = [sys.executable, "-c", LIKE_WINDOWS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "locks of GPUs and folders need flock, which this platform lacks\n"

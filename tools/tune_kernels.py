@@ -251,7 +251,7 @@ def _others(suite: Suite, arch: str, tuned: Sequence[Tuned]) -> list[Question]:
     declared, silent = declared_questions(suite, arch)
     if silent:
         print(f"  not compared, because the launcher could not be asked: {', '.join(silent)}")
-    return [*asked.values(), *(each for each in declared if each.case not in asked)]
+    return [*asked.values(), *(question for question in declared if question.case not in asked)]
 
 
 def _show_group(name: str, place: Place | str, group: Sequence[Tuned], best: str) -> None:
@@ -297,10 +297,10 @@ def best_for_all(gains: Sequence[Mapping[str, float]]) -> tuple[str, float]:
     Args:
         gains: of each case, by source.
     """
-    common = set.intersection(*(set(each) for each in gains))
+    common = set.intersection(*(set(gain) for gain in gains))
     if not common:
         return "", 0.0
-    means = {source: geometric_mean([each[source] for each in gains]) for source in sorted(common)}
+    means = {source: geometric_mean([gain[source] for gain in gains]) for source in sorted(common)}
     best = max(means, key=lambda source: means[source])
     return best, means[best]
 

@@ -160,8 +160,8 @@ def gate_correct(
             session.progress(f"checking {kernel}[{case}]")
             with session.gpu.lock.shared():
                 report = check()
-    except GateSkipped as blocked:
-        record(Verdict.NOT_MEASURED, reason=blocked.reason, detail=blocked.detail)
+    except GateSkipped as skipped:
+        record(Verdict.NOT_MEASURED, reason=skipped.reason, detail=skipped.detail)
         raise
     except KernelMismatch as mismatch:
         session.checked[key] = Reason.WRONG_RESULT

@@ -69,7 +69,9 @@ class StaticGate(CompilingGate):
                 compilations = self.session.compilations.of(case)
             except Exception:  # noqa: BLE001 - user code may raise anything; its test reports it
                 compilations = []
-            self._started[case.key] = [self.session.inspector.submit(each.compiling) for each in compilations]
+            self._started[case.key] = [
+                self.session.inspector.submit(compilation.compiling) for compilation in compilations
+            ]
 
     def _facts(self, case: CompileCase) -> CaseFacts:
         """Wait for a case and return what was compiled.
@@ -169,8 +171,8 @@ class StaticGate(CompilingGate):
             try:
                 note = self._record(case, current, toolchain, store)
                 recorded = True
-            except Rejected as refused:
-                note = f"{case.baseline_key} for {case.arch}: not recorded: {refused}"
+            except Rejected as rejected:
+                note = f"{case.baseline_key} for {case.arch}: not recorded: {rejected}"
         failure = None
         if judgement.verdict is Verdict.REGRESSION and entry is not None and not recorded:
             failure = static_message(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_cutile.interpreter.faults import user_location
-from pytest_cutile.interpreter.ir import Block, Entry, Op, Pointer, Tile
+from pytest_cutile.interpreter.ir import Block, EntryPoint, Op, Pointer, Tile
 
 _STORES = {
     "store_view_tko": "view",
@@ -51,7 +51,7 @@ class Definitions:
     """Values that the kernel is launched with."""
 
     @classmethod
-    def of(cls, entry: Entry) -> Definitions:
+    def of(cls, entry: EntryPoint) -> Definitions:
         made_by: dict[tuple[int, int], Op | None] = {}
         private: set[int] = set()
 
@@ -128,7 +128,7 @@ def last_uses(block: Block) -> dict[int, tuple[int, ...]]:
     return drops
 
 
-def written_parameters(entry: Entry, definitions: Definitions) -> set[int] | None:
+def written_parameters(entry: EntryPoint, definitions: Definitions) -> set[int] | None:
     """Return the parameters through whose addresses the kernel stores, or updates; None: maybe any."""
     written = set()
     for op in every_op(entry.body):
@@ -141,7 +141,7 @@ def written_parameters(entry: Entry, definitions: Definitions) -> set[int] | Non
 
 
 def checked_assumptions(
-    entry: Entry, definitions: Definitions, shapes: dict[int, tuple[int, ...]]
+    entry: EntryPoint, definitions: Definitions, shapes: dict[int, tuple[int, ...]]
 ) -> dict[int, str]:
     """Return the assumptions whose violation is a fault, by identity, each with what it is about.
 

@@ -11,7 +11,7 @@ from pytest_cutile.interpreter.attributes import tagged
 from pytest_cutile.interpreter.fields import Draft, Version
 from pytest_cutile.interpreter.ir import (
     Block,
-    Entry,
+    EntryPoint,
     Function,
     Global,
     Location,
@@ -102,7 +102,7 @@ class _ModuleReader:
             globals={array.name: array for array in self._globals()},
         )
 
-    def _entry(self, reader: Reader) -> Entry:
+    def _entry(self, reader: Reader) -> EntryPoint:
         name = self._string(reader)
         signature = self._typed(reader.varint(), Function)
         flags = reader.byte()
@@ -116,7 +116,7 @@ class _ModuleReader:
         reader.take(size)
         body = Reader(self._sections[_FUNCTIONS], start, start + size)
         block = _BodyReader(self, body, places).read(name, signature.parameters)
-        return Entry(name=name, body=block, location=first)
+        return EntryPoint(name=name, body=block, location=first)
 
     def _globals(self) -> list[Global]:
         if _GLOBALS not in self._sections:

@@ -71,14 +71,14 @@ class Since:
         self.field.leave_out(draft)
 
 
-class Result(_Required):
+class ResultType(_Required):
     """The type of one result."""
 
     def read(self, source: Source, draft: Draft) -> None:
         draft.types.append(source.type_at(source.reader.varint()))
 
 
-class Results(_Required):
+class ResultTypes(_Required):
     """The types of some results, after their number."""
 
     def read(self, source: Source, draft: Draft) -> None:

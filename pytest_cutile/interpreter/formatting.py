@@ -1,4 +1,4 @@
-"""Tiles as text, short enough to read."""
+"""Operations and tiles as text: words that a kernel's author knows, numbers short enough to read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,42 @@ import torch
 EDGE = 3
 """Elements that are shown at each end of an axis."""
 MAX_ROWS = 8
+
+_WORDS = {
+    "load_view_tko": "load",
+    "load_ptr_tko": "gather",
+    "store_view_tko": "store",
+    "store_ptr_tko": "scatter",
+    "atomic_cas_tko": "atomic compare-and-swap",
+    "atomic_rmw_tko": "atomic update",
+    "atomic_red_view_tko": "atomic update",
+    **dict.fromkeys(("addf", "addi"), "addition"),
+    **dict.fromkeys(("subf", "subi"), "subtraction"),
+    **dict.fromkeys(("mulf", "muli", "mulhii"), "multiplication"),
+    **dict.fromkeys(("divf", "divi"), "division"),
+    **dict.fromkeys(("remf", "remi"), "remainder"),
+    **dict.fromkeys(("fpowf", "fpowi"), "power"),
+    **dict.fromkeys(("maxf", "maxi"), "maximum"),
+    **dict.fromkeys(("minf", "mini"), "minimum"),
+    **dict.fromkeys(("negf", "negi"), "negation"),
+    **dict.fromkeys(("absf", "absi"), "absolute value"),
+    **dict.fromkeys(("cmpf", "cmpi"), "comparison"),
+    **dict.fromkeys(("mmaf", "mmai"), "mma"),
+    **dict.fromkeys(("ftof", "ftoi", "itof", "exti", "trunci"), "conversion"),
+    **dict.fromkeys(("shli", "shri"), "shift"),
+    "andi": "and",
+    "ori": "or",
+    "xori": "xor",
+    "mmaf_scaled": "scaled mma",
+    "iota": "arange",
+    "select": "where",
+    "get_tile_block_id": "block index",
+}
+
+
+def plain_name(op: str) -> str:
+    """Return what an operation of Tile IR is called in cuTile or in words: "load" for "load_view_tko"."""
+    return _WORDS.get(op, op)
 
 
 def show_number(value: torch.Tensor) -> str:

@@ -119,7 +119,7 @@ class Block:
 
 
 @dataclass(kw_only=True, eq=False)
-class Entry:
+class EntryPoint:
     """A kernel."""
 
     name: str
@@ -141,5 +141,5 @@ class Module:
     """What one file of bytecode holds."""
 
     version: tuple[int, int]
-    entries: dict[str, Entry]
+    entries: dict[str, EntryPoint]
     globals: dict[str, Global]

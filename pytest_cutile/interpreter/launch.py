@@ -16,7 +16,7 @@ from pytest_cutile.interpreter import ops  # noqa: F401 - registers the operatio
 from pytest_cutile.interpreter.analysis import every_op, last_uses
 from pytest_cutile.interpreter.bytecode import read_module
 from pytest_cutile.interpreter.faults import NoSuchBlock
-from pytest_cutile.interpreter.ir import Entry, Module, Op
+from pytest_cutile.interpreter.ir import EntryPoint, Module, Op
 from pytest_cutile.interpreter.machine import Machine, batch_size
 from pytest_cutile.interpreter.memory import Memory
 from pytest_cutile.interpreter.options import Options
@@ -52,7 +52,7 @@ def run_launch(
         memory.end_launch()
 
 
-def _batches(machine: Machine, entry: Entry, options: Options) -> Iterator[torch.Tensor]:
+def _batches(machine: Machine, entry: EntryPoint, options: Options) -> Iterator[torch.Tensor]:
     x, y, z = machine.grid
     if options.only_block is not None:
         i, j, k = options.only_block
@@ -73,7 +73,7 @@ class _Program:
     """A kernel, and what its operations say before it runs."""
 
     module: Module
-    entry: Entry
+    entry: EntryPoint
     last_uses: dict[int, tuple[int, ...]]
     constants: tuple[Op, ...]
 

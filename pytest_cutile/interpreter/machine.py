@@ -25,7 +25,7 @@ from pytest_cutile.interpreter.analysis import (
 )
 from pytest_cutile.interpreter.faults import InterpreterFailed, KernelFault, NotInterpreted, user_location
 from pytest_cutile.interpreter.frames import Frame
-from pytest_cutile.interpreter.ir import Block, Entry, Module, Op, Pointer, Tile
+from pytest_cutile.interpreter.ir import Block, EntryPoint, Module, Op, Pointer, Tile
 from pytest_cutile.interpreter.memory import Memory
 from pytest_cutile.interpreter.values import block_of, merge_blocks, select_blocks
 
@@ -104,7 +104,7 @@ class Machine:
         self.printed: dict[int, list[str]] = {}
         """What blocks have printed and nobody has seen yet, by their numbers."""
 
-    def begin_launch(self, entry: Entry, arguments: Sequence[torch.Tensor]) -> None:
+    def begin_launch(self, entry: EntryPoint, arguments: Sequence[torch.Tensor]) -> None:
         """Derive what a kernel's operations say about its arguments, the values of all parameters."""
         self.definitions = Definitions.of(entry)
         value_of = dict(zip(entry.body.parameters, arguments, strict=True))
@@ -130,7 +130,7 @@ class Machine:
             with contextlib.suppress(Exception):  # said where it is reached
                 OPS[op.name](self, nowhere, op)
 
-    def run(self, entry: Entry, arguments: Sequence[Any], blocks: torch.Tensor) -> None:
+    def run(self, entry: EntryPoint, arguments: Sequence[Any], blocks: torch.Tensor) -> None:
         """Run these blocks, given by their numbers, together; `arguments` are the values of all parameters.
 
         Raises:
@@ -429,7 +429,7 @@ def waits_for_others(loop: Op) -> bool:
     )
 
 
-def batch_size(entry: Entry) -> int:
+def batch_size(entry: EntryPoint) -> int:
     """Return how many blocks to run together: one, where a block may wait for another to go on."""
     largest = 1
     for op in every_op(entry.body):

@@ -11,7 +11,7 @@ import torch
 
 from pytest_cutile.interpreter.analysis import FLOW, named_operands
 from pytest_cutile.interpreter.faults import Occurrence, excerpt, user_location
-from pytest_cutile.interpreter.formatting import show_number
+from pytest_cutile.interpreter.formatting import plain_name, show_number
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.machine import Machine
@@ -41,7 +41,7 @@ class Origin(Occurrence):
     element: str = ""
     """Name of the element that was loaded: "X[3, 5]"."""
     infinity: str = ""
-    """What a NaN was made of, if that was an Inf: "the padding of load_view_tko at file:line:column"."""
+    """What a NaN was made of, if that was an Inf: "the padding of the load at file:line:column"."""
 
     def __str__(self) -> str:
         if self.kind == "passed":
@@ -53,7 +53,7 @@ class Origin(Occurrence):
             text = f"loads a tile that sticks out of its array, with no padding_mode: anything may be in {at}"
         else:
             operands = ", ".join(f"{name} = {value}" for name, value in self.operands)
-            text = f"{self.op} makes {self.value}{f' of {operands}' if operands else ''} ({at})"
+            text = f"{plain_name(self.op)} makes {self.value}{f' of {operands}' if operands else ''} ({at})"
         text = f"{self.kernel}: {text}" + (excerpt(self.location) if self.location else "")
         return text + (f"\n  its Inf comes from {self.infinity}" if self.infinity else "")
 
@@ -77,11 +77,11 @@ class _Infinity:
         if self.op is None:
             return "a parameter of the kernel or of a loop"
         place = user_location(self.op.location)
-        text = self.op.name
+        text = plain_name(self.op.name)
         if self.addresses is not None:
             index = bad.nonzero()[0].tolist()
             if self.inside is not None and not bool(element_of(self.inside, row, index)):
-                text = f"the padding of {text}"
+                text = f"the padding of the {text}"
             elif element := machine.memory.describe(int(element_of(self.addresses, row, index))):
                 text = f"{element}, loaded"
         return f"{text} at {place}" if place else text

@@ -32,8 +32,8 @@ from pytest_cutile.interpreter.fields import (
     Operand,
     Optional,
     Rest,
-    Result,
-    Results,
+    ResultType,
+    ResultTypes,
     Since,
 )
 
@@ -73,7 +73,7 @@ _AXIS = Attribute("axis", integer)
 _FTZ = Flags("ftz")
 _INBOUNDS = Attribute("inbounds", booleans, absent=())
 
-_RESULT, _RESULTS, _COUNT = Result(), Results(), Count()
+_RESULT, _RESULTS, _COUNT = ResultType(), ResultTypes(), Count()
 _SOURCE, _LHS, _RHS, _ACC = Operand("source"), Operand("lhs"), Operand("rhs"), Operand("acc")
 _POINTERS, _VALUE, _VIEW, _INDEX = Operand("pointers"), Operand("value"), Operand("view"), Listed("index")
 _MASK, _TOKEN = Optional("mask"), Optional("token")

@@ -12,9 +12,9 @@ import torch
 from pytest_cutile.interpreter.analysis import every_op, named_operands
 from pytest_cutile.interpreter.arrays import Access, Allocation
 from pytest_cutile.interpreter.faults import Occurrence, excerpt, user_location
-from pytest_cutile.interpreter.formatting import show_number, show_row, summary
+from pytest_cutile.interpreter.formatting import plain_name, show_number, show_row, summary
 from pytest_cutile.interpreter.frames import Frame, blocks_beside
-from pytest_cutile.interpreter.ir import Block, Entry, Location, Op
+from pytest_cutile.interpreter.ir import Block, EntryPoint, Location, Op
 from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.nonfinite_origin import element_of
 from pytest_cutile.interpreter.ops.access import accessed
@@ -61,7 +61,8 @@ class TracedTile:
         if self.op == "constant" and (self.tile == self.tile.reshape(-1)[0]).all():
             return f"{self.role} = {show_number(self.tile.reshape(-1)[0])}"
         place = f" at {self.location}" if self.location else ""
-        text = f"{self.role} = {self.op or 'parameter'}{place}: {self.type}, {summary(self.tile)}"
+        name = plain_name(self.op) if self.op else "parameter"
+        text = f"{self.role} = {name}{place}: {self.type}, {summary(self.tile)}"
         if self.position is not None:
             text += f"; [{', '.join(':' if at is None else str(at) for at in self.position)}] = "
             text += _show_at(self.tile, self.position)
@@ -143,7 +144,7 @@ class Provenance:
         self._running: dict[tuple[int, int], list[tuple[list[int], Frame, Op, int]]] = {}
         self._ended: Ended = {}
 
-    def begin_launch(self, machine: Machine, entry: Entry) -> None:
+    def begin_launch(self, machine: Machine, entry: EntryPoint) -> None:
         self._machine = machine
         self._launch += 1
         self._ends, self._before, self._running, self._ended = {}, {}, {}, {}

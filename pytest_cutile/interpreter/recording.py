@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cutile.interpreter.ir import Entry
+from pytest_cutile.interpreter.ir import EntryPoint
 from pytest_cutile.interpreter.machine import Machine, Observer
 from pytest_cutile.interpreter.nonfinite_origin import NonfiniteFinder
 from pytest_cutile.interpreter.options import Options
@@ -27,7 +27,7 @@ class Recording:
         self.launches = 0
         """Number of launches recorded."""
 
-    def begin_launch(self, machine: Machine, entry: Entry, arguments: Sequence[torch.Tensor]) -> None:
+    def begin_launch(self, machine: Machine, entry: EntryPoint, arguments: Sequence[torch.Tensor]) -> None:
         """Attach the recorders to a machine that is about to run a kernel with these parameters."""
         self.launches += 1
         observers: list[Observer] = []

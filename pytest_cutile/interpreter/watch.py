@@ -11,9 +11,9 @@ import torch
 
 from pytest_cutile.interpreter.analysis import every_op
 from pytest_cutile.interpreter.faults import Occurrence, is_cutile, user_location
-from pytest_cutile.interpreter.formatting import show_tile
+from pytest_cutile.interpreter.formatting import plain_name, show_tile
 from pytest_cutile.interpreter.frames import Frame
-from pytest_cutile.interpreter.ir import Entry, Location, Op
+from pytest_cutile.interpreter.ir import EntryPoint, Location, Op
 from pytest_cutile.interpreter.machine import Machine
 from pytest_cutile.interpreter.values import tile_of_block
 
@@ -37,9 +37,8 @@ class WatchedValue(Occurrence):
 
     def __str__(self) -> str:
         loops = f", iteration {', '.join(map(str, self.iterations))}" if self.iterations else ""
-        return (
-            f"{self.op} at {self.location}: {self.type} in block {self.block}{loops}\n{show_tile(self.tile)}"
-        )
+        name, where = plain_name(self.op), f"in block {self.block}{loops}"
+        return f"{name} at {self.location}: {self.type} {where}\n{show_tile(self.tile)}"
 
 
 class Watcher:
@@ -58,7 +57,7 @@ class Watcher:
         self._numbers: dict[int, tuple[int, int, int]] = {}
         self._other_lines: set[int] = set()
 
-    def begin_launch(self, machine: Machine, entry: Entry) -> None:
+    def begin_launch(self, machine: Machine, entry: EntryPoint) -> None:
         self._launch += 1
         self._watched = {}
         x, y, z = machine.grid

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cutile.pytest_parts.run import Run
+from pytest_cutile.pytest_parts.run import PytestRun
 
 
 class ChangedOnly:
     """Deselects them: with `--changed-only` tests of every gate, with `git:REV` speed tests."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: PytestRun) -> None:
         self._run = run
 
     @pytest.hookimpl(trylast=True)

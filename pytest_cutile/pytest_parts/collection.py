@@ -19,7 +19,7 @@ from pytest_cutile.gates import REGISTRY
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.reporting import gate_message
-from pytest_cutile.pytest_parts.run import Run
+from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, SpecError
 
@@ -83,7 +83,7 @@ def locate(name: str, rootpath: Path) -> KernelLocation:
 class KernelModule(pytest.Module):
     """A module that declares kernels. Its tests come from SPEC or SPECS, not from test functions."""
 
-    run: Run
+    run: PytestRun
     module_name: str
     is_listed: bool
 
@@ -306,7 +306,7 @@ def tasks_of(items: Iterable[pytest.Item]) -> list[Task]:
     return [task for task in tasks if task.case.runs_on(task.arch)]
 
 
-def finish_collection(run: Run, session: pytest.Session) -> None:
+def finish_collection(run: PytestRun, session: pytest.Session) -> None:
     """Note what is selected, refuse to gate nothing, and remark on baselines of which no case is left.
 
     Raises:
@@ -330,7 +330,7 @@ def finish_collection(run: Run, session: pytest.Session) -> None:
     run.results.remarks = stale_entries(cutile, collected, all_kernels=all_kernels)
 
 
-def prepare(run: Run, items: Iterable[pytest.Item]) -> None:
+def prepare(run: PytestRun, items: Iterable[pytest.Item]) -> None:
     """Let each gate start what its selected tests need."""
     tasks = tasks_of(items)
     for name, gate in run.gates.items():

@@ -16,7 +16,7 @@ import pytest
 from _pytest.runner import CallInfo, runtestprotocol
 
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
-from pytest_cutile.pytest_parts.run import Run
+from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class DeferredReports:
     pytest-xdist, may rely on that: so they wait together.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: PytestRun) -> None:
         self._run = run
         self._deferred: list[_DeferredTest] = []
         self._item: pytest.Item | None = None

@@ -170,7 +170,7 @@ def state_of(
     }
     args = [f"{config.rootpath}/{nodeid}" for nodeid in dict.fromkeys(nodeids)]
     early = [part for name in plugins for part in ("-p", name)]
-    path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is this folder
+    path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - "" is this folder
     return path, options, ["-p", "no:cov", *early, *args]
 
 
@@ -190,11 +190,11 @@ def _wait(process: subprocess.Popen[bytes], output: Path, keys: AbstractSet[str]
 
 def _lines(output: Path) -> list[dict[str, Any]]:
     """Return what a fresh process has written so far; a line that it was killed in is none."""
-    found = []
+    written = []
     for line in output.read_text().splitlines() if output.exists() else ():
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            written.append(json.loads(line))
+    return written
 
 
 def _travels(value: Any) -> bool:
@@ -207,26 +207,26 @@ def _travels(value: Any) -> bool:
 
 
 def _read(
-    lines: Sequence[Mapping[str, Any]], first: Mapping[str, Measurement], said: str
+    lines: Sequence[Mapping[str, Any]], first: Mapping[str, Measurement], problem: str
 ) -> dict[str, Measurement | MeasurementFailed]:
     """Return the measurements that a fresh process wrote, by key; what it failed at says why."""
     from pytest_cutile.speed.measure.blocks import from_plain, validate
     from pytest_cutile.speed.measure.call import MeasurementFailed
     from pytest_cutile.verdicts import Reason
 
-    found: dict[str, Measurement | MeasurementFailed] = {}
+    measured: dict[str, Measurement | MeasurementFailed] = {}
     for data in lines:
         key = data["key"]
         try:
             if "error" in data:
-                found[key] = MeasurementFailed(Reason(data["reason"]), data["error"])
+                measured[key] = MeasurementFailed(Reason(data["reason"]), data["error"])
             elif key in first:
                 measurement = from_plain(data, first[key])
                 validate(key, measurement)
-                found[key] = measurement
+                measured[key] = measurement
         except MeasurementFailed as error:
-            found[key] = error
-    for key in first.keys() - found.keys():
+            measured[key] = error
+    for key in first.keys() - measured.keys():
         message = f"{key}: the fresh process that was to measure it again did not"
-        found[key] = MeasurementFailed(Reason.NOT_TIMED, f"{message}: {said}" if said else message)
-    return found
+        measured[key] = MeasurementFailed(Reason.NOT_TIMED, f"{message}: {problem}" if problem else message)
+    return measured

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_cutile.session import Session
 
 
-class Run:
+class PytestRun:
     """Owns what this plugin knows of a run; `session` and `gates` are built when they are first used."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -118,11 +118,11 @@ class Run:
             self.session.close()
 
 
-RUN: pytest.StashKey[Run] = pytest.StashKey()
+RUN: pytest.StashKey[PytestRun] = pytest.StashKey()
 """The only key of this plugin in the stash of pytest's config."""
 
 
-def run_of(config: pytest.Config) -> Run:
+def run_of(config: pytest.Config) -> PytestRun:
     return config.stash[RUN]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.pytest_parts.run import Run
+from pytest_cutile.pytest_parts.run import PytestRun
 
 _REMARKS, _UNCHANGED = "cutile_remarks", "cutile_unchanged"
 
@@ -14,7 +14,7 @@ _REMARKS, _UNCHANGED = "cutile_remarks", "cutile_unchanged"
 class Controller:
     """Collects what workers noticed."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: PytestRun) -> None:
         self._run = run
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -37,7 +37,7 @@ class Controller:
         self._run.n_unchanged = max(output.get(_UNCHANGED, 0), self._run.n_unchanged)
 
 
-def send_to_controller(run: Run) -> None:
+def send_to_controller(run: PytestRun) -> None:
     """In a worker that ends: send what it left out and remarked."""
     output = getattr(run.config, "workeroutput", None)
     if output is not None:

@@ -35,7 +35,7 @@ SPILLS = ("local_load", "local_store")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Code:
+class Disassembly:
     """What nvdisasm says of a cubin."""
 
     instruction_count: int
@@ -84,7 +84,7 @@ def _attributes(dump: str, symbol: str) -> dict[str, int]:
     return {name: int(x, 16) * int(y, 16) * int(z, 16) for name, x, y, z in sizes}
 
 
-def read_code(cubin: Path) -> Code:
+def read_code(cubin: Path) -> Disassembly:
     """Return the instruction mix of a cubin.
 
     Raises:
@@ -114,7 +114,7 @@ def _is_a_kernels(file: str, line: int) -> bool:
     return not (text.startswith(("def ", "@", "#")) or (text == "" and linecache.getlines(file) != []))
 
 
-def _read_functions(functions: list[dict[str, Any]], sources: Mapping[str, Any]) -> Code:
+def _read_functions(functions: list[dict[str, Any]], sources: Mapping[str, Any]) -> Disassembly:
     directories = sources.get("directories", ())
     files = [str(Path(directories[file["dir-idx"]], file["file"])) for file in sources.get("files", ())]
     total = 0
@@ -135,7 +135,7 @@ def _read_functions(functions: list[dict[str, Any]], sources: Mapping[str, Any])
             mix.setdefault(match.lastgroup, Counter())[mnemonic] += 1
             if match.lastgroup in SPILLS and place is not None:
                 spills[place] += 1
-    return Code(
+    return Disassembly(
         instruction_count=total,
         instructions={name: dict(sorted(counts.items())) for name, counts in sorted(mix.items())},
         spills=tuple((file, line, count) for (file, line), count in spills.most_common()),

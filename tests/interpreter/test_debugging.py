@@ -46,7 +46,7 @@ def test_the_values_at_a_line_are_those_of_the_block_by_iteration() -> None:
         torch.testing.assert_close(value.tile, expected)
     text = str(watched)
     assert "sum_products: acc = ct.mma(a, b, acc)  # watched" in text
-    assert f"mmaf at {kernels.__file__}:{line}:15: tile<4x4xf32> in block (1, 0, 0), iteration 2" in text
+    assert f"mma at {kernels.__file__}:{line}:15: tile<4x4xf32> in block (1, 0, 0), iteration 2" in text
     assert f"[{products[0].tile[0, 0]:.6g}, {products[0].tile[0, 1]:.6g}, " in text
 
 
@@ -120,7 +120,7 @@ def test_the_operation_that_makes_the_first_nan_is_named() -> None:
     assert first.operands[0] == ("lhs", "-inf")
     assert first.location is not None
     assert first.location.line == line_of(kernels.take_exp2, "# nan")
-    assert "subf makes NaN of lhs = -inf" in str(first)
+    assert "subtraction makes NaN of lhs = -inf" in str(first)
     assert "shifted = tile - largest  # nan" in str(first)
     assert nonfinite.first("Inf") is None  # it is not stored
     assert run(FIND, 4, kernels.load_padded, vector(50) / 0, vector(), 2, N).nonfinite.first("Inf")
@@ -179,7 +179,7 @@ def test_a_nan_in_padding_that_a_sum_spreads_is_an_origin_with_the_inf_it_is_of(
     assert (first.kind, first.op, first.block, first.index) == ("computed", "subf", (0, 0, 0), (0, 100))
     assert first.operands == (("lhs", "-inf"), ("rhs", "-inf"))
     line = line_of(kernels.centre, "# padded")
-    assert first.infinity.startswith("the padding of load_view_tko at ")
+    assert first.infinity.startswith("the padding of the load at ")
     assert f"faulty_kernels.py:{line}:" in first.infinity
     assert f"\n  its Inf comes from {first.infinity}" in str(first)
 
@@ -358,8 +358,8 @@ def test_the_script_of_the_docs_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
     runpy.run_path(str(file))
     printed = capsys.readouterr().out
     for expected in (
-        f"load_view_tko at {file}:9:9: tile<64xf32> in block (0, 0, 0)",
-        "divf makes Inf of lhs = 1, rhs = 0 (element [0] of the tile, in block (0, 0, 0))",
+        f"load at {file}:9:9: tile<64xf32> in block (0, 0, 0)",
+        "division makes Inf of lhs = 1, rhs = 0 (element [0] of the tile, in block (0, 0, 0))",
         "invert_kernel wrote Y[70] last in block (1, 0, 0)",
         "nothing has written 58 of 250 elements of y, [192] first",
     ):

@@ -22,7 +22,7 @@ ARRAYS = {
 @pytest.fixture(params=["rectangles", "element by element"], autouse=True)
 def _path(request, monkeypatch):
     if request.param == "element by element":
-        monkeypatch.setattr(access.Target, "tiles", lambda *_: None)
+        monkeypatch.setattr(access.IndexedTiles, "tiles", lambda *_: None)
 
 
 def padded(x: torch.Tensor, rows: int, columns: int, fill: float) -> torch.Tensor:

@@ -35,8 +35,8 @@ def test_tests_are_where_the_launcher_is_defined(project, decorated):
 
 
 def test_gates_are_selected_by_marker_by_name_and_by_id(project):
-    project.run().assert_outcomes(passed=2, deselected=2)
-    project.run("-k", "correct", gates="").assert_outcomes(passed=1, deselected=3)
+    project.run().assert_outcomes(passed=2)
+    project.run("-k", "correct", gates="").assert_outcomes(passed=1)
     project.run("mykernels/scale.py::speed", gates="").assert_outcomes(passed=1)
     project.run("mykernels/scale.py::speed[n8]", gates="").assert_outcomes(passed=1)
 
@@ -47,14 +47,14 @@ def test_declared_kernels_are_collected_although_testpaths_names_another_folder(
     with (project.path / "tox.ini").open("a") as ini:
         ini.write("\ntestpaths = tests\n")
     result = project.run(gates="not (cutile_compile or cutile_static)")
-    result.assert_outcomes(passed=3, deselected=2)
+    result.assert_outcomes(passed=3)
     project.run("tests", gates="").assert_outcomes(passed=1)
 
 
 def test_a_wrong_kernel_fails_with_the_elements_and_gets_no_speed_verdict(project):
     project.kernel(KERNEL.replace("return x * 2\n", "return x * 2.01\n", 1))
     result = project.run()
-    result.assert_outcomes(failed=1, skipped=1, deselected=2)
+    result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(["*scale differs from its reference*", "*n8*wrong result*"])
     result.stdout.no_fnmatch_line("*Traceback*")
     assert not project.baseline.exists()
@@ -63,14 +63,14 @@ def test_a_wrong_kernel_fails_with_the_elements_and_gets_no_speed_verdict(projec
 def test_speed_alone_checks_the_result_first(project):
     project.kernel(KERNEL.replace("return x * 2\n", "return x * 2.01\n", 1))
     result = project.run("--update-baselines", gates="cutile_speed")
-    result.assert_outcomes(failed=1, deselected=3)
+    result.assert_outcomes(failed=1)
     assert not project.baseline.exists()
 
 
 def test_a_kernel_that_writes_nothing_is_seen(project):
     project.kernel(KERNEL.replace("return x * 2\n", "import torch; return torch.empty_like(x)\n", 1))
     result = project.run("-k", "correct")
-    result.assert_outcomes(failed=1, deselected=3)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*never written*"])
 
 
@@ -86,7 +86,7 @@ def test_a_kernel_that_raises_shows_its_own_traceback_and_other_cases_go_on(proj
         )
     )
     result = project.run()
-    result.assert_outcomes(failed=1, skipped=1, passed=2, deselected=4)
+    result.assert_outcomes(failed=1, skipped=1, passed=2)
     result.stdout.fnmatch_lines(["*raise RuntimeError('tile is too large')*"])
     result.stdout.no_fnmatch_line("*pytest_cutile/gates*")
 
@@ -94,14 +94,14 @@ def test_a_kernel_that_raises_shows_its_own_traceback_and_other_cases_go_on(proj
 def test_a_reference_that_raises_is_named(project):
     project.kernel(KERNEL.replace("reference=lambda x: x * 2", "reference=lambda x: x @ missing"))
     result = project.run("-k", "correct")
-    result.assert_outcomes(failed=1, deselected=3)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the reference * raised NameError*missing*"])
 
 
 def test_a_launcher_that_returns_nothing_is_told_to_return_its_output(project):
     project.kernel(KERNEL.replace("return x * 2\n", "pass\n", 1))
     result = project.run("-k", "correct")
-    result.assert_outcomes(failed=1, deselected=3)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*scale returned None*return the output tensor*"])
 
 
@@ -113,7 +113,7 @@ def test_running_out_of_memory_in_one_case_is_one_message_and_others_go_on(proje
     raises = f"import torch\n    if x.numel() == 8: raise {error}\n"
     project.kernel(two.replace("return x * 2\n", f"{raises}    return x * 2\n", 1))
     result = project.run()
-    result.assert_outcomes(failed=1, skipped=1, passed=2, deselected=4)
+    result.assert_outcomes(failed=1, skipped=1, passed=2)
     result.stdout.fnmatch_lines(["*scale[[]n8[]]: CUDA is out of memory*Tried 9 GiB*", "*smaller shape*"])
 
 
@@ -124,7 +124,7 @@ def test_after_a_broken_cuda_context_the_rest_is_not_measured(project):
     raises = "if x.numel() == 8: raise RuntimeError('CUDA error: an illegal memory access was encountered')\n"
     project.kernel(two.replace("return x * 2\n", f"{raises}    return x * 2\n", 1))
     result = project.run("-rs")
-    result.assert_outcomes(failed=1, skipped=3, deselected=4)
+    result.assert_outcomes(failed=1, skipped=3)
     result.stdout.fnmatch_lines(["*unusable since scale[[]n8[]]*illegal memory access*"])
 
 
@@ -153,7 +153,7 @@ def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, ol
     project.kernel(KERNEL.replace(old, new))
     project.kernel(KERNEL.replace('name="scale"', 'name="other"'), name="other")
     result = project.run()
-    result.assert_outcomes(failed=1, passed=2, deselected=2)
+    result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines([message])
     result.stdout.no_fnmatch_line("*Traceback*")
 
@@ -161,7 +161,7 @@ def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, ol
 def test_two_modules_with_one_kernel_name_would_share_baselines(project):
     project.kernel(KERNEL, name="again")
     result = project.run()
-    result.assert_outcomes(failed=1, passed=2, deselected=2)
+    result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(["*'scale' is declared in*again.py*and in*scale.py*"])
 
 
@@ -191,7 +191,7 @@ def test_an_empty_specs_is_an_error(project):
 
 def test_a_reexported_spec_is_collected_once(project):
     (project.path / "mykernels" / "__init__.py").write_text("from mykernels.scale import SPEC\n")
-    project.run().assert_outcomes(passed=2, deselected=2)
+    project.run().assert_outcomes(passed=2)
 
 
 def test_several_specs_in_one_module_have_their_names_in_the_ids(project):
@@ -205,19 +205,19 @@ def test_scripts_and_tests_in_the_package_are_not_imported(project):
         project.kernel("raise SystemExit('imported')", name=name)
     (project.path / "mykernels" / "conftest.py").unlink()
     (project.path / "mykernels" / "test_more.py").write_text("def test_more(): pass\n")
-    project.run(gates="not (cutile_compile or cutile_static)").assert_outcomes(passed=3, deselected=2)
+    project.run(gates="not (cutile_compile or cutile_static)").assert_outcomes(passed=3)
 
 
 def test_a_link_to_the_project_gates_the_same(project, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(project.path)
     result = project.run("--rootdir", str(link), str(link / "mykernels"))
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
 
 
 def test_last_failed_finds_the_gate_again(project):
     project.kernel(KERNEL.replace("return x * 2\n", "return x * 2.01\n", 1))
-    project.run().assert_outcomes(failed=1, skipped=1, deselected=2)
+    project.run().assert_outcomes(failed=1, skipped=1)
     project.run("--lf").assert_outcomes(failed=1)
     project.kernel(KERNEL)
     project.run("--lf").assert_outcomes(passed=1)
@@ -239,12 +239,12 @@ def test_inputs_may_be_a_dict_of_keyword_arguments(project):
         .replace("def scale(x):\n    return x * 2", "def scale(*, x, by):\n    return x * by")
         .replace("reference=lambda x: x * 2", "reference=lambda *, x, by: x * by")
     )
-    project.run().assert_outcomes(passed=2, deselected=2)
+    project.run().assert_outcomes(passed=2)
 
 
 def test_a_case_may_leave_speed_out(project):
     project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)'))
-    project.run().assert_outcomes(passed=9, deselected=2)
+    project.run().assert_outcomes(passed=9)
 
 
 def test_a_small_case_is_checked_with_inputs_that_reveal(project):
@@ -252,7 +252,7 @@ def test_a_small_case_is_checked_with_inputs_that_reveal(project):
     swallows = "import torch; return torch.where(x.isnan(), 0, x * 2)\n"
     project.kernel(small.replace("return x * 2\n", swallows, 1))
     result = project.run("-v")
-    result.assert_outcomes(passed=8, failed=1, deselected=2)
+    result.assert_outcomes(passed=8, failed=1)
     result.stdout.fnmatch_lines(
         ["*correct?n8-nan? FAILED*", "*scale differs*", "*pytest 'mykernels/scale.py::correct?n8-nan?'*"]
     )
@@ -262,7 +262,7 @@ def test_a_small_case_is_checked_with_inputs_that_reveal(project):
 def test_a_kernel_may_say_what_it_does_not_define(project):
     small = KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)')
     project.kernel(small.replace("name=", 'undefined_inputs={"nan": "it is flushed"}, name=', 1))
-    project.run("-k", "correct").assert_outcomes(passed=8, deselected=2)
+    project.run("-k", "correct").assert_outcomes(passed=8)
 
 
 def test_a_seed_makes_the_same_tensors_under_any_name(project):
@@ -283,7 +283,7 @@ def test_what_is_timed_is_the_same_wherever_the_file_stands(project):
 
     def inputs(gate: str) -> set[str]:
         result = project.run("-k", gate, "-s", gates="")
-        result.assert_outcomes(passed=1, deselected=3)
+        result.assert_outcomes(passed=1)
         return {line[line.index("INPUT") :] for line in result.outlines if "INPUT" in line}
 
     timed, checked = inputs("speed"), inputs("correct")
@@ -298,10 +298,10 @@ def test_what_is_timed_is_the_same_wherever_the_file_stands(project):
 def test_a_case_is_skipped_on_architectures_older_than_it_needs(project):
     project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, min_arch="SM100a")'))
     result = project.run("-rs", "--arch", "sm_90,sm_100", "-k", "sm_90 or correct or speed", gates="")
-    result.assert_outcomes(skipped=4, deselected=2)
+    result.assert_outcomes(skipped=4)
     result.stdout.fnmatch_lines(["*4*scale?n8? needs sm_100 or newer*"])
     project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, min_arch="sm_90")'))
-    project.run().assert_outcomes(passed=2, deselected=2)
+    project.run().assert_outcomes(passed=2)
 
 
 def test_the_same_test_makes_the_same_tensors(project):

@@ -12,7 +12,7 @@ from pytest_cutile.settings import RUN_VARIABLE
 
 def test_no_baseline_is_said_and_is_no_failure(project):
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *n8 *sm_90 *40 us *2500 GB/s *52 % *no-baseline"])
 
 
@@ -20,7 +20,7 @@ def test_an_unchanged_kernel_passes(project):
     project.record(40.0)
     project.times(40.4)
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *40.4 us *2475 GB/s *52 % *+1.0 % *pass"])
 
 
@@ -28,7 +28,7 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
     project.record(40.0)
     project.times(42.4, environment={"driver": "590.2", "tileiras": "13.4.92"})
     result = project.run()
-    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
             "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline.",
@@ -52,20 +52,20 @@ def test_the_command_in_the_message_accepts_the_figure(project):
         "mykernels/scale.py::speed[n8]", "--arch", "sm_90", "--update-baselines", "--reason", "why", gates=""
     )
     accepted.assert_outcomes(passed=1)
-    project.run().assert_outcomes(passed=2, deselected=2)
+    project.run().assert_outcomes(passed=2)
 
 
 def test_a_passing_disturbance_fails_nothing(project):
     project.record(40.0)
     project.times(44.0, 40.1, 40.2)
-    project.run().assert_outcomes(passed=2, deselected=2)
+    project.run().assert_outcomes(passed=2)
 
 
 def test_disagreeing_measurements_are_inconclusive_and_say_what_could_have_been_seen(project):
     project.record(40.0)
     project.times(41.0, *[41.4, 39.6] * 6)
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
             "scale *+1.? % *inconclusive",
@@ -79,14 +79,14 @@ def test_a_faster_kernel_is_an_improvement(project):
     project.record(40.0)
     project.times(36.0)
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *-10.0 % *improvement"])
 
 
 def test_the_margin_is_an_ini_option(project):
     project.record(40.0)
     project.times(42.4)
-    project.run("-o", "cutile_perf_margin=0.15").assert_outcomes(passed=2, deselected=2)
+    project.run("-o", "cutile_perf_margin=0.15").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "3", "much", ""])
@@ -117,7 +117,7 @@ def test_none_compares_with_nothing(project):
     project.record(40.0)
     project.times(80.0)
     result = project.run("--perf-baseline", "none")
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *80 us*no-baseline"])
 
 
@@ -125,9 +125,9 @@ def test_another_directory_or_file_can_be_given(project):
     project.record(40.0)
     (project.path / "baselines").rename(project.path / "elsewhere")
     project.times(42.4)
-    project.run("--perf-baseline", "elsewhere").assert_outcomes(passed=1, failed=1, deselected=2)
+    project.run("--perf-baseline", "elsewhere").assert_outcomes(passed=1, failed=1)
     file = "elsewhere/sm_90-nvidia-h200.json"
-    project.run("--perf-baseline", file).assert_outcomes(passed=1, failed=1, deselected=2)
+    project.run("--perf-baseline", file).assert_outcomes(passed=1, failed=1)
 
 
 def test_a_path_that_does_not_exist_is_a_usage_error(project):
@@ -147,7 +147,7 @@ def test_another_gpus_file_is_not_comparable(project):
     project.record(40.0)
     edit(project, gpu="NVIDIA H100 80GB HBM3")
     result = project.run("--perf-baseline", str(project.baseline))
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *not-comparable"])
 
 
@@ -156,7 +156,7 @@ def test_other_work_is_not_comparable(project):
     text = project.baseline.read_text()
     project.baseline.write_text(text.replace('"bytes": 100000000.0', '"bytes": 90000000.0'))
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *not-comparable"])
 
 
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_used_fails_the_speed_tests_alone_and_stays(projec
     project.record(40.0)
     project.baseline.write_text(text)
     result = project.run(*update)
-    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([message])
     assert project.baseline.read_text() == text
 
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_used_fails_the_speed_tests_alone_and_stays(projec
 def test_a_measurement_that_cannot_be_is_an_error_and_never_recorded(project, times, message):
     project.times(*times)
     result = project.run("--update-baselines")
-    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([message])
     result.stdout.fnmatch_lines(["scale *speed failed"])
     assert not project.baseline.exists()
@@ -201,7 +201,7 @@ def test_a_case_that_the_file_does_not_know_has_no_baseline(project):
     project.record(40.0)
     project.baseline.write_text(project.baseline.read_text().replace('"scale[n8]"', '"scale[n9]"'))
     result = project.run("--perf-strict")
-    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         ["*no-baseline (no-entry): *has no entry for scale[[]n8[]]; record it: pytest *"]
     )
@@ -226,11 +226,11 @@ def test_what_is_seen_on_the_gpu_makes_a_slower_case_doubtful(project):
     project.record(40.0)
     project.times(60.0, problems=["1 other process on the GPU"])
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         ["inconclusive: scale[[]n8[]] looks slower, but the GPU was disturbed: 1 other process on the GPU; *"]
     )
-    project.run("--perf-strict").assert_outcomes(passed=1, failed=1, deselected=2)
+    project.run("--perf-strict").assert_outcomes(passed=1, failed=1)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_disturbed_reference_workload_explains_nothing(project, us, interleave
     project.run("--update-baselines")
     project.times(us, reference_workload=True, interleaved_us=interleaved_us, problems=[problem])
     result = project.run("--perf-strict")
-    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["scale *inconclusive"])
     said = " ".join(result.stdout.str().split())
     assert re.search(rf"inconclusive: scale.*the GPU was disturbed: {problem}; run it again; only a ", said)
@@ -256,7 +256,7 @@ def test_a_reference_workload_that_moved_explains_if_nothing_was_seen(project):
     project.times(40.0, reference_workload=True)
     project.run("--update-baselines")
     project.times(40.3, reference_workload=True, interleaved_us=50.6)
-    project.run("--perf-strict").assert_outcomes(passed=2, deselected=2)
+    project.run("--perf-strict").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_on_a_disturbed_gpu_a_case_is_as_fast_as_it_was_timed(project, us, inter
         us, reference_workload=True, interleaved_us=interleaved_us, problems=["1 other process on the GPU"]
     )
     result = project.run("--perf-strict")
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"scale *{verdict}"])
     said = "scale[n8] is faster although the GPU was disturbed: 1 other process on the GPU"
     assert (said in result.stdout.str()) == (verdict == "improvement")
@@ -279,7 +279,7 @@ def test_on_a_disturbed_gpu_a_case_is_as_fast_as_it_was_timed(project, us, inter
 def test_a_timer_that_crashes_is_no_pass(project):
     project.times("crash")
     result = project.run()
-    result.assert_outcomes(passed=1, failed=1, deselected=2)
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["scale *speed: raised"])
 
 
@@ -301,7 +301,7 @@ def test_what_is_seen_at_one_place_counts(project):
     conftest.write_text(conftest.read_text() + textwrap.dedent(text))
     project.times(60.0)
     result = project.run()
-    result.assert_outcomes(passed=2, deselected=2)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         ["inconclusive: scale[[]n8[]] looks slower, but the GPU was disturbed: 1 other *"]
     )

@@ -87,7 +87,7 @@ def found(result):
 )
 def test_planted_bugs_are_found_and_made_small(search, plant, case):
     result = search(plant)
-    result.assert_outcomes(failed=1, deselected=17)
+    result.assert_outcomes(failed=1)
     assert re.search(case, found(result))
     result.stdout.fnmatch_lines(["*double differs from its reference*", "*the smallest that fails*"])
 
@@ -99,7 +99,7 @@ def test_what_is_reported_can_be_pasted_and_fails_again(search, project):
     )
     project.kernel(kernel, name="double")
     result = project.run("-k", "correct and m2-n", "-m", "", gates="")
-    result.assert_outcomes(passed=1, failed=1, deselected=19)
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*correct?m2-n*-float16-nan?*"])
 
 
@@ -109,7 +109,7 @@ def test_the_same_seed_finds_the_same(search):
 
 def test_a_right_kernel_passes_and_says_how_much_was_tried(search):
     result = search("pass", "--search", "0.5", "--search-seed", "3")
-    result.assert_outcomes(passed=1, deselected=17)
+    result.assert_outcomes(passed=1)
     tried = re.search(
         r"^searched with seed 3: (\d+) examples of double passed, (\d+) were refused$",
         result.stdout.str(),
@@ -122,7 +122,7 @@ def test_a_right_kernel_passes_and_says_how_much_was_tried(search):
 def test_what_the_launcher_refuses_is_no_failure(search):
     kernel = KERNEL.replace("PLANT", 'if x.shape[0] % 8: raise ValueError("m must be a multiple of 8")')
     result = search("", "--search", "0.5", kernel=kernel)
-    result.assert_outcomes(passed=1, deselected=17)
+    result.assert_outcomes(passed=1)
     assert re.search(
         r"^  \d+ refused: ValueError: m must be a multiple of 8$", result.stdout.str(), flags=re.MULTILINE
     )
@@ -131,7 +131,7 @@ def test_what_the_launcher_refuses_is_no_failure(search):
 def test_five_reasons_are_told(search):
     kernel = KERNEL.replace("PLANT", 'if x.shape[0] > 1: raise ValueError(f"m is {x.shape[0]}")')
     result = search("", "--search", "1", kernel=kernel)
-    result.assert_outcomes(passed=1, deselected=17)
+    result.assert_outcomes(passed=1)
     told = re.findall(r"^  \d+ refused: ValueError: m is \d+$", result.stdout.str(), flags=re.MULTILINE)
     assert len(told) == 5
     result.stdout.re_match_lines([r"  \.\.\. for \d+ other reasons$"])
@@ -140,14 +140,14 @@ def test_five_reasons_are_told(search):
 @pytest.mark.parametrize("plant", ["None / 3", "int('m')"])
 def test_a_fault_of_the_launcher_is_no_refusal(search, plant):
     result = search(f"if x.shape[1] % 7 == 6: {plant}")
-    result.assert_outcomes(failed=1, deselected=17)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the smallest that fails*", "*Case(name=*'m': 0, 'n': *"])
 
 
 def test_a_reference_that_fails_is_no_refusal(search):
     kernel = KERNEL.replace("lambda x: x * 2", "lambda x: x * 2 if x.shape[0] else x.amax()")
     result = search("pass", kernel=kernel)
-    result.assert_outcomes(failed=1, deselected=17)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the reference*raised *", "*found by search*"])
 
 
@@ -162,22 +162,20 @@ def test_a_domain_of_what_is_no_parameter_is_a_bad_declaration(search):
 
 def test_a_search_that_could_try_nothing_is_not_measured(search):
     result = search('raise TypeError("never")', "--search", "0.2", "-rs")
-    result.assert_outcomes(skipped=1, deselected=17)
+    result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*not-measured (nothing-tried)*all refused: TypeError: never*"])
-    search('raise TypeError("never")', "--search", "0.2", "--perf-strict").assert_outcomes(
-        failed=1, deselected=17
-    )
+    search('raise TypeError("never")', "--search", "0.2", "--perf-strict").assert_outcomes(failed=1)
 
 
 def test_a_search_that_is_cut_short_says_so(search):
-    result = search("y += 1", "--search", "0.05")
-    result.assert_outcomes(failed=1, deselected=17)
+    result = search("y += 1", "--search", "0.15")  # the first examples may be empty, and pass
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*cut short: there may be a smaller one*"])
 
 
 def test_other_exceptions_are_failures_with_the_example(search):
     result = search('if x.shape[1] == 0: raise RuntimeError("invalid configuration argument")')
-    result.assert_outcomes(failed=1, deselected=17)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*invalid configuration argument*", "*'n': 0*"])
 
 
@@ -187,7 +185,7 @@ def test_a_spec_may_say_what_may_vary(search):
         "def domain():\n    from hypothesis import strategies as st\n\n"
         '    return {"n": st.integers(3, 9).map(lambda n: 8 * n)}\n\n\nSPEC =',
     )
-    search(TAIL, "--search", "0.5", kernel=kernel).assert_outcomes(passed=1, deselected=17)
+    search(TAIL, "--search", "0.5", kernel=kernel).assert_outcomes(passed=1)
     assert "'n': 24" in found(search(ONE_DTYPE, kernel=kernel))
 
 

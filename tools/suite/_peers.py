@@ -33,7 +33,7 @@ class InPlace:
         """Let `call` work on copies of `fresh`."""
         self._call = call
         self._fresh = fresh
-        self._taken = [each.clone() for each in fresh]
+        self._taken = [tensor.clone() for tensor in fresh]
 
     def __call__(self) -> object:
         """Call it once more, on what the last call left."""

@@ -10,6 +10,7 @@ from kernels import attention_decode as MODULE  # noqa: N812 - the name that eve
 from kernels.attention_decode import AttentionDecodeConfig
 from pytest_cutile import Case
 from tools.suite._peers import COPIES, copies_of
+from tools.suite._search_space import search_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +56,7 @@ def configs(arch: str, *, b: int, h: int, d: int, **_: Any) -> Iterator[Attentio
     tiles = (64, 128, 256)
     if d > 128:
         # On sm_90, tiles of 32 keys spill a KiB.
-        tiles = (64, 128) if arch == "sm_90" else (32, 64)
+        tiles = (64, 128) if search_space(arch) == "sm_90" else (32, 64)
     places = ((1, 1), (1, 2), (2, 2), (2, 3), (2, 4), (3, 3), (4, 4))
     for tile_n, (blocks_per_sm, occupancy) in product(tiles, places):
         if tile_n * d > 128 * 128 and occupancy > 3:

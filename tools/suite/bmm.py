@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernels import bmm as MODULE  # noqa: N812 - the name that every suite has
 from kernels._gemm import GemmConfig
 from pytest_cutile import Case
+from tools.suite._search_space import search_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -72,10 +73,10 @@ _SHORT = (
 def configs(arch: str, *, batch: int, m: int, n: int, k: int, **params: Any) -> Iterator[GemmConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
     del params
-    if arch == "sm_90":
+    if search_space(arch) == "sm_90":
         yield from dict.fromkeys(_hopper(batch, m, n, k))
         return
-    wide = arch in ("sm_100", "sm_103", "sm_110")
+    wide = search_space(arch) == "sm_100"
     tiles = [(64, 64), (128, 64), (64, 128), (128, 128)] + [(128, 256), (256, 128), (256, 256)] * wide
     for (tile_m, tile_n), tile_k, occupancy, blocks_per_sm in product(tiles, (32, 64), (1, 2), (None, 1, 2)):
         for num_ctas in (1, 2) if wide else (None,):

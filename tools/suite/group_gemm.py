@@ -16,6 +16,7 @@ from kernels import group_gemm
 from kernels._dtypes import MIN_ARCH
 from kernels.group_gemm import GroupGemmConfig
 from pytest_cutile import Case
+from tools.suite._search_space import search_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,10 +81,10 @@ def configs(
 ) -> Iterator[GroupGemmConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
     itemsize = 1 if dtype in group_gemm.FP8 else 2
-    if arch == "sm_90":
+    if search_space(arch) == "sm_90":
         yield from dict.fromkeys(_hopper(sizes, itemsize, use_fast_acc=use_fast_acc))
         return
-    wide = arch in {"sm_100", "sm_103", "sm_110"}
+    wide = search_space(arch) == "sm_100"
     tiles = [(64, 64), (64, 128), (128, 64), (128, 128)] + [(128, 256), (256, 128), (256, 256)] * wide
     for (tile_m, tile_n), step_bytes, occupancy, blocks_per_sm in product(
         tiles, (64, 128), (1, 2), (None, 1)

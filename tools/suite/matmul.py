@@ -10,6 +10,7 @@ from kernels import matmul as MODULE  # noqa: N812 - the name that every suite h
 from kernels._dtypes import ITEMSIZE
 from kernels.matmul import MatmulConfig
 from pytest_cutile import Case
+from tools.suite._search_space import search_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,11 +46,11 @@ PEERS = ("torch", "_scaled_mm", "_scaled_mm-precise", "tilegym", "tilegym-persis
 
 def configs(arch: str, *, m: int, n: int, k: int, dtype: str, **params: Any) -> Iterator[MatmulConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
-    if arch == "sm_90":
+    if search_space(arch) == "sm_90":
         yield from dict.fromkeys(_hopper(m, n, k, dtype, **params))
         return
     itemsize = ITEMSIZE[dtype]
-    wide = arch in ("sm_100", "sm_103", "sm_110")
+    wide = search_space(arch) == "sm_100"
     tiles = [(64, 64), (128, 64), (64, 128), (128, 128)] + [(128, 256), (256, 128), (256, 256)] * wide
     for (tile_m, tile_n), step_bytes, occupancy, blocks_per_sm in product(
         tiles, (64, 128), (1, 2), (None, 1, 2)

@@ -9,6 +9,7 @@ from kernels import mla as MODULE  # noqa: N812 - the name that every suite has
 from kernels._attention import AttentionConfig
 from kernels._dtypes import ITEMSIZE
 from pytest_cutile import Case
+from tools.suite._search_space import search_space
 from tools.suite.fmha import hopper_configs
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ PEERS = ("torch", "cudnn", "tilegym")
 def configs(arch: str, *, dtype: str, causal: bool, **params: Any) -> Iterator[AttentionConfig]:
     """Yield the configurations worth trying for a case on `arch`."""
     del params
-    if arch == "sm_90":
+    if search_space(arch) == "sm_90":
         yield from hopper_configs(MODULE.HEAD_DIM, itemsize=ITEMSIZE[dtype], causal=causal)
         return
-    large = arch in ("sm_100", "sm_103", "sm_110")
+    large = search_space(arch) == "sm_100"
     tiles = [(64, 32), (64, 64), (128, 64), (64, 128), (128, 128)] + [(256, 64), (256, 128)] * large
     for (tile_m, tile_n), overlap, occupancy in product(tiles, (False, True), (1, 2)):
         yield AttentionConfig(

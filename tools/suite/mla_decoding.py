@@ -135,7 +135,7 @@ def peers(args: dict[str, Any], params: Mapping[str, Any]) -> dict[str, Callable
     dtype = torch.bfloat16 if q.itemsize == 1 else q.dtype
 
     def eager(q: Any, qpe: Any, kv: Any, kpe: Any) -> Any:
-        q, qpe, values, positions = (each.to(dtype) for each in (q, qpe, kv, kpe))
+        q, qpe, values, positions = (tensor.to(dtype) for tensor in (q, qpe, kv, kpe))
         s = (
             torch.matmul(q, values.transpose(1, 2)).float()
             + torch.matmul(qpe, positions.transpose(1, 2)).float()

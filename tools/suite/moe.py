@@ -14,6 +14,7 @@ from kernels._gemm import GemmConfig
 from kernels.moe import MoeConfig
 from pytest_cutile import Case
 from tools.suite._peers import COPIES, copies_of
+from tools.suite._search_space import search_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ def configs(arch: str, *, tokens: int, experts: int, top_k: int, **_: Any) -> It
     """Yield the configurations worth trying for a case."""
     rows = tokens * top_k / experts
     yield moe.choose_config(arch, rows_per_expert=rows)
-    if arch != "sm_90":
+    if search_space(arch) != "sm_90":
         for tile_m, tile_n, tile_k in product((16, 64, 128), (64, 128), (32, 64)):
             config = GemmConfig(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, occupancy=2)
             yield MoeConfig(gate_up=config, down=config)

@@ -28,13 +28,13 @@ class CannotWrite(Exception):  # noqa: N818 - it says what cannot be done
 def config_source(config: Any) -> str:
     """Return a configuration as Python source; fields that have their default are left out."""
     if isinstance(config, tuple):
-        return f"({''.join(f'{config_source(each)}, ' for each in config)})"
+        return f"({''.join(f'{config_source(part)}, ' for part in config)})"
     if not is_configuration(config):
         return "math.inf" if config == math.inf else repr(config)
     given = [
-        f"{each.name}={config_source(getattr(config, each.name))}"
-        for each in fields(config)
-        if each.default is MISSING or getattr(config, each.name) != each.default
+        f"{field.name}={config_source(getattr(config, field.name))}"
+        for field in fields(config)
+        if field.default is MISSING or getattr(config, field.name) != field.default
     ]
     return f"{type(config).__name__}({', '.join(given)})"
 
@@ -157,10 +157,10 @@ def _chain(text: str, names: Mapping[str, Any], table: str, path: Sequence[Any])
     """Return the expressions from a table to an entry, or to the last of which the source shows the parts."""
     statement = next(
         (
-            each
-            for each in reversed(ast.parse(text).body)
-            if isinstance(each, ast.Assign | ast.AnnAssign)
-            and any(isinstance(target, ast.Name) and target.id == table for target in _targets(each))
+            statement
+            for statement in reversed(ast.parse(text).body)
+            if isinstance(statement, ast.Assign | ast.AnnAssign)
+            and any(isinstance(target, ast.Name) and target.id == table for target in _targets(statement))
         ),
         None,
     )
@@ -208,7 +208,7 @@ def _part(expr: ast.expr, key: Any, names: Mapping[str, Any]) -> tuple[ast.expr,
                 return its_key, value
     elif isinstance(expr, ast.Tuple | ast.List):
         written = expr.elts[: key + 1]
-        if len(written) > key and not any(isinstance(each, ast.Starred) for each in written):
+        if len(written) > key and not any(isinstance(entry, ast.Starred) for entry in written):
             return written[key], written[key]
     return None
 
@@ -294,7 +294,7 @@ def _node(expr: ast.expr, text: str, swaps: Mapping[int, Callable[[Node], Node]]
         brackets = "()" if isinstance(expr, ast.Tuple) else "[]"
         node = Node(brackets[0], tuple(map(starred, expr.elts)), brackets[1])
     elif isinstance(expr, ast.Call):
-        named = [(f"{each.arg}=" if each.arg else "**", of(each.value)) for each in expr.keywords]
+        named = [(f"{keyword.arg}=" if keyword.arg else "**", of(keyword.value)) for keyword in expr.keywords]
         node = Node(f"{source(expr.func)}(", (*map(starred, expr.args), *named), ")")
     else:
         node = Node(source(expr))

@@ -158,8 +158,8 @@ def _marked(value: Any, place: Place, instead: Mapping[Place, Any]) -> Any:
     """Return a copy of a table in which the class of each configuration says where it is."""
     if is_configuration(value):
         value = instead.get(place, value)
-        kind = type(type(value).__name__, (type(value),), {"_place": place})
-        return kind(**{each.name: getattr(value, each.name) for each in fields(value)})
+        placed = type(type(value).__name__, (type(value),), {"_place": place})
+        return placed(**{field.name: getattr(value, field.name) for field in fields(value)})
     parts = {
         key: _marked(part, replace(place, path=(*place.path, key)), instead) for key, part in parts_of(value)
     }
@@ -195,9 +195,9 @@ def make_entry(tables: Tables, place: Place, question: Question, config: Any) ->
     """
     entry, chosen = tables.entry(place), tables.ask(question).config
     kept = {
-        each.name: getattr(entry, each.name)
-        for each in fields(entry)
-        if getattr(chosen, each.name) == getattr(config, each.name) != getattr(entry, each.name)
+        field.name: getattr(entry, field.name)
+        for field in fields(entry)
+        if getattr(chosen, field.name) == getattr(config, field.name) != getattr(entry, field.name)
     }
     made = replace(config, **kept)
     answer = tables.ask(question, {place: made})
@@ -272,7 +272,7 @@ def _problem(
 ) -> str:
     """Return what is wrong with new tables, or nothing."""
     expected, actual = {**before.leaves(), place: plain_config(entry)}, after.leaves()
-    if changed := [str(each) for each in expected | actual if _differ(each, expected, actual)]:
+    if changed := [str(place) for place in expected | actual if _differ(place, expected, actual)]:
         return f"other entries would change as well: {', '.join(changed)}"
     for question, config in tuned:
         answer = after.ask(question)

@@ -98,7 +98,7 @@ def _step(view: TiledView, axis: int) -> int:
     return view.traversal[axis] if view.kind == "strided" else view.tile_shape[axis]
 
 
-class Target:
+class IndexedTiles:
     """Where the tiles of a view are that the blocks name by their indices."""
 
     def __init__(self, frame: Frame, view: ViewValue, index: tuple[int, ...]) -> None:
@@ -331,7 +331,7 @@ def _spread(value: int | torch.Tensor, dims: int) -> int | torch.Tensor:
 @operation("load_view_tko")
 def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any]:
     view: ViewValue = frame[op.operands["view"]]
-    target = Target(frame, view, op.operands["index"])
+    target = IndexedTiles(frame, view, op.operands["index"])
     tiles = target.tiles(machine, op, "loads")
     fill = _fill(machine, target.dtype, view.type.padding)
     if tiles is None:
@@ -380,7 +380,7 @@ def _load(
 def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
     view: ViewValue = frame[op.operands["view"]]
     value: torch.Tensor = frame[op.operands["value"]]
-    target = Target(frame, view, op.operands["index"])
+    target = IndexedTiles(frame, view, op.operands["index"])
     tiles = target.tiles(machine, op, "stores")
     if tiles is None:
         addresses, inside = target.addresses(machine, op, "stores")
@@ -465,7 +465,7 @@ def accessed(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torc
     if "view" in op.operands:
         view: ViewValue = frame[op.operands["view"]]
         verb = "loads" if op.name.startswith("load_") else "stores"
-        addresses, inside = Target(frame, view, op.operands["index"]).addresses(machine, op, verb)
+        addresses, inside = IndexedTiles(frame, view, op.operands["index"]).addresses(machine, op, verb)
         return addresses, inside, view.type.padding is not None
     mask = op.operands["mask"]
     addresses = frame[op.operands["source" if "source" in op.operands else "pointers"]]

@@ -12,7 +12,7 @@ import torch
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.machine import Machine, operation
-from pytest_cutile.interpreter.ops.access import Target
+from pytest_cutile.interpreter.ops.access import IndexedTiles
 from pytest_cutile.interpreter.ops.arithmetic import ordered_unsigned
 from pytest_cutile.interpreter.ops.rounding import flush
 from pytest_cutile.interpreter.values import TOKEN
@@ -194,7 +194,7 @@ def _atomic_cas(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, A
 @operation("atomic_red_view_tko")
 def _atomic_red_view(machine: Machine, frame: Frame, op: Op) -> Any:
     mode = op.attributes["mode"]
-    target = Target(frame, frame[op.operands["view"]], op.operands["index"])
+    target = IndexedTiles(frame, frame[op.operands["view"]], op.operands["index"])
     addresses, inside = target.addresses(machine, op, "updates")
     machine.memory.update(
         frame,

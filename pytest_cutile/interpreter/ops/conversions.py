@@ -8,7 +8,7 @@ from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Op, Tile
 from pytest_cutile.interpreter.machine import Machine, operation
 from pytest_cutile.interpreter.ops.arithmetic import bits_of, unsigned, wrap
-from pytest_cutile.interpreter.ops.rounding import FORMATS, NEAREST, round_to, round_to_tf32
+from pytest_cutile.interpreter.ops.rounding import FLOAT_FORMATS, NEAREST, round_to, round_to_tf32
 from pytest_cutile.interpreter.values import DTYPES, dtype_of, moved
 
 _BYTE_FLOATS = {"f8E4M3FN", "f8E5M2"}
@@ -35,10 +35,10 @@ def convert_float(source: torch.Tensor, name: str, mode: str) -> torch.Tensor:
     wide = source.double()
     if name == "f4E2M1FN":
         # It has no NaN: PTX makes it the largest value.
-        wide = torch.where(wide.isnan(), torch.full_like(wide, FORMATS[name].largest), wide)
+        wide = torch.where(wide.isnan(), torch.full_like(wide, FLOAT_FORMATS[name].max_finite), wide)
     elif name == "f8E8M0FNU":
         # It has neither zero nor sign: the least value stands for zero.
-        wide = wide.abs().clamp(min=2.0 ** FORMATS[name].least_exponent)
+        wide = wide.abs().clamp(min=2.0 ** FLOAT_FORMATS[name].min_exponent)
     return round_to(wide, name, mode).to(dtype)
 
 

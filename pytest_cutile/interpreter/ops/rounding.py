@@ -8,9 +8,11 @@ same as rounding the result itself, in any mode (Boldo and Melquiond, "When doub
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
+
+from pytest_cutile.tensors import formats
+from pytest_cutile.tensors.formats import FloatFormat
 
 _F32_LARGEST_DENORMAL = 2.0**-126 - 2.0**-149
 _F64_BIAS = 1023
@@ -20,30 +22,20 @@ NEAREST = frozenset({"nearest_even", "approx", "full"})
 """Modes that round to the nearest value; "approx" and "full" promise less than that."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FloatFormat:
-    """A binary floating-point format."""
-
-    fraction_bits: int
-    least_exponent: int
-    """Of normal numbers."""
-    largest: float
-    saturates: bool = False
-    """Whether what is too large becomes the largest value: the format has no infinity, or none is made."""
-
-
-FORMATS = {
-    "f64": FloatFormat(fraction_bits=52, least_exponent=-1022, largest=torch.finfo(torch.float64).max),
-    "f32": FloatFormat(fraction_bits=23, least_exponent=-126, largest=torch.finfo(torch.float32).max),
-    "tf32": FloatFormat(fraction_bits=10, least_exponent=-126, largest=(2 - 2.0**-10) * 2.0**127),
-    "bf16": FloatFormat(fraction_bits=7, least_exponent=-126, largest=torch.finfo(torch.bfloat16).max),
-    "f16": FloatFormat(fraction_bits=10, least_exponent=-14, largest=65504.0),
-    "f8E5M2": FloatFormat(fraction_bits=2, least_exponent=-14, largest=57344.0, saturates=True),
-    "f8E4M3FN": FloatFormat(fraction_bits=3, least_exponent=-6, largest=448.0, saturates=True),
-    "f8E8M0FNU": FloatFormat(fraction_bits=0, least_exponent=-127, largest=2.0**127, saturates=True),
-    "f4E2M1FN": FloatFormat(fraction_bits=1, least_exponent=0, largest=6.0, saturates=True),
+FLOAT_FORMATS = {
+    "f64": formats.FLOAT64,
+    "f32": formats.FLOAT32,
+    "tf32": formats.TFLOAT32,
+    "bf16": formats.BFLOAT16,
+    "f16": formats.FLOAT16,
+    "f8E5M2": formats.FLOAT8_E5M2,
+    "f8E4M3FN": formats.FLOAT8_E4M3FN,
+    "f8E8M0FNU": FloatFormat(name="float8_e8m0fnu", precision=1, min_exponent=-127, max_finite=2.0**127),
+    "f4E2M1FN": FloatFormat(name="float4_e2m1fn", precision=2, min_exponent=0, max_finite=6.0),
 }
 """The formats that can be rounded to, by their names in Tile IR."""
+_SATURATING = {"f8E5M2", "f8E4M3FN", "f8E8M0FNU", "f4E2M1FN"}
+"""Where what is too large becomes the largest value: the format has no infinity, or none is made."""
 
 _NAMES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -60,10 +52,10 @@ def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:
 
     NaN stays NaN; of a format that has none, the caller says what it is.
     """
-    shape = FORMATS[name]
+    target = FLOAT_FORMATS[name]
     if name == "f64":
         return value
-    exponent = (torch.frexp(value)[1] - 1).clamp(min=shape.least_exponent) - shape.fraction_bits
+    exponent = (torch.frexp(value)[1] - 1).clamp(min=target.min_exponent) - (target.precision - 1)
     quantum = (exponent.to(torch.int64) + _F64_BIAS << _F64_FRACTION_BITS).view(torch.float64)
     scaled = value / quantum
     if mode in NEAREST:
@@ -73,11 +65,11 @@ def round_to(value: torch.Tensor, name: str, mode: str) -> torch.Tensor:
     else:
         whole = {"zero": torch.trunc, "negative_inf": torch.floor, "positive_inf": torch.ceil}[mode](scaled)
     rounded = torch.where(value.isfinite(), torch.copysign(whole * quantum, value), value)
-    beyond = rounded.abs() > shape.largest
+    beyond = rounded.abs() > target.max_finite
     if not beyond.any():
         return rounded
-    top = torch.copysign(torch.full_like(rounded, shape.largest), rounded)
-    if shape.saturates:
+    top = torch.copysign(torch.full_like(rounded, target.max_finite), rounded)
+    if name in _SATURATING:
         return torch.where(beyond, top, rounded)
     # Rounded away from infinity, what is too large stays finite.
     stays = {

@@ -63,9 +63,9 @@ OPTIONS = (
     ),
     Option(
         name="--mutation-test",
-        help="Where a kernel is correct, alter its result as bugs would (zeros, a tile missing, two heads "
-        "exchanged, a truncating cast, the end of an input ignored), and report which of that the check of "
-        "each case would have caught. Takes several times as long; decides nothing.",
+        help="Where a kernel is correct, mutate its result as bugs would (zeros, a tile missing, two heads "
+        "exchanged, a truncating cast, the end of an input ignored), and report which mutants survive the "
+        "check of each case. Takes several times as long; decides nothing.",
         in_fresh_process=False,
         repeat=Repeat.ALWAYS,  # checks as a whole what is otherwise checked in parts
     ),
