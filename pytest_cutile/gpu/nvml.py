@@ -163,6 +163,38 @@ def sm_clock_mhz() -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Load:
+    """Clock and counters of the GPU at one moment. None where NVML does not say."""
+
+    sm_clock_mhz: float | None
+    energy_mj: int | None
+    """Energy since the driver was loaded, in mJ; it moves about every 100 ms."""
+    power_limited_ns: int | None
+    """Time for which power has held the clocks down, in ns, since some beginning."""
+
+
+def read_load() -> Load:
+    """Return clock and counters of the first visible GPU.
+
+    Raises:
+        NoGpuError: there is none.
+    """
+    with _nvml() as pynvml:
+        handle = _visible(pynvml)[0]
+        clock = _clock(pynvml, handle, "ClockInfo")
+        return Load(
+            sm_clock_mhz=None if clock is None else float(clock),
+            energy_mj=_optional(pynvml, lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
+            power_limited_ns=_optional(
+                pynvml,
+                lambda: (
+                    pynvml.nvmlDeviceGetViolationStatus(handle, pynvml.NVML_PERF_POLICY_POWER).violationTime
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuState:
     """What NVML says of one GPU at one moment. None, or nothing, where it does not say."""
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from pytest_cutile import Block, Device, Measurement, Timer, Work
+from pytest_cutile import Block, Device, Measurement, Regime, Skipped, Sustained, Timer, Work
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.speed.measure.timing import bound_of
 
@@ -11,22 +11,80 @@ THIN = Work(bytes=1.34e8)
 DENSE = Work(flops=2 * 4096**3, bytes=1e8, dtype="float16")
 
 
-def measured(*blocks_us, work: Work = THIN, device: Device = H200) -> Measurement:
-    blocks = tuple(Block(samples_us=tuple(samples)) for samples in blocks_us)
-    return Measurement(device=device, blocks=blocks, work=work, platform=find_platform(device.name))
+def measured(*blocks_us, work: Work = THIN, device: Device = H200, sustained_us=()) -> Measurement:
+    return Measurement(
+        device=device,
+        burst=tuple(Block(current_us=tuple(samples)) for samples in blocks_us),
+        sustained=Sustained(blocks=(Block(current_us=tuple(sustained_us)),)) if sustained_us else None,
+        work=work,
+        platform=find_platform(device.name),
+    )
 
 
-def test_the_time_is_the_median_of_the_fastest_block():
-    measurement = measured([44.0, 41.0, 42.0], [40.0, 40.5, 90.0], [39.0, 43.0, 43.5])
-    assert measurement.median_us == 40.5  # neither the smallest sample nor the median of all
-    assert measurement.best is measurement.blocks[1]
-    assert len(measurement.samples_us) == 9
+def paired(*pairs) -> Measurement:
+    blocks = tuple(Block(current_us=tuple(a), baseline_us=tuple(b)) for a, b in pairs)
+    return Measurement(device=H200, burst=blocks, work=THIN)
 
 
-def test_the_spread_is_that_of_the_fastest_block():
-    quiet, wild = [40.0, 40.0, 40.0, 40.0], [42.0, 80.0, 50.0, 60.0]
-    assert measured(wild, quiet).relative_spread == 0.0
-    assert measured(wild).relative_spread > 0.1
+# -- times --------------------------------------------------------------------------------------------
+
+
+def test_the_time_is_the_trimmed_mean_over_placements():
+    measurement = measured([30.0], [40.0, 42.0], [42.0], [43.0], [90.0])
+    assert measurement.burst_us == pytest.approx(42.0)
+    assert measurement.samples_us == (30.0, 40.0, 42.0, 42.0, 43.0, 90.0)
+
+
+def test_what_few_placements_show_counts_in_full():
+    assert measured([40.0], [44.0], [48.0]).burst_us == pytest.approx(44.0)
+
+
+def test_a_kernel_that_is_slow_at_some_placements_is_slower():
+    pair = [([40.0], [40.0])] * 5 + [([44.0], [40.0])] * 3
+    assert paired(*pair).log_ratio(Regime.BURST) == pytest.approx(2 / 6 * math.log(1.1))
+
+
+def test_a_launch_three_times_slower_in_one_of_five_shows():
+    block = Block(current_us=(40.0, 40.0, 40.0, 40.0, 120.0), baseline_us=(40.0,) * 5)
+    assert block.log_ratio == pytest.approx(math.log(1.4))
+
+
+def test_without_a_baseline_there_is_no_ratio():
+    assert Block(current_us=(40.0,)).log_ratio is None
+    measurement = measured([40.0], [41.0])
+    assert measurement.log_ratio(Regime.BURST) is None
+    assert measurement.standard_error(Regime.BURST) is None
+    assert measurement.baseline_us(Regime.BURST) is None
+    assert measurement.baseline_spread is None
+
+
+def test_the_standard_error_is_that_of_the_placements():
+    measurement = paired(([math.e], [1.0]), ([math.e**3], [1.0]))
+    assert measurement.log_ratio(Regime.BURST) == pytest.approx(2.0)
+    assert measurement.standard_error(Regime.BURST) == pytest.approx(1.0)
+    assert paired(([40.0], [41.0])).standard_error(Regime.BURST) is None
+
+
+def test_regimes_are_apart():
+    measurement = measured([40.0], sustained_us=(50.0, 52.0))
+    assert measurement.regimes == (Regime.BURST, Regime.SUSTAINED)
+    assert (measurement.burst_us, measurement.sustained_us) == (40.0, 51.0)
+    assert measurement.headline_us == measurement.fastest_us == 40.0
+    assert measurement.samples_us == (40.0,)
+
+
+def test_a_launch_too_long_for_a_burst_is_judged_sustained():
+    measurement = measured(sustained_us=(6000.0, 6100.0))
+    assert measurement.regimes == (Regime.SUSTAINED,)
+    assert measurement.burst_us is None
+    assert measurement.headline_us == 6050.0
+    assert measurement.samples_us == (6000.0, 6100.0)
+    assert measurement.placement_spread == 0.0
+
+
+def test_the_spread_is_that_of_all_samples():
+    assert measured([40.0] * 4, [40.0] * 4).spread == 0.0
+    assert measured([42.0, 80.0], [50.0, 60.0]).spread > 0.1
 
 
 @pytest.mark.parametrize(
@@ -37,16 +95,7 @@ def test_placements_spread_by_the_slowest_over_the_fastest(blocks, spread):
     assert measured(*blocks).placement_spread == pytest.approx(spread)
 
 
-def test_a_block_is_compared_with_what_was_interleaved_by_medians():
-    block = Block(samples_us=(39.0, 40.0, 90.0), interleaved_us=(19.0, 20.0, 20.5))
-    assert block.interleaved_median_us == 20.0
-    assert block.log_ratio == pytest.approx(math.log(2))
-
-
-def test_a_block_with_nothing_interleaved_stands_for_its_time():
-    block = Block(samples_us=(39.0, 40.0, 90.0))
-    assert block.interleaved_median_us is None
-    assert block.log_ratio == pytest.approx(math.log(40.0))
+# -- rates --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,7 +126,8 @@ def test_work_is_compared_with_the_nearer_limit(work, gpu, bound):
     ],
 )
 def test_a_figure_above_the_chips_limit_is_seen(us, work, exceeded):
-    assert measured([us * 1.2], [us] * 5, work=work).exceeded == exceeded
+    assert measured([us], [us] * 5, work=work).exceeded == exceeded
+    assert measured([us * 2], sustained_us=(us, us), work=work).exceeded == exceeded
 
 
 def test_an_unknown_gpu_has_no_share():
@@ -90,6 +140,7 @@ def test_an_unknown_gpu_has_no_share():
 def test_rate_and_share_are_those_of_the_nearer_limit():
     dense = measured([200.0], work=DENSE)
     assert dense.rate == dense.tflops == pytest.approx(687.2, rel=1e-3)
+    assert dense.rate_at(400.0) == pytest.approx(343.6, rel=1e-3)
     assert dense.share_of_limit == pytest.approx(687.2 / 989.5, rel=1e-2)
     thin = measured([200.0], work=Work(flops=1e6, bytes=8e8, dtype="float16"))
     assert thin.rate == thin.gb_per_s == pytest.approx(4000)
@@ -99,6 +150,9 @@ def test_rate_and_share_are_those_of_the_nearer_limit():
 def test_work_that_counts_nothing_has_no_rate():
     nothing = measured([40.0], work=Work())
     assert (nothing.tflops, nothing.gb_per_s, nothing.rate) == (None, None, None)
+
+
+# -- timers -------------------------------------------------------------------------------------------
 
 
 def test_a_timer_needs_only_a_device_and_times():
@@ -112,31 +166,5 @@ def test_a_timer_needs_only_a_device_and_times():
     assert timer.reference_workload("TFLOPS") is None
     assert (timer.environment(), timer.problems(), timer.sm_clock_mhz()) == ({}, (), None)
     assert timer.time_block([len, len]) == [[40.0], [40.0]]
-
-
-DEVICE = Device(arch="sm_90", name="NVIDIA H200")
-
-
-def test_a_reference_workload_that_had_an_accident_explains_nothing():
-    blocks = tuple(Block(samples_us=(40.0,), interleaved_us=(us,)) for us in (100.0, 101.0, 130.0))
-    measurement = Measurement(
-        device=DEVICE, blocks=blocks, work=Work(bytes=1e8), reference_workload="a workload"
-    )
-    assert measurement.best_pair(0.6) == (40.0, 101.0)
-
-
-def test_the_block_that_the_reference_workload_makes_fastest_is_taken():
-    blocks = tuple(
-        Block(samples_us=(own,), interleaved_us=(us,))
-        for own, us in ((40.0, 100.0), (40.4, 105.0), (41.0, 106.0))
-    )
-    measurement = Measurement(
-        device=DEVICE, blocks=blocks, work=Work(flops=1e9), reference_workload="a workload"
-    )
-    assert measurement.best_pair(0.8) == (40.4, 105.0)
-    assert measurement.best_pair(0.0)[0] == 40.0
-
-
-def test_without_a_reference_workload_the_fastest_block_is():
-    blocks = (Block(samples_us=(41.0,)), Block(samples_us=(40.0,)))
-    assert Measurement(device=DEVICE, blocks=blocks, work=Work()).best_pair(0.8) == (40.0, None)
+    assert timer.time_sustained([[len]]) == Skipped(reason="the timer measures bursts only")
+    assert timer.tick_us == 0.0

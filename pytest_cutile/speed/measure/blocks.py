@@ -30,8 +30,8 @@ from pytest_cutile.statistics import median, usable
 from pytest_cutile.verdicts import Reason
 
 PLACEMENTS, LEAST_PLACEMENTS = 8, 4
-"""Placements of the buffers that are tried, and how many are enough for kernels of milliseconds: an even
-number, since a timer may change the order of two launches from block to block."""
+"""Placements of the buffers that are tried, and how many are enough for kernels of milliseconds. Their number is
+even: a timer may exchange the order of two launches from block to block."""
 GPU_SECONDS = 0.1
 """GPU time after which no further placement is tried, estimated from the samples."""
 KEPT = 0.6
@@ -103,7 +103,7 @@ def _measure_bursts(timer: Timer, launchers: list[Call], problems: dict[str, Non
     """Time bursts at several placements; return no block where the launches are too long for a burst."""
     blocks: list[Block] = []
     seconds = 0.0
-    while len(blocks) < LEAST_PLACEMENTS or (len(blocks) < PLACEMENTS and seconds < GPU_SECONDS):
+    while len(blocks) < (PLACEMENTS if seconds < GPU_SECONDS else LEAST_PLACEMENTS) or len(blocks) % 2:
         call = launchers[0]
         with placed_anew((call.args, call.kwargs)) as arguments:
             try:

@@ -81,7 +81,7 @@ def _copies(arguments: Any) -> int:
     size = sum(storage.nbytes() for storage in _storages(arguments).values())
     if not size:
         return 1
-    needed = math.ceil(ROTATION_FACTOR * torch.cuda.get_device_properties(0).L2_cache_size / size)
+    needed: int = math.ceil(ROTATION_FACTOR * torch.cuda.get_device_properties(0).L2_cache_size / size)
     affordable = int(torch.cuda.mem_get_info()[0] * LARGEST_SHARE / size)
     return max(1, min(needed, MOST_COPIES, affordable))
 

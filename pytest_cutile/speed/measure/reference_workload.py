@@ -1,68 +1,116 @@
-"""Reference workloads: launches that tileiras did not compile, so no change to a kernel makes them slower."""
+"""Reference workloads: launches of fixed code, whose times say what the GPU does today."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from pytest_cutile.speed.measure import reference_kernels
+from pytest_cutile.speed.measure.reference_kernels import THREADS, VERSION, DriverError, Kernel
 from pytest_cutile.speed.measure.timing import ReferenceWorkload
 
 PLACES = 4
-"""Sets of buffers that a reference workload cycles through: its time depends on placement, too."""
-PRODUCT = (4096, 2048, 4096)
-"""M, K, N of the matrix product: 69 GFLOP, 0.1 ms on an H200."""
+"""Sets of buffers that a reference workload cycles through: the time of a copy depends on placement, too."""
 COPY_BYTES = 96 << 20
 """Most bytes that the copy reads and writes."""
+BLOCKS_PER_SM = {"copy": 8, "mma": 1}
+STEPS = 4096
+"""Rounds of products of each warp: some 0.1 ms on an H200."""
 
 
-def matrix_product() -> ReferenceWorkload | None:
-    """Return a bfloat16 product of the BLAS library: limited as a compute-bound kernel is.
-
-    None where the GPU lacks memory for it.
-    """
+def products() -> ReferenceWorkload | None:
+    """Return bfloat16 products on registers: limited by the tensor cores. None where it cannot be made."""
     import torch
 
-    m, k, n = PRODUCT
+    blocks = BLOCKS_PER_SM["mma"] * _properties().multi_processor_count
 
-    def place() -> Callable[[], object]:
-        a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-        b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
-        c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-        return lambda: torch.mm(a, b, out=c)
+    def place(kernel: Kernel) -> Callable[[], object]:
+        result = torch.empty(blocks * THREADS, dtype=torch.float32, device="cuda")
+        return _launch_of(kernel, blocks, result, arguments=(_address(result), ctypes.c_uint32(STEPS)))
 
-    if torch.cuda.mem_get_info()[0] < 8 * PLACES * 2 * (m * k + k * n + m * n):
-        return None
-    return ReferenceWorkload(name=f"torch {torch.__version__} mm bf16 {m}x{k}x{n}", launch=_cycle(place))
+    name = f"ptx mma {VERSION}, {STEPS} steps"
+    return _made(name, reference_kernels.mma_ptx(), "multiply", place, bytes_per_place=4 * blocks * THREADS)
 
 
 def copy() -> ReferenceWorkload | None:
-    """Return a copy within the GPU's memory; None where the GPU lacks memory for it."""
+    """Return a copy within the GPU's memory. None where it cannot be made."""
     import torch
 
-    size = min(COPY_BYTES, 2 * torch.cuda.get_device_properties(0).L2_cache_size)
+    size = min(COPY_BYTES, 2 * _properties().L2_cache_size) // 16 * 16
+    blocks = BLOCKS_PER_SM["copy"] * _properties().multi_processor_count
 
-    def place() -> Callable[[], object]:
+    def place(kernel: Kernel) -> Callable[[], object]:
         source: Any = torch.empty(size, dtype=torch.int8, device="cuda").random_()
         target = torch.empty_like(source)
-        return lambda: target.copy_(source)
+        words = ctypes.c_uint64(size // 16)
+        return _launch_of(
+            kernel, blocks, source, target, arguments=(_address(source), _address(target), words)
+        )
 
-    if torch.cuda.mem_get_info()[0] < 8 * PLACES * 2 * size:
-        return None
-    return ReferenceWorkload(name=f"torch {torch.__version__} copy of {size >> 20} MiB", launch=_cycle(place))
+    name = f"ptx copy {VERSION}, {size >> 20} MiB"
+    return _made(name, reference_kernels.COPY, "copy_words", place, bytes_per_place=2 * size)
 
 
-def _cycle(place: Callable[[], Callable[[], object]]) -> Callable[[], object]:
-    places = itertools.cycle([place() for _ in range(PLACES)])
+def _properties() -> Any:
+    import torch
+
+    return torch.cuda.get_device_properties(0)
+
+
+def _address(tensor: Any) -> ctypes.c_uint64:
+    return ctypes.c_uint64(tensor.data_ptr())
+
+
+def _launch_of(
+    kernel: Kernel, blocks: int, *tensors: Any, arguments: tuple[Any, ...]
+) -> Callable[[], object]:
+    """Return a launch on the current stream, as a capture needs it; it keeps `tensors` alive."""
+    import torch
 
     def launch() -> object:
-        return next(places)()
+        kernel.launch(blocks, arguments, torch.cuda.current_stream().cuda_stream)
+        return tensors
+
+    return launch
+
+
+def _made(
+    name: str,
+    source: str,
+    entry: str,
+    place: Callable[[Kernel], Callable[[], object]],
+    *,
+    bytes_per_place: int,
+) -> ReferenceWorkload | None:
+    """Return a workload that cycles through its places; None where memory is short or the driver refuses."""
+    import torch
+
+    if torch.cuda.mem_get_info()[0] < 8 * PLACES * bytes_per_place:
+        return None
+    torch.cuda.current_stream().synchronize()  # makes torch's context the current one of this thread
+    try:
+        kernel = Kernel(source, entry)
+        places = [place(kernel) for _ in range(PLACES)]
+        for launch in places:
+            launch()  # a GPU that cannot run it says so here
+    except DriverError:
+        return None
+    return ReferenceWorkload(name=name, launch=_cycle(places))
+
+
+def _cycle(places: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    turns = itertools.cycle(places)
+
+    def launch() -> object:
+        return next(turns)()
 
     return launch
 
 
 REFERENCE_WORKLOADS: Mapping[str, Callable[[], ReferenceWorkload | None]] = MappingProxyType(
-    {"TFLOPS": matrix_product, "GB/s": copy}
+    {"TFLOPS": products, "GB/s": copy}
 )
-"""By the limit of the kernels that they are interleaved with."""
+"""By the limit of the kernels that they speak for."""

@@ -1,32 +1,60 @@
-"""The default timer: a CUDA graph of [flush L2, event, launch, event], replayed."""
+"""The default timer. A burst is a CUDA graph of [flush L2, event, launch, event], replayed for some 10 ms.
+
+`sustained.py` measures the other regime.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from pytest_cutile.compiler.toolchain import CompilerMissing, toolchain_versions
 from pytest_cutile.gpu import condition, nvml
+from pytest_cutile.quantities import format_time
+from pytest_cutile.speed.measure import graphs, sustained
 from pytest_cutile.speed.measure.reference_workload import REFERENCE_WORKLOADS
-from pytest_cutile.speed.measure.timing import Device, Launch, ReferenceWorkload, Timer, TimingError
+from pytest_cutile.speed.measure.timing import (
+    Device,
+    Launch,
+    ReferenceWorkload,
+    Skipped,
+    Sustained,
+    Timer,
+    TooLong,
+)
 
 FLUSH_FACTOR = 4
 """The flush writes this many times the L2 cache, so that nothing of the inputs is left in it."""
-BLOCK_SECONDS = 0.011
-"""GPU time of one block: eight of them are less than 0.1 s."""
+BURST_SECONDS = 0.011
+"""GPU time of one burst. Under longer load an H200 lowers its clock."""
 REPLAY_SECONDS = 0.002
-"""GPU time of one replay to aim at, so that several fit into a block."""
+"""GPU time of one replay to aim at, so that several fit into a burst."""
+LONGEST_US = 5000.0
+"""Longest launch that fits into a burst: a replay has four of them."""
 MOST_ROUNDS = 8
 """Most rounds of all launches in one replay."""
-LEAST_REPLAYS = 5
-"""Replays of the longest kernels. The first is not kept: clock and memory react to the pause before it."""
-WARM_UP_LAUNCHES = 2
-"""Plain launches first: the first one compiles."""
+LEAST_REPLAYS = 4
+"""Replays of a block that are kept; those of long launches are spread over several bursts. The first replay of
+a burst is not kept: clock and memory react to the pause before it."""
+TICK_US = 0.5
+"""Resolution of event times by NVIDIA's documentation, "around 0.5 microseconds" (CUDA Runtime API, Event
+Management, cudaEventElapsedTime). An H200's is 0.032 us, as its times show."""
+LEAST_TICK_US = 0.001
+"""Smaller differences are rounding: times are float32 milliseconds."""
+REST_SECONDS = 0.03
+"""Pause before a burst."""
+CLOCK_SECONDS = 0.2
+"""Longest wait for the clock to return to its maximum, after that pause."""
+FULL_CLOCK = 0.97
+"""Share of the highest clock seen that counts as full."""
+MOST_FUTILE_WAITS = 3
+"""Waits in a row without a rising clock, after which there are no more: the GPU lowers its clock at rest."""
 SETTLE_SECONDS = 0.5
 """Least time under load before the first block of a process: an idle H200 starts at 345 MHz."""
 SETTLE_LIMIT_SECONDS = 2.0
@@ -48,6 +76,10 @@ class CudaGraphTimer(Timer):
         self._device = device
         self._workloads: dict[str, ReferenceWorkload | None] = {}
         self._highest_clocks = condition.HighestClocks()
+        self._highest_mhz = 0.0
+        self._futile_waits = 0
+        self._tick_us = TICK_US
+        self._backward = False
         self._warm = False
 
     @property
@@ -73,7 +105,16 @@ class CudaGraphTimer(Timer):
         return condition.unseen(nvml.read_state())
 
     def sm_clock_mhz(self) -> float | None:
-        return nvml.sm_clock_mhz()
+        return self._seen(nvml.sm_clock_mhz())
+
+    def _seen(self, clock_mhz: float | None) -> float | None:
+        self._highest_mhz = max(self._highest_mhz, clock_mhz or 0.0)
+        return clock_mhz
+
+    @property
+    def tick_us(self) -> float:
+        """The smallest difference between two times so far, at most the documented resolution."""
+        return self._tick_us
 
     def reference_workload(self, bound: str) -> ReferenceWorkload | None:
         """Return the reference workload for kernels limited by `bound`; None if GPU memory is short."""
@@ -83,59 +124,95 @@ class CudaGraphTimer(Timer):
 
     def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
         rounds = self._rounds(launches)
-        order = _order(len(launches), rounds)
+        self._backward = not self._backward
+        order = _order(len(launches), rounds, backward=self._backward)
         graph, events = self._capture([launches[lane] for lane in order])
         if not self._warm:
             self._settle(graph, events)
         samples: list[list[float]] = [[] for _ in launches]
-        replays = LEAST_REPLAYS
-        done = 0
-        while done < replays:
-            times = self._replay(graph, events)
-            if done == 0:
-                replays = max(LEAST_REPLAYS, round(BLOCK_SECONDS / self._seconds(times)))
-            else:
-                for lane, value in _kept(order, times, rounds):
-                    samples[lane].append(value)
-            done += 1
+        for times in self._kept_replays(graph, events, is_long=rounds == 1):
+            for lane, value in _kept(order, times):
+                samples[lane].append(value)
+        self._tick_us = min([self._tick_us, *_ticks(itertools.chain(*samples))])
         return samples
+
+    def _kept_replays(
+        self, graph: Any, events: list[tuple[Any, Any]], *, is_long: bool
+    ) -> Iterator[list[float]]:
+        """Yield the times of replays, in one burst, or in several where few replays make one.
+
+        A long replay that takes a whole burst is kept although it follows a pause: its lead is not.
+        """
+        kept = 0
+        while kept < LEAST_REPLAYS:
+            self._rest()
+            first = self._replay(graph, events)
+            more = round(BURST_SECONDS / self._seconds(first)) - 1
+            if more < 1 and is_long:
+                yield first
+                kept += 1
+            for _ in range(max(more, 0 if is_long else 1)):
+                yield self._replay(graph, events)
+                kept += 1
+
+    def _rest(self) -> None:
+        """Let the GPU rest until its clock is full again: it is low after a load that power has limited."""
+        time.sleep(REST_SECONDS)
+        if self._futile_waits >= MOST_FUTILE_WAITS:
+            return
+        first = clock_mhz = self.sm_clock_mhz() or 0.0
+        end = time.perf_counter() + CLOCK_SECONDS
+        while clock_mhz < FULL_CLOCK * self._highest_mhz:
+            if time.perf_counter() >= end:
+                self._futile_waits = self._futile_waits + 1 if clock_mhz <= first else 0
+                return
+            time.sleep(0.01)
+            clock_mhz = self.sm_clock_mhz() or 0.0
+        self._futile_waits = 0
+
+    def time_sustained(
+        self, launches: Sequence[Sequence[Launch]], *, always: bool = False
+    ) -> Sustained | Skipped:
+        import torch
+
+        try:
+            lanes = sustained.make_lanes(launches)
+            return sustained.measure(lanes, self._read_load, highest_mhz=self._highest_mhz, always=always)
+        except torch.OutOfMemoryError as error:
+            return Skipped(reason=f"the GPU's memory is too small: {error}")
+
+    def _read_load(self) -> nvml.Load:
+        load = nvml.read_load()
+        self._seen(load.sm_clock_mhz)
+        return load
 
     def _seconds(self, times_us: Sequence[float]) -> float:
         """Return how long a replay with these launches keeps the GPU busy, the flushes included."""
         return (sum(times_us) + len(times_us) * self._flush_us) * 1e-6
 
     def _rounds(self, launches: Sequence[Launch]) -> int:
-        """Return the number of rounds in one replay, and warm the launches up."""
-        import torch
+        """Return the number of rounds in one replay, and warm the launches up.
 
-        for _ in range(WARM_UP_LAUNCHES):
-            for launch in launches:
-                launch()
-        start, end = _events(2)
-        torch.cuda.synchronize()
-        start.record()
+        Raises:
+            TooLong: a launch takes longer than `LONGEST_US`.
+        """
+        times = []
         for launch in launches:
-            launch()
-        end.record()
-        torch.cuda.synchronize()
-        one = start.elapsed_time(end) * 1e-3 + len(launches) * self._flush_us * 1e-6
+            launch()  # the first one compiles
+            us = graphs.time_once(launch)
+            # The host may have been late.
+            times.append(min(us, graphs.time_once(launch)) if us < 10 * LONGEST_US else us)
+        if max(times) > LONGEST_US:
+            limit = format_time(LONGEST_US)
+            raise TooLong(f"a launch takes {format_time(max(times))}; in bursts it may take {limit}")
+        one = (sum(times) + len(launches) * self._flush_us) * 1e-6
         rounds = max(1, min(MOST_ROUNDS, int(REPLAY_SECONDS / one)))
         # Even, so that an effect of odd and even positions meets all launches alike.
         return rounds if rounds == 1 else rounds - rounds % 2
 
     @cached_property
     def _flush_us(self) -> float:
-        import torch
-
-        times: list[float] = []
-        for _ in range(5):
-            start, end = _events(2)
-            start.record()
-            self._flush_buffer.zero_()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end) * 1000)
-        return min(times)
+        return min(graphs.time_once(self._flush_buffer.zero_) for _ in range(5))
 
     @cached_property
     def _flush_buffer(self) -> Any:
@@ -150,26 +227,15 @@ class CudaGraphTimer(Timer):
         flush = self._flush_buffer
         new_event: Callable[[], Any] = functools.partial(torch.cuda.Event, enable_timing=True, external=True)
         events = [(new_event(), new_event()) for _ in launches]
-        graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream()
-        try:
-            with torch.cuda.graph(graph):
-                for launch, (start, end) in zip(launches, events, strict=True):
-                    flush.zero_()
-                    start.record()
-                    launch()
-                    end.record()
-        except RuntimeError as error:
-            if "captur" not in str(error) and "CUDAGraph" not in str(error):
-                raise
-            raise TimingError(
-                f"the launch cannot be captured into a CUDA graph, so it cannot be timed: {error}\n"
-                "Launch code must not read values back from the GPU (.item(), .tolist(), synchronize) and "
-                "must launch on torch.cuda.current_stream(). Lists of arrays cannot be captured, tuples can."
-            ) from error
-        finally:
-            torch.cuda.set_stream(stream)  # a capture that failed leaves torch on its own stream
-        return graph, events
+
+        def record() -> None:
+            for launch, (start, end) in zip(launches, events, strict=True):
+                flush.zero_()
+                start.record()
+                launch()
+                end.record()
+
+        return graphs.capture(record), events
 
     def _replay(self, graph: Any, events: list[tuple[Any, Any]]) -> list[float]:
         import torch
@@ -193,28 +259,26 @@ class CudaGraphTimer(Timer):
         self._warm = True
 
 
-def _events(count: int) -> list[Any]:
-    import torch
-
-    new_event: Callable[[], Any] = functools.partial(torch.cuda.Event, enable_timing=True)
-    return [new_event() for _ in range(count)]
-
-
-def _order(lanes: int, rounds: int) -> list[int]:
+def _order(lanes: int, rounds: int, *, backward: bool = False) -> list[int]:
     """Return the order of the launches: a lead, rounds forward and backward in turn (ABBA), then an end.
 
-    In ABBA order a launch follows itself as often as it follows the other one. Lead and end are not kept.
-    The lead follows a pause. The last launch of a graph reads 0.3 us longer than one that another follows (a
-    memory-bound kernel of 76 us on an H200: 0.3 % slower); kernels of milliseconds need no end.
+    In ABBA order a launch follows itself as often as it follows the other one. One round alone is as good, if
+    every other block starts backward. Lead and end are not kept: the lead follows a pause, and the last launch
+    of a graph reads 0.3 us longer than one that another follows (a memory-bound kernel of 76 us on an H200),
+    or 2 % shorter, where a launcher uses streams of its own.
     """
-    forward = list(range(lanes))
-    order = [0]
-    for turn in range(rounds):
-        order += forward if turn % 2 == 0 else forward[::-1]
-    return order if rounds == 1 else [*order, 0]
+    turns = [list(range(lanes)), list(range(lanes))[::-1]]
+    if backward:
+        turns.reverse()
+    order = [lane for turn in range(rounds) for lane in turns[turn % 2]]
+    return [order[0], *order, order[0]]
 
 
-def _kept(order: Sequence[int], times: Sequence[float], rounds: int) -> Iterator[tuple[int, float]]:
+def _kept(order: Sequence[int], times: Sequence[float]) -> Iterator[tuple[int, float]]:
     """Yield the launches and times of a replay, without lead and end."""
-    stop = len(order) if rounds == 1 else -1
-    return zip(order[1:stop], times[1:stop], strict=True)
+    return zip(order[1:-1], times[1:-1], strict=True)
+
+
+def _ticks(times: Iterable[float]) -> list[float]:
+    """Return the differences between neighbouring times, but for those that are rounding."""
+    return [b - a for a, b in itertools.pairwise(sorted(times)) if b - a > LEAST_TICK_US]

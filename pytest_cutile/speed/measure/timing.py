@@ -3,10 +3,10 @@
 How one process measures one case (`blocks.measure`):
 
 1. The reference workload is timed, once in a process.
-2. Bursts: at up to eight placements of the buffers, a few milliseconds of launches with a cold L2, the current
-   kernel and the baseline kernel interleaved. Each placement gives the log ratio of their means.
-3. Sustained: each kernel runs for a moment, launch after launch. If power then limits the clock, the two run in
-   turn for a second each, and the means of those seconds are compared.
+2. Bursts: at up to eight placements of the buffers, some 10 ms of launches with a cold L2, the current and
+   the baseline kernel interleaved. Each placement gives the log ratio of their means.
+3. Sustained: each kernel runs for a moment, launch after launch. If power then limits the clock, the two run
+   in turn for a second each, and the means of those seconds are compared.
 4. A regime's value is the trimmed mean over its blocks. Impossible times are refused.
 5. After each placement the GPU is asked what made it unfit to measure on (`problems`).
 """
