@@ -134,7 +134,7 @@ def _failed(error: BaselineError | MeasurementFailed) -> SpeedOutcome:
 
 
 def _has_room(session: Session, case: SpeedCase) -> bool:
-    """Say whether runs of an unchanged case are to be recorded: of its own GPU it has less than it may keep."""
+    """Say whether more runs of an unchanged case on this GPU are to be recorded."""
     baselines = session.speed_baselines
     if not session.settings.update_baselines or baselines is None:
         return False
@@ -345,9 +345,9 @@ def _with_baseline_kernel(
             raise MeasurementFailed(
                 Reason.SAME_KERNEL,
                 f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, "
-                "although another one was recorded there. Is it registered once in a process (torch.library, a "
-                "shared library)? Such a kernel cannot be measured beside its baseline; give "
-                "--perf-baseline none",
+                "although another one was recorded there. Is it registered once in a process "
+                "(torch.library, a shared library)? Such a kernel cannot be measured beside its baseline; "
+                "give --perf-baseline none",
             )
         return comparison.of_same_code(commit)
     return comparison.with_launcher(commit, launcher)

@@ -44,7 +44,8 @@ class Checkout:
     def commit_that_added(self, text: str) -> str:
         """Return the commit that added `text` to the baselines; "" where git knows none.
 
-        After a squash merge, the commit that a session was recorded at is gone; this one has the same kernels.
+        After a squash merge, the commit that a session was recorded at is gone; this one has the same
+        kernels.
         """
         repository = self._repository
         folder = self._baselines_of(repository) if repository is not None else None

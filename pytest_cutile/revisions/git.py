@@ -48,7 +48,7 @@ class Repository:
         return _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", failure=failure)
 
     def commit_that_added(self, text: str, folder: Path) -> str:
-        """Return the full id of the first commit with `text` in a file below `folder`; "" if there is none."""
+        """Return the full id of the commit that added `text` below `folder`; "" if there is none."""
         failure = f"git cannot search the history of {folder}"
         commits = _git(
             self.top, "log", "--reverse", "--format=%H", f"-S{text}", "--", str(folder), failure=failure

@@ -13,10 +13,10 @@ compiler act on both kernels alike and need no model.
 
 The t-test is the moderated one of Smyth ("Linear models and empirical Bayes methods", Statistical
 Applications in Genetics and Molecular Biology 3, 2004): the variance between a case's processes is pooled
-with the usual one (`NOISE`), so that three processes that agree by chance do not look certain. The looks share
-the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple sequentially rejective
-multiple test procedure", Scandinavian Journal of Statistics 6, 1979). `python -m research.speed_rule`
-simulates how often the rule is wrong.
+with the usual one (`NOISE`), so that three processes that agree by chance do not look certain. The looks
+share the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple sequentially
+rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). `python -m
+research.speed_rule` simulates how often the rule is wrong.
 """
 
 from __future__ import annotations
