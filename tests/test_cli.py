@@ -62,7 +62,7 @@ def test_faster_is_above_one():
 
 def test_times_are_of_bursts_or_sustained_where_there_are_none():
     runs = {"both": (run(40.0, sustained_us=80.0),), "long": (run(None, sustained_us=80.0),), "none": ()}
-    one = file(**{name: entry(runs=each) for name, each in runs.items()})
+    one = file(GB10, "sm_121", **{name: entry(runs=each) for name, each in runs.items()})
     other = file(B300, "sm_103", **{name: entry(20.0) for name in runs})
     text = report(one, other)
     assert row(text, "both ")[3:] == ["2.5e+04", "5e+04", "2.00x"]

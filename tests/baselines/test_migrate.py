@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,12 @@ STATIC = StaticBaselines(arch="sm_90", entries={"k[c]": static_entry()})
 SHORT = COMMIT[:12]
 
 
-def old_run(day: int, median_us: float = 40.0, **changes) -> dict:
+def old_run(day: int, median_us: float = 40.0, **changes) -> dict[str, Any]:
     of_session = {"at": f"2025-11-{day:02}T10:00:00+00:00", "session": f"s{day}", "gpu_uuid": "GPU-1"}
     return {**of_session, "median_us": median_us, "spread": 0.004, **changes}
 
 
-def old_entry(*runs: dict, commit: str = SHORT, **changes) -> dict:
+def old_entry(*runs: dict[str, Any], commit: str = SHORT, **changes) -> dict[str, Any]:
     return {
         "fingerprint": "abc",
         "work": {"bytes": 1e8, "dtype": "bfloat16"},
@@ -41,16 +42,16 @@ def old_entry(*runs: dict, commit: str = SHORT, **changes) -> dict:
     }
 
 
-def accepted(reason: str, **more: str) -> dict:
+def accepted(reason: str, **more: str) -> dict[str, Any]:
     return {"provenance": {"by": "pytest-cutile 0.1.0", "commit": SHORT, "reason": reason, **more}}
 
 
-def schema_3(**entries: dict) -> str:
+def schema_3(**entries: dict[str, Any]) -> str:
     cases = {f"{name}[c]": each for name, each in entries.items()}
     return json.dumps({"schema": 3, "arch": "sm_90", "gpu": "NVIDIA H200", "entries": cases}, indent=1)
 
 
-def schema_2(**entries: dict) -> str:
+def schema_2(**entries: dict[str, Any]) -> str:
     text = schema_3(**entries).replace('"schema": 3', '"schema": 2')
     for name, old in (
         ("fingerprint", "identity"),
@@ -85,7 +86,7 @@ def test_runs_of_a_session_become_a_record(path, written):
 
 def test_a_session_that_was_split_over_cases_is_one(path):
     """It began with the first case; each GPU of it is a session of its own, as each environment is."""
-    later = {"at": "2025-11-01T11:00:00+00:00"}
+    later: dict[str, Any] = {"at": "2025-11-01T11:00:00+00:00"}
     file = migrated(
         path,
         schema_3(
@@ -168,7 +169,7 @@ def test_accepted_slowdowns_move_the_anchor(path):
 
 
 def test_published_figures_keep_what_is_said_of_them(path):
-    figure = {"median_us": 123.5, "margin": 0.1, "source": PUBLISHED.source}
+    figure: dict[str, Any] = {"median_us": 123.5, "margin": 0.1, "source": PUBLISHED.source}
     about = {"by": "a script", "printed": "1.0 TFLOPS", "margin": "why"}
     old = old_entry(published=figure, provenance=about, environment={"cuda": "13.1"})
     del old["fingerprint"], old["runs"]
