@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
@@ -159,9 +160,14 @@ class SpeedBaselines(Struct, frozen=True, kw_only=True):
     entries: Mapping[str, Entry] = {}
     """By case key, e.g. "softmax[bf16-4096x8192]"."""
 
-    def in_order(self, records: Iterable[Record]) -> tuple[Record, ...]:
-        """Return records by the time of their session, oldest first."""
-        return tuple(sorted(records, key=lambda record: (self.sessions[record.session].time, record.session)))
+    def in_order(self) -> SpeedBaselines:
+        """Return it with the records of each entry in the order of their sessions, oldest first."""
+        places = {name: (session.time, name) for name, session in self.sessions.items()}
+        entries = {
+            key: replace(entry, records=tuple(sorted(entry.records, key=lambda each: places[each.session])))
+            for key, entry in self.entries.items()
+        }
+        return replace(self, entries=entries)
 
 
 class StaticEntry(Struct, frozen=True, kw_only=True):
