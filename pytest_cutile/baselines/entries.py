@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 
-# Control characters, ends of lines, and characters that reorder text: they rewrite what a terminal shows.
+# No control characters, ends of lines or characters that reorder text: they rewrite what a terminal shows.
 TEXT = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]*\Z"
 """Pattern of every text in a file of speed baselines."""
 _COMMIT = re.compile(r"([0-9a-f]{7,64}\+?)?", re.ASCII)

@@ -151,7 +151,7 @@ def test_short_hashes_are_resolved_through_git(path, capsys):
 
 
 def test_accepted_slowdowns_move_the_anchor(path):
-    own = old_run(3, 44.0, commit="f" * 12, reason="on this board alone", gpu_uuid="GPU-2")
+    own = old_run(3, 44.0, commit="f" * 12, reason="on this GPU alone", gpu_uuid="GPU-2")
     file = migrated(
         path,
         schema_3(
@@ -163,7 +163,7 @@ def test_accepted_slowdowns_move_the_anchor(path):
     none = ("", "")
     assert moves == {
         "a[c]": [("accepted", "exact division"), none],
-        "b[c]": [none, none, ("accepted", "on this board alone"), none],
+        "b[c]": [none, none, ("accepted", "on this GPU alone"), none],
     }
     assert file.sessions["s3"].commit == "f" * 12
 
