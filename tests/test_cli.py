@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from pytest_cutile import Work
-from pytest_cutile.baselines.entries import Entry, Published, Run, SpeedBaselines
+from pytest_cutile.baselines.entries import Entry, Published, SpeedBaselines
 from pytest_cutile.baselines.files import read_speed, render_speed
 from pytest_cutile.baselines.published import B300, GB10
 from pytest_cutile.cli import main
 from pytest_cutile.reports.platforms import platform_document
 from pytest_cutile.reports.text import render_lines
 from research.published_baselines import published_files
+from tests.baselines.examples import baselines, record, run, session
 
 BASELINES = Path(__file__).parents[1] / "baselines"
 COMPUTE = Work(flops=1e12, bytes=1e8, dtype="float16")
@@ -26,24 +27,16 @@ def published(tmp_path) -> list[str]:
     return [write(tmp_path / f"{file.arch}.json", file) for file in published_files()]
 
 
-def entry(median_us: float = 40.0, *, work: Work = MEMORY, day: int = 1, **changes) -> Entry:
-    run = Run(
-        at=f"2025-11-{day:02}T10:00:00+00:00",
-        session=f"s{day}",
-        gpu_uuid="GPU-1",
-        median_us=median_us,
-        spread=0.004,
-    )
-    return Entry(**{"work": work, "runs": (run,), "environment": {}, "provenance": {}, **changes})
+def entry(burst_us: float = 40.0, *, work: Work = MEMORY, day: int = 1, **changes) -> Entry:
+    return Entry(records=(record(day, burst_us, work=work, **changes),))
 
 
 def figure(median_us: float, work: Work = MEMORY) -> Entry:
-    figure = Published(median_us=median_us, margin=0.1, source="a document")
-    return Entry(work=work, published=figure, environment={}, provenance={})
+    return Entry(published=Published(work=work, median_us=median_us, margin=0.1, source="a document"))
 
 
 def file(gpu: str = GB10, arch: str = "sm_121", **entries: Entry) -> SpeedBaselines:
-    return SpeedBaselines(arch=arch, gpu=gpu, entries={f"{name}[c]": each for name, each in entries.items()})
+    return baselines({f"{name}[c]": each for name, each in entries.items()}, arch=arch, gpu=gpu)
 
 
 def write(path: Path, content: SpeedBaselines) -> str:
@@ -65,6 +58,16 @@ def row(text: str, start: str) -> list[str]:
 def test_faster_is_above_one():
     text = report(file(k=entry(40.0)), file(B300, "sm_103", k=entry(20.0)))
     assert row(text, "k ") == ["k", "c", "GB/s", "2.5e+04", "5e+04", "2.00x"]
+
+
+def test_times_are_of_bursts_or_sustained_where_there_are_none():
+    runs = {"both": (run(40.0, sustained_us=80.0),), "long": (run(None, sustained_us=80.0),), "none": ()}
+    one = file(GB10, "sm_121", **{name: entry(runs=each) for name, each in runs.items()})
+    other = file(B300, "sm_103", **{name: entry(20.0) for name in runs})
+    text = report(one, other)
+    assert row(text, "both ")[3:] == ["2.5e+04", "5e+04", "2.00x"]
+    assert row(text, "long ")[3:] == ["1.25e+04", "5e+04", "4.00x"]
+    assert "not compared, no times: none[c]" in text
 
 
 def test_metrics_and_geometric_means():
@@ -171,52 +174,38 @@ def test_markdown(capsys, published):
 
 
 def test_merge_makes_the_file_and_says_what_was_added(tmp_path, capsys):
-    one = write(tmp_path / "one.json", file(a=entry(day=1), b=entry()))
+    one = write(tmp_path / "one.json", file(a=entry(day=1), b=entry(), p=figure(3.0)))
     other = write(tmp_path / "other.json", file(a=entry(day=2)))
     into = tmp_path / "new" / "all.json"
     assert main(["merge", one, other, "--into", str(into)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "a[c]  new: 40 us, 2 runs",
-        "b[c]  new: 40 us, 1 run",
-        f"{into}: 2 cases merged, 2 changed",
+        "a[c]  new: +2 sessions",
+        "b[c]  new: +1 session",
+        "p[c]  new: a published figure",
+        f"{into}: 3 cases, 3 changed",
     ]
-    merged = read_speed(into)
-    assert merged is not None
-    assert [run.session for run in merged.entries["a[c]"].runs] == ["s1", "s2"]
+    assert read_speed(into) == file(
+        a=Entry(records=(*entry(day=1).records, *entry(day=2).records)), b=entry(), p=figure(3.0)
+    )
     assert [path.name for path in into.parent.iterdir()] == ["all.json"]
 
 
-def test_merging_a_slower_entry_takes_a_reason(tmp_path, capsys):
-    """The others are merged; status 1 says that one was not."""
-    slower = file(a=entry(80.0, day=2, fingerprint="def"), b=entry(40.0, day=2))
-    one = write(tmp_path / "one.json", slower)
-    into = write(tmp_path / "into.json", file(a=entry(day=1, fingerprint="abc"), b=entry(day=1)))
-    assert main(["merge", one, "--into", into]) == 1
-    refused = "not merged: it is slower: 40 us -> 80 us (+100.0 %) (other compiled code)"
+def test_merge_says_what_was_dropped(tmp_path, capsys):
+    """A slower record is added like any other: a record carries its own reason, and the gate decides."""
+    into = write(tmp_path / "into.json", file(a=entry(day=1), b=entry(day=1)))
+    newer = [record(day, 80.0, 80.0, 80.0, work=MEMORY, moved="accepted", reason="x") for day in range(2, 6)]
+    one = write(tmp_path / "one.json", file(a=Entry(records=tuple(newer))))
+    assert main(["merge", one, "--into", into]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"a[c]  {refused}; give --reason TEXT to accept that",
-        "b[c]  40 us -> 40 us (+0.0 %): +1 run, 2 now",
-        f"{into}: 2 cases merged, 1 changed, 1 refused",
+        "a[c]  +4 sessions, 1 old session dropped",
+        f"{into}: 2 cases, 1 changed",
     ]
-    merged = read_speed(Path(into))
-    assert merged is not None
-    assert {key: len(each.runs) for key, each in merged.entries.items()} == {"a[c]": 1, "b[c]": 2}
-    assert merged.entries["a[c]"].median_us == 40.0
-    assert main(["merge", one, "--into", into, "--reason", "exact division"]) == 0
-    merged = read_speed(Path(into))
-    assert merged is not None
-    assert merged.entries["a[c]"].median_us == 80.0
-    assert merged.entries["a[c]"].provenance == {"reason": "exact division"}
-    capsys.readouterr()
-    assert main(["merge", one, "--into", into, "--reason", "exact division"]) == 0
-    assert capsys.readouterr().out.endswith(f"{into}: 2 cases merged, 0 changed\n")
 
 
-@pytest.mark.parametrize("reason", ["", "  "])
-def test_an_empty_reason_is_none(tmp_path, capsys, reason):
+def test_merge_takes_no_reason(tmp_path, capsys):
     there = write(tmp_path / "one.json", file(a=entry()))
     with pytest.raises(SystemExit) as stopped:
-        main(["merge", there, "--into", there, "--reason", reason])
+        main(["merge", there, "--into", there, "--reason", "exact division"])
     assert stopped.value.code == 2
     assert "--reason" in capsys.readouterr().err
 
@@ -228,7 +217,7 @@ def test_merging_twice_changes_nothing(tmp_path, capsys):
     before = Path(into).stat()
     capsys.readouterr()
     assert main(["merge", one, into, "--into", into]) == 0
-    assert capsys.readouterr().out == f"{into}: 3 cases merged, 0 changed\n"
+    assert capsys.readouterr().out == f"{into}: 3 cases, 0 changed\n"
     assert Path(into).stat().st_mtime_ns == before.st_mtime_ns
     assert Path(into).stat().st_ino == before.st_ino
 
@@ -253,6 +242,24 @@ def test_other_platforms_are_not_merged(tmp_path, capsys):
     assert Path(into).read_text() == before
 
 
+def test_a_session_that_two_files_tell_otherwise_is_named_with_both(tmp_path, capsys):
+    one = write(tmp_path / "one.json", file(a=entry()))
+    into = write(tmp_path / "into.json", file(a=entry(44.0)))
+    before = Path(into).read_text()
+    said = failure(capsys, "merge", one, "--into", into)
+    assert f"{one}, {into}: session s1 is there twice with different content: a[c]: runs is " in said
+    assert "nothing was written" in said
+    assert Path(into).read_text() == before
+
+
+def test_a_session_of_a_clock_that_is_wrong(tmp_path, capsys):
+    """Its runs would be the newest ones for ever."""
+    there = baselines({"a[c]": entry()}, {"s1": session(at="2999-01-01T00:00:00+00:00")})
+    one = write(tmp_path / "one.json", there)
+    said = failure(capsys, "merge", one, "--into", str(tmp_path / "new.json"))
+    assert f"{one}: session s1 is of 2999-01-01T00:00:00+00:00, later than now" in said
+
+
 def test_a_missing_file(tmp_path, capsys):
     there = write(tmp_path / "one.json", file(a=entry()))
     missing = str(tmp_path / "missing.json")
@@ -267,11 +274,11 @@ def test_a_conflict(tmp_path, capsys, published):
     assert "merge conflict" in failure(capsys, "merge", published[0], "--into", str(path))
 
 
-@pytest.mark.parametrize("schema", [1, 4])
+@pytest.mark.parametrize("schema", [1, 5])
 def test_another_schema(tmp_path, capsys, schema):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"schema": schema}))
-    assert f"schema {schema}, this release reads 3" in failure(capsys, "compare", str(path), str(path))
+    assert f"schema {schema}, this release reads 4" in failure(capsys, "compare", str(path), str(path))
 
 
 def test_static_baselines(tmp_path, capsys, published):

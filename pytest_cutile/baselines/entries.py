@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 
-# Control characters, ends of lines, and characters that reorder text: they rewrite what a terminal shows.
+# No control characters, ends of lines or characters that reorder text: they rewrite what a terminal shows.
 TEXT = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]*\Z"
 """Pattern of every text in a file of speed baselines."""
 _COMMIT = re.compile(r"([0-9a-f]{7,64}\+?)?", re.ASCII)
@@ -159,9 +160,14 @@ class SpeedBaselines(Struct, frozen=True, kw_only=True):
     entries: Mapping[str, Entry] = {}
     """By case key, e.g. "softmax[bf16-4096x8192]"."""
 
-    def in_order(self, records: Iterable[Record]) -> tuple[Record, ...]:
-        """Return records by the time of their session, oldest first."""
-        return tuple(sorted(records, key=lambda record: (self.sessions[record.session].time, record.session)))
+    def in_order(self) -> SpeedBaselines:
+        """Return it with the records of each entry in the order of their sessions, oldest first."""
+        places = {name: (session.time, name) for name, session in self.sessions.items()}
+        entries = {
+            key: replace(entry, records=tuple(sorted(entry.records, key=lambda each: places[each.session])))
+            for key, entry in self.entries.items()
+        }
+        return replace(self, entries=entries)
 
 
 class StaticEntry(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from pytest_cutile.baselines.entries import TEXT, Entry, Session, SpeedBaselines, StaticBaselines, StaticEntry
 from pytest_cutile.baselines.errors import BaselineError
@@ -67,11 +66,8 @@ def _folder(base: Path) -> Path:
 
 
 def read_speed(path: Path) -> SpeedBaselines | None:
-    data = read_json(path)
-    if data is None:
-        return None
-    check_schema(path, data, SPEED_SCHEMA)
-    return speed_baselines(path, data)
+    data = _read(path, SPEED_SCHEMA)
+    return None if data is None else speed_baselines(path, data)
 
 
 def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
@@ -88,11 +84,7 @@ def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
         for name, raw in _raw_entries(path, data, "sessions")
     }
     entries = {name: _speed_entry(path, name, raw, sessions) for name, raw in _raw_entries(path, data)}
-    baselines = SpeedBaselines(arch=arch, gpu=gpu, sessions=sessions, entries=entries)
-    ordered = {
-        name: replace(entry, records=baselines.in_order(entry.records)) for name, entry in entries.items()
-    }
-    return replace(baselines, entries=ordered)
+    return SpeedBaselines(arch=arch, gpu=gpu, sessions=sessions, entries=entries).in_order()
 
 
 def _speed_entry(path: Path, name: str, raw: Any, sessions: Mapping[str, Session]) -> Entry:
@@ -112,10 +104,9 @@ def _speed_entry(path: Path, name: str, raw: Any, sessions: Mapping[str, Session
 
 
 def read_static(path: Path, arch: str) -> StaticBaselines | None:
-    data = read_json(path)
+    data = _read(path, STATIC_SCHEMA)
     if data is None:
         return None
-    check_schema(path, data, STATIC_SCHEMA)
     baselines = static_baselines(path, data)
     if baselines.arch != arch:
         of = baselines.arch
@@ -137,6 +128,13 @@ def _static_entry(path: Path, name: str, raw: Any) -> StaticEntry:
     }
     facts = _converted(path, key, {k: v for k, v in raw.items() if k not in about}, CaseFacts)
     return StaticEntry(facts=facts, **about)
+
+
+def _read(path: Path, schema: int) -> dict[str, Any] | None:
+    data = read_json(path)
+    if data is not None:
+        check_schema(path, data, schema)
+    return data
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

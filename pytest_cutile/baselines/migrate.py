@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,9 @@ def migrate(path: Path, resolve: Resolve) -> bool:
     is_static = files.is_static(path)
     current = files.STATIC_SCHEMA if is_static else files.SPEED_SCHEMA
     steps: Mapping[int, Callable[[_Document], _Document]] = (
-        {1: _static_1_to_2} if is_static else {2: _speed_2_to_3, 3: lambda data: _speed_3_to_4(data, resolve)}
+        {1: _static_1_to_2}
+        if is_static
+        else {2: _speed_2_to_3, 3: lambda data: _speed_3_to_4(data, functools.cache(resolve))}
     )
     with files.rewriting(path) as target:
         data = files.read_json(target)

@@ -173,9 +173,7 @@ def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
                 raise SessionConflictError(name, _difference(sessions[name], session))
         for key, entry in other.entries.items():
             entries[key] = _united_entry(key, entries[key], entry) if key in entries else entry
-    united = replace(first, sessions=sessions, entries=entries)
-    ordered = {key: replace(entry, records=united.in_order(entry.records)) for key, entry in entries.items()}
-    return replace(united, entries=ordered)
+    return replace(first, sessions=sessions, entries=entries).in_order()
 
 
 def _united_entry(key: str, one: Entry, other: Entry) -> Entry:

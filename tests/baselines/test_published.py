@@ -2,14 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.baselines.entries import Entry, Run, SpeedBaselines
+from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.files import read_speed, speed_path
 from pytest_cutile.baselines.published import B300, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS
 from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.speed.comparisons import StoredRuns
-from pytest_cutile.speed.decide import NO_SESSION_EFFECT, Decision, Rule
-from pytest_cutile.speed.measure.timing import Block, Device, Measurement
-from research.published_baselines import missing, published_files
+from research.published_baselines import published_files, with_published
 from research.published_figures import (
     FMHA_B300,
     FMHA_GB10,
@@ -19,6 +16,7 @@ from research.published_figures import (
     fmha_work,
     nvidia_flops,
 )
+from tests.baselines.examples import baselines, entry
 
 ROOT = Path(__file__).parents[2]
 FILES = {file.gpu: file for file in published_files()}
@@ -35,18 +33,17 @@ def test_the_committed_files_are_what_the_script_writes(gpu):
     file, entries = committed(gpu), FILES[gpu].entries
     assert file.arch == FILES[gpu].arch
     # What was measured since stays in place of what was published.
-    assert {key for key, entry in file.entries.items() if entry.published} <= entries.keys()
-    for key, entry in entries.items():
-        assert file.entries[key].runs or file.entries[key] == entry
+    assert {key for key, each in file.entries.items() if each.published} <= entries.keys()
+    for key, each in entries.items():
+        assert file.entries[key].records or file.entries[key] == each
 
 
 def test_the_script_leaves_measurements_alone():
     file = FILES[GB10]
     key = FMHA_GB10[0].key
-    run = Run(at="2026-11-21T10:00:00+00:00", session="s", gpu_uuid="GPU-1", median_us=590.0, spread=0.01)
-    measured = Entry(work=file.entries[key].work, runs=(run,), environment={}, provenance={})
-    assert key not in missing(file, {key: measured})
-    assert missing(file, {}) == file.entries
+    measured = baselines({key: entry()}, arch=file.arch, gpu=file.gpu)
+    assert with_published(measured, file).entries == {**file.entries, key: entry()}
+    assert with_published(baselines({}, arch=file.arch, gpu=file.gpu), file) == file
 
 
 @pytest.mark.parametrize("figure", [*FMHA_B300, *LADDER_GB10], ids=lambda figure: f"{figure.tflops}")
@@ -85,29 +82,13 @@ def test_the_margin_is_twice_what_the_document_disagrees_with_itself():
     (said,) = [ratio.ratio for ratio in RATIOS if ratio.key == b300.key]
     disagreement = said / (b300.tflops / by_length[8192]) - 1
     assert 2 * disagreement == pytest.approx(MARGIN, abs=0.005)
-    figures = [entry.published for file in FILES.values() for entry in file.entries.values()]
-    assert {each.margin for each in figures if each} == {MARGIN}
+    figures = [each.published for file in FILES.values() for each in file.entries.values()]
+    assert {figure.margin for figure in figures if figure} == {MARGIN}
 
 
 def test_the_printed_speedups_follow_from_the_figures():
     printed = [13.9, 14.6, 12.4, 10.9, 20.5, 21.4, 21.3]
     assert [round(pair.ratio, 1) for pair in QWEN2_7B] == printed
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "decision"), [(1.08, Decision.CLEAR), (1.12, Decision.SLOWER), (0.7, Decision.CLEAR)]
-)
-def test_the_first_run_on_a_new_gpu_is_held_against_them(slowdown, decision):
-    for gpu, figures in ((GB10, FMHA_GB10), (B300, FMHA_B300)):
-        file, rule = committed(gpu), Rule()
-        stored = StoredRuns(file.entries, rule=rule, platform=find_platform(gpu))
-        entry = FILES[gpu].entries[figures[0].key]
-        device = Device(arch=file.arch, name=gpu, uuid="GPU-new")
-        comparison = stored.compare(entry, device, "a workload")
-        blocks = (Block(samples_us=(entry.median_us * slowdown,)),)
-        found = Measurement(device=device, blocks=blocks, work=entry.work)
-        assert comparison.is_suspect(found) == (decision is Decision.SLOWER)
-        assert comparison.decide([found] * rule.looks[0], NO_SESSION_EFFECT, len(file.entries)) is decision
 
 
 def test_platforms_are_in_the_table_of_limits():
@@ -123,7 +104,9 @@ def test_no_published_figure_is_above_the_limit_of_its_chip():
     for file in FILES.values():
         platform = find_platform(file.gpu)
         assert platform is not None
-        for entry in file.entries.values():
-            seconds = entry.median_us * 1e-6
-            assert entry.work.flops / seconds < platform.dense_tflops["float16"] * 1e12
-            assert entry.work.bytes / seconds < platform.memory_bandwidth_gb_s * 1e9
+        for each in file.entries.values():
+            figure = each.published
+            assert figure is not None
+            seconds = figure.median_us * 1e-6
+            assert figure.work.flops / seconds < platform.dense_tflops["float16"] * 1e12
+            assert figure.work.bytes / seconds < platform.memory_bandwidth_gb_s * 1e9

@@ -6,52 +6,28 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from pytest_cutile import Work
-from pytest_cutile.baselines.entries import (
-    MAX_RUNS,
-    Entry,
-    Published,
-    Run,
-    SpeedBaselines,
-    environment_changes,
-    first_of_each_gpu,
-)
+from pytest_cutile.baselines import files
+from pytest_cutile.baselines.entries import Change, Entry, SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.files import read_speed, render_speed
+from pytest_cutile.baselines.select import add
 from pytest_cutile.baselines.store import BaselineStore, record_speed
+from tests.baselines.examples import PUBLISHED, baselines, entry, record, run, session
 
-ENVIRONMENT = {"driver": "580.1", "tileiras": "13.4.92"}
-PUBLISHED = Published(median_us=123.5, margin=0.1, source="Somebody's blog, https://example.org/fast")
-
-
-def run(median_us: float = 40.0, **changes) -> Run:
-    fields = {
-        "at": "2026-11-21T10:00:00+00:00",
-        "session": "2026-11-21-0a1b2c3d",
-        "gpu_uuid": "GPU-1",
-        "median_us": median_us,
-        "spread": 0.004,
-    }
-    return Run(**{**fields, **changes})
+ROOT = Path(__file__).parents[2]
 
 
-def entry(*medians: float, **changes) -> Entry:
-    fields = {
-        "work": Work(bytes=1e8, dtype="bfloat16"),
-        "runs": tuple(run(value) for value in medians or (40.0,)),
-        "environment": ENVIRONMENT,
-        "provenance": {"by": "pytest-cutile 0.1.0", "commit": "abc"},
-    }
-    return Entry(**{**fields, **changes})
+def write(path, key="k[c]", new=None, day=1, **changes):
+    def renew(existing):
+        return add(existing, f"s{day}", session(day), {key: new or record(day, 40.0)})
 
-
-def write(path, key="k[c]", new=None, **changes):
-    options = {"arch": "sm_90", "gpu": "NVIDIA H200", "renew": lambda _: {key: new or entry()}, **changes}
-    record_speed(path, **options)
+    record_speed(path, **{"arch": "sm_90", "gpu": "NVIDIA H200", "renew": renew, **changes})
 
 
 def entries_of(path):
@@ -63,7 +39,7 @@ def entries_of(path):
 def test_what_is_written_is_read_back(tmp_path):
     path = tmp_path / "new" / "sm_90-nvidia-h200.json"
     write(path)
-    assert read_speed(path) == SpeedBaselines(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": entry()})
+    assert read_speed(path) == baselines()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -74,7 +50,7 @@ def test_no_file_is_none(tmp_path):
 def test_entries_on_disk_stay(tmp_path):
     path = tmp_path / "x.json"
     write(path)
-    write(path, "k[d]", entry(50.0))
+    write(path, "k[d]")
     assert sorted(entries_of(path)) == ["k[c]", "k[d]"]
 
 
@@ -88,69 +64,69 @@ def test_concurrent_writers_lose_nothing(tmp_path):
     assert len(entries_of(path)) == 12
 
 
+WHOLE = record(
+    1,
+    runs=(
+        run(
+            workload_us=100.25,
+            clock_mhz=1980.0,
+            sustained_us=44.5,
+            sustained_clock_mhz=1700.0,
+            sustained_watts=698.5,
+        ),
+        run(None, sustained_us=41.0),
+    ),
+    source="0123",
+    changes={
+        "burst": Change(value=0.01, low=0.005, high=0.015),
+        "sustained": Change(value=0, low=-0.5, high=2),
+    },
+    moved="accepted",
+    reason="exact division",
+)
+
+
 @pytest.mark.parametrize(
     "stored",
     [
-        entry(40.0, 44.0, 41.0),
-        entry(
-            runs=(run(workload_us=100.25, clock_mhz=1980.0), run(41.0, gpu_uuid="GPU-2", session="other")),
-            fingerprint="0123abcd",
-            reference_workload="torch 2.11.0 mm bf16 4096x2048x4096",
+        baselines(
+            {"k[c]": entry(WHOLE)}, {"s1": session(commit="0123abc+", workload="PTX", unseen="clocks")}
         ),
-        entry(runs=(), published=PUBLISHED),
-        entry(work=Work(flops=2.0**37), environment={}, provenance={}),
+        baselines({"k[c]": entry(record(1), record(2, 41.0)), "k[published]": Entry(published=PUBLISHED)}),
+        baselines({"k[c]": entry(published=PUBLISHED)}),
+        baselines({"k[c]": entry(record(1, 1.0, work=Work(flops=2.0**37)))}, {"s1": session(commit="")}),
+        baselines({"k[c]": entry(record(1, 1.0, work=Work()))}, {"s1": session(environment={})}),
+        baselines({}),
     ],
-    ids=["runs", "workload", "published", "bare"],
+    ids=["all fields", "published", "both", "bare", "no work", "empty"],
 )
-def test_every_kind_of_entry_is_read_back(tmp_path, stored):
+def test_everything_is_read_back(tmp_path, stored):
     path = tmp_path / "x.json"
-    write(path, new=stored)
-    assert entries_of(path) == {"k[c]": stored}
-    write(path, "k[d]", stored)
-    assert entries_of(path) == {"k[c]": stored, "k[d]": stored}
+    files.write_speed(path, stored)
+    assert read_speed(path) == stored
+    before = path.read_text()
+    files.write_speed(path, stored)
+    assert path.read_text() == before
 
 
 def test_the_file_is_made_for_diffs():
-    stored = {"b": entry(40, 41), "a": entry(), "c": entry(runs=(), published=PUBLISHED)}
-    text = render_speed(SpeedBaselines(arch="sm_90", gpu="NVIDIA H200", entries=stored))
-    assert json.loads(text)["schema"] == 3
+    stored = baselines({"b": entry(record(1, 40, 41)), "a": entry(), "c": Entry(published=PUBLISHED)})
+    text = render_speed(stored)
+    assert json.loads(text)["schema"] == 4
     assert "null" not in text
     lines = text.splitlines()
-    assert sum("median_us" in line for line in lines) == 4  # one line per run, or published figure
+    assert sum("_us" in line for line in lines) == 4  # one line per run, or published figure
     assert text.index('"a"') < text.index('"b"') < text.index('"c"')
-    longer = render_speed(
-        SpeedBaselines(arch="sm_90", gpu="NVIDIA H200", entries={**stored, "a": entry(40.0, 42.0)})
-    )
+    longer = render_speed(add(stored, "s2", session(2), {"a": record(2, 42.0, 43.0)}))
     before, after = ([line.rstrip(",") for line in each.splitlines()] for each in (text, longer))
-    assert len(after) == len(before) + 1  # a further run is one further line
+    assert len(after) == len(before) + 4  # a session, a record and its two runs
     assert [line for line in before if line not in after] == []
 
 
-def test_the_reference_is_the_median_over_runs_or_what_was_published():
-    assert entry(40.0, 44.0, 41.0).median_us == 41.0
-    assert entry(runs=(), published=PUBLISHED).median_us == 123.5
-
-
-def test_runs_are_added_up_to_a_limit():
-    one = entry(*range(1, MAX_RUNS + 1))
-    assert (
-        first_of_each_gpu((*one.runs, run(99.0))) == one.runs
-    )  # a reference that follows every run drifts with them
-    more = first_of_each_gpu((*one.runs[:-1], run(98.0), run(99.0)))
-    assert [each.median_us for each in more] == [*range(1, MAX_RUNS), 98.0]
-
-
-def test_each_gpu_has_room_for_its_own_runs():
-    one = entry(*range(1, MAX_RUNS + 1))
-    own = [run(float(us), gpu_uuid="GPU-2") for us in range(1, MAX_RUNS + 2)]
-    both = first_of_each_gpu((*one.runs, run(99.0), *own))
-    assert both == (*one.runs, *own[:MAX_RUNS])
-    assert first_of_each_gpu((*both, run(99.0), own[-1])) == both
-
-
-def test_sessions_are_counted_not_processes():
-    runs = (run(), run(41.0), run(session="later"))
-    assert entry(runs=runs).sessions == 2
+def test_records_that_were_sorted_otherwise_by_hand_are_in_order(tmp_path):
+    path = tmp_path / "x.json"
+    files.write_speed(path, baselines({"k[c]": Entry(records=(record(2, 41.0), record(1, 40.0)))}))
+    assert [each.session for each in entries_of(path)["k[c]"].records] == ["s1", "s2"]
 
 
 def test_each_platform_has_its_file(tmp_path):
@@ -161,98 +137,104 @@ def test_each_platform_has_its_file(tmp_path):
     assert name(tmp_path / "mine.json") == "mine.json"
 
 
-CONFLICT = '{\n "schema": 3,\n<<<<<<< HEAD\n "arch": "sm_90"\n=======\n "arch": "sm_90"\n>>>>>>> x\n}'
-GOOD = render_speed(SpeedBaselines(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": entry()}))
-FIGURE = render_speed(
-    SpeedBaselines(arch="sm_90", gpu="NVIDIA H200", entries={"k[c]": entry(runs=(), published=PUBLISHED)})
-)
-BOTH = GOOD.replace('"runs": [', '"published": {"median_us": 1, "margin": 0.1, "source": "x"}, "runs": [')
-NEITHER = re.sub(r'"runs": \[.*\]', '"runs": []', GOOD, flags=re.DOTALL)
-ENTRY = r"bad entry at key 'entries / k\[c\]'"
+CONFLICT = '{\n "schema": 4,\n<<<<<<< HEAD\n "arch": "sm_90"\n=======\n "arch": "sm_90"\n>>>>>>> x\n}'
+GOOD = render_speed(baselines({"k[c]": entry(WHOLE)}))
+FIGURE = render_speed(baselines({"k[c]": Entry(published=PUBLISHED)}))
+ENTRY = r"bad entry at key 'entries / k\[c\]"
+SESSION = r"bad entry at key 'sessions / s1"
+
+
+def bad(old: str, new: str, text: str = GOOD) -> str:
+    assert old in text
+    return text.replace(old, new, 1)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (CONFLICT, r"x.json:3: merge conflict"),
+        (CONFLICT, r"x.json:3: merge conflict .*pytest-cutile merge"),
         ("{", r"x.json:1: not valid JSON"),
-        (GOOD.replace("2026-11-21T", "yesterday, "), r"runs / 0': at is 'yesterday, .*', no date and time"),
-        ('{\n "schema": 3,\n "arch": }', r"x.json:3: not valid JSON"),
+        ('{\n "schema": 4,\n "arch": }', r"x.json:3: not valid JSON"),
         ("[]", r'"schema" is missing'),
         ("", r"x.json:1: not valid JSON"),
-        (GOOD.replace('"schema": 3', '"schema": 4'), r"x.json:2: schema 4, this release reads 3. Upgrade"),
+        (bad('"schema": 4', '"schema": 5'), r"x.json:2: schema 5, this release reads 4. Upgrade"),
         (
-            GOOD.replace('"schema": 3', '"schema": 1'),
-            r"x.json:2: schema 1, this release reads 3. Rewrite it: pytest-cutile migrate /",
+            bad('"schema": 4', '"schema": 3'),
+            r"x.json:2: schema 3, this release reads 4. Rewrite it: pytest-cutile migrate /",
         ),
-        (GOOD.replace('"schema": 3', '"schema": true'), r'"schema" is missing or no number'),
-        (GOOD.replace('"gpu": ', '"gqu": '), "unknown field `gqu`; fields: "),
-        (GOOD.replace('"gpu": "NVIDIA H200",', ""), "bad entry at key 'gpu': it is missing"),
-        (GOOD.replace('"environment"', '"env"'), ENTRY + ": Object contains unknown field `env`"),
-        (re.sub(r'"environment": .*', "", GOOD), ENTRY + ": Object missing required field `environment`"),
-        (GOOD.replace('"arch": "sm_90"', '"arch": "sm_90", "arch": "sm_80"'), r"'arch' is there twice"),
-        (GOOD.replace('"spread"', '"sprd"'), r"entries / k\[c\] / runs / 0': .*`sprd`"),
-        (GOOD.replace('"2026-11-21-0a1b2c3d"', "7"), r"runs / 0 / session': Expected `str`, got `int`"),
+        (bad('"schema": 4', '"schema": true'), r'"schema" is missing or no number'),
+        # the top level
+        (bad('"gpu": ', '"gqu": '), "unknown field `gqu`; fields: "),
+        (bad('"gpu": "NVIDIA H200",', ""), "bad entry at key 'gpu': it is missing"),
+        (bad('"arch": "sm_90"', '"arch": null'), "bad entry at key 'arch': Expected `str`, got `null`"),
+        (bad('"arch": "sm_90"', '"arch": "90"'), "bad entry at key 'arch': '90' is not a name such as"),
+        (bad('"NVIDIA H200"', "5"), "bad entry at key 'gpu': Expected `str`, got `int`"),
+        (bad('"NVIDIA H200"', '""'), "bad entry at key 'gpu': '' is not a GPU's name"),
+        (bad('"arch": "sm_90"', '"arch": "sm_90", "arch": "sm_80"'), r"'arch' is there twice"),
+        (bad('"sessions"', '"session"'), "unknown field `session`"),
+        # sessions
         (
-            GOOD.replace('"bytes": 100000000.0', '"bytes": -1'),
-            r"k\[c\] / work': .*bytes must be a finite count",
+            bad("2025-11-01T", "yesterday, "),
+            SESSION + "': at is 'yesterday, .*', no date and time of ISO 8601",
         ),
+        (bad("00+00:00", "00"), SESSION + "': at is '2025-11-01T10:00:00', not in UTC"),
+        (bad("00+00:00", "00+05:00"), SESSION + "': at is .*, not in UTC"),
+        (bad('"commit": "0123', '"commit": "main'), SESSION + "': commit is 'main.*', no hash of git"),
+        (bad('"commit": "0123', '"commit": "-x 0123'), SESSION + "': commit is '-x 0123"),
+        (bad('"environment"', '"env"'), SESSION + "': Object contains unknown field `env`"),
+        (bad('"580.1"', "580.1"), SESSION + r" / environment / \.\.\.': Expected `str`, got `float`"),
+        (bad('"s1": {"at"', '"s2": {"at"'), ENTRY + " / records / 0 / session': 's1' is not in sessions"),
+        # records
         (
-            GOOD.replace('"bytes": 100000000.0', f'"bytes": {"9" * 400}'),
-            r"k\[c\] / work / bytes': Number out of range",
+            bad('"session": "s1"', '"session": 7'),
+            ENTRY + " / records / 0 / session': Expected `str`, got `int`",
         ),
+        (bad('"spread"', '"sprd"'), ENTRY + " / records / 0 / runs / 0': .*`sprd`"),
         (
-            FIGURE.replace('"margin": 0.1', '"margin": 1'),
-            r"published / margin': Expected `float` < 1.0",
-        ),
-        (GOOD.replace('"runs": [', '"runs": [null,'), r"k\[c\] / runs / 0': Expected `object`, got `null`"),
-        (BOTH, ENTRY + r": it has both runs and a published figure"),
-        (NEITHER, ENTRY + r": it has no runs"),
-        (FIGURE.replace('"source"', '"sauce"'), r"k\[c\] / published': .*`sauce`"),
-        (
-            GOOD.replace('"work"', '"identiti": "abc", "work"'),
-            ENTRY + ": Object contains unknown field `identiti`",
-        ),
-        (
-            FIGURE.replace('"work"', '"rums": [], "work"'),
-            ENTRY + ": Object contains unknown field `rums`",
-        ),
-        (
-            GOOD.replace('"work"', '"fingerprint": null, "work"'),
-            r"k\[c\] / fingerprint': Expected `str`, got `null`",
+            bad('"runs": [', '"runs": [null,'),
+            ENTRY + " / records / 0 / runs / 0': Expected `object`, got `null`",
         ),
         (
-            GOOD.replace('"work"', '"reference_workload": ["mm"], "work"'),
-            r"k\[c\] / reference_workload': Expected `str`, got `array`",
-        ),
-        (GOOD.replace('"580.1"', "580.1"), r"k\[c\] / environment / ...': Expected `str`, got `float`"),
-        (GOOD.replace('"abc"', "null"), r"k\[c\] / provenance / ...': Expected `str`, got `null`"),
-        (GOOD.replace('"abc"', '"abc", "drift": "a bit"'), ENTRY + ": could not convert string to float"),
-        (
-            GOOD.replace('"abc"', '"abc", "drift": "nan"'),
-            ENTRY + ": provenance / drift is nan, not a fraction",
+            bad('"sustained_us": 41.0', '"clock_mhz": 0.5'),
+            ENTRY + " / records / 0 / runs / 1': it has neither burst",
         ),
         (
-            GOOD.replace('"arch": "sm_90"', '"arch": null'),
-            "bad entry at key 'arch': Expected `str`, got `null`",
+            bad('"bytes": 100000000.0', '"bytes": -1'),
+            ENTRY + " / records / 0 / work': .*bytes must be a finite",
         ),
+        (bad('"bytes": 100000000.0', f'"bytes": {"9" * 400}'), "work / bytes': Number out of range"),
+        (bad('"bytes"', '"byte"'), ENTRY + " / records / 0 / work': Object contains unknown field `byte`"),
+        (bad('"accepted"', '"yes"'), ENTRY + " / records / 0 / moved': Expected `str` matching regex"),
         (
-            GOOD.replace('"arch": "sm_90"', '"arch": "90"'),
-            "bad entry at key 'arch': '90' is not a name such as",
+            bad('"burst": {', '"sprint": {'),
+            ENTRY + " / records / 0 / changes': Expected `str` matching regex",
         ),
+        (bad('"low": 0.005', '"low": 0.5'), r"changes / \.\.\.': low 0.5 is above high 0.015"),
+        (bad('"low": 0.005, ', ""), r"changes / \.\.\.': Object missing required field `low`"),
+        (bad('"fingerprint": "abc"', '"fingerprint": null'), "fingerprint': Expected `str`, got `null`"),
+        (bad('"records": [', '"records": [], "recs": ['), ENTRY + "': Object contains unknown field `recs`"),
+        (re.sub(r'"records": \[.*\]', '"records": []', GOOD, flags=re.DOTALL), ENTRY + "': it has neither"),
         (
-            GOOD.replace('"gpu": "NVIDIA H200"', '"gpu": 5'),
-            "bad entry at key 'gpu': Expected `str`, got `int`",
+            re.sub(r"(    {.*]})", r"\1,\1", GOOD, flags=re.DOTALL),
+            ENTRY + " / records / 1 / session': 's1' is there tw",
         ),
+        # published figures
+        (bad('"margin": 0.1', '"margin": 1', FIGURE), r"published / margin': Expected `float` < 1.0"),
+        (bad('"source"', '"sauce"', FIGURE), ENTRY + " / published': .*`sauce`"),
+        (bad('"bytes"', '"byte"', FIGURE), ENTRY + " / published / work': .*`byte`"),
+        # control characters, which a terminal would obey
+        (bad("exact division", r"\u001b[2J"), ENTRY + " / records / 0 / reason': it has control characters"),
         (
-            GOOD.replace('"gpu": "NVIDIA H200"', '"gpu": ""'),
-            "bad entry at key 'gpu': it is empty, not a GPU's name",
+            bad("exact division", r"a\n::set-output"),
+            ENTRY + " / records / 0 / reason': it has control characters",
         ),
-        (
-            GOOD.replace('"gpu"', '"extra": "x", "gpu"'),
-            "unknown field `extra`; fields: arch, entries, gpu, schema",
-        ),
-        (FIGURE.replace(f'"{PUBLISHED.source}"', "7"), r"published / source': Expected `str`, got `int`"),
+        (bad("580.1", r"\u009b31m"), SESSION + r" / environment / \.\.\.': it has control characters"),
+        (bad('"driver"', r'"\u001b"'), SESSION + " / environment': it has control characters"),
+        (bad("pytest-cutile 0", r"\u202e"), SESSION + " / by': it has control characters"),
+        (bad("NVIDIA H200", r"\u001b[1m"), r"bad entry at key 'gpu': '\\x1b\[1m' is not a GPU's name"),
+        (bad('"k[c]"', r'"k[\u001b]"'), r"key 'entries': the key 'k\[\\x1b\]' has control characters"),
+        (bad('"s1": {"at"', r'"\u007f": {"at"'), r"key 'sessions': the key '\\x7f' has control characters"),
+        (bad('"spread"', r'"\u001b"'), r"unknown field `\\x1b`"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_never_replaced(tmp_path, text, message):
@@ -266,12 +248,17 @@ def test_a_file_that_cannot_be_used_is_named_and_never_replaced(tmp_path, text, 
 
 
 @pytest.mark.parametrize(
-    "value", ["-1", "0", "true", "null", '"40"', "[40]", "1e300", "1e999", "NaN", "Infinity", "9" * 400]
+    "value", ["-1", "0", "true", '"40"', "[40]", "1e300", "1e999", "NaN", "Infinity", "9" * 400]
 )
 @pytest.mark.parametrize(
     ("text", "name"),
-    [(GOOD, "median_us"), (FIGURE, "median_us"), (FIGURE, "margin")],
-    ids=["run", "published", "margin"],
+    [
+        (GOOD, "burst_us"),
+        (GOOD, "sustained_us"),
+        (GOOD, "workload_us"),
+        (FIGURE, "median_us"),
+        (FIGURE, "margin"),
+    ],
 )
 def test_a_figure_that_is_no_positive_number_is_refused(tmp_path, text, name, value):
     path = tmp_path / "x.json"
@@ -281,30 +268,38 @@ def test_a_figure_that_is_no_positive_number_is_refused(tmp_path, text, name, va
 
 
 @pytest.mark.parametrize("value", ["-1", "false", '"x"', "1e300", "1e999", "{}", "9" * 400])
-@pytest.mark.parametrize("name", ["spread", "workload_us", "clock_mhz"])
-def test_what_may_be_missing_is_still_checked(tmp_path, name, value):
+@pytest.mark.parametrize("name", ["spread", "clock_mhz", "sustained_clock_mhz", "sustained_watts"])
+def test_what_may_be_zero_or_missing_is_still_checked(tmp_path, name, value):
     path = tmp_path / "x.json"
-    write(path, new=entry(runs=(run(workload_us=5.0, clock_mhz=1980.0),)))
-    path.write_text(re.sub(rf'"{name}": [0-9.]+', f'"{name}": {value}', path.read_text()))
+    path.write_text(re.sub(rf'"{name}": [0-9.]+', f'"{name}": {value}', GOOD))
     with pytest.raises(BaselineError, match=rf"/ {name}': "):
         read_speed(path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("new", "sessions", "what"),
     [
-        ({"runs": (run(clock_mhz=math.nan),)}, "runs / 0 / clock_mhz: Expected `float` >= 0.0"),
-        ({"runs": (run(math.inf),)}, "runs / 0 / median_us: Expected `float` < 1000000000.0"),
-        ({"environment": {"driver": 580}}, r"environment / \.\.\.: Expected `str`, got `int`"),
-        ({"environment": {"driver": object()}}, "objects of type object is unsupported"),
+        (record(1, runs=(run(clock_mhz=math.nan),)), {}, "Out of range float values are not JSON compliant"),
+        (record(1, math.inf), {}, "Out of range float values are not JSON compliant"),
+        (record(1, 1e12), {}, r"entries / k\[d\] / records / 0 / runs / 0 / burst_us: Expected `float` < "),
+        (record(1, 1.0, reason="a\nb"), {}, r"k\[d\] / records / 0 / reason: it has control characters"),
+        (
+            record(1, 1.0),
+            {"s1": session(environment={"driver": 580})},
+            r"s1 / environment / \.\.\.: Expected `str`",
+        ),
+        (record(1, 1.0), {"s1": session(environment={"driver": object()})}, "type object is unsupported"),
     ],
 )
-def test_what_could_not_be_read_again_is_not_written(tmp_path, changes, what):
+def test_what_could_not_be_read_again_is_not_written(tmp_path, new, sessions, what):
     path = tmp_path / "x.json"
     write(path)
     before = path.read_text()
-    with pytest.raises(BaselineError, match=rf"nothing was written.* k\[d\] .*{what}.*Check the timer"):
-        write(path, renew=lambda _: {"k[c]": entry(41.0), "k[d]": entry(**changes)})
+    wrong = baselines({"k[c]": entry(), "k[d]": entry(new)}, sessions)
+    with pytest.raises(
+        BaselineError, match=rf"x.json: nothing was written, for it could not be read again: .*{what}"
+    ):
+        write(path, renew=lambda _: wrong)
     assert path.read_text() == before
 
 
@@ -336,24 +331,17 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch, call):
     assert len(entries_of(path)) == 2
 
 
-def test_environment_changes_are_named():
-    assert environment_changes(ENVIRONMENT, {**ENVIRONMENT, "driver": "590.2"}) == ["driver: 580.1 -> 590.2"]
-    assert environment_changes(ENVIRONMENT, ENVIRONMENT) == []
-    assert environment_changes({}, {"torch": "2.11"}) == ["torch: unknown -> 2.11"]
-
-
-def test_the_entries_on_disk_are_what_is_renewed(tmp_path):
+def test_the_baselines_on_disk_are_what_is_renewed(tmp_path):
     path = tmp_path / "x.json"
-    write(path, new=entry(36.0))  # another session, meanwhile
     seen = []
 
     def renew(existing):
-        seen.append({key: each.median_us for key, each in existing.items()})
-        return {"k[c]": entry(40.0), "k[d]": entry(41.0)}
+        seen.append(existing)
+        return baselines()
 
     write(path, renew=renew)
-    assert seen == [{"k[c]": 36.0}]
-    assert {key: each.median_us for key, each in entries_of(path).items()} == {"k[c]": 40.0, "k[d]": 41.0}
+    write(path, renew=renew)
+    assert seen == [SpeedBaselines(arch="sm_90", gpu="NVIDIA H200"), baselines()]
 
 
 def test_renewing_that_fails_changes_nothing_and_frees_the_lock(tmp_path):
@@ -372,7 +360,7 @@ def test_renewing_that_fails_changes_nothing_and_frees_the_lock(tmp_path):
 
 def test_nothing_to_record_writes_nothing(tmp_path):
     path = tmp_path / "x.json"
-    write(path, renew=lambda _: {})
+    write(path, renew=lambda existing: existing)
     assert not path.exists()
 
 
@@ -385,20 +373,80 @@ def test_a_link_stays_a_link(tmp_path):
     assert sorted(entries_of(target)) == ["k[c]", "k[d]"]
 
 
-def test_processes_with_their_own_tmpdir_share_the_lock(tmp_path):
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[3])\n"
-        "from pathlib import Path\n"
-        "from tests.baselines.test_speed import write\n"
-        "for n in range(10): write(Path(sys.argv[1]), f'{sys.argv[2]}[{n}]')\n"
-    )
-    root = str(Path(__file__).resolve().parents[2])
+RECORD = """
+import sys
+from pathlib import Path
+from tests.baselines.examples import record, session
+from pytest_cutile.baselines.select import add
+from pytest_cutile.baselines.store import record_speed
+
+def renew(existing):
+    records = {f"k[{case}]": new for case in cases}
+    return add(existing, name, session(int(sys.argv[2]), gpu_uuid=name), records)
+
+name = f"s{sys.argv[2]}"
+new = record(int(sys.argv[2]), 40.0, 41.0, 42.0)
+for cases in ([0, 1], [2], [3], [4], [5]):
+    record_speed(Path(sys.argv[1]), arch="sm_90", gpu="NVIDIA H200", renew=renew)
+"""
+
+
+def test_eight_processes_that_record_at_once_lose_nothing(tmp_path):
+    """Each with a TMPDIR of its own, as on CI: the lock is beside the file."""
     path = tmp_path / "x.json"
     processes = []
-    for name in "abcd":
-        (tmp_path / name).mkdir()
-        environment = {**os.environ, "TMPDIR": str(tmp_path / name)}
-        command = [sys.executable, "-c", script, str(path), name, root]
-        processes.append(subprocess.Popen(command, env=environment, cwd=root))
-    assert [process.wait() for process in processes] == [0] * 4
-    assert len(entries_of(path)) == 40
+    for day in range(1, 9):
+        (tmp_path / f"{day}").mkdir()
+        environment = {**os.environ, "TMPDIR": str(tmp_path / f"{day}"), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", RECORD, str(path), f"{day}"]
+        processes.append(subprocess.Popen(command, env=environment, cwd=ROOT))
+    assert [process.wait() for process in processes] == [0] * 8
+    entries = entries_of(path)
+    assert [*entries] == [f"k[{case}]" for case in range(6)]
+    for each in entries.values():
+        assert [record.session for record in each.records] == [f"s{day}" for day in range(1, 9)]
+        assert {len(record.runs) for record in each.records} == {3}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pytest_cutile.baselines import files
+
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+with files.rewriting(Path(sys.argv[1])) as path:
+    files.write_text(path, "half")
+"""
+
+
+def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
+    path = tmp_path / "x.json"
+    write(path)
+    before = path.read_text()
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path)], check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert killed.returncode == -9
+    assert path.read_text() == before
+    (left,) = tmp_path.glob(".x.json.*.tmp")
+    other = tmp_path / ".y.json.abc.tmp"
+    other.touch()
+    write(path, "k[d]")  # the lock is free
+    assert left.exists()  # it may be of a writer at work, of another machine on a shared folder
+    for file in (left, other):
+        os.utime(file, (time.time() - 4000,) * 2)
+    write(path, "k[e]")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [other.name, "x.json"]
+    assert [*entries_of(path)] == ["k[c]", "k[d]", "k[e]"]
+
+
+def test_a_huge_file_is_refused_unread(tmp_path):
+    path = tmp_path / "x.json"
+    with path.open("wb") as file:
+        file.truncate(files.MAX_BYTES + 1)
+    with pytest.raises(
+        BaselineError, match=r"x.json has 64 MiB, more than the 64 MiB that baselines can have"
+    ):
+        read_speed(path)
+    with pytest.raises(BaselineError, match="more than the 64 MiB"):
+        write(path)

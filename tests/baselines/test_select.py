@@ -1,0 +1,228 @@
+import pytest
+from msgspec.structs import replace
+
+from pytest_cutile import Work
+from pytest_cutile.baselines.entries import Record, environment_changes
+from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.baselines.select import (
+    MAX_RUNS,
+    SessionConflictError,
+    add,
+    anchor_of,
+    pruned,
+    since_anchor,
+    stored_us,
+    unchanged_record,
+    work_of,
+)
+from tests.baselines.examples import ENVIRONMENT, PUBLISHED, WORK, baselines, entry, record, run, session
+
+OTHER_WORK = Work(bytes=2e8, dtype="bfloat16")
+
+
+def names(records: tuple[Record, ...]) -> list[str]:
+    return [record.session for record in records]
+
+
+# -- the anchor ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("moves", "anchor"),
+    [
+        (["", "", ""], "s1"),
+        (["", "faster", ""], "s2"),
+        (["accepted", "faster", "accepted"], "s3"),
+        (["faster", "", ""], "s1"),
+    ],
+)
+def test_the_anchor_is_the_last_record_that_moved_it(moves, anchor):
+    of = entry(*(record(day, 40.0, moved=moved) for day, moved in enumerate(moves, start=1)))
+    found = anchor_of(of)
+    assert found is not None
+    assert found.session == anchor
+    assert names(since_anchor(of)) == [f"s{day}" for day in range(int(anchor[1:]), 4)]
+
+
+def test_a_published_figure_has_no_anchor():
+    of = replace(entry(), records=(), published=PUBLISHED)
+    assert (anchor_of(of), since_anchor(of)) == (None, ())
+    assert work_of(of) == WORK
+
+
+# -- stored times -------------------------------------------------------------------------------------
+
+TWO_GPUS = baselines(
+    {"k[c]": entry(record(1, 40.0, 40.0, 40.0), record(2, 90.0), record(3, 10.0))},
+    {"s3": session(3, gpu_uuid="GPU-2")},
+)
+
+
+def stored(of=TWO_GPUS, gpu="GPU-1", regime="burst"):
+    return stored_us(of, of.entries["k[c]"], regime, gpu)
+
+
+def test_stored_times_are_those_of_the_own_gpu():
+    own = stored()
+    assert own.us == pytest.approx(60.0)  # each session counts once, whatever the number of its processes
+    assert (own.own_gpu, own.gpus, own.sessions, own.n_runs) == (True, 1, 2, 4)
+    assert stored(gpu="GPU-2").us == pytest.approx(10.0)
+
+
+def test_a_new_gpu_is_compared_with_the_mean_over_gpus():
+    mean = stored(gpu="GPU-3")
+    assert mean.us == pytest.approx((60.0 * 10.0) ** 0.5)
+    assert (mean.own_gpu, mean.gpus, mean.sessions, mean.n_runs) == (False, 2, 3, 5)
+
+
+def test_times_before_the_anchor_and_of_other_work_are_left_out():
+    records = [record(1, 10.0), record(2, 20.0, moved="accepted"), record(3, 80.0), record(4, 1.0)]
+    records[3] = replace(records[3], work=OTHER_WORK)
+    assert stored(baselines({"k[c]": entry(*records)})).us == pytest.approx(40.0)
+
+
+def test_each_regime_has_its_own_times():
+    runs = (run(40.0, sustained_us=50.0, clock_mhz=1980.0, sustained_clock_mhz=1700.0), run(40.0))
+    of = baselines({"k[c]": entry(record(1, runs=runs), record(2, runs=(run(None, sustained_us=50.0),)))})
+    assert (stored(of).us, stored(of).n_runs, stored(of).clock_mhz) == (pytest.approx(40.0), 2, None)
+    sustained = stored(of, regime="sustained")
+    assert (sustained.us, sustained.n_runs, sustained.sessions) == (pytest.approx(50.0), 2, 2)
+
+
+def test_no_times_are_none():
+    assert stored(regime="sustained") is None
+    assert stored(baselines({"k[c]": entry(record(1))})) is None
+
+
+def test_the_reference_workload_is_one():
+    """Times beside several workloads, or beside none, say nothing of a GPU's condition."""
+    runs = (run(40.0, workload_us=50.0, clock_mhz=1980.0),)
+
+    def of(first: str, second: str, *, more=()):
+        entries = {"k[c]": entry(record(1, runs=runs), record(2, runs=(*runs, *more)))}
+        return baselines(entries, {"s1": session(1, workload=first), "s2": session(2, workload=second)})
+
+    same = stored(of("copy", "copy"))
+    assert (same.workload_us, same.workload, same.clock_mhz) == (
+        pytest.approx(50),
+        "copy",
+        pytest.approx(1980),
+    )
+    for other in (of("copy", "mm"), of("copy", "copy", more=(run(),))):
+        assert (stored(other).workload_us, stored(other).workload) == (None, "")
+
+
+def test_environments_are_those_of_the_times():
+    new = {**ENVIRONMENT, "driver": "590"}
+    sessions = {"s2": session(2, environment=new)}
+    of = baselines({"k[c]": entry(record(1, 40.0), record(2, 40.0), record(3, 40.0))}, sessions)
+    assert stored(of).environments == (ENVIRONMENT, new)
+
+
+# -- unchanged ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, "s3"),
+        ({"fingerprint": "def"}, None),
+        ({"fingerprint": ""}, None),
+        ({"work": OTHER_WORK}, None),
+        ({"environment": {"driver": "590"}}, None),
+        ({"fingerprint": "old"}, None),  # before the anchor
+    ],
+)
+def test_unchanged_is_the_same_code_work_and_environment(changes, found):
+    records = [
+        record(1, 40.0, fingerprint="old"),
+        record(2, 40.0, moved="faster"),
+        record(3, 40.0),
+        record(4, 40.0, fingerprint=""),
+    ]
+    of = baselines({"k[c]": entry(*records)})
+    asked = {"work": WORK, "fingerprint": "abc", "environment": ENVIRONMENT, **changes}
+    unchanged = unchanged_record(of, of.entries["k[c]"], **asked)
+    assert (unchanged.session if unchanged else None) == found
+
+
+# -- adding and dropping ------------------------------------------------------------------------------
+
+EMPTY = baselines({})
+
+
+def test_a_record_is_added_in_the_order_of_sessions():
+    added = add(EMPTY, "s2", session(2), {"k[c]": record(2, 40.0)})
+    added = add(added, "s1", session(1), {"k[c]": record(1, 41.0), "k[d]": record(1, 50.0)})
+    assert names(added.entries["k[c]"].records) == ["s1", "s2"]
+    assert names(added.entries["k[d]"].records) == ["s1"]
+    assert added.sessions == {"s1": session(1), "s2": session(2)}
+
+
+def test_cases_of_one_session_are_added_one_by_one():
+    added = add(EMPTY, "s1", session(), {"k[c]": record(1, 40.0)})
+    added = add(added, "s1", session(), {"k[d]": record(1, 50.0)})
+    assert [*added.entries] == ["k[c]", "k[d]"]
+    assert add(added, "s1", session(), {"k[c]": record(1, 40.0)}) == added
+
+
+def test_a_record_is_never_rewritten():
+    added = add(EMPTY, "s1", session(), {"k[c]": record(1, 40.0)})
+    with pytest.raises(
+        SessionConflictError, match=r"session s1 is there twice .*: k\[c\]: fingerprint is 'abc'"
+    ):
+        add(added, "s1", session(), {"k[c]": record(1, 40.0, fingerprint="def")})
+    with pytest.raises(BaselineError, match=r"k\[c\]: runs is .*40\.0.* and .*41\.0"):
+        add(added, "s1", session(), {"k[c]": record(1, 41.0)})
+    with pytest.raises(BaselineError, match=r"session s1 .*: gpu_uuid is 'GPU-1' and 'GPU-2'"):
+        add(added, "s1", session(gpu_uuid="GPU-2"), {"k[d]": record(1, 41.0)})
+
+
+def test_of_each_gpu_the_newest_runs_stay():
+    of = EMPTY
+    for day in range(1, 10):
+        gpu = "GPU-2" if day == 2 else "GPU-1"
+        of = add(of, f"s{day}", session(day, gpu_uuid=gpu), {"k[c]": record(day, 40.0, 41.0, 42.0)})
+    records = of.entries["k[c]"].records
+    assert {each.session: len(each.runs) for each in records} == {
+        "s1": 0,
+        "s2": 3,
+        "s6": 3,
+        "s7": 3,
+        "s8": 3,
+        "s9": 3,
+    }
+    assert of.sessions.keys() == {"s1", "s2", "s6", "s7", "s8", "s9"}
+    assert pruned(of) == of
+
+
+def test_exactly_twelve_runs_stay():
+    of = EMPTY
+    for day in range(1, 4):
+        of = add(of, f"s{day}", session(day), {"k[c]": record(day, *range(day * 10, day * 10 + 5))})
+    assert [len(each.runs) for each in of.entries["k[c]"].records] == [2, 5, 5]
+    assert of.entries["k[c]"].records[0].runs == (run(10), run(11))
+    assert sum(len(each.runs) for each in of.entries["k[c]"].records) == MAX_RUNS
+
+
+def full(*records: Record):
+    """Return what is left of records with no room for their runs: four newer sessions fill it."""
+    newer = [record(day, 40.0, 40.0, 40.0) for day in range(20, 24)]
+    return pruned(baselines({"k[c]": entry(*records, *newer)}))
+
+
+def test_records_without_runs_stay_where_something_needs_them():
+    accepted = record(3, 40.0, moved="accepted", reason="worth it")
+    refactored = [record(day, 40.0, fingerprint="def") for day in (4, 5)]
+    left = full(record(1, 40.0), record(2, 40.0, fingerprint="x"), accepted, *refactored, record(6, 40.0))
+    records = left.entries["k[c]"].records
+    # The anchor, and the newest of each fingerprint since then: it keeps a refactored case unchanged.
+    assert names(records) == ["s3", "s5", "s20", "s21", "s22", "s23"]
+    assert records[0] == replace(accepted, runs=())
+    assert left.sessions.keys() == {*names(records)}
+
+
+def test_environment_changes_are_named():
+    assert environment_changes(ENVIRONMENT, {**ENVIRONMENT, "driver": "590.2"}) == ["driver: 580.1 -> 590.2"]
+    assert environment_changes(ENVIRONMENT, ENVIRONMENT) == []
+    assert environment_changes({}, {"torch": "2.11"}) == ["torch: unknown -> 2.11"]
