@@ -30,8 +30,8 @@ from pytest_cutile.statistics import median, usable
 from pytest_cutile.verdicts import Reason
 
 PLACEMENTS, LEAST_PLACEMENTS = 8, 4
-"""Placements of the buffers that are tried, and how many are enough for kernels of milliseconds. Their number is
-even: a timer may exchange the order of two launches from block to block."""
+"""Placements of the buffers that are tried, and how many are enough for kernels of milliseconds. Their number
+is even: a timer may exchange the order of two launches from block to block."""
 GPU_SECONDS = 0.1
 """GPU time after which no further placement is tried, estimated from the samples."""
 KEPT = 0.6

@@ -40,8 +40,8 @@ LONGEST_US = 5000.0
 MOST_ROUNDS = 8
 """Most rounds of all launches in one replay."""
 LEAST_REPLAYS = 4
-"""Replays of a block that are kept; those of long launches are spread over several bursts. The first replay of
-a burst is not kept: clock and memory react to the pause before it."""
+"""Replays of a block that are kept; those of long launches are spread over several bursts. The first replay
+of a burst is not kept: clock and memory react to the pause before it."""
 TICK_US = 0.5
 """Resolution of event times by NVIDIA's documentation, "around 0.5 microseconds" (CUDA Runtime API, Event
 Management, cudaEventElapsedTime). An H200's is 0.032 us, as its times show."""
@@ -263,9 +263,9 @@ def _order(lanes: int, rounds: int, *, backward: bool = False) -> list[int]:
     """Return the order of the launches: a lead, rounds forward and backward in turn (ABBA), then an end.
 
     In ABBA order a launch follows itself as often as it follows the other one. One round alone is as good, if
-    every other block starts backward. Lead and end are not kept: the lead follows a pause, and the last launch
-    of a graph reads 0.3 us longer than one that another follows (a memory-bound kernel of 76 us on an H200),
-    or 2 % shorter, where a launcher uses streams of its own.
+    every other block starts backward. Lead and end are not kept: the lead follows a pause, and the last
+    launch of a graph reads 0.3 us longer than one that another follows (a memory-bound kernel of 76 us on an
+    H200), or 2 % shorter, where a launcher uses streams of its own.
     """
     turns = [list(range(lanes)), list(range(lanes))[::-1]]
     if backward:
