@@ -170,7 +170,15 @@ def measure(
     if sustained and kernel.sustained is not None:
         bias = rng.uniform(-kernel.bias, kernel.bias) if rng.random() < 0.2 else 0.0
         by = current + bias + kernel.slower.get(Regime.SUSTAINED, 0.0)
-        steady = Sustained(blocks=shifted([block(kernel.sustained, 0.0)], by))
+        first, second, between = (block(kernel.sustained / math.sqrt(1.5), 0.0) for _ in range(3))
+        segments = (*first.current_us, *second.current_us)
+        steady = Sustained(
+            blocks=(
+                Block(
+                    current_us=tuple(us * math.exp(by) for us in segments), baseline_us=between.current_us
+                ),
+            )
+        )
     return Measurement(
         device=DEVICE,
         work=WORK,
