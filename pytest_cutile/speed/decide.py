@@ -41,8 +41,10 @@ class Rule:
     """The slowdown that must not be missed, as a fraction; less than half of it never fails."""
     alpha: float = 0.005
     """How often a run in which nothing got slower may fail, whatever the number of its cases."""
+    screened_out: float = 0.01
+    """How often the screening may leave out a case that is slower by the margin."""
     missed: float = 0.0025
-    """How often a case that is slower by the margin may be cleared: by the screening, and at each look."""
+    """How often a look may clear a suspect that is slower by the margin."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be decided; the last one is the most."""
     stored_margin: float = 0.05
@@ -80,8 +82,8 @@ class Noise:
 
 
 NOISE: Mapping[Regime, Noise] = {
-    Regime.BURST: Noise(deviation=0.0015, dof=8),
-    Regime.SUSTAINED: Noise(deviation=0.006, dof=8),
+    Regime.BURST: Noise(deviation=0.001, dof=4),
+    Regime.SUSTAINED: Noise(deviation=0.003, dof=4),
 }
 """Kernels against themselves on H200s: research/reports/speed-regimes.md."""
 
@@ -135,13 +137,12 @@ class Estimate:
 def estimate(samples: Sequence[Sample], noise: Noise) -> Estimate:
     """Estimate a log ratio from one sample for each process, by the moderated variance."""
     values = [sample.log_ratio for sample in samples]
+    usual = noise.deviation**2 + sum(sample.error**2 for sample in samples) / len(samples)
     dof = noise.dof + len(values) - 1
-    pooled = (noise.dof * noise.deviation**2 + sum_of_squares(values)) / dof
-    # One process cannot show how processes differ, but its placements bound how well it is known.
-    within = sum(sample.error**2 for sample in samples) / len(values) if len(values) == 1 else 0.0
+    variance = (noise.dof * usual + sum_of_squares(values)) / dof
     return Estimate(
         value=sum(values) / len(values),
-        error=math.sqrt((pooled + within) / len(values)),
+        error=math.sqrt(variance / len(values)),
         dof=dof,
         tick=max(sample.tick for sample in samples),
     )
@@ -149,7 +150,7 @@ def estimate(samples: Sequence[Sample], noise: Noise) -> Estimate:
 
 def is_suspect(sample: Sample, noise: Noise, rule: Rule) -> bool:
     """Say whether a screened case may be slower by the margin."""
-    return estimate([sample], noise).upper(rule.missed) >= rule.limit + sample.tick
+    return estimate([sample], noise).upper(rule.screened_out) >= rule.limit + sample.tick
 
 
 def is_faster(estimated: Estimate, rule: Rule) -> bool:
