@@ -82,7 +82,7 @@ def measure_here(fresh, requests, processes):
 
     def measure(request):
         try:
-            return measure_again(session, request.case, Asked(request.revision, request.sustained))
+            return measure_again(session, request.case, Asked(nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained))
         except MeasurementFailed as error:
             return error
 

@@ -78,7 +78,6 @@ class CudaGraphTimer(Timer):
             device: the GPU.
             longest_us: longest launch that `time_block` accepts, for tools that have no other regime.
         """
-        nvml.keep_loaded()  # it is asked after every placement
         self._device = device
         self._longest_us = longest_us
         self._workloads: dict[str, ReferenceWorkload | None] = {}
@@ -130,6 +129,7 @@ class CudaGraphTimer(Timer):
         return self._workloads[bound]
 
     def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
+        nvml.keep_loaded()  # it is asked after every placement
         rounds = self._rounds(launches)
         self._backward = not self._backward
         order = _order(len(launches), rounds, backward=self._backward)
