@@ -11,12 +11,16 @@ compiler act on both kernels alike and need no model.
    if a one-sided t-test says so and its mean is above half of the margin. It is cleared if an upper
    confidence limit is below the margin. Else the next processes decide.
 
-The t-test is the moderated one of Smyth ("Linear models and empirical Bayes methods", Statistical
-Applications in Genetics and Molecular Biology 3, 2004): the variance between a case's processes is pooled
-with the usual one (`NOISE`), so that three processes that agree by chance do not look certain. The looks
-share the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple sequentially
-rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). `python -m
-research.speed_rule` simulates how often the rule is wrong.
+The test is the moderated t-test of Smyth ("Linear models and empirical Bayes methods", Statistical
+Applications in Genetics and Molecular Biology 3, 2004). The variance between a case's processes is pooled with
+a prior one, so that three processes that agree by chance do not look certain. The prior is the usual variance
+between processes (`NOISE`) and what a process's own placements and segments show. Of five processes or more
+the lowest and the highest are trimmed (Tukey and McLaughlin, Sankhya A 25, 1963): a hiccup of the GPU makes
+one process in a hundred slower by percents.
+
+The looks share the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple
+sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
+`python -m research.speed_rule` simulates how often the rule is wrong (research/reports/speed-rule.md).
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from enum import Enum
 from typing import TypeVar
 
 from pytest_cutile.speed.measure.timing import Regime
-from pytest_cutile.statistics import sum_of_squares, t_quantile, t_tail
+from pytest_cutile.statistics import TRIMMED_FROM, median, standard_error, t_quantile, t_tail, trimmed_mean
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -73,12 +77,14 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How much the log ratio of two equal kernels scatters from process to process."""
+    """How much the log ratio of two equal kernels scatters from process to process, besides what a process's
+    own placements and segments show."""
 
     deviation: float
     """Usual standard deviation."""
     dof: float
-    """Degrees of freedom of that value: how many processes of its own outweigh it."""
+    """Degrees of freedom of the prior variance: with more processes than that, a case's own variance
+    outweighs it."""
 
 
 NOISE: Mapping[Regime, Noise] = {
@@ -94,7 +100,7 @@ class Sample:
 
     log_ratio: float
     error: float = 0.0
-    """Its standard error, as far as the placements of that process tell."""
+    """Its standard error, as far as the placements and segments of that process tell."""
     tick: float = 0.0
     """Resolution of the timer over the time per launch: smaller differences cannot be seen."""
 
@@ -135,13 +141,16 @@ class Estimate:
 
 
 def estimate(samples: Sequence[Sample], noise: Noise) -> Estimate:
-    """Estimate a log ratio from one sample for each process, by the moderated variance."""
+    """Estimate a log ratio from one sample for each process: trimmed mean and moderated variance."""
     values = [sample.log_ratio for sample in samples]
     usual = noise.deviation**2 + sum(sample.error**2 for sample in samples) / len(samples)
-    dof = noise.dof + len(values) - 1
-    variance = (noise.dof * usual + sum_of_squares(values)) / dof
+    # Trimming leaves out what one process alone has met: a hiccup of the GPU.
+    count = len(values) - (2 if len(values) >= TRIMMED_FROM else 0)
+    dof = noise.dof + count - 1
+    squares = standard_error(values) ** 2 * len(values) * (count - 1) if count > 1 else 0.0
+    variance = (noise.dof * usual + squares) / dof
     return Estimate(
-        value=sum(values) / len(values),
+        value=trimmed_mean(values),
         error=math.sqrt(variance / len(values)),
         dof=dof,
         tick=max(sample.tick for sample in samples),
@@ -154,7 +163,7 @@ def is_suspect(sample: Sample, noise: Noise, rule: Rule) -> bool:
 
 
 def is_faster(estimated: Estimate, rule: Rule) -> bool:
-    """Say whether a case has surely become faster by more than half of the margin."""
+    """Say whether a case has surely become faster by the margin."""
     return estimated.value < -rule.limit and estimated.upper(rule.missed) < -estimated.tick
 
 
@@ -196,9 +205,10 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
 def decide_stored(log_ratios: Sequence[float], rule: Rule) -> Decision:
     """Decide by stored times alone: log ratios of today's time over the stored one, one for each process.
 
-    A plain margin: other sessions, GPUs and drivers move times by percents that no interval shows.
+    A plain margin: other sessions, GPUs and drivers move times by percents that no interval shows. The median
+    leaves out what one process alone has met.
     """
-    mean = sum(log_ratios) / len(log_ratios)
-    if mean > math.log1p(rule.stored_margin):
+    middle = median(log_ratios)
+    if middle > math.log1p(rule.stored_margin):
         return Decision.SLOWER
-    return Decision.CLEAR if mean < rule.limit else Decision.UNDECIDED
+    return Decision.CLEAR if middle < rule.limit else Decision.UNDECIDED

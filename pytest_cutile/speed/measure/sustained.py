@@ -43,7 +43,7 @@ with themselves (research/reports/speed-regimes.md). Ratios scattered by 0.21 % 
 """
 ORDER = "ABA"
 """Segments of the two kernels, or the same with A and B exchanged, at random; drift acts on both alike."""
-LONE_ORDER = "AA"
+LONE_ORDER = "A"
 """Segments of a kernel without a baseline."""
 PENDING = 400
 """Most replays that wait for the GPU: at about a thousand, a launch blocks the host, which must read NVML."""
