@@ -126,8 +126,7 @@ class SpeedSuite:
                 break
             what = f"{len(live)} case{'s' if len(live) > 1 else ''}"
             self._context.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
-            fewest = min(look - len(case.repeats) for case in live)
-            self._measure(live, fewest, measure_again)
+            self._measure(live, min(look - len(case.repeats) for case in live), measure_again)
             self._decide([self._cases[case.number] for case in live], n_comparisons)
         for case in self.pending:
             if case.outcome is None:
