@@ -51,7 +51,7 @@ class Rule:
     """How often a look may clear a suspect that is slower by the margin."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be decided; the last one is the most."""
-    stored_margin: float = 0.05
+    stored_margin: float = 0.055
     """The slowdown against stored times, of other sessions and perhaps other GPUs, that is believed."""
     workers: int = 1
     """Processes of the run that each decide their own suspects: they share `alpha`."""
@@ -159,7 +159,16 @@ def estimate(samples: Sequence[Sample], noise: Noise) -> Estimate:
 
 def is_suspect(sample: Sample, noise: Noise, rule: Rule) -> bool:
     """Say whether a screened case may be slower by the margin."""
-    return estimate([sample], noise).upper(rule.screened_out) >= rule.limit + sample.tick
+    return not is_clear(estimate([sample], noise), rule, rule.screened_out)
+
+
+def is_clear(estimated: Estimate, rule: Rule, missed: float) -> bool:
+    """Say whether a case is not slower by the margin, and known well enough to say so.
+
+    A case that scatters by more than the margin may look fast by chance.
+    """
+    is_known = estimated.error <= rule.least + estimated.tick
+    return is_known and estimated.upper(missed) < rule.limit + estimated.tick
 
 
 def is_faster(estimated: Estimate, rule: Rule) -> bool:
@@ -194,10 +203,7 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
         if estimates[key].value > rule.least + estimates[key].tick:
             decisions[key] = Decision.SLOWER
     for key, estimated in estimates.items():
-        if (
-            decisions[key] is Decision.UNDECIDED
-            and estimated.upper(rule.missed) < rule.limit + estimated.tick
-        ):
+        if decisions[key] is Decision.UNDECIDED and is_clear(estimated, rule, rule.missed):
             decisions[key] = Decision.CLEAR
     return decisions
 
