@@ -332,13 +332,16 @@ def _with_baseline_kernel(
         or unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
     ):
         return comparison.of_same_code(commit)
-    if commit and session.checkout.is_at(commit):
+    is_here = bool(commit) and session.checkout.is_at(commit)
+    if is_here and commit == baselines.sessions[anchor.session].commit:
         return comparison.of_same_code(commit)
     try:
         launcher = _launcher_at(case, commit)
         _verify(case, commit, anchor)
     except RevisionError as error:
         return comparison.without_baseline_kernel(str(error))
+    if is_here:
+        return comparison.of_same_code(commit)
     if today and (then := _fingerprint_at(case, commit)) == today:
         recorded_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
         if recorded_here and anchor.fingerprint and _rules(anchor.fingerprint) == _rules(then):
@@ -457,7 +460,9 @@ class SpeedGate(Gate):
             return compile_case(named, task.case, task.arch)
 
         def fingerprint(revision: str) -> str:
-            return session.compilations.launch_fingerprint(compiled_at(revision), inputs=spec.inputs)
+            declared = session.kernels_at(revision).spec(task.module, spec.name) if revision else spec
+            inputs = (declared or spec).inputs  # of the revision: other inputs are no registered kernel
+            return session.compilations.launch_fingerprint(compiled_at(revision), inputs=inputs)
 
         def source(revision: str) -> str:
             return session.compilations.source(compiled_at(revision))

@@ -48,12 +48,23 @@ class Repository:
         return _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", failure=failure)
 
     def commit_that_added(self, text: str, folder: Path) -> str:
-        """Return the full id of the commit that added `text` below `folder`; "" if there is none."""
+        """Return the full id of the commit that added `text` below `folder`; "" if there is none.
+
+        The oldest commits of a shallow clone seem to add every file: they are not believed.
+        """
         failure = f"git cannot search the history of {folder}"
         commits = _git(
             self.top, "log", "--reverse", "--format=%H", f"-S{text}", "--", str(folder), failure=failure
         )
-        return commits.partition("\n")[0]
+        commit = commits.partition("\n")[0]
+        return "" if commit in self._oldest_of_shallow_clone else commit
+
+    @property
+    def _oldest_of_shallow_clone(self) -> list[str]:
+        """The commits whose parents were not fetched; none in a whole clone."""
+        failure = f"git cannot tell where the history of {self.top} ends"
+        listed = self.top / _git(self.top, "rev-parse", "--git-path", "shallow", failure=failure)
+        return listed.read_text().split() if listed.exists() else []
 
     def is_changed(self, excluded: Path | None) -> bool:
         """Return whether modules, or files that git tracks, differ from the commit outside of `excluded`."""

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
@@ -16,8 +18,11 @@ import cuda.tile  # noqa: F401  isort: skip
 with contextlib.suppress(ModuleNotFoundError):  # it can, but its plugin would do so in each run
     import hypothesis  # noqa: F401
 
+ENVIRONMENT = {"driver": "580.1", "tileiras": "13.4.92"}
+
 TIMER = '''
 import json
+import os
 import pathlib
 
 import pytest_cutile
@@ -27,48 +32,76 @@ from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 from pytest_cutile.session import Asked
 from pytest_cutile.speed.measure.blocks import PLACEMENTS
 from pytest_cutile.speed.measure.call import MeasurementFailed
+from pytest_cutile.speed.measure.timing import Block, Skipped, Sustained
 
 HERE = pathlib.Path(__file__).parent
 
 
 class FileTimer(pytest_cutile.Timer):
-    """Plays the times in times.json, one entry per measurement: a number, a list of samples, or a word."""
+    """Plays the times in times.json. Each measurement takes the next entry, and repeats the last one."""
 
     device = pytest_cutile.Device(
         arch="sm_90", name="NVIDIA H200", uuid="GPU-0", torch_device="cpu", max_sm_clock_mhz=1980.0
     )
 
     def __init__(self):
-        self.calls = 0
+        self.blocks = 0
+
+    @property
+    def state(self):
+        return json.loads((HERE / "times.json").read_text())
+
+    def entry(self, name, block):
+        entries = self.state[name]
+        return entries[min(block // PLACEMENTS, len(entries) - 1)]
 
     def time_block(self, launches):
+        if launches == [reference_workload]:
+            return [[self.state["workload_us"]] * 5]
         for launch in launches:
             launch()
-        state = json.loads((HERE / "times.json").read_text())
-        times = state["times"]
-        value = times[min(self.calls // PLACEMENTS, len(times) - 1)]
-        self.calls += 1
-        if value == "crash":
-            raise ZeroDivisionError("a bug in the timer")
-        if value == "error":
-            raise pytest_cutile.TimingError("the launch cannot be captured")
-        if isinstance(value, list):
-            return [[float(item) for item in value]] + [[50.0]] * (len(launches) - 1)
-        samples = [value * (1 + 0.002 * (i % 5 - 2)) for i in range(20)]
-        others = [[state["interleaved_us"]] * 20] * (len(launches) - 1)
-        return [samples, *others]
+        names = ("burst", "baseline_burst")[: len(launches)]
+        lanes = [samples(self.entry(name, self.blocks)) for name in names]
+        self.blocks += 1
+        return lanes
+
+    def time_sustained(self, launches, *, always=False):
+        current = self.entry("sustained", self.blocks - 1)
+        if current is None:
+            return Skipped(reason="not limited by power")
+        block = {"current_us": tuple(samples(current))}
+        power = {"current_clock_mhz": 1605.0, "current_watts": 699.0}
+        if len(launches) > 1:
+            block["baseline_us"] = tuple(samples(self.entry("baseline_sustained", self.blocks - 1)))
+            power |= {"baseline_clock_mhz": 1755.0, "baseline_watts": 640.0}
+        return Sustained(blocks=(Block(**block),) * 4, **power)
 
     def reference_workload(self, bound):
-        state = json.loads((HERE / "times.json").read_text())
-        if not state["reference_workload"]:
+        if self.state["workload_us"] is None:
             return None
-        return pytest_cutile.ReferenceWorkload(name="a workload", launch=int)
+        return pytest_cutile.ReferenceWorkload(name="a workload", launch=reference_workload)
 
     def environment(self):
-        return json.loads((HERE / "times.json").read_text())["environment"]
+        return self.state["environment"]
 
     def problems(self):
-        return json.loads((HERE / "times.json").read_text())["problems"]
+        return self.state["problems"]
+
+
+def reference_workload():
+    pass
+
+
+def samples(entry):
+    if entry == "crash":
+        raise ZeroDivisionError("a bug in the timer")
+    if entry == "error":
+        raise pytest_cutile.TimingError("the launch cannot be captured")
+    if entry == "die":
+        os._exit(3)
+    if isinstance(entry, list):
+        return [float(us) for us in entry]
+    return [entry * (1 + 0.002 * (i % 5 - 2)) for i in range(20)]
 
 
 def pytest_cutile_make_timer(config):
@@ -82,7 +115,10 @@ def measure_here(fresh, requests, processes):
 
     def measure(request):
         try:
-            return measure_again(session, request.case, Asked(nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained))
+            asked = Asked(
+                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
+            )
+            return measure_again(session, request.case, asked)
         except MeasurementFailed as error:
             return error
 
@@ -91,7 +127,7 @@ def measure_here(fresh, requests, processes):
 
 FreshProcesses.__call__ = measure_here
 """
-"""Further measurements without further processes: the tests of the rule need none."""
+"""Measure again without further processes: most tests need none."""
 
 KERNEL = """
 import pytest_cutile
@@ -151,16 +187,40 @@ class Project:
         """Write the module of a kernel."""
         (self.path / "mykernels" / f"{name}.py").write_text(textwrap.dedent(text))
 
+    def edit(self, old: str, new: str, name: str = "scale") -> None:
+        """Replace text of a kernel's module."""
+        file = self.path / "mykernels" / f"{name}.py"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+
+    def conftest(self, text: str) -> None:
+        """Append to the conftest."""
+        file = self.path / "conftest.py"
+        file.write_text(f"{file.read_text()}\n{textwrap.dedent(text)}\n")
+
     def times(
-        self, *times, environment=None, problems=(), reference_workload=False, interleaved_us=50.0
+        self,
+        *burst: object,
+        baseline: object = 40.0,
+        sustained: object = None,
+        baseline_sustained: object = 50.0,
+        environment: dict[str, str] | None = None,
+        problems: Sequence[str] = (),
+        workload_us: float | None = None,
     ) -> None:
-        """Set what the timer returns, one entry per measurement."""
+        """Set what the timer returns of today's kernel and of the baseline kernel, in both regimes.
+
+        A time is a number, a list of samples, or a word for what goes wrong; a tuple has one for each
+        measurement, as `burst` has. Without `sustained`, that regime is skipped.
+        """
         state = {
-            "times": times,
-            "reference_workload": reference_workload,
-            "interleaved_us": interleaved_us,
-            "environment": environment or {"driver": "580.1", "tileiras": "13.4.92"},
-            "problems": list(problems),
+            "burst": burst,
+            "baseline_burst": baseline if isinstance(baseline, tuple) else (baseline,),
+            "sustained": sustained if isinstance(sustained, tuple) else (sustained,),
+            "baseline_sustained": (baseline_sustained,),
+            "environment": environment or ENVIRONMENT,
+            "problems": problems,
+            "workload_us": workload_us,
         }
         (self.path / "times.json").write_text(json.dumps(state))
 
@@ -169,15 +229,57 @@ class Project:
         selection = ("-m", gates) if gates else ()
         return self.pytester.runpytest_inprocess(*selection, *args)
 
-    def record(self, us: float = 40.0) -> None:
-        """Record a baseline of `us` microseconds."""
-        self.times(us)
-        self.run("--update-baselines").assert_outcomes(passed=2)
+    def record(self, *burst: object, args: Sequence[str] = (), **times: object) -> None:
+        """Record a baseline, of 40 us unless times are given."""
+        self.times(*(burst or (40.0,)), **times)
+        self.run("--update-baselines", *args).assert_outcomes(passed=2)
+
+    @property
+    def data(self) -> dict:
+        """What the file of baselines holds."""
+        return json.loads(self.baseline.read_text())
+
+    @property
+    def records(self) -> list[dict]:
+        return self.data["entries"]["scale[n8]"]["records"]
+
+    def edit_baselines(self, edit) -> None:
+        """Change the file of baselines by a function of its data."""
+        data = self.data
+        edit(data)
+        self.baseline.write_text(json.dumps(data))
+
+    def git(self, *args: str) -> str:
+        """Run git in the project; return what it prints."""
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        command = ["git", *identity, *args]
+        done = subprocess.run(command, cwd=self.path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def commit(self) -> str:
+        """Commit all files; return the commit's id."""
+        if not (self.path / ".git").exists():
+            (self.path / ".gitignore").write_text("times.json\n__pycache__\n.pytest_cache\n.benchmarks\n")
+            self.git("init", "-q", "-b", "main")
+        self.git("add", "-A")
+        self.git("commit", "-qm", "what there is", "--allow-empty")
+        return self.git("rev-parse", "HEAD")
 
 
 @pytest.fixture
 def project(pytester) -> Project:
+    """A project outside of git: there is no baseline kernel, and stored times decide."""
     return Project(pytester)
+
+
+@pytest.fixture
+def paired(project) -> Project:
+    """A project with a committed baseline, 40 us in bursts and 50 us sustained, whose kernel has changed."""
+    project.commit()
+    project.record(40.0, sustained=50.0)
+    project.commit()
+    project.edit("return x * 2", "return x + x")
+    return project
 
 
 # -- one real kernel, compiled by the real compiler ---------------------------------------------------

@@ -1,99 +1,361 @@
-"""`--perf-baseline git:REV`: interleaves both revisions, and leaves cases out that are the same in both."""
+"""Today's kernel beside the baseline kernel of the recorded commit, or of `--perf-baseline git:REV`."""
 
-import subprocess
+import re
+import shutil
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("repository")
+SLOW = {
+    "burst": {"us": 42.4, "sustained": 50.0},
+    "sustained": {"us": 40.0, "sustained": 54.0},
+    "both": {"us": 42.4, "sustained": 54.0},
+}
 
 
-def git(project, *args):
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    subprocess.run(["git", *identity, *args], cwd=project.path, check=True, capture_output=True)
+def unwrapped(result):
+    """Return the output with its wrapped lines joined."""
+    return " ".join(result.stdout.str().split())
 
 
-@pytest.fixture
-def repository(project):
-    (project.path / ".gitignore").write_text("times.json\n__pycache__\n.pytest_cache\n")
-    git(project, "init", "-q")
-    git(project, "add", "-A")
-    git(project, "commit", "-qm", "base")
+# -- slower, or not -----------------------------------------------------------------------------------
 
 
-def edit(project, old, new):
-    file = project.path / "mykernels" / "scale.py"
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
-
-
-def test_a_slower_one_fails_and_nothing_is_stored(project):
-    edit(project, "return x * 2", "return x + x")
-    project.times(42.4, interleaved_us=40.0)
-    result = project.run("--perf-baseline=git:HEAD")
+@pytest.mark.parametrize("regime", SLOW)
+def test_a_kernel_slower_in_one_regime_is_a_regression(paired, regime):
+    paired.times(SLOW[regime]["us"], sustained=SLOW[regime]["sustained"])
+    result = paired.run()
     result.assert_outcomes(passed=1, failed=1)
+    change = {"burst": "6.0", "sustained": "8.0", "both": "8.0"}[regime]
+    result.stdout.fnmatch_lines([f"scale[[]n8[]] on sm_90 (NVIDIA H200) is {change}% slower than its *"])
+    result.stdout.fnmatch_lines(["scale *regression"])
+
+
+def test_the_message_has_the_evidence_for_both_kernels(paired):
+    commit = paired.data["sessions"][paired.records[0]["session"]]["commit"]
+    paired.times(42.4, sustained=54.0)
+    result = paired.run()
     result.stdout.fnmatch_lines(
         [
-            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than HEAD.",
-            "*time per launch *42.4 us *40 us *+6.0 %",
-            "*baseline *HEAD, interleaved with the working tree on the same buffers",
+            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
+            "* current *baseline kernel *change",
+            "*burst: time per launch *42.4 us *40 us *+6.0 %",
+            "* 2358 GB/s *2500 GB/s",
+            "*sustained: time per launch *54 us *50 us *+8.0 %",
+            "*SM clock *1605 MHz *1755 MHz",
+            "*power *699 W *640 W",
+            "*measured *in 3 fresh processes, after a first one that is not counted",
+            "*burst: 95 % interval +5.? % to +6.? %",
+            "*sustained: 95 % interval +7.? % to +8.? %",
+            f"*baseline *the kernel of {commit[:12]}, which baselines/sm_90-nvidia-h200.json was recorded *",
+            "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
+            "*--update-baselines --reason 'why it is slower'",
         ]
     )
-    assert not project.baseline.exists()
 
 
-def test_a_checkout_without_changes_is_not_slower_than_its_own_commit(project):
-    git(project, "branch", "same")
-    project.times(42.4, interleaved_us=40.0)
-    result = project.run("--perf-baseline=git:same")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(
-        ["inconclusive: scale[[]n8[]]: it and the baseline kernel are of one commit, *"]
-    )
-    git(project, "commit", "-qm", "another", "--allow-empty")
-    project.run("--perf-baseline=git:same").assert_outcomes(passed=1, failed=1)
-
-
-@pytest.mark.parametrize(("us", "verdict"), [(40.0, "pass"), (40.3, "pass"), (36.0, "improvement")])
-def test_one_that_is_not_slower_passes(project, us, verdict):
-    project.times(us, interleaved_us=40.0)
-    result = project.run("--perf-baseline=git:HEAD", "--perf-strict")
+@pytest.mark.parametrize(
+    ("times", "verdict"),
+    [
+        ({"us": 40.0, "sustained": 50.0}, "pass"),
+        ({"us": 40.2, "sustained": 50.2}, "pass"),
+        ({"us": 36.0, "sustained": 45.0}, "improvement"),
+        ({"us": 40.0, "sustained": 46.0}, "improvement"),
+    ],
+)
+def test_a_kernel_that_is_not_slower_passes(paired, times, verdict):
+    paired.times(times["us"], sustained=times["sustained"])
+    result = paired.run("--perf-strict")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"scale *{verdict}"])
 
 
-def test_the_other_revisions_launcher_is_what_takes_turns(project):
-    edit(project, "return x * 2", "print('HEAD'); return x * 2")
-    git(project, "commit", "-qam", "says where it is")
-    edit(project, "print('HEAD')", "print('HERE')")
-    project.times(40.0, interleaved_us=40.0)
+def test_a_slow_first_measurement_is_no_evidence(paired):
+    paired.times(44.0, 40.1, 40.1)
+    result = paired.run("--perf-strict")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["scale *40.1 us *+0.? % *pass"])
+
+
+def test_processes_that_disagree_are_inconclusive_and_say_what_could_have_been_seen(paired):
+    paired.times(41.4, *[41.6, 39.6] * 6)
+    result = paired.run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["scale *inconclusive"])
+    assert re.search(
+        r"inconclusive: scale\[n8\]: 12 fresh processes measured \+\d\.\d %; burst: only a slowdown of "
+        r"\d\.\d% could have been seen for certain",
+        unwrapped(result),
+    )
+    paired.run("--perf-strict").assert_outcomes(passed=1, failed=1)
+
+
+def test_a_kernel_that_is_slow_in_one_launch_of_five_is_slower_by_its_mean(paired):
+    paired.times([40.0, 40.0, 40.0, 40.0, 120.0] * 4)
+    result = paired.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*is 40.0% slower than its baseline*"])
+
+
+@pytest.mark.parametrize("slow", [44.0, 120.0])
+def test_a_kernel_that_is_slow_in_every_other_process_never_passes(paired, slow):
+    paired.times(*[slow, 40.0] * 8)
+    result = paired.run("--perf-strict")
+    result.assert_outcomes(passed=1, failed=1)
+
+
+def test_what_disturbs_both_kernels_alike_does_not_hide_a_slowdown(paired):
+    paired.times(63.6, baseline=60.0, problems=["1 other process on the GPU"])
+    result = paired.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*GPU *1 other process on the GPU (disturbed both kernels alike)"])
+
+
+# -- both slower than recorded -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("us", [44.0, 44.2])
+def test_both_kernels_slower_in_a_new_environment_is_a_regression_of_the_environment(paired, us):
+    paired.times(us, baseline=44.0, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    result = paired.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["scale[[]n8[]] on sm_90 (NVIDIA H200) is 10.?% slower than its baseline."])
+    assert "by the environment: driver: 580.1 -> 590.2" in unwrapped(result)
+    result.stdout.fnmatch_lines(["*cause *", "*--update-baselines --reason 'why it is slower'"])
+
+
+def test_both_kernels_slower_in_the_recorded_environment_is_the_gpus_condition(paired):
+    paired.times(44.0, baseline=44.0)
+    result = paired.run()
+    result.assert_outcomes(passed=2)
+    assert "inconclusive: scale[n8]: it and its baseline kernel are +10.0 % against" in unwrapped(result)
+    strict = paired.run("--perf-strict")
+    strict.assert_outcomes(passed=1, failed=1)
+    strict.stdout.fnmatch_lines(["*inconclusive (disturbed)*"])
+
+
+def test_an_environment_that_changed_within_the_margin_passes(paired):
+    paired.times(41.6, baseline=41.6, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    paired.run("--perf-strict").assert_outcomes(passed=2)
+
+
+def test_what_the_reference_workload_became_slower_by_is_taken_off(project):
+    project.commit()
+    project.record(40.0, workload_us=100.0)
+    project.commit()
+    project.edit("return x * 2", "return x + x")
+    project.times(44.0, baseline=44.0, workload_us=110.0)
+    project.run("--perf-strict").assert_outcomes(passed=2)
+
+
+def test_a_slower_environment_is_seen_although_the_code_is_unchanged(project):
+    project.commit()
+    project.record()
+    project.times(44.0, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1)
+    assert "it is +10.0 % against the stored times, by the environment: driver" in unwrapped(result)
+
+
+# -- no baseline kernel --------------------------------------------------------------------------------
+
+
+def forget_commit(paired):
+    """Let the recorded commit be unknown, and no other one have added the session."""
+    paired.edit_baselines(
+        lambda data: [
+            session.update(commit="1234567890abcdef1234567890abcdef12345678")
+            for session in data["sessions"].values()
+        ]
+    )
+    paired.git("checkout", "-q", "--orphan", "other")
+    paired.git("rm", "-qf", "--cached", "-r", "baselines")
+    (paired.path / ".git" / "info" / "exclude").write_text("baselines\n")
+    paired.commit()
+
+
+def rename_case(paired):
+    paired.edit('name="scale"', 'name="other"')
+    paired.edit_baselines(
+        lambda data: data["entries"].update({"other[n8]": data["entries"].pop("scale[n8]")})
+    )
+
+
+def change_signature(paired):
+    paired.edit("def scale(x):", "def scale(x, *, factor=2):")
+    paired.edit("return (make_tensor", "return dict(factor=2, x=make_tensor")
+    paired.edit('"float32"),)', '"float32"))')
+    paired.edit("reference=lambda x: x * 2", "reference=lambda x, factor: x * 2")
+
+
+def raise_then(project):
+    """Record a launcher that has begun to raise since."""
+    project.edit("return x * 2", "raise_if_broken(); return x * 2")
+    project.edit("def scale(x):", RAISES)
+    project.commit()
+    project.record()
+    project.commit()
+    (project.path / "broken").touch()
+    project.edit("raise_if_broken(); return x * 2", "return x + x")
+
+
+RAISES = """
+def raise_if_broken():
+    import pathlib
+    if (pathlib.Path.cwd() / "broken").exists():
+        raise ValueError("not with this driver")
+
+def scale(x):"""
+
+NO_KERNEL = {
+    "commit gone": (forget_commit, "git finds no commit '1234567890ab*"),
+    "renamed": (rename_case, "*, the commit of the baseline kernel, has no other[[]n8[]]*"),
+    "signature": (change_signature, "the launcher of * raised TypeError*"),
+}
+
+
+@pytest.mark.parametrize("what", NO_KERNEL)
+def test_without_a_baseline_kernel_stored_times_decide(paired, what):
+    change, why = NO_KERNEL[what]
+    change(paired)
+    key = "other[[]n8[]]" if what == "renamed" else "scale[[]n8[]]"
+    paired.times(40.4)
+    paired.run("--perf-strict").assert_outcomes(passed=2)
+    paired.times(41.4)
+    result = paired.run()
+    result.assert_outcomes(passed=2)
+    output = pytest.LineMatcher([unwrapped(result)])
+    output.fnmatch_lines([f"*inconclusive: {key}: stored times show +3.5 %, and alone they show only *; {why}"])
+    paired.run("--perf-strict").stdout.fnmatch_lines(["*inconclusive (unanchored)*"])
+    paired.times(42.8)
+    result = paired.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*is 7.0% slower than its baseline*"])
+    output = pytest.LineMatcher([unwrapped(result)])
+    output.fnmatch_lines([f"*baseline stored times of baselines/*(3 runs in 1 session)*note*{why}"])
+
+
+def test_a_baseline_launcher_that_raises_now_is_named(project):
+    raise_then(project)
+    project.times(41.4)
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    said = r"inconclusive: scale.*the launcher of .* raised ValueError: not with this driver"
+    assert re.search(said, unwrapped(result))
+
+
+def test_outside_of_git_stored_times_decide_and_the_message_says_so(project):
+    project.record()
+    project.times(41.4)
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    assert "it was recorded outside of git, so there is no baseline kernel" in unwrapped(result)
+    project.times(42.8)
+    project.run().assert_outcomes(passed=1, failed=1)
+
+
+def test_a_baseline_of_uncommitted_changes_has_no_kernel(project):
+    project.commit()
+    project.edit("return x * 2", "return 2 * x")
+    project.times(40.0)
+    result = project.run("--update-baselines")
+    assert "warning: recorded from uncommitted changes of" in unwrapped(result)
+    project.times(41.4)
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    assert "so git has no baseline kernel: commit, then record it again" in unwrapped(result)
+
+
+def test_a_shallow_clone_says_how_to_deepen(paired):
+    paired.commit()
+    elsewhere = paired.path.parent / f"{paired.path.name}-elsewhere"
+    paired.git("clone", "-q", "--depth=1", f"file://{paired.path}", str(elsewhere))
+    shutil.rmtree(paired.path / ".git")
+    (elsewhere / ".git").rename(paired.path / ".git")
+    paired.times(41.4)
+    result = paired.run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["inconclusive: scale[[]n8[]]: stored times show*"])
+    assert "git fetch --unshallow" in unwrapped(result)
+
+
+def test_after_a_squash_merge_the_commit_that_added_the_session_is_the_baseline(paired):
+    commit = paired.data["sessions"][paired.records[0]["session"]]["commit"]
+    paired.git("stash", "-q")
+    paired.git("checkout", "-q", "--orphan", "squashed")
+    squashed = paired.commit()
+    paired.git("branch", "-qD", "main")
+    paired.git("stash", "pop", "-q")
+    paired.git("stash", "clear")
+    paired.git("reflog", "expire", "--expire=now", "--all")
+    paired.git("gc", "-q", "--prune=now")
+    paired.times(42.4)
+    result = paired.run()
+    result.assert_outcomes(passed=1, failed=1)
+    assert commit[:12] not in result.stdout.str()
+    result.stdout.fnmatch_lines([f"*the kernel of {squashed[:12]}, which *"])
+
+
+# -- `--perf-baseline git:REV` ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(project):
+    """A project whose kernel has changed since the commit, without baselines."""
+    project.commit()
+    project.edit("return x * 2", "return x + x")
+    return project
+
+
+def test_a_revision_is_compared_with_and_nothing_is_stored(repository):
+    repository.times(42.4)
+    result = repository.run("--perf-baseline=git:HEAD")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than HEAD.",
+            "*burst: time per launch *42.4 us *40 us *+6.0 %",
+            "*baseline *the kernel of HEAD, interleaved on the same buffers",
+        ]
+    )
+    assert "--update-baselines" not in result.stdout.str()
+    assert not repository.baseline.exists()
+
+
+@pytest.mark.parametrize(("us", "verdict"), [(40.0, "pass"), (40.3, "pass"), (36.0, "improvement")])
+def test_a_kernel_that_is_not_slower_than_the_revision_passes(repository, us, verdict):
+    repository.times(us)
+    result = repository.run("--perf-baseline=git:HEAD", "--perf-strict")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f"scale *{verdict}"])
+
+
+def test_the_other_revisions_launcher_is_interleaved(project):
+    project.edit("return x * 2", "print('HEAD'); return x * 2")
+    project.commit()
+    project.edit("print('HEAD')", "print('HERE')")
     result = project.run("--perf-baseline=git:HEAD", "-s", "-p", "no:benchmark", gates="cutile_speed")
     text = result.stdout.str()
     assert text.count("HEAD\nHERE\nHEAD\nHERE") + text.count("HERE\nHEAD\nHERE\nHEAD") >= 2
 
 
-def test_a_kernel_that_the_revision_lacks_has_no_baseline(project):
-    text = (project.path / "mykernels" / "scale.py").read_text()
-    project.kernel(text.replace('name="scale"', 'name="new"'), name="new")
-    project.times(40.0, interleaved_us=40.0)
-    result = project.run("--perf-baseline=git:HEAD")
+def test_a_kernel_that_the_revision_lacks_has_no_baseline(repository):
+    text = (repository.path / "mykernels" / "scale.py").read_text()
+    repository.kernel(text.replace('name="scale"', 'name="new"'), name="new")
+    result = repository.run("--perf-baseline=git:HEAD")
     result.stdout.fnmatch_lines(["new *no-baseline", "scale *pass", "no-baseline: HEAD has no new[[]n8[]]"])
 
 
-def test_a_launcher_that_does_not_know_the_case_is_no_baseline(project):
-    edit(project, "def scale(x):", "def scale(x, *, factor=2):")
-    edit(project, "return (make_tensor", "return dict(factor=2, x=make_tensor")
-    edit(project, '"float32"),)', '"float32"))')
-    edit(project, "reference=lambda x: x * 2", "reference=lambda x, factor: x * 2")
-    project.times(40.0, interleaved_us=40.0)
-    result = project.run("--perf-baseline=git:HEAD")
+def test_a_launcher_that_does_not_know_the_case_is_no_baseline(repository):
+    change_signature(repository)
+    result = repository.run("--perf-baseline=git:HEAD")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         ["scale *no-baseline", "no-baseline: the launcher of HEAD (*) raised TypeError*"]
     )
 
 
-def test_the_fixture_perf_finds_the_function_in_the_revision(project):
-    project.pytester.makepyfile(
+def test_the_fixture_perf_finds_the_function_in_the_revision(repository):
+    repository.pytester.makepyfile(
         test_mine="""
         import torch
         from mykernels.scale import scale
@@ -102,8 +364,7 @@ def test_the_fixture_perf_finds_the_function_in_the_revision(project):
         def test_lambda(perf): perf(lambda: None, bytes=1e8)
         """
     )
-    project.times(40.0, interleaved_us=40.0)
-    result = project.run("--perf-baseline=git:HEAD", "test_mine.py", "-p", "no:benchmark", gates="")
+    result = repository.run("--perf-baseline=git:HEAD", "test_mine.py", "-p", "no:benchmark", gates="")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*test_function *pass", "*test_lambda *no-baseline"])
 
@@ -115,13 +376,13 @@ def test_the_fixture_perf_finds_the_function_in_the_revision(project):
         ("git:nowhere", "*git:nowhere*"),
     ],
 )
-def test_a_revision_that_is_none_is_a_usage_error(project, value, message):
-    result = project.run(f"--perf-baseline={value}")
+def test_a_revision_that_is_none_is_a_usage_error(repository, value, message):
+    result = repository.run(f"--perf-baseline={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
 
 
-def test_it_stores_nothing(project):
-    result = project.run("--perf-baseline=git:HEAD", "--update-baselines")
+def test_a_revision_stores_nothing(repository):
+    result = repository.run("--perf-baseline=git:HEAD", "--update-baselines")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*leave out --update-baselines*"])
