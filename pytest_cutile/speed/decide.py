@@ -78,7 +78,8 @@ class Rule:
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """How much the log ratio of two equal kernels scatters from process to process, besides what a process's
-    own placements and segments show."""
+    own placements and segments show.
+    """
 
     deviation: float
     """Usual standard deviation."""
