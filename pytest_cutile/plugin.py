@@ -85,6 +85,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_cutile.pytest_parts.changed_only import ChangedOnly
 
             plugins.register(ChangedOnly(run), "cutile-changed-only")
+    else:
+        from pytest_cutile.pytest_parts.measuring_server import MeasuringServer
+
+        plugins.register(MeasuringServer(run, settings.measured_again), "cutile-measuring-server")
     if settings.sanitize or settings.sanitized:
         from pytest_cutile.pytest_parts.sanitizer import Sanitized, Sanitizing
 

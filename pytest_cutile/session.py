@@ -28,9 +28,11 @@ from pytest_cutile.target import Target
 from pytest_cutile.verdicts import Reason
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What another process asks of one case."""
 
+    nodeid: str
+    """The test that measures it."""
     revision: str
     """The baseline kernel's revision; empty for today's kernel alone."""
     sustained: bool
@@ -40,11 +42,10 @@ class Asked(msgspec.Struct, frozen=True):
 class MeasuredAgain:
     """What another process asked of this fresh one, and the answers: a line of JSON for each case."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        asked = path.with_name("asked.json").read_bytes()
+    def __init__(self, asked: bytes, path: Path) -> None:
         self.requests = msgspec.json.decode(asked, type=dict[str, Asked])
         """By the key of the case."""
+        self._path = path
 
     def answer(self, key: str, measured: Mapping[str, object]) -> None:
         """Write what was measured of a case at once: the next one may end this process."""
@@ -76,9 +77,8 @@ class Session:
         """Gate, kernel, case and architecture of each selected test of a declared kernel."""
         self.run_id = run_id
         """Name of this run of pytest, and of its worker."""
-        path = settings.measured_again
-        self.measured_again = MeasuredAgain(path) if path is not None else None
-        """In a fresh process that measures for another one and judges nothing: takes the measurements."""
+        self.measured_again: MeasuredAgain | None = None
+        """Set in a fresh process that measures for another one and judges nothing."""
         self._revisions: dict[str, Revision] = {}
         self._kernels_at: dict[str, RevisionKernels] = {}
         self.gpu = GpuAtHand(make_users_timer=make_timer, make_timer=CudaGraphTimer, progress=progress)

@@ -102,7 +102,7 @@ class Settings(NamedTuple):
     compile_timeout_s: float
     """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
     measured_again: Path | None
-    """In a fresh process that measures for another one: the file that takes what is measured."""
+    """In a server of fresh processes that measure for another one: the folder by which the two talk."""
     workers: int
     """Worker processes of pytest-xdist; 0 in a process that is none."""
     perf_all: bool = False

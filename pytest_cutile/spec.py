@@ -109,6 +109,9 @@ class CheckOptions:
     """Arguments of which the reference takes one slice of the first dimension at a time, by name or position,
     such as the weights of experts: it gets `x[i]`, `len(x)`, `x.shape`, `x.device` and `for each in x`. Each
     slice is upcast when it is taken, so that no float64 copy of all is made, and has noise of its own."""
+    sampled: bool = False
+    """Whether only a few parts of a case that is checked in parts are compared, as before a measurement of
+    speed alone. All guards stay."""
     mutation_test: bool = False
     """Whether to run mutation tests: right outputs are mutated as bugs do and compared again, some forty
     times, and the reference runs up to 32 times on shortened inputs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def median(values: Sequence[float]) -> float:
@@ -66,6 +67,7 @@ def sum_of_squares(values: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in values)
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(probability: float, dof: float) -> float:
     """Return the quantile of Student's t distribution with `dof` degrees of freedom.
 

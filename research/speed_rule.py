@@ -1,444 +1,495 @@
-"""What the rule of the speed gate catches, and how often it is wrong, on simulated suites. Needs no GPU.
+"""What the speed gate's rule catches, and how often it is wrong, on simulated suites. Needs no GPU.
 
-    python -m research.speed_rule [--suites 400] [--cases 200] [--noise 1.0] [--jobs 2]
+    python -m research.speed_rule [--suites 2000] [--cases 200] [--jobs 2] [-k creep]
 
-Every suite is screened against twelve stored runs of four sessions, and its suspects are confirmed in fresh
-processes, as the gate does it and by the same code: paired with the baseline kernel, or
-against the stored runs alone where git does not have that commit. (What the gate asks of a class that is
-slower as a whole is left out: no class is.) On the same samples three other rules are tried: a fixed 5 % on
-the median of one run against one run, pytest-benchmark's `--benchmark-compare-fail=mean:5%`, and a fixed 2 %.
-Printed with 95 % intervals (Wilson): how often a suite without any slowdown fails, how often a true slowdown
-of one case is caught, and what a clean run costs. Then this rule alone, in a quarter of the suites: where
-GPUs differ by twice as much, with baselines of one session of three processes, on one GPU or on each of
-three, and where most cases have become faster.
+Each suite has 200 cases. Each case is screened by `judge_screening`, and `SpeedSuite.settle` decides the
+suspects: the code of the gate, with simulated measurements. Printed with 95 % intervals (Wilson): how often a
+run without any slowdown fails, and what becomes of one case that got slower.
 
-The noise is that of H200s (research/reports/speed-gate.md). Per case: samples scatter by 0.5 to 1.5 %, the
-eight places of its buffers by 0.1 to 0.4 % (one kernel in ten: in two modes 3 to 8 % apart), processes by 0.1
-to 0.5 %, sessions by 0.02 to 0.15 %, and GPUs by 0.8 %. Shared by all: 0.25 % by session. The clock, which
-the reference workload shows, differs by 2 % from GPU to GPU and 0.3 % from process to process, and in a tenth
-of the sessions it drifts by up to 3 %; each case follows it by a slope of its own (`SLOPES_IN_TIME`,
-`SLOPES_OF_GPUS`). 1 % of all processes and places are slower by 1 to 5 %. The ratio of two kernels on the
-same inputs scatters as that of one of the measured cases (`PAIRED`). A third of the cases is limited by
-operations, the others by memory.
+The noise is that of H200s (research/reports/speed-rule.md). Log ratios of two equal kernels:
+
+- Bursts: processes scatter by 0.05 to 0.1 %, placements by 0.1 to 0.4 %. 3 % of the cases are kernels of some
+  12 us: 0.3 to 0.5 %, placements by 2 %. 2 % of the cases are noisy: 0.5 to 1 %, placements by 1 to 3 %. In
+  another 2 % one placement in four is 3 to 8 % slower, for either kernel on its own.
+- Sustained: power limits 40 % of the cases. See `Noise`.
+- In 1 % of the measurements the GPU is slower by 3 to 30 %: for both kernels, or for one of them, alike often.
+
+Times against stored ones: sessions scatter by 0.3 %, GPUs by 0.8 % for each case, and another driver makes
+everything 1 to 3 % slower or faster, the reference workload within 0.5 % of that.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import random
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import product
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
-import numpy as np
-
-from pytest_cutile.baselines.entries import Entry, Run
+from pytest_cutile.baselines.select import Stored
 from pytest_cutile.spec import Work
-from pytest_cutile.speed.comparisons import SLOPES, PairedComparison, StoredComparison, StoredRuns
-from pytest_cutile.speed.decide import BaselineLogTime, Decision, Rule, session_effect_of
-from pytest_cutile.speed.measure.timing import Block, Device, Measurement
+from pytest_cutile.speed.case import SpeedCase
+from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.decide import Rule
+from pytest_cutile.speed.judging import judge_screening
+from pytest_cutile.speed.measure.call import Call
+from pytest_cutile.speed.measure.timing import Block, Device, Measurement, Regime, Sustained
+from pytest_cutile.speed.suite import Measured, Request, SpeedSuite
+from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
+DEVICE = Device(arch="sm_90", name="NVIDIA H200")
+WORK = Work()
+US = 100.0
 PLACEMENTS = 8
-SAMPLES = 5
-"""Kept samples of one placement."""
-PROCESSES = 3
-"""Of a stored session."""
-HERE, ELSEWHERE = (Device(arch="sm_90", name="NVIDIA H200", uuid=uuid) for uuid in ("here", "elsewhere"))
-WORK = {"TFLOPS": Work(flops=1.0, dtype="bfloat16"), "GB/s": Work(bytes=1.0)}
+POWER_LIMITED = 0.4
+HICCUPS, HICCUP = 0.01, (0.03, 0.30)
+GPU, SESSION, DRIVER = 0.008, 0.003, (0.01, 0.03)
 WORKLOAD = "a reference workload"
 
-SLOPES_OF_GPUS = {"TFLOPS": (-0.6, 1.3), "GB/s": (0.3, 1.0)}
-"""How much of the reference workload's movement a case follows from GPU to GPU, evenly between these, by its
-limit: the least and the most of nine compute-bound and eight memory-bound kernels
-(research/reports/speed-gate.md)."""
-SLOPES_IN_TIME = {"TFLOPS": (0.1, 1.3), "GB/s": (-0.3, 0.5)}
-"""Likewise from process to process on one GPU: slopes of the processes in research/data."""
 
-PAIRED = {
-    "TFLOPS": ((0.99, 1.9), (1.01, 1.9), (0.44, 1.7), (0.59, 0.6)),
-    "GB/s": ((0.57, 0.7), (0.52, 0.7), (0.18, 0.5), (0.22, 0.4), (0.38, 0.7), (0.12, 0.4), (0.13, 0.5)),
-}
-"""In percent, of cases of matmul, rms_norm and softmax in `kernels/`, by their limit: how far the ratio of
-two kernels scatters from process to process, and how far from place to place. `python -m
-research.planted_slowdowns --tables` prints what they are from."""
-PAIRED_BIAS = -0.03
-"""Mean ratio of two equal kernels in percent: twelve pairs on an H200 (research/reports/speed-gate.md)."""
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """How ratios of two equal kernels scatter from process to process under sustained load."""
+
+    name: str
+    usual: tuple[float, float]
+    """Standard deviation of most cases, evenly between these."""
+    barely_limited: tuple[float, float]
+    """Of the others, whose power is only just limited."""
+    share_barely: float
+    bias: float
+    """What placement adds in one process of five, evenly up to this in either direction."""
 
 
-@dataclass
-class Suite:
-    """The true noise of the cases of one suite on one kind of GPU."""
+SEGMENTS_OF_1_S = Noise(
+    name="segments of 1 s",
+    usual=(0.001, 0.0035),
+    barely_limited=(0.0035, 0.01),
+    share_barely=0.1,
+    bias=0.005,
+)
+SEGMENTS_OF_400_MS = Noise(
+    name="segments of 0.4 s",
+    usual=(0.001, 0.006),
+    barely_limited=(0.006, 0.02),
+    share_barely=0.2,
+    bias=0.01,
+)
 
-    rng: np.random.Generator
-    cases: int
-    scale: float
-    gpu_scatter: float
 
-    def __post_init__(self) -> None:
-        draw, n = self.rng.uniform, self.cases
-        self.sample = draw(0.005, 0.015, n) * self.scale
-        self.placement = draw(0.001, 0.004, n) * self.scale
-        self.gap = np.where(self.rng.random(n) < 0.1, draw(0.03, 0.08, n), 0.0) * self.scale
-        self.fast = draw(0.4, 0.8, n)
-        self.process = draw(0.001, 0.005, n) * self.scale
-        self.session = draw(0.0002, 0.0015, n) * self.scale
-        dense = self.rng.random(n) < 1 / 3
-        self.bounds = ["TFLOPS" if each else "GB/s" for each in dense]
-        self.follows_clock = draw(*np.array([SLOPES_IN_TIME[bound] for bound in self.bounds]).T)
-        self.follows_gpu = draw(*np.array([SLOPES_OF_GPUS[bound] for bound in self.bounds]).T)
-        kinds = {
-            bound: np.array(kinds)[self.rng.integers(len(kinds), size=n)] for bound, kinds in PAIRED.items()
-        }
-        paired = np.where(dense[:, None], kinds["TFLOPS"], kinds["GB/s"]) / 100 * self.scale
-        process, self.paired_place = paired.T
-        # What the places explain of the scatter between processes is not added twice.
-        self.paired_process = np.sqrt(np.maximum(process**2 - self.paired_place**2 / PLACEMENTS, 0))
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What a change of code does to one case, besides making it slower."""
 
-    def gpu(self) -> tuple[Any, float]:
-        """Return what a GPU adds to each case, and how far its clock is off."""
-        own = self.rng.normal(0, self.gpu_scatter * self.scale, self.cases)
-        return own, self.rng.normal(0, 0.02 * self.scale)
+    processes: float = 0.0
+    """Slowdown in every other process."""
+    placements: float = 0.0
+    """Slowdown at every other placement, and of every other segment."""
+    launches: float = 0.0
+    """Slowdown of one launch in five."""
+    scatter: float = 0.0
+    """Standard deviation from placement to placement and from process to process."""
 
-    def begin_session(self) -> tuple[Any, float, float]:
-        """Return what a session adds to each case, what to all of them, and how far its clock drifts."""
-        drift = self.rng.uniform(0, 0.03) if self.rng.random() < 0.1 else 0.0
-        own = self.rng.normal(0, 1, self.cases) * self.session
-        return own, self.rng.normal(0, 0.0025 * self.scale), drift * self.scale
 
-    def process_samples(self, gpu: tuple[Any, ...], session: tuple[Any, ...], slower: Any) -> tuple[Any, Any]:
-        """Return log times [case, placement, sample] of one process, and those of the reference workload."""
-        n = self.cases
-        own = gpu[0] + session[0] + self.rng.normal(0, 1, n) * self.process
-        own = own + self._accidents(n)
-        clock = session[2] + self.rng.normal(0, 0.003 * self.scale)
-        followed = self.follows_gpu * gpu[1] + self.follows_clock * clock
-        slow_mode = self.rng.random((n, PLACEMENTS)) > self.fast[:, None]
-        placed = self.rng.normal(0, 1, (n, PLACEMENTS)) * self.placement[:, None]
-        placed = placed + slow_mode * self.gap[:, None] + self._accidents((n, PLACEMENTS))
-        noise = self.rng.normal(0, 1, (n, PLACEMENTS, SAMPLES)) * self.sample[:, None, None]
-        times = (own + session[1] + followed + slower)[:, None, None] + placed[:, :, None] + noise
-        workload = gpu[1] + clock + self.rng.normal(0, 0.001 * self.scale, (n, PLACEMENTS))
-        return times, workload
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """The noise of one case, and how much slower today's kernel is, by regime, as a log ratio."""
 
-    def paired(self, slower: Any) -> Any:
-        """Return ratios [case, place] paired with the baseline kernel, as logarithms."""
-        n = self.cases
-        own = (
-            slower
-            + PAIRED_BIAS / 100
-            + self.rng.normal(0, 1, n) * self.paired_process
-            + 0.3 * self._accidents(n)
+    process: float
+    placement: float
+    gap: float
+    """How much slower one placement in four is."""
+    sustained: float | None
+    """Scatter of processes under sustained load; None where power does not limit it."""
+    bias: float
+    slower: Mapping[Regime, float] = field(default_factory=dict)
+    trouble: Trouble = Trouble()
+    stored: float | None = None
+    """What times against stored ones are off by, as a log ratio; None: nothing is stored."""
+
+
+class Simulated(Measurement):
+    """A measurement that computes each of its figures once."""
+
+    def us(self, regime: Regime) -> float | None:
+        return self._once(Measurement.us, regime)
+
+    def baseline_us(self, regime: Regime) -> float | None:
+        return self._once(Measurement.baseline_us, regime)
+
+    def log_ratio(self, regime: Regime) -> float | None:
+        return self._once(Measurement.log_ratio, regime)
+
+    def standard_error(self, regime: Regime) -> float | None:
+        return self._once(Measurement.standard_error, regime)
+
+    def _once(
+        self, figure: Callable[[Measurement, Regime], float | None], regime: Regime
+    ) -> float | None:
+        kept = self.__dict__.setdefault("_kept", {})
+        if (figure, regime) not in kept:
+            kept[figure, regime] = figure(self, regime)
+        value: float | None = kept[figure, regime]
+        return value
+
+
+def make_kernel(rng: random.Random, noise: Noise) -> Kernel:
+    process, placement, gap = rng.uniform(0.0005, 0.001), rng.uniform(0.001, 0.004), 0.0
+    kind = rng.random()
+    if kind < 0.03:
+        process, placement = rng.uniform(0.003, 0.005), 0.02
+    elif kind < 0.05:
+        process, placement = rng.uniform(0.005, 0.01), rng.uniform(0.01, 0.03)
+    elif kind < 0.07:
+        gap = rng.uniform(0.03, 0.08)
+    sustained = None
+    if rng.random() < POWER_LIMITED:
+        barely = rng.random() < noise.share_barely
+        sustained = rng.uniform(*(noise.barely_limited if barely else noise.usual))
+    return Kernel(process=process, placement=placement, gap=gap, sustained=sustained, bias=noise.bias)
+
+
+def measure(
+    rng: random.Random, kernel: Kernel, *, workload: float = 0.0, sustained: bool = True
+) -> Measurement:
+    """Simulate what one process measures, interleaved with the baseline kernel.
+
+    Args:
+        rng: source of randomness.
+        kernel: what is measured.
+        workload: what the reference workload is off by today, as a log ratio.
+        sustained: whether the sustained regime is measured.
+    """
+    both = current = 0.0
+    if rng.random() < HICCUPS:
+        hiccup = math.log1p(rng.uniform(*HICCUP))
+        both, current = (hiccup, 0.0) if rng.random() < 0.5 else (0.0, rng.choice((-1, 1)) * hiccup)
+    trouble = kernel.trouble
+    if trouble.processes and rng.random() < 0.5:
+        current += math.log1p(trouble.processes)
+    if trouble.launches:
+        current += math.log1p(trouble.launches / 5)
+    if trouble.scatter:
+        current += rng.gauss(0, trouble.scatter)
+    base = US * math.exp(both + (kernel.stored or 0.0))
+
+    def block(scatter: float, gap: float) -> Block:
+        ratio = rng.gauss(0, scatter + trouble.scatter)
+        if gap:
+            ratio += gap * ((rng.random() < 0.25) - (rng.random() < 0.25))
+        if trouble.placements and rng.random() < 0.5:
+            ratio += math.log1p(trouble.placements)
+        return Block(current_us=(base * math.exp(ratio),), baseline_us=(base,))
+
+    def shifted(blocks: Sequence[Block], by: float) -> tuple[Block, ...]:
+        return tuple(replace(one, current_us=(one.current_us[0] * math.exp(by),)) for one in blocks)
+
+    burst = [block(kernel.placement, kernel.gap) for _ in range(PLACEMENTS)]
+    own = current + rng.gauss(0, kernel.process) + kernel.slower.get(Regime.BURST, 0.0)
+    steady = None
+    if sustained and kernel.sustained is not None:
+        bias = rng.uniform(-kernel.bias, kernel.bias) if rng.random() < 0.2 else 0.0
+        by = current + bias + kernel.slower.get(Regime.SUSTAINED, 0.0)
+        first, second, between = (block(kernel.sustained / math.sqrt(1.5), 0.0) for _ in range(3))
+        segments = (*first.current_us, *second.current_us)
+        steady = Sustained(
+            blocks=(
+                Block(
+                    current_us=tuple(us * math.exp(by) for us in segments), baseline_us=between.current_us
+                ),
+            )
         )
-        places = self.rng.normal(0, 1, (n, PLACEMENTS)) * self.paired_place[:, None]
-        either = self._accidents((n, PLACEMENTS)) - self._accidents((n, PLACEMENTS))
-        return own[:, None] + places + either
-
-    def _accidents(self, shape: int | tuple[int, int]) -> Any:
-        """Return what the host and its neighbours add now and then."""
-        return np.where(self.rng.random(shape) < 0.01, self.rng.uniform(0.01, 0.05, shape) * self.scale, 0.0)
+    return Simulated(
+        device=DEVICE,
+        work=WORK,
+        burst=shifted(burst, own),
+        sustained=steady,
+        reference_workload=WORKLOAD,
+        workload_us=US * math.exp(workload + rng.gauss(0, 0.001)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the gate made of a run."""
+    """What one run of the gate said."""
 
-    failed: frozenset[int]
-    """The cases that it fails."""
-    processes: int = 0
-    """Fresh processes."""
-    again: int = 0
-    """Cases that were measured in them, each as often as it was."""
-    inconclusive: int = 0
-    """Cases about which they could not tell."""
+    judgements: Sequence[Judgement]
+    suspects: int
+    processes: int
+    """Measurements in fresh processes."""
+
+    @property
+    def failed(self) -> bool:
+        return any(one.verdict is Verdict.REGRESSION for one in self.judgements)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(one.verdict is verdict for one in self.judgements)
 
 
-def judge(
-    comparisons: Sequence[StoredComparison],
-    first: Sequence[Measurement],
-    stored: StoredRuns,
-    rule: Rule,
-    measure_again: Callable[[int], Callable[[int], Measurement]],
-    paired: PairedComparison | None = None,
+def run_gate(
+    rng: random.Random, kernels: Sequence[Kernel], *, paired: bool = True, driver: float = 0.0
 ) -> Outcome:
-    """Return what the gate makes of a run.
+    """Let the gate judge a suite in which every case is measured.
 
     Args:
-        comparisons: Of each case, with its stored runs.
-        first: Measurement of each case in the process that runs the tests.
-        stored: The stored runs.
-        rule: The thresholds.
-        measure_again: Returns a fresh process, by its number: what measures a case.
-        paired: What suspects are compared with; None: their stored runs.
+        rng: source of randomness.
+        kernels: the cases.
+        paired: whether there are baseline kernels.
+        driver: what another driver has made everything slower by, as a log ratio.
     """
-    screened: dict[tuple[str, bool], list[tuple[float, BaselineLogTime]]] = defaultdict(list)
-    kinds = [(each.bound, held.other_gpu) for each, held in zip(first, comparisons, strict=True)]
-    for kind, measurement, held in zip(kinds, first, comparisons, strict=True):
-        screened[kind].append((held.log_time(measurement), held.baseline))
-    effect = {
-        kind: session_effect_of(cases, stored.noise(kind[0]), rule, other_gpu=kind[1])
-        for kind, cases in screened.items()
+    workload = driver + (rng.gauss(0, 0.0025) if driver else 0.0)
+    stored = Stored(
+        us=US,
+        workload_us=US,
+        workload=WORKLOAD,
+        clock_mhz=None,
+        own_gpu=True,
+        gpus=1,
+        sessions=4,
+        n_runs=12,
+        environments=(),
+    )
+    comparison = Comparison(
+        rule=Rule(),
+        revision="anchor" if paired else "",
+        launcher=(lambda: None) if paired else None,
+        unavailable="" if paired else "no git",
+        environment_changes=("driver: 1 -> 2",) if driver else (),
+    )
+    suite = SpeedSuite(cast(Any, _CONTEXT))
+    judgements: dict[str, Judgement] = {}
+    measure_case = partial(measure, rng, workload=workload)
+    for number, kernel in enumerate(kernels):
+        key = str(number)
+        known = {} if kernel.stored is None else dict.fromkeys(Regime, stored)
+        against = replace(comparison, stored=known)
+        screening = measure_case(kernel)
+        judgement = judge_screening(key, against, screening)
+        judgements[key] = judgement
+        if judgement.reason is Reason.UNCONFIRMED:
+            suite.add(_case(key), against, judgement, screening)
+    pending = suite.pending
+    processes = 0
+
+    def measure_again(requests: Sequence[Request], count: int) -> Sequence[Measured]:
+        nonlocal processes
+        processes += count * len(requests)
+        return [
+            {
+                request.key: measure_case(kernels[int(request.key)], sustained=request.sustained)
+                for request in requests
+            }
+            for _ in range(count)
+        ]
+
+    suite.settle(measure_again)
+    for case in pending:
+        judgements[case.case.key] = suite.current(case.number).decided.judgement
+    return Outcome(judgements=[*judgements.values()], suspects=len(pending), processes=processes)
+
+
+_CONTEXT = SimpleNamespace(
+    settings=SimpleNamespace(
+        rule=Rule(),
+        update_baselines=False,
+        strict=False,
+        baseline_revision=None,
+        baseline_option="",
+        xdist_worker=False,
+    ),
+    speed_baselines_name="baselines.json",
+    progress=lambda text: None,
+)
+
+
+def _case(key: str) -> SpeedCase:
+    return SpeedCase(
+        key=key,
+        check_key=key,
+        kernel=key,
+        case="",
+        nodeid=key,
+        arch="sm_90",
+        work=WORK,
+        call=lambda: Call(lambda: None),
+        launcher_at=lambda revision: None,
+    )
+
+
+# -- scenarios ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is simulated, and what one suite of it comes to."""
+
+    name: str
+    run: Callable[[random.Random, int], Mapping[str, float]]
+    """Returns by column what one suite adds: 0 or 1 where it happened or not, else a count."""
+
+
+def clean(
+    rng: random.Random, cases: int, *, noise: Noise, paired: bool = True, stored: bool = False, driver: bool = False
+) -> Mapping[str, float]:
+    movement = _driver(rng) if driver else 0.0
+    kernels = [make_kernel(rng, noise) for _ in range(cases)]
+    if stored:
+        kernels = [replace(kernel, stored=_off(rng, movement)) for kernel in kernels]
+    outcome = run_gate(rng, kernels, paired=paired, driver=movement)
+    return {
+        "fails": outcome.failed,
+        "suspects": outcome.suspects,
+        "measurements per suspect": outcome.processes / max(outcome.suspects, 1),
+        "inconclusive cases": outcome.count(Verdict.INCONCLUSIVE),
     }
-    live = [
-        case
-        for case, held in enumerate(comparisons)
-        # Twice, as the gate: when a case is measured the session effect is not known yet.
-        if held.is_suspect(first[case]) and held.is_suspect(first[case], effect[kinds[case]])
-    ]
-    # As the gate: paired comparisons count the confirmed cases; stored runs count all.
-    n_comparisons = len(live) if paired is not None else len(comparisons)
-    seen: dict[int, list[Measurement]] = defaultdict(list)
-    failed: set[int] = set()
-    inconclusive = processes = 0
-    while live:
-        processes += 1
-        process = measure_again(processes)
-        still = []
-        for case in live:
-            seen[case].append(process(case))
-            decision = (paired or comparisons[case]).decide(seen[case], effect[kinds[case]], n_comparisons)
-            if decision is Decision.SLOWER:
-                failed.add(case)
-            elif decision is Decision.PENDING:
-                still.append(case)
-            inconclusive += decision is Decision.UNDECIDED
-        live = still
-    return Outcome(
-        failed=frozenset(failed),
-        processes=processes,
-        again=sum(map(len, seen.values())),
-        inconclusive=inconclusive,
+
+
+def slowed(
+    rng: random.Random,
+    cases: int,
+    *,
+    noise: Noise,
+    regime: Regime,
+    slowdown: float,
+    paired: bool = True,
+    driver: bool = False,
+) -> Mapping[str, float]:
+    """Make one case slower, in one regime alone."""
+    movement = _driver(rng) if driver else 0.0
+    kernels = [make_kernel(rng, noise) for _ in range(cases)]
+    if not paired:
+        kernels = [replace(kernel, stored=_off(rng, movement)) for kernel in kernels]
+    able = [n for n, kernel in enumerate(kernels) if regime is Regime.BURST or kernel.sustained is not None]
+    chosen = rng.choice(able)
+    kernels[chosen] = replace(kernels[chosen], slower={regime: math.log1p(slowdown)})
+    return _shares(run_gate(rng, kernels, paired=paired, driver=movement).judgements[chosen])
+
+
+def troubled(rng: random.Random, cases: int, *, noise: Noise, trouble: Trouble) -> Mapping[str, float]:
+    kernels = [make_kernel(rng, noise) for _ in range(cases)]
+    kernels[0] = replace(kernels[0], trouble=trouble)
+    return _shares(run_gate(rng, kernels).judgements[0])
+
+
+def creep(rng: random.Random, cases: int, *, noise: Noise, regime: Regime, step: float) -> Mapping[str, float]:
+    """Make one case slower by `step` in each of five commits; the run of each is against the same anchor."""
+    kernels = [make_kernel(rng, noise) for _ in range(cases)]
+    able = [n for n, kernel in enumerate(kernels) if regime is Regime.BURST or kernel.sustained is not None]
+    chosen = rng.choice(able)
+    for commit in range(1, 6):
+        kernels[chosen] = replace(kernels[chosen], slower={regime: commit * math.log1p(step)})
+        verdict = run_gate(rng, kernels).judgements[chosen].verdict
+        if verdict is Verdict.REGRESSION:
+            return {"regression": 1, "at": commit * step}
+    return {"regression": 0}
+
+
+def _driver(rng: random.Random) -> float:
+    return rng.choice((-1, 1)) * rng.uniform(*DRIVER)
+
+
+def _off(rng: random.Random, movement: float) -> float:
+    """Return what the times of a case are off by on another GPU: two sessions, two GPUs, a driver."""
+    gpus = rng.gauss(0, GPU * math.sqrt(2))
+    sessions = rng.gauss(0, SESSION * math.sqrt(1 + 1 / 4))
+    return gpus + sessions + movement
+
+
+def _shares(judgement: Judgement) -> Mapping[str, float]:
+    verdicts = (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.IMPROVEMENT)
+    return {str(verdict): judgement.verdict is verdict for verdict in verdicts}
+
+
+def scenarios() -> Iterator[Scenario]:
+    for noise in (SEGMENTS_OF_1_S, SEGMENTS_OF_400_MS):
+        known: Mapping[str, Any] = {"noise": noise}
+        yield Scenario(name=f"clean, {noise.name}", run=partial(clean, **known))
+        for regime in Regime:
+            for slowdown in (0.01, 0.02, 0.03):
+                yield Scenario(
+                    name=f"{slowdown:.0%} slower, {regime}, {noise.name}",
+                    run=partial(slowed, regime=regime, slowdown=slowdown, **known),
+                )
+            yield Scenario(
+                name=f"creep of 0.4 % in five commits, {regime}, {noise.name}",
+                run=partial(creep, regime=regime, step=0.004, **known),
+            )
+    known = {"noise": SEGMENTS_OF_1_S}
+    yield Scenario(
+        name="clean, another GPU and driver", run=partial(clean, stored=True, driver=True, **known)
     )
+    for trouble in (
+        Trouble(processes=0.05),
+        Trouble(placements=0.05),
+        Trouble(launches=2.0),
+        Trouble(scatter=0.05),
+    ):
+        (what,) = (name for name, value in vars(trouble).items() if value)
+        yield Scenario(name=f"trouble: {what}", run=partial(troubled, trouble=trouble, **known))
+    for driver in (False, True):
+        where = "stored times alone, another GPU" + (" and driver" if driver else "")
+        alone: Mapping[str, Any] = {"paired": False, "driver": driver, **known}
+        yield Scenario(name=f"clean, {where}", run=partial(clean, stored=True, **alone))
+        for slowdown in (0.05, 0.08):
+            yield Scenario(
+                name=f"{slowdown:.0%} slower, {where}",
+                run=partial(slowed, regime=Regime.BURST, slowdown=slowdown, **alone),
+            )
 
 
-def measured(logs: Any, interleaved: Any, bound: str, workload: str = WORKLOAD) -> Measurement:
-    """Return a measurement by the logarithms of the times [place] of a case and of what was interleaved."""
-    blocks = tuple(
-        Block(samples_us=(own,), interleaved_us=(other,))
-        for own, other in zip(np.exp(logs).tolist(), np.exp(interleaved).tolist(), strict=True)
-    )
-    return Measurement(device=HERE, blocks=blocks, work=WORK[bound], reference_workload=workload)
+# -- running and printing -----------------------------------------------------------------------------
 
 
-def recorded(logs: Any, interleaved: Any, bounds: Sequence[str]) -> list[tuple[float, float]]:
-    """Return what is stored of a process: times of case and reference workload, by logarithms [case, place].
-
-    It is `Measurement.best_pair`, of all cases at once.
-    """
-    interleaved = np.minimum(interleaved, np.median(interleaved, axis=1, keepdims=True))
-    slopes = np.array([SLOPES[bound] for bound in bounds])[:, None]
-    fastest = np.argmin(logs - slopes * interleaved, axis=1)[:, None]
-    chosen = (np.take_along_axis(each, fastest, axis=1)[:, 0] for each in (logs, interleaved))
-    return [*zip(*(np.exp(each).tolist() for each in chosen), strict=True)]
-
-
-def wilson(hits: int, of: int) -> str:
+def wilson(hits: float, of: int) -> str:
     """Return a share with its 95 % interval, in percent."""
     p, z = hits / of, 1.96
     middle = (p + z * z / (2 * of)) / (1 + z * z / of)
     half = z * math.sqrt(p * (1 - p) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return f"{100 * p:5.1f} ({100 * max(middle - half, 0):4.1f}-{100 * min(middle + half, 1):5.1f})"
+    return f"{100 * p:.1f} % ({100 * max(middle - half, 0):.1f}-{100 * min(middle + half, 1):.1f})"
 
 
-SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
+SHARES = ("fails", *(str(verdict) for verdict in Verdict))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What a suite is run with."""
-
-    other_gpu: bool
-    """Whether its baselines are of another GPU of the same kind."""
-    paired: bool
-    """Whether suspects are paired with the baseline kernel."""
-    sessions: int = 4
-    """Stored sessions, of three processes each."""
-    gpus: int = 1
-    """GPUs that they were recorded on, in turn; it runs on the first of them, or on another."""
-    gpu_scatter: float = 0.008
-    """How far GPUs differ, case by case."""
-    faster: float = 0.0
-    """How much faster most of the cases have become, two of three; not the one that is slower."""
-
-    def __str__(self) -> str:
-        theirs = "the GPU of the baselines" if self.gpus == 1 else "one of the GPUs of the baselines"
-        where = "another GPU of the same kind" if self.other_gpu else theirs
-        what = "paired with the baseline kernel" if self.paired else "stored runs alone"
-        return f"{where}, {what}"
+def shown(name: str, values: Sequence[float], suites: int) -> str:
+    if name in SHARES:
+        return f"{name} {wilson(sum(values), suites)}"
+    return f"{name} {sum(values) / len(values):.3g} (most {max(values):.3g})"
 
 
-def trial(
-    rng: np.random.Generator, cases: int, noise: float, setting: Setting, slowdown: float
-) -> tuple[dict[str, bool], Outcome]:
-    """Return whether each rule failed (a clean suite) or caught the slowed case, and what this one did."""
-    suite, rule = Suite(rng, cases, noise, setting.gpu_scatter), Rule()
-    none = np.zeros(cases)
-    gpus = [suite.gpu() for _ in range(setting.gpus)]
-    runs: list[list[Run]] = [[] for _ in range(cases)]
-    for s in range(setting.sessions):
-        session, number = suite.begin_session(), s % setting.gpus
-        for _ in range(PROCESSES):
-            before, workload = suite.process_samples(gpus[number], session, none)
-            for case, (us, workload_us) in enumerate(
-                recorded(np.median(before, axis=2), workload, suite.bounds)
-            ):
-                run = Run(
-                    at="2026-01-01T00:00:00+00:00",
-                    session=f"{s}",
-                    gpu_uuid=HERE.uuid if number == 0 else f"GPU-{number}",
-                    median_us=us,
-                    spread=0.0,
-                    workload_us=workload_us,
-                )
-                runs[case].append(run)
-    entries = {
-        f"{case}": Entry(
-            work=WORK[bound],
-            runs=tuple(runs[case]),
-            reference_workload=WORKLOAD,
-            environment={},
-            provenance={},
-        )
-        for case, bound in enumerate(suite.bounds)
-    }
-    gpu, device = gpus[0], HERE
-    if setting.other_gpu:
-        gpu, device = suite.gpu(), ELSEWHERE
-    slower = none.copy()
-    slowed = int(rng.integers(cases))
-    slower[np.arange(cases) % 3 != slowed % 3] = math.log1p(-setting.faster)
-    slower[slowed] = math.log1p(slowdown)
-    session = suite.begin_session()
-    times, workload = suite.process_samples(gpu, session, slower)
-    stored = StoredRuns(entries, rule=rule, platform=None)
-    comparisons = [stored.compare(entry, device, WORKLOAD) for entry in entries.values()]
-
-    def fresh(number: int) -> Callable[[int], Measurement]:
-        del number
-        if setting.paired:
-            ratios = suite.paired(slower)
-            return lambda case: measured(ratios[case], np.zeros(PLACEMENTS), suite.bounds[case], workload="")
-        samples, workload = suite.process_samples(gpu, session, slower)
-        logs = np.median(samples, axis=2)
-        return lambda case: measured(logs[case], workload[case], suite.bounds[case])
-
-    first = np.median(times, axis=2)
-    outcome = judge(
-        [each for each in comparisons if isinstance(each, StoredComparison)],
-        [measured(first[case], workload[case], bound) for case, bound in enumerate(suite.bounds)],
-        stored,
-        rule,
-        fresh,
-        PairedComparison(rule=rule, revision="baseline") if setting.paired else None,
-    )
-    current, baseline = np.exp(times).reshape(cases, -1), np.exp(before).reshape(cases, -1)
-    of_medians = np.median(current, axis=1) / np.median(baseline, axis=1) - 1
-    of_means = current.mean(axis=1) / baseline.mean(axis=1) - 1
-    rules = {
-        THIS: outcome.failed,
-        "fixed 5 % on medians": set(np.flatnonzero(of_medians > 0.05)),
-        "compare-fail=mean:5%": set(np.flatnonzero(of_means > 0.05)),
-        "fixed 2 % on medians": set(np.flatnonzero(of_medians > 0.02)),
-    }
-    return {key: bool(cases) if slowdown == 0 else slowed in cases for key, cases in rules.items()}, outcome
+def _trial(task: tuple[str, int, int]) -> Mapping[str, float]:
+    name, cases, number = task
+    rng = random.Random(zlib.crc32(f"{name} {number}".encode()))  # noqa: S311
+    (scenario,) = (scenario for scenario in scenarios() if scenario.name == name)
+    return scenario.run(rng, cases)
 
 
-THIS = "this rule"
-SETTINGS = tuple(
-    Setting(other_gpu=other, paired=paired) for other, paired in product((False, True), (True, False))
-)
-MOST_FASTER = "2 of 3 cases are 6 % faster"
-SENSITIVITY = (
-    ("GPUs differ by 1.5 %", Setting(other_gpu=True, paired=True, gpu_scatter=0.015)),
-    ("1 session x 3 processes", Setting(other_gpu=False, paired=True, sessions=1)),
-    ("1 session x 3 processes", Setting(other_gpu=False, paired=False, sessions=1)),
-    ("1 session x 3 processes", Setting(other_gpu=True, paired=True, sessions=1)),
-    *(
-        ("3 GPUs x 1 session", Setting(other_gpu=other, paired=paired, sessions=3, gpus=3))
-        for other, paired in ((False, True), (False, False), (True, True))
-    ),
-    *(
-        (MOST_FASTER, Setting(other_gpu=other, paired=paired, faster=0.06))
-        for other, paired in product((False, True), (True, False))
-    ),
-)
-
-
-def column(
-    seed: int, suites: int, cases: int, noise: float, setting: Setting, slowdown: float
-) -> tuple[Mapping[str, int], list[Outcome]]:
-    """Return how often each rule failed, or caught, in so many suites."""
-    rng = np.random.default_rng([seed, int(1000 * slowdown)])
-    trials = [trial(rng, cases, noise, setting, slowdown) for _ in range(suites)]
-    hits = {key: sum(hit[key] for hit, _ in trials) for key in trials[0][0]}
-    return hits, [outcome for _, outcome in trials]
-
-
-def title(slowdown: float) -> str:
-    """Return the head of a column."""
-    return "clean suite fails" if slowdown == 0 else f"{slowdown:.0%} caught"
-
-
-def cost(outcomes: Sequence[Outcome]) -> str:
-    """Say what clean runs cost."""
-    processes = [each.processes for each in outcomes]
-    middle, worst = np.median(processes), np.quantile(processes, 0.95)
-    again = np.median([each.again for each in outcomes])
-    inconclusive = np.mean([each.inconclusive for each in outcomes])
-    return (
-        f"a clean run: {middle:.0f} fresh processes (95 % within {worst:.0f}), {again:.0f} measurements in "
-        f"them; {inconclusive:.1f} cases inconclusive"
-    )
-
-
-def _count(text: str) -> int:
-    """Return a number given on the command line, of which there has to be one at least."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: at least 1 is needed")
-    return number
-
-
-def main() -> None:
-    """Simulate and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--suites", type=_count, default=400)
-    parser.add_argument("--cases", type=_count, default=200)
-    parser.add_argument("--noise", type=float, default=1.0, help="times the measured noise")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1, help="processes to simulate in")
-    options = parser.parse_args()
-    began = time.perf_counter()
-    print(f"{options.suites} suites of {options.cases} cases, {options.noise} x the noise of H200s")
-    header = " ".join(f"{title(each):>18}" for each in SLOWDOWNS)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m research.speed_rule", description=__doc__)
+    parser.add_argument("--suites", type=int, default=2000, help="of each clean scenario; a third of it else")
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-k", default="", help="only scenarios whose name has this")
+    options = parser.parse_args(arguments)
+    for name in ("suites", "cases", "jobs"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
     with ProcessPoolExecutor(options.jobs) as pool:
-
-        def start(setting: Setting, suites: int) -> list[Any]:
-            common = (options.seed, suites, options.cases, options.noise, setting)
-            return [pool.submit(column, *common, slowdown) for slowdown in SLOWDOWNS]
-
-        def line(key: str, columns: Sequence[tuple[Mapping[str, int], list[Outcome]]]) -> str:
-            shares = " ".join(f"{wilson(hits[key], len(each)):>18}" for hits, each in columns)
-            return f"{key:22} {shares}"
-
-        plain = [(setting, start(setting, options.suites)) for setting in SETTINGS]
-        few = max(options.suites // 4, 1)
-        others = [(name, setting, start(setting, few)) for name, setting in SENSITIVITY]
-        for setting, started in plain:
-            columns = [each.result() for each in started]
-            print(f"\n{setting}\n{'rule':22} {header}")
-            for key in columns[0][0]:
-                print(line(key, columns))
-            print(cost(columns[0][1]), flush=True)
-        for name, setting, started in others:
-            columns = [each.result() for each in started]
-            print(f"\n{name}: {setting}, {few} suites\n{'rule':22} {header}")
-            print(line(THIS, columns))
-            print(cost(columns[0][1]), flush=True)
-    print(f"\n{time.perf_counter() - began:.0f} s")
+        for name in [scenario.name for scenario in scenarios() if options.k in scenario.name]:
+            suites = options.suites if name.startswith("clean") else max(options.suites // 3, 1)
+            tasks = [(name, options.cases, number) for number in range(suites)]
+            columns: dict[str, list[float]] = {}
+            for outcome in pool.map(_trial, tasks, chunksize=10):
+                for column, value in outcome.items():
+                    columns.setdefault(column, []).append(value)
+            print(f"{name}: {suites} suites", flush=True)
+            for column, values in columns.items():
+                print(f"    {shown(column, values, suites)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,15 @@ import statistics as reference
 
 import pytest
 
-from pytest_cutile.statistics import median, relative_spread, sum_of_squares, t_quantile, usable
+from pytest_cutile.statistics import (
+    median,
+    relative_spread,
+    standard_error,
+    sum_of_squares,
+    t_quantile,
+    trimmed_mean,
+    usable,
+)
 
 
 def test_spread_of_one_value_is_zero():
@@ -38,6 +46,23 @@ def test_times_are_usable():
 @pytest.mark.parametrize(("values", "expected"), [([], 0.0), ([3.0], 0.0), ([1.0, 3.0], 2.0)])
 def test_squares_are_of_deviations_from_the_mean(values, expected):
     assert sum_of_squares(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([3.0], 3.0), ([1.0, 2.0, 3.0, 10.0], 4.0), ([-9.0, 1.0, 2.0, 3.0, 99.0], 2.0), ([1.0] * 8, 1.0)],
+)
+def test_the_extremes_of_five_or_more_values_are_left_out(values, expected):
+    assert trimmed_mean(values) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 8])
+def test_the_standard_error_is_that_of_the_trimmed_mean(count):
+    generator = random.Random(count)
+    samples = [[generator.gauss(0, 1) for _ in range(count)] for _ in range(8000)]
+    true = reference.stdev(map(trimmed_mean, samples))
+    estimated = math.sqrt(reference.fmean(standard_error(sample) ** 2 for sample in samples))
+    assert estimated == pytest.approx(true, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.correctness.compare.outputs import ComparedOutput, OutputsComparison, compare_outputs
-from pytest_cutile.correctness.error_model.parts import Part, check_axes, cut
+from pytest_cutile.correctness.error_model.parts import Part, check_axes, cut, sample
 from pytest_cutile.correctness.error_model.reference import (
     ReferenceCall,
     ReferenceRuns,
@@ -193,7 +193,7 @@ def _parts(call: ReferenceCall, launcher: GuardedLauncher, options: CheckOptions
     parts = cut(options.independent, {**call.args, **call.kwargs}, outputs)
     if len(parts) > 1:
         check_independence(call, options.independent, outputs)
-    return parts
+    return sample(parts) if options.sampled else parts
 
 
 def _compare_first(launcher: GuardedLauncher, check: _Check, outputs: Any) -> OutputsComparison:

@@ -42,8 +42,10 @@ class CorrectGate(Gate):
         check_task(self.session, task, test)
 
 
-def check_task(session: Session, task: Task, test: RunningTest) -> CheckReport:
+def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool = False) -> CheckReport:
     """Compare a case with its reference, on the GPU or interpreted, and remember whether it is right.
+
+    With `sampled`, only a few parts of a large case are compared.
 
     Raises:
         Exception: what `gate_correct` raises.
@@ -56,7 +58,9 @@ def check_task(session: Session, task: Task, test: RunningTest) -> CheckReport:
         # With `run` it is interpreted, where "cuda" is the memory of the CPU.
         device = "cuda" if run is not None else None
         inputs = make_inputs(session, task, seed=seed, torch_device=device)
-        return check_inputs(spec, case, inputs, run=run, name=task.inputs, settings=session.settings)
+        return check_inputs(
+            spec, case, inputs, run=run, name=task.inputs, settings=session.settings, sampled=sampled
+        )
 
     def interpret() -> CheckReport:
         __tracebackhide__ = True

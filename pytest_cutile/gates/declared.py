@@ -46,7 +46,14 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
 
 
 def check_inputs(
-    spec: KernelSpec, case: Case, inputs: Any, *, run: RunLaunch | None, name: str, settings: Settings
+    spec: KernelSpec,
+    case: Case,
+    inputs: Any,
+    *,
+    run: RunLaunch | None,
+    name: str,
+    settings: Settings,
+    sampled: bool = False,
 ) -> CheckReport:
     """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference.
 
@@ -63,7 +70,9 @@ def check_inputs(
         return only_launch(call.function, call.args, call.kwargs)
     # Other layouts of the same values are compared once for each case.
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
-    options = spec.check_options(case, mutation_test=settings.mutation_test, vary_layout=vary_layout)
+    options = spec.check_options(
+        case, mutation_test=settings.mutation_test, vary_layout=vary_layout, sampled=sampled
+    )
     return run_check(
         call.function, call.args, call.kwargs, reference=spec.reference, options=options, run=run
     )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import time
 import warnings
@@ -56,6 +57,7 @@ def _nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
+@functools.cache
 def keep_loaded() -> None:
     """Keep NVML initialised until this process ends, so that readings are fast: NVML counts its users."""
     with suppress(NoGpuError), _nvml() as pynvml:

@@ -141,7 +141,8 @@ class DeferredReports:
                     if suite.pending and not stopped:
                         from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 
-                        suite.settle(FreshProcesses(session.config))
+                        with FreshProcesses(session.config) as fresh:
+                            suite.settle(fresh)
                 except Exception as error:  # noqa: BLE001 - whatever it is, nothing pending may pass
                     suite.fail(error)
                 finally:

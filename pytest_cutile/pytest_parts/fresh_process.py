@@ -1,7 +1,11 @@
-"""Measuring in a fresh process: the same tests, run by another pytest that judges nothing.
+"""Measuring in fresh processes: the same tests, run by another pytest that judges nothing.
 
 What makes two processes differ (where memory lies, how a library starts) differs in every process anew: that
-is why a slowdown is believed only when fresh ones show it.
+is why a slowdown is believed only when fresh ones show it. A server imports and collects once, without ever
+using the GPU; each fresh process is a fork of it, which starts to measure within a second.
+
+The two sides talk by files in one folder. For process 1 the run writes `1.asked.json`, the process writes
+`1.measured.jsonl` case by case, and the server `1.ended` when the process has ended.
 """
 
 from __future__ import annotations
@@ -17,11 +21,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from pytest_cutile.pytest_parts.options import MEASURED_AGAIN, all_options
+from pytest_cutile.session import Asked
 from pytest_cutile.settings import SHARERS_VARIABLE
 
 if TYPE_CHECKING:
@@ -31,8 +38,7 @@ if TYPE_CHECKING:
     from pytest_cutile.speed.measure.timing import Measurement
     from pytest_cutile.speed.suite import Request
 
-MOST_AT_ONCE = 3
-"""Fresh processes that run at a time: as many as the rule's first look takes."""
+POLL_SECONDS = 0.02
 LINGER_SECONDS = 2.0
 """How long one that has measured everything may take to end."""
 SECONDS, SECONDS_PER_CASE = 300, 30
@@ -59,7 +65,7 @@ _NEUTRAL: Mapping[str, Any] = {
 }
 
 
-_DIE_WITH_PARENT = """
+DIE_WITH_PARENT = """
 import ctypes
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: it does not outlive who asked
 """
@@ -82,53 +88,65 @@ It imports nothing of this package before pytest does: pytest warns of what it c
 
 
 class FreshProcesses:
-    """Measures cases once more in each of several fresh processes, which start side by side.
-
-    They take turns on the GPU, case by case: one starts and compiles while another measures.
-    """
+    """Measures cases once more in each of several fresh processes, one after the other."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._resources = contextlib.ExitStack()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self._started = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the server and all that it started."""
+        self._stop()
+        self._resources.close()
 
     def __call__(
         self, requests: Sequence[Request], processes: int
     ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
         """Return what each fresh process measured, by key."""
-        with ThreadPoolExecutor(min(processes, MOST_AT_ONCE)) as pool:
-            return [*pool.map(lambda _: self._measure(requests), range(processes))]
+        return [self._measure(requests) for _ in range(processes)]
 
     def _measure(self, requests: Sequence[Request]) -> dict[str, Measurement | MeasurementFailed]:
         """Measure all cases in one fresh process."""
         first = {request.key: request.screening for request in requests}
+        self._started += 1
         try:
-            # What it started may still write there: that makes no measurement wrong.
-            with tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True) as name:
-                folder = Path(name)
-                output = folder / "measured.jsonl"
-                asked = {
-                    request.key: {"revision": request.revision, "sustained": request.sustained}
-                    for request in requests
-                }
-                output.with_name("asked.json").write_text(json.dumps(asked))
-                nodeids = [request.case.nodeid for request in requests]
-                state = state_of(self._config, nodeids, {MEASURED_AGAIN: str(output), "perf_baseline": None})
-                (folder / "state").write_bytes(pickle.dumps(state))
-                said = self._run(folder, first.keys())
-                return _read(_lines(output), first, said)
+            files = ProcessFiles(self._prepared(requests), self._started)
+            files.ask(requests)
+            reason = self._wait(files, first.keys())
+            return _read(files.measured(), first, reason)
         except OSError as error:  # a full disk, no memory for a process
             return _read([], first, f"it could not be run: {error}")
 
-    def _run(self, folder: Path, keys: AbstractSet[str]) -> str:
-        """Run the fresh process until it has measured; return what went wrong, or nothing."""
-        timeout = SECONDS + SECONDS_PER_CASE * len(keys)
+    def _prepared(self, requests: Sequence[Request]) -> Path:
+        """Return the folder of a running server, which is started if there is none."""
+        if self._folder is None:
+            # What a process started may still write there: that makes no measurement wrong.
+            folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
+            self._folder = Path(self._resources.enter_context(folder))
+        if self._server is None or self._server.poll() is not None:
+            nodeids = [request.case.nodeid for request in requests]
+            changes = {MEASURED_AGAIN: str(self._folder), "perf_baseline": None}
+            (self._folder / "state").write_bytes(pickle.dumps(state_of(self._config, nodeids, changes)))
+            self._server = self._start(self._folder)
+        return self._folder
+
+    def _start(self, folder: Path) -> subprocess.Popen[bytes]:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
         }
-        # Those that share the GPU with this process, itself among them, and the fresh ones.
-        environment[SHARERS_VARIABLE] = str(int(environment.get(SHARERS_VARIABLE, "1")) + MOST_AT_ONCE)
-        command = [sys.executable, "-c", _DIE_WITH_PARENT + PROGRAM, str(folder / "state")]
-        with (folder / "log").open("w+b") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own module
+        # Those that share the GPU with this process, itself among them, and the fresh one.
+        environment[SHARERS_VARIABLE] = str(int(environment.get(SHARERS_VARIABLE, "1")) + 1)
+        # So that asking whether there is a GPU does not use it: a process that has cannot fork.
+        environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        command = [sys.executable, "-c", DIE_WITH_PARENT + PROGRAM, str(folder / "state")]
+        with (folder / "log").open("wb") as log:
+            return subprocess.Popen(  # noqa: S603 - our own module
                 command,
                 cwd=self._config.invocation_params.dir,
                 env=environment,
@@ -137,15 +155,87 @@ class FreshProcesses:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that all it starts can be stopped with it
             )
-            try:
-                said = _wait(process, folder / "measured.jsonl", keys, timeout)
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-            log.seek(0)
-            last = log.read().decode(errors="replace").strip().splitlines()[-8:]
-        return "\n".join([said, *last]) if said else ""
+
+    def _stop(self) -> None:
+        if self._server is not None and self._server.poll() is None:
+            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+
+    def _wait(self, files: ProcessFiles, keys: AbstractSet[str]) -> str:
+        """Wait for a fresh process; return what went wrong, with the end of its output, or nothing."""
+        timeout = SECONDS + SECONDS_PER_CASE * len(keys)
+        deadline = time.monotonic() + timeout
+        complete: float | None = None
+        reason = f"it did not end within {timeout:.0f} s"
+        while time.monotonic() < deadline:
+            code = files.exit_code()
+            if code is None and self._server is not None and (ended := self._server.poll()) is not None:
+                code = files.exit_code() or ended
+            if code is not None:
+                reason = f"it ended with status {code}" if code else ""
+                break
+            if complete is None and keys <= {data["key"] for data in files.measured()}:
+                complete = time.monotonic()
+            if complete is not None and time.monotonic() > complete + LINGER_SECONDS:
+                reason = ""  # it has measured everything, and need not end by itself
+                self._stop()
+                break
+            time.sleep(POLL_SECONDS)
+        else:
+            self._stop()
+        if not reason:
+            return ""
+        log = files.folder / "log"
+        last = log.read_bytes().decode(errors="replace").strip().splitlines()[-8:] if log.exists() else []
+        return "\n".join([reason, *last])
+
+
+@dataclass(frozen=True)
+class ProcessFiles:
+    """How a run and one of its fresh processes talk."""
+
+    folder: Path
+    number: int
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{self.number}.{name}"
+
+    @property
+    def asked_path(self) -> Path:
+        return self._path("asked.json")
+
+    @property
+    def measured_path(self) -> Path:
+        return self._path("measured.jsonl")
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        asked = {
+            request.key: Asked(
+                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
+            )
+            for request in requests
+        }
+        unfinished = self._path("unfinished")
+        unfinished.write_bytes(msgspec.json.encode(asked))
+        unfinished.rename(self.asked_path)
+
+    def measured(self) -> list[dict[str, Any]]:
+        """Return what a fresh process has written so far; a line that it was killed in is none."""
+        lines = []
+        for line in self.measured_path.read_text().splitlines() if self.measured_path.exists() else ():
+            with contextlib.suppress(ValueError):
+                lines.append(json.loads(line))
+        return lines
+
+    def end(self, exit_code: int) -> None:
+        unfinished = self._path("unfinished")
+        unfinished.write_text(str(exit_code))
+        unfinished.rename(self._path("ended"))
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of the process; None while it runs."""
+        path = self._path("ended")
+        return int(path.read_text()) if path.exists() else None
 
 
 def state_of(
@@ -172,29 +262,6 @@ def state_of(
     early = [part for name in plugins for part in ("-p", name)]
     path = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - "" is this folder
     return path, options, ["-p", "no:cov", *early, *args]
-
-
-def _wait(process: subprocess.Popen[bytes], output: Path, keys: AbstractSet[str], timeout: float) -> str:
-    """Wait for a fresh process; return what went wrong. One that has measured all need not end by itself."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        try:
-            code = process.wait(LINGER_SECONDS)
-        except subprocess.TimeoutExpired:
-            if keys <= {data["key"] for data in _lines(output)}:
-                return ""
-        else:
-            return f"it ended with status {code}" if code else ""
-    return f"it did not end within {timeout:.0f} s"
-
-
-def _lines(output: Path) -> list[dict[str, Any]]:
-    """Return what a fresh process has written so far; a line that it was killed in is none."""
-    written = []
-    for line in output.read_text().splitlines() if output.exists() else ():
-        with contextlib.suppress(ValueError):
-            written.append(json.loads(line))
-    return written
 
 
 def _travels(value: Any) -> bool:

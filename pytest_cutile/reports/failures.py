@@ -123,8 +123,8 @@ def _evidence(
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield what was measured, how certain it is, and what the baseline is."""
     count = len(case.repeats)
-    processes = f"{count} fresh process{'es' if count != 1 else ''}"
-    measured = [f"in {processes}, after a first one that is not counted"]
+    processes = f"{count} {'' if case.records else 'fresh '}process{'es' if count != 1 else ''}"
+    measured = [processes if case.records else f"in {processes}, after a first one that is not counted"]
     for regime in Regime:
         estimated = comparison.estimate(case.measurements, regime) if comparison.is_paired else None
         if estimated is not None:

@@ -21,6 +21,7 @@ from pytest_cutile.speed.decide import (
     is_suspect,
 )
 from pytest_cutile.speed.measure.timing import Measurement, Regime
+from pytest_cutile.statistics import median
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +117,15 @@ class Comparison:
         limit = math.log1p(self.rule.stored_margin)
         sides = [False, True] if self.is_paired else [False]
         for regime in Regime:
-            means = []
+            changes = []
             for of_baseline in sides:
                 found = [
                     self.changes_of_stored(one, of_baseline=of_baseline).get(regime) for one in measurements
                 ]
                 known = [change for change in found if change is not None]
-                means.append(sum(known) / len(known) if known else 0.0)
-            if min(means) > limit:
-                return math.expm1(means[0])
+                changes.append(median(known) if known else 0.0)
+            if min(changes) > limit:
+                return math.expm1(changes[0])
         return None
 
     # -- screening and deciding -----------------------------------------------------------------------
@@ -150,7 +151,7 @@ class Comparison:
         if not known:
             return Decision.UNDECIDED
         if self.published is not None:
-            slower = sum(known) / len(known) > math.log1p(self.published.margin)
+            slower = median(known) > math.log1p(self.published.margin)
             return Decision.SLOWER if slower else Decision.CLEAR
         return decide_stored(known, self.rule)
 
@@ -165,7 +166,7 @@ class Comparison:
             else:
                 found = [self.changes_of_stored(one).get(each) for one in measurements]
                 known = [change for change in found if change is not None]
-                changes += [sum(known) / len(known)] if known else []
+                changes += [median(known)] if known else []
         return math.expm1(max(changes)) if changes else None
 
     def is_faster(self, measurements: Sequence[Measurement]) -> bool:
@@ -176,7 +177,7 @@ class Comparison:
             changes = [self.changes_of_stored(measurement) for measurement in measurements]
             burst = [change[Regime.BURST] for change in changes if Regime.BURST in change]
             margin = self.rule.stored_margin if self.published is None else self.published.margin
-            return bool(burst) and sum(burst) / len(burst) < -math.log1p(margin)
+            return bool(burst) and median(burst) < -math.log1p(margin)
         found = [
             estimated for regime in Regime if (estimated := self.estimate(measurements, regime)) is not None
         ]

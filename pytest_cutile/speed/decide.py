@@ -11,12 +11,16 @@ compiler act on both kernels alike and need no model.
    if a one-sided t-test says so and its mean is above half of the margin. It is cleared if an upper
    confidence limit is below the margin. Else the next processes decide.
 
-The t-test is the moderated one of Smyth ("Linear models and empirical Bayes methods", Statistical
-Applications in Genetics and Molecular Biology 3, 2004): the variance between a case's processes is pooled
-with the usual one (`NOISE`), so that three processes that agree by chance do not look certain. The looks
-share the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple sequentially
-rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). `python -m
-research.speed_rule` simulates how often the rule is wrong.
+The test is the moderated t-test of Smyth ("Linear models and empirical Bayes methods", Statistical
+Applications in Genetics and Molecular Biology 3, 2004). The variance between a case's processes is pooled with
+a prior one, so that three processes that agree by chance do not look certain. The prior is the usual variance
+between processes (`NOISE`) and what a process's own placements and segments show. Of five processes or more
+the lowest and the highest are trimmed (Tukey and McLaughlin, Sankhya A 25, 1963): a hiccup of the GPU makes
+one process in a hundred slower by percents.
+
+The looks share the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple
+sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
+`python -m research.speed_rule` simulates how often the rule is wrong (research/reports/speed-rule.md).
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from enum import Enum
 from typing import TypeVar
 
 from pytest_cutile.speed.measure.timing import Regime
-from pytest_cutile.statistics import sum_of_squares, t_quantile, t_tail
+from pytest_cutile.statistics import TRIMMED_FROM, median, standard_error, t_quantile, t_tail, trimmed_mean
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -41,11 +45,13 @@ class Rule:
     """The slowdown that must not be missed, as a fraction; less than half of it never fails."""
     alpha: float = 0.005
     """How often a run in which nothing got slower may fail, whatever the number of its cases."""
+    screened_out: float = 0.01
+    """How often the screening may leave out a case that is slower by the margin."""
     missed: float = 0.0025
-    """How often a case that is slower by the margin may be cleared: by the screening, and at each look."""
+    """How often a look may clear a suspect that is slower by the margin."""
     looks: tuple[int, ...] = (3, 6, 12)
     """Numbers of fresh processes after which a suspect may be decided; the last one is the most."""
-    stored_margin: float = 0.05
+    stored_margin: float = 0.055
     """The slowdown against stored times, of other sessions and perhaps other GPUs, that is believed."""
     workers: int = 1
     """Processes of the run that each decide their own suspects: they share `alpha`."""
@@ -71,17 +77,20 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How much the log ratio of two equal kernels scatters from process to process."""
+    """How much the log ratio of two equal kernels scatters from process to process, besides what a process's
+    own placements and segments show.
+    """
 
     deviation: float
     """Usual standard deviation."""
     dof: float
-    """Degrees of freedom of that value: how many processes of its own outweigh it."""
+    """Degrees of freedom of the prior variance: with more processes than that, a case's own variance
+    outweighs it."""
 
 
 NOISE: Mapping[Regime, Noise] = {
-    Regime.BURST: Noise(deviation=0.0015, dof=8),
-    Regime.SUSTAINED: Noise(deviation=0.006, dof=8),
+    Regime.BURST: Noise(deviation=0.001, dof=4),
+    Regime.SUSTAINED: Noise(deviation=0.003, dof=4),
 }
 """Kernels against themselves on H200s: research/reports/speed-regimes.md."""
 
@@ -92,7 +101,7 @@ class Sample:
 
     log_ratio: float
     error: float = 0.0
-    """Its standard error, as far as the placements of that process tell."""
+    """Its standard error, as far as the placements and segments of that process tell."""
     tick: float = 0.0
     """Resolution of the timer over the time per launch: smaller differences cannot be seen."""
 
@@ -133,15 +142,17 @@ class Estimate:
 
 
 def estimate(samples: Sequence[Sample], noise: Noise) -> Estimate:
-    """Estimate a log ratio from one sample for each process, by the moderated variance."""
+    """Estimate a log ratio from one sample for each process: trimmed mean and moderated variance."""
     values = [sample.log_ratio for sample in samples]
-    dof = noise.dof + len(values) - 1
-    pooled = (noise.dof * noise.deviation**2 + sum_of_squares(values)) / dof
-    # One process cannot show how processes differ, but its placements bound how well it is known.
-    within = sum(sample.error**2 for sample in samples) / len(values) if len(values) == 1 else 0.0
+    usual = noise.deviation**2 + sum(sample.error**2 for sample in samples) / len(samples)
+    # Trimming leaves out what one process alone has met: a hiccup of the GPU.
+    count = len(values) - (2 if len(values) >= TRIMMED_FROM else 0)
+    dof = noise.dof + count - 1
+    squares = standard_error(values) ** 2 * len(values) * (count - 1) if count > 1 else 0.0
+    variance = (noise.dof * usual + squares) / dof
     return Estimate(
-        value=sum(values) / len(values),
-        error=math.sqrt((pooled + within) / len(values)),
+        value=trimmed_mean(values),
+        error=math.sqrt(variance / len(values)),
         dof=dof,
         tick=max(sample.tick for sample in samples),
     )
@@ -149,11 +160,20 @@ def estimate(samples: Sequence[Sample], noise: Noise) -> Estimate:
 
 def is_suspect(sample: Sample, noise: Noise, rule: Rule) -> bool:
     """Say whether a screened case may be slower by the margin."""
-    return estimate([sample], noise).upper(rule.missed) >= rule.limit + sample.tick
+    return not is_clear(estimate([sample], noise), rule, rule.screened_out)
+
+
+def is_clear(estimated: Estimate, rule: Rule, missed: float) -> bool:
+    """Say whether a case is not slower by the margin, and known well enough to say so.
+
+    A case that scatters by more than the margin may look fast by chance.
+    """
+    is_known = estimated.error <= rule.least + estimated.tick
+    return is_known and estimated.upper(missed) < rule.limit + estimated.tick
 
 
 def is_faster(estimated: Estimate, rule: Rule) -> bool:
-    """Say whether a case has surely become faster by more than half of the margin."""
+    """Say whether a case has surely become faster by the margin."""
     return estimated.value < -rule.limit and estimated.upper(rule.missed) < -estimated.tick
 
 
@@ -184,10 +204,7 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
         if estimates[key].value > rule.least + estimates[key].tick:
             decisions[key] = Decision.SLOWER
     for key, estimated in estimates.items():
-        if (
-            decisions[key] is Decision.UNDECIDED
-            and estimated.upper(rule.missed) < rule.limit + estimated.tick
-        ):
+        if decisions[key] is Decision.UNDECIDED and is_clear(estimated, rule, rule.missed):
             decisions[key] = Decision.CLEAR
     return decisions
 
@@ -195,9 +212,10 @@ def decide(estimates: Mapping[Key, Estimate], rule: Rule, *, n_comparisons: int)
 def decide_stored(log_ratios: Sequence[float], rule: Rule) -> Decision:
     """Decide by stored times alone: log ratios of today's time over the stored one, one for each process.
 
-    A plain margin: other sessions, GPUs and drivers move times by percents that no interval shows.
+    A plain margin: other sessions, GPUs and drivers move times by percents that no interval shows. The median
+    leaves out what one process alone has met.
     """
-    mean = sum(log_ratios) / len(log_ratios)
-    if mean > math.log1p(rule.stored_margin):
+    middle = median(log_ratios)
+    if middle > math.log1p(rule.stored_margin):
         return Decision.SLOWER
-    return Decision.CLEAR if mean < rule.limit else Decision.UNDECIDED
+    return Decision.CLEAR if middle < rule.limit else Decision.UNDECIDED

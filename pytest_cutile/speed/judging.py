@@ -59,7 +59,7 @@ def _undecided(
     if not comparison.is_paired:
         detail = (
             f"{key}: stored times show{shown}, and alone they show only slowdowns above "
-            f"{comparison.rule.stored_margin:.0%}; {comparison.unavailable}"
+            f"{comparison.rule.stored_margin:.1%}; {comparison.unavailable}"
         )
         return Judgement(reason=Reason.UNANCHORED, change=change, detail=detail)
     visible = []

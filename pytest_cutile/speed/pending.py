@@ -30,13 +30,13 @@ class PendingCase:
     records: bool
     """Whether it is to be recorded."""
     screening: Measurement
-    """Left out of the evidence of a suspect, which was selected because it looked slow (winner's curse)."""
+    """No evidence about a suspect, which was selected because it looked slow (winner's curse)."""
     judgement: Judgement
     regimes: tuple[Regime, ...]
     """What fresh processes measure: the regimes in which it is a suspect, all of them if it is to be
     recorded."""
     repeats: tuple[Measurement, ...] = ()
-    """One measurement for each fresh process."""
+    """What counts as evidence: a measurement for each process."""
     decisions: Mapping[Regime, Decision] = field(default_factory=lambda: MappingProxyType({}))
     """What was decided, by regime; without those that are open."""
     outcome: SpeedOutcome | None = None

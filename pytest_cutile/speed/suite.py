@@ -88,6 +88,8 @@ class SpeedSuite:
                     screening=screening,
                     records=records,
                     regimes=regimes,
+                    # Nothing selected a case that is to be recorded: the first measurement counts.
+                    repeats=(screening,) if records else (),
                 )
             ]
         )
@@ -124,7 +126,7 @@ class SpeedSuite:
                 break
             what = f"{len(live)} case{'s' if len(live) > 1 else ''}"
             self._context.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
-            self._measure(live, look - done, measure_again)
+            self._measure(live, min(look - len(case.repeats) for case in live), measure_again)
             self._decide([self._cases[case.number] for case in live], n_comparisons)
         for case in self.pending:
             if case.outcome is None:

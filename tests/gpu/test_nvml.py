@@ -106,6 +106,16 @@ def test_one_gpu_or_none_leaves_no_choice(monkeypatch, visible):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
 
 
+def test_clock_and_counters_are_read(fake):
+    load = nvml.read_load()
+    assert (load.sm_clock_mhz, load.energy_mj, load.power_limited_ns) == (1980.0, 6_900_764, 4_973_812_192)
+    for name in ("ClockInfo", "TotalEnergyConsumption", "ViolationStatus"):
+        setattr(fake, f"nvmlDeviceGet{name}", fake.cannot)
+    assert nvml.read_load() == nvml.Load(sm_clock_mhz=None, energy_mj=None, power_limited_ns=None)
+    del fake.NVML_PERF_POLICY_POWER  # an older binding
+    assert nvml.read_load().power_limited_ns is None
+
+
 # -- what figures depend on ---------------------------------------------------------------------------
 
 

@@ -115,7 +115,9 @@ def measure_here(fresh, requests, processes):
 
     def measure(request):
         try:
-            asked = Asked(revision=request.revision, sustained=request.sustained)
+            asked = Asked(
+                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
+            )
             return measure_again(session, request.case, asked)
         except MeasurementFailed as error:
             return error

@@ -224,7 +224,9 @@ def test_without_a_baseline_kernel_stored_times_decide(paired, what):
     result = paired.run()
     result.assert_outcomes(passed=2)
     output = pytest.LineMatcher([unwrapped(result)])
-    output.fnmatch_lines([f"*inconclusive: {key}: stored times show +3.5 %, and alone they show only *; {why}"])
+    output.fnmatch_lines(
+        [f"*inconclusive: {key}: stored times show +3.5 %, and alone they show only *; {why}"]
+    )
     paired.run("--perf-strict").stdout.fnmatch_lines(["*inconclusive (unanchored)*"])
     paired.times(42.8)
     result = paired.run()

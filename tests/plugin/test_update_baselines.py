@@ -198,7 +198,9 @@ def test_a_slower_environment_is_accepted_with_a_reason(project, is_changed):
     project.times(44.0, baseline=44.0, environment=NEW)
     result = project.run("--update-baselines")
     result.assert_outcomes(passed=1, failed=1)
-    unwrapped(result).fnmatch_lines(["*not recorded: it is +10.0 % slower (*driver: 580.1 -> 590.2*--reason*"])
+    unwrapped(result).fnmatch_lines(
+        ["*not recorded: it is +10.0 % slower (*driver: 580.1 -> 590.2*--reason*"]
+    )
     assert project.baseline.read_text() == before
     result = project.run("--update-baselines", "--reason", "driver 590")
     result.assert_outcomes(passed=2)

@@ -4,10 +4,6 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-
-from pytest_cutile import Block, Device, Measurement, Work
-from pytest_cutile.baselines.entries import Published
-from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.speed.comparisons import (
     SLOPES,
     SLOPES_IN_TIME,
@@ -17,6 +13,10 @@ from pytest_cutile.speed.comparisons import (
     StoredRuns,
     log_time,
 )
+
+from pytest_cutile import Block, Device, Measurement, Work
+from pytest_cutile.baselines.entries import Published
+from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.speed.decide import NO_SESSION_EFFECT, STORED_NOISE, Decision, Rule, SessionEffect
 from tests.baselines.test_speed import entry, run
 

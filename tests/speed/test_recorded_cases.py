@@ -2,8 +2,8 @@
 
 import pytest
 from msgspec import structs
-
 from pytest_cutile.speed.comparisons import StoredRuns
+
 from pytest_cutile.verdicts import Reason
 from tests.speed.test_comparisons import H200, HERE, MM, measured, stored_entry
 from tests.speed.test_suite import RULE, UNCONFIRMED, make_case, make_suite

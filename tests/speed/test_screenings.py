@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pytest_cutile.speed.screenings import Screenings
 
 from pytest_cutile.speed import screenings
-from pytest_cutile.speed.screenings import Screenings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from pytest_cutile.speed.comparisons import PairedComparison, StoredRuns
 
 from pytest_cutile import Block
 from pytest_cutile.gates.speed import _stale
 from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.comparisons import PairedComparison, StoredRuns
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.suite import SpeedSuite

@@ -1,5 +1,6 @@
 """What follows from replays that a pretended GPU does."""
 
+import functools
 import random
 from types import SimpleNamespace
 
@@ -33,7 +34,7 @@ class Gpu:
         self.ran: list[int] = []
         self.begins: list[float] = []
         self.lanes = [
-            Lane(replay=lambda lane=lane: self.replay(lane), launches=launches, replay_us=us)
+            Lane(replay=functools.partial(self.replay, lane), launches=launches, replay_us=us)
             for lane, us in enumerate(replay_us)
         ]
         self.clock = [1980.0, 1980.0]
@@ -69,12 +70,16 @@ class Gpu:
         seconds = [0.0, 0.0]
         for lane, at in zip(self.ran, self.begins, strict=True):
             seconds[lane] += max(0.0, min(self.now - at, self.lanes[lane].replay_us * 1e-6))
-        energy = self.watts and sum(w * s for w, s in zip(self.watts, seconds, strict=True)) * 1e3
-        limited = self.limited and sum(v * s for v, s in zip(self.limited, seconds, strict=True)) * 1e9
+
+        def total(rates, scale):
+            if rates is None:
+                return None
+            return int(scale * sum(rate * part for rate, part in zip(rates, seconds, strict=True)))
+
         return Load(
             sm_clock_mhz=clock,
-            energy_mj=None if energy is None else int(energy),
-            power_limited_ns=None if limited is None else int(limited),
+            energy_mj=total(self.watts, 1e3),
+            power_limited_ns=total(self.limited, 1e9),
         )
 
 

@@ -32,7 +32,7 @@ def gpu_timer() -> Timer:
     from pytest_cutile.gpu.nvml import find_gpu
     from pytest_cutile.speed.measure.timer import CudaGraphTimer
 
-    return CudaGraphTimer(find_gpu())
+    return CudaGraphTimer(find_gpu(), longest_us=math.inf)
 
 
 def environment_of(timer: Timer) -> dict[str, str]:
@@ -150,12 +150,12 @@ def figures(timer: Timer, work: Work, blocks: Blocks) -> dict[str, Any]:
     """Return time, rates and shares of the GPU's peak, and what is above its limit, for a JSON file."""
     measurement = Measurement(
         device=timer.device,
-        blocks=tuple(Block(samples_us=tuple(samples)) for samples in blocks),
+        burst=(Block(current_us=(best_us(blocks),)),),
         work=work,
         platform=find_platform(timer.device.name),
     )
     return {
-        "us_per_launch": measurement.median_us,
+        "us_per_launch": measurement.headline_us,
         "spread_percent": spread_percent(blocks),
         "samples": sum(map(len, blocks)),
         "block_medians_us": [median(samples) for samples in blocks],

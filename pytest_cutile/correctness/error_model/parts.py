@@ -145,6 +145,12 @@ def cut(axes: Axes, values: Mapping[str, Any], outputs: Any) -> list[Part]:
     return [Part(axes=axes, ranges=dict(chosen)) for chosen in itertools.product(*ranges)]
 
 
+def sample(parts: Sequence[Part]) -> list[Part]:
+    """Return the first part, the last one and one between: the ends of every loop, and its middle."""
+    places = sorted({0, len(parts) // 2, len(parts) - 1})
+    return [parts[place] for place in places]
+
+
 def neighbours(axes: Axes, values: Mapping[str, Any], outputs: Any) -> Iterator[tuple[str, Part, list[Part]]]:
     """Yield of each axis its name, a part of a few units (one of each other axis), and the halves of that.
 

@@ -96,7 +96,7 @@ def _made(
         places = [place(kernel) for _ in range(PLACES)]
         for launch in places:
             launch()  # a GPU that cannot run it says so here
-    except DriverError:
+    except (DriverError, torch.OutOfMemoryError):
         return None
     return ReferenceWorkload(name=name, launch=_cycle(places))
 

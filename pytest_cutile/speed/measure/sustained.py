@@ -38,12 +38,12 @@ KEPT_SECONDS = 1.0
 The power controller of an H200 swings with a period of 0.97 s, by 10 to 24 % of a kernel's time, in a phase
 that the beginning of the load sets. Means over a whole period cancel that. Thirteen kernels were compared
 with themselves (research/reports/speed-regimes.md). Ratios scattered by 0.21 % in this order (worst kernel
-0.33 %, 3.4 s), by 0.80 % with two ABBA of 0.4 s (1.52 %, 3.2 s), by 0.51 % with one ABBA of 0.53 s (0.83 %,
+0.32 %, 3.4 s), by 0.95 % with two ABBA of 0.4 s (1.65 %, 3.2 s), by 0.52 % with one ABBA of 0.53 s (0.83 %,
 2.1 s), and by 0.33 % with AB of this length (0.65 %, 2.2 s).
 """
 ORDER = "ABA"
 """Segments of the two kernels, or the same with A and B exchanged, at random; drift acts on both alike."""
-LONE_ORDER = "AA"
+LONE_ORDER = "A"
 """Segments of a kernel without a baseline."""
 PENDING = 400
 """Most replays that wait for the GPU: at about a thousand, a launch blocks the host, which must read NVML."""

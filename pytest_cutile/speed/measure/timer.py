@@ -71,9 +71,15 @@ class CudaGraphTimer(Timer):
     read from memory, as it does between the other kernels of a model.
     """
 
-    def __init__(self, device: Device) -> None:
-        nvml.keep_loaded()  # it is asked after every placement
+    def __init__(self, device: Device, *, longest_us: float = LONGEST_US) -> None:
+        """Make a timer.
+
+        Args:
+            device: the GPU.
+            longest_us: longest launch that `time_block` accepts, for tools that have no other regime.
+        """
         self._device = device
+        self._longest_us = longest_us
         self._workloads: dict[str, ReferenceWorkload | None] = {}
         self._highest_clocks = condition.HighestClocks()
         self._highest_mhz = 0.0
@@ -123,6 +129,7 @@ class CudaGraphTimer(Timer):
         return self._workloads[bound]
 
     def time_block(self, launches: Sequence[Launch]) -> Sequence[Sequence[float]]:
+        nvml.keep_loaded()  # it is asked after every placement
         rounds = self._rounds(launches)
         self._backward = not self._backward
         order = _order(len(launches), rounds, backward=self._backward)
@@ -194,7 +201,7 @@ class CudaGraphTimer(Timer):
         """Return the number of rounds in one replay, and warm the launches up.
 
         Raises:
-            TooLong: a launch takes longer than `LONGEST_US`.
+            TooLong: a launch takes longer than `longest_us`.
         """
         times = []
         for launch in launches:
@@ -202,8 +209,8 @@ class CudaGraphTimer(Timer):
             us = graphs.time_once(launch)
             # The host may have been late.
             times.append(min(us, graphs.time_once(launch)) if us < 10 * LONGEST_US else us)
-        if max(times) > LONGEST_US:
-            limit = format_time(LONGEST_US)
+        if max(times) > self._longest_us:
+            limit = format_time(self._longest_us)
             raise TooLong(f"a launch takes {format_time(max(times))}; in bursts it may take {limit}")
         one = (sum(times) + len(launches) * self._flush_us) * 1e-6
         rounds = max(1, min(MOST_ROUNDS, int(REPLAY_SECONDS / one)))

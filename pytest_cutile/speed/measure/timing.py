@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from pytest_cutile.platforms.data import Platform
 from pytest_cutile.spec import Work
-from pytest_cutile.statistics import mean, relative_spread, standard_error, trimmed_mean
+from pytest_cutile.statistics import mean, relative_spread, standard_error, sum_of_squares, trimmed_mean
 
 Launch: TypeAlias = Callable[[], object]
 
@@ -273,9 +273,20 @@ class Measurement:
         return trimmed_mean(ratios) if ratios else None
 
     def standard_error(self, regime: Regime) -> float | None:
-        """Return the standard error of `log_ratio` from its blocks; None with fewer than two of them."""
+        """Return the standard error of `log_ratio`; None where nothing was repeated.
+
+        It follows from the blocks, or in a single block from the samples of each kernel.
+        """
         ratios = self._log_ratios(regime)
-        return standard_error(ratios) if len(ratios) > 1 else None
+        if len(ratios) != 1:
+            return standard_error(ratios) if ratios else None
+        (block,) = self.blocks(regime)
+        kernels = [[*map(math.log, us)] for us in (block.current_us, block.baseline_us)]
+        dof = sum(len(logs) - 1 for logs in kernels)
+        if not dof:
+            return None
+        variance = sum(map(sum_of_squares, kernels)) / dof
+        return math.sqrt(variance * sum(1 / len(logs) for logs in kernels))
 
     @property
     def samples_us(self) -> tuple[float, ...]:
