@@ -100,7 +100,8 @@ def gate_speed(
     if (
         is_unchanged
         and may_be_unmeasured
-        and not (is_sentinel or settings.perf_all or _has_room(session, case))
+        and not (settings.perf_all or _has_room(session, case))
+        and not (is_sentinel and not settings.update_baselines)
     ):
         detail = "not measured: its code, launch and environment are those of its baseline"
         return _report(
@@ -332,19 +333,15 @@ def _with_baseline_kernel(
         or unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
     ):
         return comparison.of_same_code(commit)
+    is_recorded = commit == baselines.sessions[anchor.session].commit  # not the one of a squash merge
     is_here = bool(commit) and session.checkout.is_at(commit)
-    if is_here and commit == baselines.sessions[anchor.session].commit:
+    if is_here and is_recorded:
         return comparison.of_same_code(commit)
     try:
         launcher = _launcher_at(case, commit)
-        _verify(case, commit, anchor)
-    except RevisionError as error:
-        return comparison.without_baseline_kernel(str(error))
-    if is_here:
-        return comparison.of_same_code(commit)
-    if today and (then := _fingerprint_at(case, commit)) == today:
-        recorded_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
-        if recorded_here and anchor.fingerprint and _rules(anchor.fingerprint) == _rules(then):
+        is_same = bool(today) and _fingerprint_at(case, commit) == today
+        was_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
+        if is_same and is_recorded and was_here and _rules(anchor.fingerprint) == _rules(today):
             raise MeasurementFailed(
                 Reason.SAME_KERNEL,
                 f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, "
@@ -352,6 +349,10 @@ def _with_baseline_kernel(
                 "(torch.library, a shared library)? Such a kernel cannot be measured beside its baseline; "
                 "give --perf-baseline none",
             )
+        _verify(case, commit, anchor)
+    except RevisionError as error:
+        return comparison.without_baseline_kernel(str(error))
+    if is_here or is_same:
         return comparison.of_same_code(commit)
     return comparison.with_launcher(commit, launcher)
 

@@ -1,8 +1,5 @@
 """`--update-baselines` and `--reason`: records are added, and the anchor moves only with cause."""
 
-import json
-import re
-
 import pytest
 
 NEW = {"driver": "590.2", "tileiras": "13.4.92"}
@@ -34,7 +31,7 @@ def test_a_new_case_is_recorded_with_its_session(project):
     project.record(40.0, sustained=50.0)
     [record] = project.records
     session = session_of(project, record)
-    assert record["work"] == {"bytes": 1e8, "flops": 0.0}
+    assert record["work"] == {"bytes": 1e8}
     assert session["environment"] == {"driver": "580.1", "tileiras": "13.4.92"}
     assert session["by"].startswith("pytest-cutile ")
     assert session["gpu_uuid"] == "GPU-0"
@@ -167,7 +164,7 @@ def test_small_steps_cannot_add_up(paired):
         outcomes = paired.run("--update-baselines").parseoutcomes()
         if "failed" in outcomes:
             break
-    assert 4 <= step <= 6  # 1.6 % to 2.4 % in all
+    assert 3 <= step <= 5  # 1.2 % to 2 % in all
     assert moves(paired) == [""] * step  # the anchor's record, and those before this step
     paired.run().assert_outcomes(passed=1, failed=1)
 
@@ -277,7 +274,7 @@ def test_other_work_needs_a_reason(paired):
 @pytest.mark.parametrize(
     ("timer", "what"),
     [
-        ("sm_clock_mhz = lambda self: float('nan')", "*clock_mhz*: Expected *float* >= 0.0*"),
+        ("sm_clock_mhz = lambda self: float('nan')", "* not JSON compliant*"),
         ("environment = lambda self: {'driver': 580}", "*environment / ...: Expected *str*, got *int**"),
     ],
 )
@@ -411,7 +408,6 @@ def test_a_published_figure_is_replaced_by_the_first_record(project):
         ["*is 15.0% slower than the published figure (margin 10%).", "*baseline *", "*a paper, https://*"]
     )
     project.record(41.0)
-    assert re.search(r"recorded in|published", json.dumps(project.data)) is not None
     assert len(project.records) == 1
 
 

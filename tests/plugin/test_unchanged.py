@@ -1,0 +1,234 @@
+"""Cases whose code, launch and environment are a record's pass unmeasured; all others are measured."""
+
+import textwrap
+
+import pytest
+
+from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
+
+NO_LAUNCHES = """
+import pytest_cutile.gates.speed
+
+pytest_cutile.gates.speed.check_task = lambda *_: None  # there is no GPU: nothing can be checked
+_played = FileTimer.time_block
+
+
+def time_block(self, launches):
+    with (HERE / "timed").open("a") as file:
+        file.write("timed\\n")
+    return _played(self, [launches[0] if launches == [reference_workload] else int for _ in launches])
+
+
+FileTimer.time_block = time_block
+"""
+WORK = """
+    work=lambda n: pytest_cutile.Work(flops=2.0 * n**3, dtype="float16"),
+    reduction"""
+
+
+class Timed:
+    """A real kernel with a recorded fingerprint, whose times are played."""
+
+    def __init__(self, static) -> None:
+        self.static, self.project = static, static.project
+        (self.project.path / "conftest.py").write_text(
+            textwrap.dedent(TIMER + IN_THIS_PROCESS + NO_LAUNCHES)
+        )
+        static.text = static.text.replace("\n    reduction", WORK)
+        static.change()
+
+    def start(self) -> None:
+        """Commit and record."""
+        self.project.commit()
+        (self.project.path / ".git" / "info" / "exclude").write_text("timed\n")
+        self.record()
+
+    def record(self, *args: str) -> None:
+        self.run("--update-baselines", *args).assert_outcomes(passed=self.n_cases)
+
+    n_cases = 1
+
+    def run(self, *args: str) -> pytest.RunResult:
+        """Run the gate; `n_timed` says how many placements were timed."""
+        timed = self.project.path / "timed"
+        timed.unlink(missing_ok=True)
+        result = self.project.run(*args, gates="cutile_speed")
+        self.n_timed = len(timed.read_text().split()) if timed.exists() else 0
+        return result
+
+    @property
+    def records(self) -> list[dict]:
+        return self.project.data["entries"]["mm[n256]"]["records"]
+
+
+@pytest.fixture
+def timed(static) -> Timed:
+    return Timed(static)
+
+
+@pytest.fixture
+def many(timed) -> Timed:
+    """Eight cases: three of them are sentinels."""
+    cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": 256}})' for n in range(8))
+    timed.static.text = timed.static.text.replace(
+        'pytest_cutile.Case(name="n256", params={"n": 256})', cases
+    )
+    timed.static.change()
+    timed.n_cases = 8
+    timed.start()
+    return timed
+
+
+def test_unchanged_cases_pass_unmeasured_but_for_a_few_sentinels(many):
+    many.project.times(40.2)
+    result = many.run("--perf-strict", "--junitxml=junit.xml")
+    result.assert_outcomes(passed=8)
+    assert many.n_timed == 3 * 8  # sentinels, placements
+    junit = (many.project.path / "junit.xml").read_text()
+    assert junit.count('name="cutile.speed.reason" value="unchanged"') == 8
+    summary = [line for line in result.outlines if line.startswith("this GPU today, against stored times")]
+    assert len(summary) == 1
+    assert summary[0].count("+0.5 %") == 3
+    result = many.run("--perf-all")
+    result.assert_outcomes(passed=8)
+    assert many.n_timed == 8 * 8
+
+
+def test_a_case_of_a_neutral_change_is_unchanged_from_then_on(timed):
+    timed.start()
+    timed.static.change(("acc.astype(C.dtype)", "(acc + 0.5).astype(C.dtype)"))
+    timed.project.commit()
+    timed.record()
+    assert [record.get("moved", "") for record in timed.records] == ["", ""]
+    assert timed.records[0]["fingerprint"] != timed.records[1]["fingerprint"]
+    assert timed.records[0]["source"] != timed.records[1]["source"]
+    assert timed.records[1]["changes"]["burst"]["value"] == 0
+    timed.project.times(40.0, baseline=30.0)  # would be a regression if it were measured beside the anchor
+    timed.run("--perf-strict").assert_outcomes(passed=1)
+
+
+CHANGES = {
+    "code": (("acc.astype(C.dtype)", "(acc + 0.5).astype(C.dtype)"),),
+    "tile": (("TILE_M, TILE_N, TILE_K = 64, 64, 32", "TILE_M, TILE_N, TILE_K = 32, 64, 32"),),
+    "hint": (("HINTS = {}", "HINTS = {'occupancy': 2}"),),
+    "torch operation": (("    c = torch.empty(", "    a = a * 1\n    c = torch.empty("),),
+    "inputs": (('return make_tensor((n, n), "float16"), ', 'return -make_tensor((n, n), "float16"), '),),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_can_change_a_time_is_measured(timed, what):
+    timed.start()
+    timed.static.change(*CHANGES[what])
+    timed.project.times(42.4)
+    result = timed.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*is 6.0% slower than its baseline*", "*the kernel of *, which *"])
+    timed.project.times(40.0)
+    timed.run("--perf-strict").assert_outcomes(passed=1)
+
+
+def test_a_comment_changes_nothing(timed):
+    timed.start()
+    timed.static.change(("def mm(a, b):", "def mm(a, b):  # multiplies"))
+    timed.project.times(40.0, baseline=30.0)
+    result = timed.run("--perf-strict")
+    result.assert_outcomes(passed=1)
+
+
+def test_another_environment_is_measured(timed):
+    timed.start()
+    timed.project.times(44.0, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    result = timed.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*environment *driver: 580.1 -> 590.2"])
+    timed.project.times(40.4, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    timed.run("--perf-strict").assert_outcomes(passed=1)
+
+
+def test_a_sentinel_shows_a_slow_gpu(timed):
+    timed.start()
+    timed.project.times(44.0)
+    result = timed.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["this GPU today, against stored times of unchanged cases: mm* +10.0 %"])
+    result.stdout.fnmatch_lines(["inconclusive: mm[[]n256[]]: it is +10.0 % against the stored times*"])
+
+
+def test_perf_always_measures(project):
+    project.commit()
+    project.pytester.makepyfile(
+        test_mine="""
+        def launch(): pass
+
+        def test_mine(perf): assert perf(launch, bytes=1e8).burst_us > 1
+        """
+    )
+    project.commit()
+    project.run("test_mine.py", "--update-baselines", gates="").assert_outcomes(passed=1)
+    project.times(40.2)
+    result = project.run("test_mine.py", "--perf-strict", gates="")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_mine *40.2 us *+0.5 % *pass"])
+
+
+ONCE = (
+    ("def mm(a, b):", "import torch\nvars(torch).setdefault('_mm_of_the_test', mm_kernel)\n\n\ndef mm(a, b):"),
+    ("mm_kernel.replace_hints", "torch._mm_of_the_test.replace_hints"),
+)
+
+
+def test_one_kernel_for_both_sides_is_not_measured(timed, monkeypatch):
+    """As an operator of torch.library, the kernel is registered once in a process."""
+    import torch
+
+    timed.static.change(*ONCE)
+    timed.start()
+    monkeypatch.delattr(torch, "_mm_of_the_test")
+    timed.static.change(*ONCE, *CHANGES["code"])
+    result = timed.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["mm[[]n256[]]: this process gets one kernel for both the working tree and *"])
+    result.stdout.fnmatch_lines(["mm *speed failed"])
+    assert timed.n_timed == 0
+    monkeypatch.delattr(torch, "_mm_of_the_test")
+
+
+def test_a_baseline_kernel_that_does_not_compile_leaves_stored_times(timed, monkeypatch):
+    timed.start()
+    timed.project.conftest(
+        """
+        from pytest_cutile.compiler.compilations import Compilations
+
+        def source(self, case, _source=Compilations.source):
+            if " as of " in case.kernel:
+                raise ValueError("error: unknown operation")
+            return _source(self, case)
+
+        Compilations.source = source
+        """
+    )
+    timed.static.change(*CHANGES["code"])
+    timed.project.times(41.4)
+    result = timed.run()
+    result.assert_outcomes(passed=1)
+    said = " ".join(result.stdout.str().split())
+    assert "inconclusive: mm[n256]: stored times show +3.5 %" in said
+    assert "does not compile: error: unknown operation" in said
+
+
+def test_a_squash_merge_that_changed_the_kernel_too_is_no_anchor(timed):
+    timed.start()
+    timed.static.change(*CHANGES["code"])
+    project = timed.project
+    project.git("checkout", "-q", "--orphan", "squashed")
+    project.commit()
+    project.git("branch", "-qD", "main")
+    project.git("reflog", "expire", "--expire=now", "--all")
+    project.git("gc", "-q", "--prune=now")
+    project.times(41.4)
+    result = timed.run()
+    result.assert_outcomes(passed=1)
+    said = " ".join(result.stdout.str().split())
+    assert "inconclusive: mm[n256]: stored times show +3.5 %" in said
+    assert "is not the one that was recorded" in said, said
