@@ -31,9 +31,7 @@ class Timed:
 
     def __init__(self, static) -> None:
         self.static, self.project = static, static.project
-        (self.project.path / "conftest.py").write_text(
-            textwrap.dedent(TIMER + IN_THIS_PROCESS + NO_LAUNCHES)
-        )
+        (self.project.path / "conftest.py").write_text(textwrap.dedent(TIMER + IN_THIS_PROCESS + NO_LAUNCHES))
         static.text = static.text.replace("\n    reduction", WORK)
         static.change()
 
@@ -70,9 +68,7 @@ def timed(static) -> Timed:
 def many(timed) -> Timed:
     """Eight cases: three of them are sentinels."""
     cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": 256}})' for n in range(8))
-    timed.static.text = timed.static.text.replace(
-        'pytest_cutile.Case(name="n256", params={"n": 256})', cases
-    )
+    timed.static.text = timed.static.text.replace('pytest_cutile.Case(name="n256", params={"n": 256})', cases)
     timed.static.change()
     timed.n_cases = 8
     timed.start()
@@ -173,7 +169,10 @@ def test_perf_always_measures(project):
 
 
 ONCE = (
-    ("def mm(a, b):", "import torch\nvars(torch).setdefault('_mm_of_the_test', mm_kernel)\n\n\ndef mm(a, b):"),
+    (
+        "def mm(a, b):",
+        "import torch\nvars(torch).setdefault('_mm_of_the_test', mm_kernel)\n\n\ndef mm(a, b):",
+    ),
     ("mm_kernel.replace_hints", "torch._mm_of_the_test.replace_hints"),
 )
 
@@ -188,7 +187,9 @@ def test_one_kernel_for_both_sides_is_not_measured(timed, monkeypatch):
     timed.static.change(*ONCE, *CHANGES["code"])
     result = timed.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["mm[[]n256[]]: this process gets one kernel for both the working tree and *"])
+    result.stdout.fnmatch_lines(
+        ["mm[[]n256[]]: this process gets one kernel for both the working tree and *"]
+    )
     result.stdout.fnmatch_lines(["mm *speed failed"])
     assert timed.n_timed == 0
     monkeypatch.delattr(torch, "_mm_of_the_test")

@@ -5,13 +5,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from pytest_cutile.speed.comparisons import Comparison, PairedComparison, StoredRuns
 
 from pytest_cutile import Block, Device, Measurement, Work
 from pytest_cutile.baselines.entries import Entry, StaticEntry
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.failures import regression_message, static_message
 from pytest_cutile.reports.text import WIDTH
-from pytest_cutile.speed.comparisons import Comparison, PairedComparison, StoredRuns
 from pytest_cutile.speed.decide import NO_SESSION_EFFECT, Rule, SessionEffect
 from pytest_cutile.speed.measure.blocks import above_limit_message
 from pytest_cutile.static.changes import StaticRule
