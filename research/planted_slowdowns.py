@@ -1,227 +1,215 @@
-"""What the speed gate says of slowdowns that are planted in the code of `kernels/`. Needs a GPU.
+"""What the speed gate says of slowdowns that are planted in `kernels/`. Needs a GPU.
 
-    python -m research.planted_slowdowns [--rows 20] [--rms-rows 20] [--steps 1] [-k softmax] [--json FILE]
-    python -m research.planted_slowdowns --tables
+    python -m research.planted_slowdowns [-k fmha] [--repeat 1] [--json FILE]
 
-In a clone of HEAD, softmax and rms_norm normalise rows of a thousand twice, and matmul takes `--steps` more
-steps along k, over padding; results stay right. The gate runs against the stored baselines, which gives its
-verdicts, and then paired with HEAD, which shows by how much a case is really slower: in percent, the mean
-over processes and its standard error. `--json` is written after each of the two runs, which take minutes
-where much is slower. That runs fail is what they are for: exit status 0. `--tables` needs no GPU: it prints
-the tables of research/reports/speed-gate.md from what H200s did (research/data).
+In a clone of HEAD, one kernel at a time is made slower; results stay right. Then the gate runs with
+`--perf-baseline=git:HEAD`, which measures today's kernel interleaved with the committed one. Printed are the
+verdict of each case, the change in each regime where the gate found a slowdown, and the wall time of the run.
+The edits are made for the configurations of an H200 (sm_90).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
-import statistics
+import re
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
-from itertools import pairwise
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
-from pytest_cutile.speed.decide import paired_log_ratio
-from research.speed_rule import wilson
-
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "research" / "data" / "h200-2026-11-21-planted.json"
-OWN_GPU = DATA.with_name("h200-2026-11-22-planted.json")
-UNCHANGED = "softmax[bf16-2048x32768]"
-"""A case that ran another kernel than the one that is made slower, when `DATA` was measured."""
-PLANTED = "softmax or rms_norm or matmul"
-"""The kernels that are made slower."""
-BINS = (0.0, 1.25, 1.75, 2.25, 3.0, 4.0, 6.0, 8.0, 16.0)
-"""Percent."""
+REGIME = re.compile(r"^\s*(burst|sustained): time per launch .*?([+-]\d+\.\d) %\s*$", re.MULTILINE)
 
 
-def edits(rows: int, rms_rows: int, steps: int) -> dict[str, list[tuple[str, str]]]:
-    """Return what is replaced by what, by file."""
-    more, rms_more = (f"* {1000 + count} // 1000" for count in (rows, rms_rows))
-    return {
-        "kernels/matmul.py": [
-            ("ct.cdiv(A.shape[1], TILE_K), TILE_M", f"ct.cdiv(A.shape[1], TILE_K) + {steps}, TILE_M")
-        ],
-        "kernels/rms_norm.py": [
-            ("i = ct.bid(0)", "i = ct.bid(0) % ct.cdiv(X.shape[0], TILE_M)"),
-            ("(ct.cdiv(m, tile_m),)", f"(ct.cdiv(m, tile_m) {rms_more},)"),
-        ],
-        "kernels/softmax.py": [
-            ("i = ct.bid(0)", "i = ct.bid(0) % ct.cdiv(X.shape[0], TILE_M)"),
-            ("softmax_rows, ct.cdiv(m, tile_m)", f"softmax_rows, ct.cdiv(m, tile_m) {more}"),
-        ],
-    }
+@dataclass(frozen=True, kw_only=True)
+class Plant:
+    """A slowdown: what is replaced by what in one file."""
 
+    name: str
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    """Each text occurs once."""
+    cases: str
+    """Cases that become slower, as an expression of pytest's `-k`."""
 
-def plant(project: Path, rows: int, rms_rows: int, steps: int) -> None:
-    """Make the kernels of `project` slower."""
-    for name, pairs in edits(rows, rms_rows, steps).items():
-        file = project / name
-        text = file.read_text(encoding="utf-8")
-        for old, new in pairs:
+    def changed(self, text: str) -> str:
+        """Return the text of the file with the slowdown.
+
+        Raises:
+            ValueError: the file has changed, so that an edit has no place or several.
+        """
+        for old, new in self.edits:
             if text.count(old) != 1:
-                raise SystemExit(f"{name} has changed: it holds {old!r} {text.count(old)} times")
+                raise ValueError(f"{self.file} has changed: it holds {old!r} {text.count(old)} times")
             text = text.replace(old, new)
-        file.write_text(text, encoding="utf-8")
+        return text
 
 
-def run_gate(project: Path, *options: str) -> dict[str, dict[str, Any]]:
-    """Return what the gate said of each case.
-
-    "verdict"; "change_pct", by how much it saw it slower; and where another revision was interleaved with it,
-    "log_ratios", one for each process, as the gate takes them.
-    """
-    junit, dump = project / "junit.xml", project / "measured.jsonl"
-    dump.unlink(missing_ok=True)
-    path = os.pathsep.join([f"{project}", f"{ROOT}", os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "pytest", "-q", "--arch", "native", "-p", "research.dump_measurements"]
-    done = subprocess.run(
-        [*command, "-m", "cutile_speed", f"--junit-xml={junit}", "kernels", *options],
-        cwd=project,
-        env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), "DUMP_MEASUREMENTS": str(dump)},
-        check=False,
+def _twice(grid: str, rows: int) -> tuple[tuple[str, str], ...]:
+    """Return the edits that compute so many of a thousand rows twice."""
+    return (
+        ("i = ct.bid(0)", "i = ct.bid(0) % ct.cdiv(X.shape[0], TILE_M)"),
+        (grid, grid.replace("ct.cdiv(m, tile_m)", f"ct.cdiv(m, tile_m) * {1000 + rows} // 1000")),
     )
-    if done.returncode not in (0, 1):
-        raise SystemExit(done.returncode)
-    by_key: dict[str, dict[str, Any]] = defaultdict(dict)
-    for case in ET.parse(junit).iter("testcase"):  # noqa: S314 (our own file)
-        known = {each.get("name"): each.get("value") or "" for each in case.iter("property")}
-        if "cutile.speed.verdict" in known:
-            by_key[known["cutile.speed.key"]] |= {
-                "verdict": known["cutile.speed.verdict"],
-                "change_pct": 100 * float(known.get("cutile.speed.change", "nan")),
-            }
-    for line in dump.read_text().splitlines() if dump.exists() else []:
-        measured = json.loads(line)
-        if not measured["reference_workload"]:  # another revision was interleaved with it
-            medians = [[statistics.median(samples) for samples in block] for block in measured["blocks"]]
-            log_time = paired_log_ratio([math.log(own / other) for own, other in medians])
-            by_key[measured["key"]].setdefault("log_ratios", []).append(log_time)
-    return dict(by_key)
 
 
-def show_planted(data: dict[str, Any]) -> None:
-    """Print how many planted slowdowns were caught, by how large they are, with 95 % intervals."""
-    rows = [
-        (
-            100 * math.expm1(statistics.mean(paired_log_ratio(each) for each in row["log_ratios_pct"]) / 100),
-            row,
+_BAND = (
+    "say nothing.\n        MatmulConfig(\n            tile_m=256,\n            tile_n=256,\n"
+    "            tile_k=64,\n            group_m={},"
+)
+_LOAD = "(row, k), (TILE_M, TILE_K), padding_mode=ct.PaddingMode.ZERO, latency=latency"
+_TILE = "tile_n={},\n            tile_k=64,\n            group_m=16,\n            latency=6,"
+
+PLANTS: Sequence[Plant] = (
+    Plant(
+        name="one head at a time",
+        file="kernels/fmha.py",
+        edits=(
+            (
+                "(2, True): replace(TWO_BLOCKS, heads_together=16)",
+                "(2, True): replace(TWO_BLOCKS, heads_together=1)",
+            ),
+        ),
+        cases="fmha and fp16 and causal",
+    ),
+    *(
+        Plant(
+            name=f"{rows / 10:g} % of the rows twice",
+            file="kernels/softmax.py",
+            edits=_twice("softmax_rows, ct.cdiv(m, tile_m)", rows),
+            cases="softmax",
         )
-        for row in data["planted"]
-        if row["case"] != UNCHANGED
-    ]
-    print(f"{'really slower by':>16} {'cases x GPUs':>14} {'regression':>10} {'%':>20}   paired, HEAD")
-    for low, high in pairwise(BINS):
-        here = [(by, row) for by, row in rows if low <= by < high]
-        if not here:
+        for rows in (20, 30)
+    ),
+    Plant(
+        name="3 % of the rows twice",
+        file="kernels/rms_norm.py",
+        edits=_twice("(ct.cdiv(m, tile_m),)", 30),
+        cases="rms_norm",
+    ),
+    Plant(
+        name="a step over padding",
+        file="kernels/matmul.py",
+        edits=(
+            (
+                "load_a, load_b, ct.cdiv(A.shape[1], TILE_K), TILE_M",
+                "load_a, load_b, ct.cdiv(A.shape[1], TILE_K) + 1, TILE_M",
+            ),
+        ),
+        cases="matmul",
+    ),
+    Plant(
+        name="no TMA for A",
+        file="kernels/matmul.py",
+        edits=((_LOAD, f"{_LOAD}, allow_tma=False"),),
+        cases="matmul",
+    ),
+    Plant(
+        name="bands of one tile: more traffic at the same time",
+        file="kernels/matmul.py",
+        edits=((_BAND.format(8), _BAND.format(1)),),
+        cases="matmul and (fp16 or bf16)",
+    ),
+    Plant(
+        name="half the occupancy",
+        file="kernels/dropout.py",
+        edits=(("tile_elements=2048, occupancy=10", "tile_elements=2048, occupancy=5"),),
+        cases="dropout and (fp16 or bf16)",
+    ),
+    Plant(
+        name="a narrower tile",
+        file="kernels/bmm.py",
+        edits=((_TILE.format(256), _TILE.format(128)),),
+        cases="bmm and 2048",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the gate said of one case."""
+
+    plant: str
+    case: str
+    verdict: str
+    change_pct: float | None
+    burst_pct: float | None = None
+    """None where the gate prints no figure: it passed, or the regime was not measured."""
+    sustained_pct: float | None = None
+    run_seconds: float
+
+
+def run_gate(project: Path, plant: Plant) -> list[Row]:
+    """Run the gate in a clone in which `plant` is made, and return what it said."""
+    junit = project / "junit.xml"
+    junit.unlink(missing_ok=True)
+    options = ["-q", "--arch", "native", "-m", "cutile_speed", "-k", plant.cases, f"--junit-xml={junit}"]
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--perf-baseline=git:HEAD", "kernels"],
+        cwd=project,
+        check=False,
+        stdout=sys.stderr,
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{plant.name}: pytest ended with status {done.returncode}")
+    return [*read(junit, plant.name, seconds)]
+
+
+def read(junit: Path, plant: str, seconds: float) -> Iterator[Row]:
+    """Yield what a JUnit file says of each case."""
+    for case in ET.parse(junit).iter("testcase"):  # noqa: S314 - our own file
+        known = {one.get("name"): one.get("value") or "" for one in case.iter("property")}
+        if "cutile.speed.verdict" not in known:
             continue
-        hits = sum(row["verdict"] == "regression" for _, row in here)
-        paired = [row["paired_verdict"] == "regression" for _, row in here if "paired_verdict" in row]
-        of = f"{sum(paired)} of {len(paired)}" if paired else "not run"
-        span = f"{low:g} to {high:g} %"
-        print(f"{span:>16} {len(here):14d} {hits:10d} {wilson(hits, len(here)):>20}   {of}")
-    for by, row in sorted(rows, key=lambda pair: pair[0]):
-        if by >= BINS[2] and row["verdict"] != "regression":
-            said = f"{row['verdict']}, paired with HEAD: {row.get('paired_verdict', 'not run')}"
-            print(f"missed: {row['case']} on {row['gpu']}, {by:.1f} % slower: {said}")
+        text = "\n".join(failure.text or "" for failure in case.iter("failure"))
+        regimes = {name: float(value) for name, value in REGIME.findall(text)}
+        change = known.get("cutile.speed.change")
+        yield Row(
+            plant=plant,
+            case=known["cutile.speed.key"],
+            verdict=known["cutile.speed.verdict"],
+            change_pct=100 * float(change) if change else None,
+            burst_pct=regimes.get("burst"),
+            sustained_pct=regimes.get("sustained"),
+            run_seconds=seconds,
+        )
 
 
-def show_own_gpu(data: dict[str, Any]) -> None:
-    """Print how many were caught against baselines of the same GPU."""
-    print(f"\n{'slower by, own GPU':>20} {'cases':>6} {'regression':>10} {'%':>20}")
-    for low, high in pairwise(BINS):
-        here = [row["verdict"] == "regression" for row in data["planted"] if low <= row["change_pct"] < high]
-        if here:
-            span = f"{low:g} to {high:g} %"
-            print(f"{span:>20} {len(here):6d} {sum(here):10d} {wilson(sum(here), len(here)):>20}")
+def show(row: Row) -> str:
+    figures = (row.change_pct, row.burst_pct, row.sustained_pct)
+    changes = "".join(f"{'' if value is None else f'{value:+.1f} %':>11}" for value in figures)
+    return f"{row.plant[:30]:30} {row.case[:44]:44} {row.verdict:13}{changes}{row.run_seconds:9.0f} s"
 
 
-def show_paired(data: dict[str, Any]) -> None:
-    """Print how far ratios of two kernels scatter: from process to process, and from place to place."""
-    by_case: dict[tuple[str, str], list[list[list[float]]]] = defaultdict(list)
-    for part in (data["clean_paired"], data["planted"]):
-        by_gpu: dict[tuple[str, str, str], list[list[float]]] = defaultdict(list)
-        for row in part:
-            by_gpu[row.get("plant", "unchanged"), row["case"], row["gpu"]] += row["log_ratios_pct"]
-        for (plant_, case, _), processes in by_gpu.items():
-            by_case[plant_, case].append(processes)
-    print(f"\n{'kernels':44} {'case':42} {'mean':>6} {'processes':>9} {'places':>6} {'ratio':>5} {'n':>3}")
-    for (name, case), gpus in sorted(by_case.items()):
-        log_times = [[paired_log_ratio(each) for each in processes] for processes in gpus]
-        n = sum(map(len, log_times))
-        mean = statistics.mean(log_time for each in log_times for log_time in each)
-        places = math.sqrt(statistics.mean(statistics.variance(each) for gpu in gpus for each in gpu))
-        squares = sum(statistics.variance(each) * (len(each) - 1) for each in log_times if len(each) > 1)
-        text = f"{name:44} {case:42} {mean:6.2f}"
-        if n > len(log_times):
-            scatter = math.sqrt(squares / (n - len(log_times)))
-            text += f" {scatter:9.2f} {places:6.2f} {scatter / places * math.sqrt(8):5.1f} {n:3d}"
-        print(text)
-
-
-def show_workers(data: dict[str, Any]) -> None:
-    """Print times under `pytest -n 4` over those of a serial run on the same GPU."""
-    times: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in data["serial_and_n4"]:
-        times[row["case"], row["gpu"]][row["how"]].append(row["us"])
-    gpus = sorted({gpu for _, gpu in times})
-    print(f"\n{'case':42} " + " ".join(f"{gpu:>8}" for gpu in gpus))
-    for case in sorted({case for case, _ in times}):
-        cells = []
-        for gpu in gpus:
-            here = times[case, gpu]
-            both = here["n4"] and here["serial"]
-            ratio = statistics.median(here["n4"]) / statistics.median(here["serial"]) if both else None
-            cells.append("" if ratio is None else f"{ratio:.3f}")
-        print((f"{case:42} " + " ".join(f"{cell:>8}" for cell in cells)).rstrip())
-
-
-def main() -> None:
-    """Plant, run twice, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=20, help="thousandths of softmax's rows done twice")
-    parser.add_argument("--rms-rows", type=int, help="likewise of rms_norm's rows; as many if not given")
-    parser.add_argument("--steps", type=int, default=1, help="steps along k that matmul takes for nothing")
-    parser.add_argument("--baseline", type=Path, default=ROOT / "baselines")
-    parser.add_argument("-k", default=PLANTED, dest="which", help="which cases, as pytest's -k")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what the gate said and saw")
-    parser.add_argument("--tables", action="store_true", help="print what was measured on H200s, and no more")
-    options = parser.parse_args()
-    if options.tables:
-        data = json.loads(DATA.read_text(encoding="utf-8"))
-        show_planted(data)
-        show_own_gpu(json.loads(OWN_GPU.read_text(encoding="utf-8")))
-        show_paired(data)
-        show_workers(data)
-        return
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m research.planted_slowdowns", description=__doc__)
+    parser.add_argument("-k", default="", help="only slowdowns whose name or file has this")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="file for what was printed")
+    options = parser.parse_args(arguments)
+    rows: list[Row] = []
+    print(f"{'planted':30} {'case':44} {'verdict':13}{'change':>11}{'burst':>11}{'sustained':>11}{'run':>11}")
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder) / "clone"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(project)], check=True)  # noqa: S607
-        rms_rows = options.rows if options.rms_rows is None else options.rms_rows
-        plant(project, options.rows, rms_rows, options.steps)
-        said = {"plant": f"--rows {options.rows} --rms-rows {rms_rows} --steps {options.steps}"}
-        paired: dict[str, Any] = {}
-        for name, baseline in (("stored", options.baseline.resolve()), ("git:HEAD", "git:HEAD")):
-            paired[name] = run_gate(project, "-k", options.which, f"--perf-baseline={baseline}")
-            if options.json:
-                options.json.write_text(json.dumps(said | paired, indent=1) + "\n", encoding="utf-8")
-    print(f"{'case':45s} {'slower by, %':>14s} {'processes':>9s}  {'git:HEAD':12s} stored")
-    ratios = {case: each["log_ratios"] for case, each in paired["git:HEAD"].items() if "log_ratios" in each}
-    for case, ratios_of_case in sorted(ratios.items(), key=lambda pair: statistics.mean(pair[1])):
-        error = (
-            statistics.stdev(ratios_of_case) / math.sqrt(len(ratios_of_case))
-            if len(ratios_of_case) > 1
-            else math.nan
-        )
-        by = f"{100 * math.expm1(statistics.mean(ratios_of_case)):.2f} ({100 * error:.2f})"
-        verdicts = [paired[name].get(case, {}).get("verdict", "not run") for name in ("git:HEAD", "stored")]
-        print(f"{case:45s} {by:>14s} {len(ratios_of_case):9d}  {verdicts[0]:12s} {verdicts[1]}")
+        for plant in [plant for plant in PLANTS if options.k in f"{plant.name} {plant.file}"]:
+            file = project / plant.file
+            committed = file.read_text(encoding="utf-8")
+            file.write_text(plant.changed(committed), encoding="utf-8")
+            for _ in range(options.repeat):
+                for row in run_gate(project, plant):
+                    print(show(row), flush=True)
+                    rows.append(row)
+            file.write_text(committed, encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -168,9 +168,10 @@ def is_suspect(sample: Sample, noise: Noise, rule: Rule) -> bool:
 def is_clear(estimated: Estimate, rule: Rule, missed: float) -> bool:
     """Say whether a case is not slower by the margin, and known well enough to say so.
 
-    A case that scatters by more than the margin may look fast by chance.
+    A case that scatters much may look fast by chance: its standard error has to be below a quarter of the
+    margin.
     """
-    is_known = estimated.error <= rule.least + estimated.tick
+    is_known = estimated.error <= rule.limit / 4 + estimated.tick
     return is_known and estimated.upper(missed) < rule.limit + estimated.tick
 
 

@@ -1,114 +1,81 @@
-"""The simulations of the speed gate's rule."""
+"""The simulations of the speed gate's rule, and the slowdowns that are planted."""
 
-import json
-import sys
-from typing import Any
+import random
 
 import pytest
 
-from pytest_cutile.speed.decide import paired_log_ratio
+from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.verdicts import Verdict
+from research import planted_slowdowns, speed_rule
+from research.planted_slowdowns import PLANTS
+
+NOISE = speed_rule.SEGMENTS_OF_1_S
 
 
-@pytest.mark.parametrize("option", ["--suites", "--cases"])
-@pytest.mark.parametrize("number", ["0", "-3", "x"])
-def test_nothing_to_simulate_is_a_wrong_command_line(monkeypatch, capsys, option, number):
-    from research import speed_rule
-
-    monkeypatch.setattr(sys, "argv", ["speed_rule", f"{option}={number}"])
+@pytest.mark.parametrize("option", ["--suites", "--cases", "--jobs"])
+@pytest.mark.parametrize("number", ["0", "-3"])
+def test_nothing_to_simulate_is_a_wrong_command_line(capsys, option, number):
     with pytest.raises(SystemExit) as ended:
-        speed_rule.main()
+        speed_rule.main([f"{option}={number}"])
     assert ended.value.code == 2
-    assert f"argument {option}: " in capsys.readouterr().err
+    assert f"{option} must be at least 1" in capsys.readouterr().err
 
 
-def test_the_tables_of_planted_slowdowns_are_printed_from_the_data(capsys):
-    from research import planted_slowdowns
-
-    data = json.loads(planted_slowdowns.DATA.read_text())
-    planted_slowdowns.show_planted(data)
-    planted_slowdowns.show_own_gpu(json.loads(planted_slowdowns.OWN_GPU.read_text()))
-    planted_slowdowns.show_paired(data)
-    planted_slowdowns.show_workers(data)
-    text = capsys.readouterr().out
-    assert "8 to 16 %" in text
-    assert "missed: matmul[fp16-4096x4096x4096]" in text
-    assert "1.75 to 2.25 %     18         18" in text
-    unchanged = [paired_log_ratio(each) for row in data["clean_paired"] for each in row["log_ratios_pct"]]
-    assert max(unchanged) < 1.0  # percent: nothing that did not change looks slower by half of the margin
+@pytest.mark.parametrize("regime", [*Regime])
+def test_a_large_slowdown_is_caught_in_a_simulated_suite(regime):
+    found = speed_rule.slowed(random.Random(1), 24, noise=NOISE, regime=regime, slowdown=0.15)
+    assert found["regression"]
 
 
-def test_simulated_processes_are_stored_as_the_gate_stores_them():
-    import numpy as np
-    from pytest_cutile.speed.comparisons import SLOPES
-
-    from research import speed_rule
-
-    rng = np.random.default_rng(1)
-    own, workload = rng.normal(0, 0.01, (40, 8)), rng.normal(0, 0.01, (40, 8))
-    bounds = ["TFLOPS", "GB/s"] * 20
-    for case, pair in enumerate(speed_rule.recorded(own, workload, bounds)):
-        bound = bounds[case]
-        measurement = speed_rule.measured(own[case], workload[case], bound)
-        assert pair == pytest.approx(measurement.best_pair(SLOPES[bound]), rel=1e-4)
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_clean_simulated_suite_passes(paired):
+    found = speed_rule.clean(random.Random(2), 24, noise=NOISE, paired=paired, stored=True)
+    assert not found["fails"]
 
 
-@pytest.mark.parametrize("paired", [False, True])
-@pytest.mark.parametrize("other_gpu", [False, True])
-def test_simulated_suites_are_judged(other_gpu, paired):
-    import numpy as np
-
-    from research import speed_rule
-
-    setting = speed_rule.Setting(other_gpu=other_gpu, paired=paired)
-    rng = np.random.default_rng(2)
-    caught, outcome = speed_rule.trial(rng, 24, 1.0, setting, 0.15)
-    assert caught[speed_rule.THIS]
-    assert 3 <= outcome.processes <= 12
-    failed, outcome = speed_rule.trial(rng, 24, 0.01, setting, 0.0)
-    assert not any(failed.values())
-    assert outcome.inconclusive == 0 or other_gpu
+def test_a_creep_is_stopped():
+    found = speed_rule.creep(random.Random(3), 24, noise=NOISE, regime=Regime.BURST, step=0.01)
+    assert found["at"] <= 0.03
 
 
-def test_what_h200s_measured_is_judged_again():
-    import random
-
-    from research import speed_resample, speed_rule
-
-    for gpu in speed_resample.read():
-        caught, outcome = gpu.trial(random.Random(1), 12, 0.1, 3)
-        assert 3 in caught[speed_rule.THIS]
-        assert outcome.processes >= 3
+def test_scenarios_have_names_of_their_own():
+    names = [scenario.name for scenario in speed_rule.scenarios()]
+    assert len({*names}) == len(names)
 
 
-def test_false_alarms_are_counted_by_kernel_and_dtype():
-    from research import false_alarms
-
-    common: dict[str, Any] = {"kernel": "softmax", "config": None, "inputs": "normal", "seed": "0"}
-    found: list[dict[str, Any]] = [
-        {**common, "case": "fp16-2x3", "elements": 6, "used": 0.25, "bound": ""},
-        {**common, "case": "fp16-2x3", "elements": 6, "used": 0.5, "bound": ""},
-        *(
-            {**common, "case": f"fp16-{case}", "config": {"chunk": 8}, "elements": 4, "used": 0.1}
-            for case in ("1x4", "2x2")
-        ),
-        {**common, "case": "bf16-2x3", "alarm": "output differs"},
-        {**common, "case": "bf16-2x3", "unusable": "TileTypeError: no"},
-    ]
-    rows = [" ".join(line.split()) for line in false_alarms.summary(found).splitlines()]
-    assert "softmax fp16 4 1 3 20 0.500 0 0" in rows
-    assert "softmax bf16 2 0 0 0 0.000 1 1" in rows
-    assert "all 6 1 3 20 0.500 1 1" in rows
+def test_a_scenario_is_simulated_and_printed(capsys):
+    speed_rule.main(["--suites", "2", "--cases", "12", "-k", "clean, another GPU"])
+    printed = capsys.readouterr().out
+    assert "clean, another GPU and driver: 2 suites" in printed
+    assert "fails 0.0 % (0.0-65.8)" in printed
 
 
-def test_every_configuration_is_tried_before_any_is_tried_again():
-    from research import false_alarms
+@pytest.mark.parametrize("plant", PLANTS, ids=[f"{plant.file} {plant.name}" for plant in PLANTS])
+def test_every_slowdown_can_be_planted(plant):
+    text = (planted_slowdowns.ROOT / plant.file).read_text(encoding="utf-8")
+    changed = plant.changed(text)
+    assert changed != text
+    compile(changed, plant.file, "exec")
 
-    options = false_alarms._parse(["dropout", "--interpreted", "--others", "--seeds", "1"])
-    tasks = [*false_alarms._tasks(options)]
-    configs = {task.config for task in tasks}
-    first, others = tasks[: len(configs)], tasks[len(configs) :]
-    assert {task.config for task in first} == configs
-    assert None not in configs
-    assert len({task.inputs for task in first}) == 1
-    assert others
-    assert all(len(task.inputs) == 2 for task in others)
+
+def test_a_slowdown_that_has_no_place_any_more_is_told():
+    with pytest.raises(ValueError, match=r"kernels/fmha.py has changed: it holds"):
+        PLANTS[0].changed("")
+
+
+def test_what_the_gate_said_is_read_by_regime(tmp_path):
+    junit = tmp_path / "junit.xml"
+    junit.write_text(
+        """<testsuite><testcase><properties>
+        <property name="cutile.speed.key" value="fmha[c]"/>
+        <property name="cutile.speed.verdict" value="regression"/>
+        <property name="cutile.speed.change" value="0.082"/></properties>
+        <failure>fmha[c] is 8.2% slower
+          burst: time per launch     3750 us  3724 us  +0.7 %
+          sustained: time per launch 4490 us  4149 us  +8.2 %
+        </failure></testcase><testcase/></testsuite>"""
+    )
+    (row,) = planted_slowdowns.read(junit, "one head", 12.0)
+    assert (row.verdict, row.burst_pct, row.sustained_pct) == (Verdict.REGRESSION, 0.7, 8.2)
+    assert row.change_pct == pytest.approx(8.2)
+    assert "+8.2 %" in planted_slowdowns.show(row)
