@@ -9,7 +9,7 @@ from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 NO_LAUNCHES = """
 import pytest_cutile.gates.speed
 
-pytest_cutile.gates.speed.check_task = lambda *_: None  # there is no GPU: nothing can be checked
+pytest_cutile.gates.speed.check_task = lambda *_, **__: None  # there is no GPU: nothing can be checked
 _played = FileTimer.time_block
 
 
