@@ -192,7 +192,7 @@ def test_perf_on_the_way_that_is_no_slower_is_in_the_summary(project):
     project.pytester.makepyfile(test_mine=f"import pytest\n{textwrap.dedent(test)}")
     result = project.run("test_mine.py", "--update-baselines", gates="")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_mine *40 us *no-baseline", "*: 3 runs recorded in *"])
+    result.stdout.fnmatch_lines(["test_mine *40 us *no-baseline", "*: 3 runs of 40 us recorded in *"])
     result = project.run("test_mine.py", gates="")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["test_mine *40 us *pass"])

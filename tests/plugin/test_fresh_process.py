@@ -48,7 +48,9 @@ def test_a_slowdown_that_fresh_processes_show_fails(fresh):
     fresh.times(43.2, 43.6)
     result = run(fresh, "-v", "--junitxml=junit.xml")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*burst: time per launch *43.6 us *40 us *+9.0 %", "*in 3 fresh processes, *"])
+    result.stdout.fnmatch_lines(
+        ["*burst: time per launch *43.6 us *40 us *+9.0 %", "*in 3 fresh processes, *"]
+    )
     assert processes(fresh) == 4
     assert "slower than its baseline" in (fresh.path / "junit.xml").read_text()
 

@@ -4,12 +4,11 @@ import textwrap
 
 import pytest
 
+from pytest_cutile.compiler.compilations import Compilations
+from pytest_cutile.gates import speed  # here: pytester forgets modules that a test imports first
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
 NO_LAUNCHES = """
-import pytest_cutile.gates.speed
-
-pytest_cutile.gates.speed.check_task = lambda *_, **__: None  # there is no GPU: nothing can be checked
 _played = FileTimer.time_block
 
 
@@ -31,9 +30,7 @@ class Timed:
 
     def __init__(self, static) -> None:
         self.static, self.project = static, static.project
-        (self.project.path / "conftest.py").write_text(
-            textwrap.dedent(TIMER + IN_THIS_PROCESS + NO_LAUNCHES)
-        )
+        (self.project.path / "conftest.py").write_text(textwrap.dedent(TIMER + IN_THIS_PROCESS + NO_LAUNCHES))
         static.text = static.text.replace("\n    reduction", WORK)
         static.change()
 
@@ -62,7 +59,9 @@ class Timed:
 
 
 @pytest.fixture
-def timed(static) -> Timed:
+def timed(static, monkeypatch) -> Timed:
+    # There is no GPU: nothing can be checked.
+    monkeypatch.setattr(speed, "check_task", lambda *_, **__: None)
     return Timed(static)
 
 
@@ -70,9 +69,7 @@ def timed(static) -> Timed:
 def many(timed) -> Timed:
     """Eight cases: three of them are sentinels."""
     cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": 256}})' for n in range(8))
-    timed.static.text = timed.static.text.replace(
-        'pytest_cutile.Case(name="n256", params={"n": 256})', cases
-    )
+    timed.static.text = timed.static.text.replace('pytest_cutile.Case(name="n256", params={"n": 256})', cases)
     timed.static.change()
     timed.n_cases = 8
     timed.start()
@@ -173,7 +170,10 @@ def test_perf_always_measures(project):
 
 
 ONCE = (
-    ("def mm(a, b):", "import torch\nvars(torch).setdefault('_mm_of_the_test', mm_kernel)\n\n\ndef mm(a, b):"),
+    (
+        "def mm(a, b):",
+        "import torch\nvars(torch).setdefault('_mm_of_the_test', mm_kernel)\n\n\ndef mm(a, b):",
+    ),
     ("mm_kernel.replace_hints", "torch._mm_of_the_test.replace_hints"),
 )
 
@@ -188,7 +188,9 @@ def test_one_kernel_for_both_sides_is_not_measured(timed, monkeypatch):
     timed.static.change(*ONCE, *CHANGES["code"])
     result = timed.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["mm[[]n256[]]: this process gets one kernel for both the working tree and *"])
+    result.stdout.fnmatch_lines(
+        ["mm[[]n256[]]: this process gets one kernel for both the working tree and *"]
+    )
     result.stdout.fnmatch_lines(["mm *speed failed"])
     assert timed.n_timed == 0
     monkeypatch.delattr(torch, "_mm_of_the_test")
@@ -196,18 +198,14 @@ def test_one_kernel_for_both_sides_is_not_measured(timed, monkeypatch):
 
 def test_a_baseline_kernel_that_does_not_compile_leaves_stored_times(timed, monkeypatch):
     timed.start()
-    timed.project.conftest(
-        """
-        from pytest_cutile.compiler.compilations import Compilations
+    of_today = Compilations.source
 
-        def source(self, case, _source=Compilations.source):
-            if " as of " in case.kernel:
-                raise ValueError("error: unknown operation")
-            return _source(self, case)
+    def source(compilations, case):
+        if " as of " in case.kernel:
+            raise ValueError("error: unknown operation")
+        return of_today(compilations, case)
 
-        Compilations.source = source
-        """
-    )
+    monkeypatch.setattr(Compilations, "source", source)
     timed.static.change(*CHANGES["code"])
     timed.project.times(41.4)
     result = timed.run()
@@ -231,4 +229,4 @@ def test_a_squash_merge_that_changed_the_kernel_too_is_no_anchor(timed):
     result.assert_outcomes(passed=1)
     said = " ".join(result.stdout.str().split())
     assert "inconclusive: mm[n256]: stored times show +3.5 %" in said
-    assert "is not the one that was recorded" in said, said
+    assert "is not the one that was recorded" in said

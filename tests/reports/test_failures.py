@@ -127,9 +127,7 @@ def test_without_a_baseline_kernel_the_stored_times_and_the_reason_are_shown():
 def test_a_regression_of_the_environment_names_what_changed():
     changes = ("driver: 580.1 -> 590.2", "tileiras: 13.4.92 -> 13.5.1")
     judgement = Judgement(reason=Reason.ENVIRONMENT, change=0.06, detail="by the environment: driver")
-    comparison = Comparison(
-        rule=Rule(), revision=COMMIT, launcher=lambda: None, environment_changes=changes
-    )
+    comparison = Comparison(rule=Rule(), revision=COMMIT, launcher=lambda: None, environment_changes=changes)
     text = message(comparison=comparison, judgement=judgement)
     assert "cause       by the environment: driver" in text
     assert "environment driver: 580.1 -> 590.2\n              tileiras: 13.4.92 -> 13.5.1" in text
