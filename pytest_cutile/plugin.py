@@ -177,10 +177,9 @@ def _interpret_first(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Tell the gates what is selected, and say what is not gated any more."""
-    from pytest_cutile.pytest_parts.deferred import is_speed_test, measures
+    from pytest_cutile.pytest_parts.deferred import measures
 
     run = run_of(session.config)
-    run.n_speed_tests = sum(map(is_speed_test, session.items))
     run.is_measuring = any(map(measures, session.items))
     if run.is_measuring and not (run.settings.kernels or run.settings.asked):
         run.choose_gpu()  # before a test uses one

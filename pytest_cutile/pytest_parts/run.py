@@ -35,8 +35,6 @@ class PytestRun:
         self.progress = Progress(config)
         self.results = Results(xdist_worker=self.settings.xdist_worker)
         self.collected = Collected()
-        self.n_speed_tests = 0
-        """Selected tests of the gate `speed` and of `perf`: the speed gate's number of comparisons."""
         self.is_measuring = False
         """Whether a selected test, of whatever gate, measures launches."""
         self.n_unchanged = 0

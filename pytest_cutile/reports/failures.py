@@ -130,8 +130,10 @@ def _evidence(
         if estimated is not None:
             low, high = estimated.interval()
             measured.append(f"{regime}: 95 % interval {format_change(low)} to {format_change(high)}")
-    if case.shown.sustained_skipped and not case.shown.sustained:
-        measured.append(f"sustained: skipped, {case.shown.sustained_skipped}")
+    if case.screening.sustained_skipped:
+        measured.append(f"sustained: skipped, {case.screening.sustained_skipped}")
+    elif case.screening.sustained is not None and case.shown.sustained is None:
+        measured.append("sustained: not slower in the first process, so it was not measured again")
     yield "measured", measured
     if comparison.is_paired:
         of = f", which {baseline_file} was recorded from" if baseline_file else ""

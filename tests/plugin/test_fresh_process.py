@@ -1,7 +1,5 @@
 """A suspect is measured again in fresh processes, and only what they show counts."""
 
-import json
-
 import pytest
 
 SLOW_ELSEWHERE = """
@@ -10,7 +8,7 @@ START = "PYTEST_CUTILE_RUN" not in os.environ  # not configured yet: set only by
 
 def time_block(self, launches, _first=FileTimer.time_block):
     state = json.loads((HERE / "times.json").read_text())
-    own, again = state["times"]
+    own, again = state["burst"]
     with (HERE / "processes").open("a") as file:
         file.write(f"{os.getpid()}\\n")
     if again == "die" and not START:
@@ -34,7 +32,7 @@ def fresh(project, monkeypatch):
     project.run("test_mine.py", "mykernels", "--update-baselines", gates=gates)
     monkeypatch.delenv("PYTEST_CUTILE_RUN")  # of the run that these tests are in
     conftest = project.path / "conftest.py"
-    conftest.write_text(conftest.read_text().partition("def measure_again")[0] + SLOW_ELSEWHERE)
+    conftest.write_text(conftest.read_text().partition("def measure_here")[0] + SLOW_ELSEWHERE)
     return project
 
 
@@ -47,25 +45,27 @@ def processes(project):
 
 
 def test_a_slowdown_that_fresh_processes_show_fails(fresh):
-    fresh.times(42.4, 42.8)
+    fresh.times(43.2, 43.6)
     result = run(fresh, "-v", "--junitxml=junit.xml")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*measured * 42.4 us, then in fresh processes 42.8, 42.8, 42.8 us"])
+    result.stdout.fnmatch_lines(
+        ["*burst: time per launch *43.6 us *40 us *+9.0 %", "*in 3 fresh processes, *"]
+    )
     assert processes(fresh) == 4
     assert "slower than its baseline" in (fresh.path / "junit.xml").read_text()
 
 
 def test_cases_of_declared_kernels_are_repeated(fresh):
-    fresh.times(42.4, 42.8)
+    fresh.times(43.2, 43.6)
     result = run(fresh, "-m", "cutile_speed", tests="mykernels")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["scale[[]n8[]] on sm_90*slower*"])
 
 
 def test_a_slowdown_that_they_do_not_show_passes(fresh):
-    fresh.times(42.4, 40.0)
+    fresh.times(43.2, 40.0)
     run(fresh, "--perf-strict").assert_outcomes(passed=1)
-    assert processes(fresh) == 2
+    assert processes(fresh) == 4
 
 
 def test_nothing_suspect_needs_no_process(fresh):
@@ -83,7 +83,7 @@ def test_nothing_suspect_needs_no_process(fresh):
     ],
 )
 def test_one_that_breaks_is_no_pass(fresh, again, message):
-    fresh.times(42.4, again)
+    fresh.times(43.2, again)
     result = run(fresh)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
@@ -94,9 +94,10 @@ def test_recording_takes_three_processes(fresh):
     fresh.baseline.unlink()
     fresh.times(40.0, 40.2)
     run(fresh, "--update-baselines").assert_outcomes(passed=1)
-    (entry,) = json.loads(fresh.baseline.read_text())["entries"].values()
-    runs = entry["runs"]
-    assert [each["median_us"] for each in runs] == [40.0, 40.2, 40.2]
+    (entry,) = fresh.data["entries"].values()
+    (record,) = entry["records"]
+    assert [run["burst_us"] for run in record["runs"]] == [40.0, 40.2, 40.2]
+    assert processes(fresh) == 3
 
 
 def test_test_functions_with_their_fixtures_and_parameters_are_repeated(fresh):
@@ -115,7 +116,7 @@ def test_test_functions_with_their_fixtures_and_parameters_are_repeated(fresh):
     )
     fresh.times(40.0, 40.0)
     run(fresh, "--update-baselines", tests="test_two.py").assert_outcomes(passed=2)
-    fresh.times(42.4, 42.4)
+    fresh.times(43.2, 42.4)
     result = run(fresh, "-k", "two and 2", "-x", tests="test_two.py")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*#first on sm_90*slower*", "*#second on sm_90*slower*"])
@@ -128,7 +129,7 @@ def test_options_of_the_projects_own_conftest_reach_it(fresh):
         + "\ndef pytest_addoption(parser): parser.addoption('--size', type=int, default=0)\n"
         + "def pytest_configure(config):\n    if config.getoption('--size') != 7: os._exit(5)\n"
     )
-    fresh.times(42.4, 42.8)
+    fresh.times(43.2, 43.6)
     run(fresh, "--size=7").assert_outcomes(failed=1)
     assert processes(fresh) == 4
 
@@ -147,7 +148,7 @@ def test_a_full_disk_confirms_nothing_and_is_no_pass(fresh, place, args):
     before = fresh.baseline.read_text()
     conftest = fresh.path / "conftest.py"
     conftest.write_text(f"{conftest.read_text()}\n{FULL}\n{place} = full\n")
-    fresh.times(42.4, 42.8)
+    fresh.times(43.2, 43.6)
     result = run(fresh, *args)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=1)
@@ -163,7 +164,7 @@ def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, worke
     conftest = fresh.path / "conftest.py"
     note = "(HERE / f'sharers-{os.getpid()}').write_text(os.environ.get('PYTEST_CUTILE_SHARERS', '1'))"
     conftest.write_text(f"{conftest.read_text()}\ndef pytest_collection_modifyitems(): {note}\n")
-    fresh.times(42.4, 42.4)
+    fresh.times(43.2, 42.4)
     run(fresh, *workers).assert_outcomes(failed=1)
     found = {file.read_text() for file in fresh.path.glob("sharers-*")}
     assert found == ({"2", "3"} if workers else {"1", "2"})

@@ -1,9 +1,6 @@
 """`--perf-baseline`, and the comparison with what is recorded."""
 
-import json
 import os
-import re
-import textwrap
 
 import pytest
 
@@ -16,7 +13,7 @@ def test_no_baseline_is_said_and_is_no_failure(project):
     result.stdout.fnmatch_lines(["scale *n8 *sm_90 *40 us *2500 GB/s *52 % *no-baseline"])
 
 
-def test_an_unchanged_kernel_passes(project):
+def test_a_kernel_that_is_as_fast_as_recorded_passes(project):
     project.record(40.0)
     project.times(40.4)
     result = project.run()
@@ -25,54 +22,33 @@ def test_an_unchanged_kernel_passes(project):
 
 
 def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
+    """Outside of git: stored times alone."""
     project.record(40.0)
-    project.times(42.4, environment={"driver": "590.2", "tileiras": "13.4.92"})
+    project.times(43.2, environment={"driver": "590.2", "tileiras": "13.4.92"})
     result = project.run()
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline.",
-            "*time per launch * 42.4 us * 40 us *+6.0 %*",
-            "*GB/s * 2358 * 2500 *-5.7 %*",
-            "*measured * 42.4 us, then in fresh processes 42.4, 42.4, 42.4 us",
-            "*fastest of 8 buffer placements; the slowest is +0.0 %",
-            "*baseline *baselines/sm_90-nvidia-h200.json (3 runs in 1 session, last 20*",
-            "*environment driver: 580.1 -> 590.2",
+            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
+            "* current *baseline *change",
+            "*burst: time per launch *43.2 us *40 us *+8.0 %",
+            "* 2315 GB/s *2500 GB/s",
+            "*measured *in 3 fresh processes, after a first one that is not counted",
+            "*sustained: skipped, not limited by power",
+            "*baseline *stored times of baselines/sm_90-nvidia-h200.json (3 runs in 1 session)",
+            "*environment *driver: 580.1 -> 590.2",
+            "*note *outside of git*",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
             "*--update-baselines --reason 'why it is slower'",
         ]
     )
-    result.stdout.fnmatch_lines(["scale *+6.0 % *regression"])
-
-
-def test_the_command_in_the_message_accepts_the_figure(project):
-    project.record(40.0)
-    project.times(42.4)
-    accepted = project.run(
-        "mykernels/scale.py::speed[n8]", "--arch", "sm_90", "--update-baselines", "--reason", "why", gates=""
-    )
-    accepted.assert_outcomes(passed=1)
-    project.run().assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["scale *+8.0 % *regression"])
 
 
 def test_a_passing_disturbance_fails_nothing(project):
     project.record(40.0)
     project.times(44.0, 40.1, 40.2)
     project.run().assert_outcomes(passed=2)
-
-
-def test_disagreeing_measurements_are_inconclusive_and_say_what_could_have_been_seen(project):
-    project.record(40.0)
-    project.times(41.0, *[41.4, 39.6] * 6)
-    result = project.run()
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "scale *+1.? % *inconclusive",
-            "inconclusive: scale[[]n8[]]: 12 fresh processes measured +1.? %; *outside of git*",
-        ]
-    )
-    assert "its baseline has 1 session: record more" in " ".join(result.stdout.str().split())
 
 
 def test_a_faster_kernel_is_an_improvement(project):
@@ -83,10 +59,17 @@ def test_a_faster_kernel_is_an_improvement(project):
     result.stdout.fnmatch_lines(["scale *-10.0 % *improvement"])
 
 
-def test_the_margin_is_an_ini_option(project):
+@pytest.mark.parametrize("samples", [[20.0, 30.0, 40.0, 50.0, 60.0], [40.0] * 11 + [120.0] * 9])
+def test_samples_that_spread_never_pass(project, samples):
     project.record(40.0)
-    project.times(42.4)
-    project.run("-o", "cutile_perf_margin=0.15").assert_outcomes(passed=2)
+    project.times(samples)
+    result = project.run("--perf-strict")
+    result.assert_outcomes(passed=1, failed=1)
+
+
+def test_the_margin_is_an_ini_option(paired):
+    paired.times(42.4)
+    paired.run("-o", "cutile_perf_margin=0.15", "--perf-strict").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "3", "much", ""])
@@ -124,7 +107,7 @@ def test_none_compares_with_nothing(project):
 def test_another_directory_or_file_can_be_given(project):
     project.record(40.0)
     (project.path / "baselines").rename(project.path / "elsewhere")
-    project.times(42.4)
+    project.times(43.2)
     project.run("--perf-baseline", "elsewhere").assert_outcomes(passed=1, failed=1)
     file = "elsewhere/sm_90-nvidia-h200.json"
     project.run("--perf-baseline", file).assert_outcomes(passed=1, failed=1)
@@ -138,14 +121,9 @@ def test_a_path_that_does_not_exist_is_a_usage_error(project):
     )
 
 
-def edit(project, **changes):
-    data = json.loads(project.baseline.read_text())
-    project.baseline.write_text(json.dumps({**data, **changes}))
-
-
 def test_another_gpus_file_is_not_comparable(project):
     project.record(40.0)
-    edit(project, gpu="NVIDIA H100 80GB HBM3")
+    project.edit_baselines(lambda data: data.update(gpu="NVIDIA H100 80GB HBM3"))
     result = project.run("--perf-baseline", str(project.baseline))
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *not-comparable"])
@@ -165,7 +143,7 @@ def test_other_work_is_not_comparable(project):
     [
         ("{", "*sm_90-nvidia-h200.json:1: not valid JSON*"),
         ("{\n<<<<<<< HEAD\n", "*sm_90-nvidia-h200.json:2: merge conflict*"),
-        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 3. Upgrade*"),
+        ('{"schema": 99}', "*sm_90-nvidia-h200.json:1: schema 99, this release reads 4. Upgrade*"),
     ],
 )
 @pytest.mark.parametrize("update", [(), ("--update-baselines",)])
@@ -181,7 +159,7 @@ def test_a_file_that_cannot_be_used_fails_the_speed_tests_alone_and_stays(projec
 @pytest.mark.parametrize(
     ("times", "message"),
     [
-        ([[]], "*the timer returned nothing*"),
+        ([[]], "*the timer returned nothing as times*"),
         ([["nan", 40.0]], "*the timer returned nan*not finite*"),
         ([[0.0]], "*the timer returned 0.0*"),
         (["error"], "*the launch cannot be captured*"),
@@ -217,7 +195,7 @@ def test_the_summary_says_why_there_is_nothing_to_compare_with(project):
 def test_the_command_keeps_the_baselines_that_were_given(project):
     project.record(40.0)
     (project.path / "baselines").rename(project.path / "elsewhere")
-    project.times(42.4)
+    project.times(43.2)
     result = project.run("--perf-baseline", "elsewhere")
     result.stdout.fnmatch_lines(["*speed[[]n8[]]' --arch sm_90 --perf-baseline=elsewhere \\"])
 
@@ -233,49 +211,6 @@ def test_what_is_seen_on_the_gpu_makes_a_slower_case_doubtful(project):
     project.run("--perf-strict").assert_outcomes(passed=1, failed=1)
 
 
-@pytest.mark.parametrize(
-    ("us", "interleaved_us", "problem"),
-    [
-        (40.54, 50.6, "1 other process on the GPU"),
-        (42.4, 55.0, "1 other process on the GPU"),
-        (60.0, 98.0, "its clock is held at 1000 of 1980 MHz"),
-    ],
-)
-def test_a_disturbed_reference_workload_explains_nothing(project, us, interleaved_us, problem):
-    project.times(40.0, reference_workload=True)
-    project.run("--update-baselines")
-    project.times(us, reference_workload=True, interleaved_us=interleaved_us, problems=[problem])
-    result = project.run("--perf-strict")
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["scale *inconclusive"])
-    said = " ".join(result.stdout.str().split())
-    assert re.search(rf"inconclusive: scale.*the GPU was disturbed: {problem}; run it again; only a ", said)
-
-
-def test_a_reference_workload_that_moved_explains_if_nothing_was_seen(project):
-    project.times(40.0, reference_workload=True)
-    project.run("--update-baselines")
-    project.times(40.3, reference_workload=True, interleaved_us=50.6)
-    project.run("--perf-strict").assert_outcomes(passed=2)
-
-
-@pytest.mark.parametrize(
-    ("us", "interleaved_us", "verdict"),
-    [(40.0, 60.0, "pass"), (36.0, 50.0, "improvement"), (40.0, 50.0, "pass")],
-)
-def test_on_a_disturbed_gpu_a_case_is_as_fast_as_it_was_timed(project, us, interleaved_us, verdict):
-    project.times(40.0, reference_workload=True)
-    project.run("--update-baselines")
-    project.times(
-        us, reference_workload=True, interleaved_us=interleaved_us, problems=["1 other process on the GPU"]
-    )
-    result = project.run("--perf-strict")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"scale *{verdict}"])
-    said = "scale[n8] is faster although the GPU was disturbed: 1 other process on the GPU"
-    assert (said in result.stdout.str()) == (verdict == "improvement")
-
-
 def test_a_timer_that_crashes_is_no_pass(project):
     project.times("crash")
     result = project.run()
@@ -285,20 +220,20 @@ def test_a_timer_that_crashes_is_no_pass(project):
 
 def test_the_summary_shows_the_measurement_that_the_verdict_is_about(project):
     project.record(40.0)
-    project.times(48.0, 40.1, 40.2)
+    project.times(48.0, 40.1, 40.1)
     project.run().stdout.fnmatch_lines(["scale *40.1 us *+0.? % *pass"])
 
 
 def test_what_is_seen_at_one_place_counts(project):
     project.record(40.0)
-    conftest = project.path / "conftest.py"
-    text = """
-    def problems(self):
-        return ["1 other process on the GPU"] if self.calls % PLACEMENTS == 3 else []
+    project.conftest(
+        """
+        def problems(self):
+            return ["1 other process on the GPU"] if self.blocks % PLACEMENTS == 3 else []
 
-    FileTimer.problems = problems
-    """
-    conftest.write_text(conftest.read_text() + textwrap.dedent(text))
+        FileTimer.problems = problems
+        """
+    )
     project.times(60.0)
     result = project.run()
     result.assert_outcomes(passed=2)

@@ -7,9 +7,9 @@ import pytest
     ("record", "times", "args", "verdict"),
     [
         (False, [40.0], (), "no-baseline (no-file)"),
-        (True, [41.0, *[41.4, 39.6] * 6], (), "inconclusive (noisy)"),
-        (True, [[40.0] * 11 + [120.0] * 9], (), "inconclusive (noisy): *the samples spread by 100%, "),
-        (True, [[36.0] * 11 + [108.0] * 9], (), "inconclusive (noisy): *the samples spread by 100%, "),
+        (True, [41.4], (), "inconclusive (unanchored): *outside of git*"),
+        (True, [[40.0] * 11 + [44.0] * 9], (), "inconclusive (unanchored)"),
+        (True, [[28.0, 34.0, 40.0, 46.0, 52.0]], (), "inconclusive (noisy): *the samples spread by *"),
         (True, [40.0], ("--perf-baseline", "none"), "no-baseline (baselines-off)"),
     ],
 )

@@ -4,12 +4,11 @@ import textwrap
 
 import pytest
 
+from pytest_cutile.compiler.compilations import Compilations
+from pytest_cutile.gates import speed  # here: pytester forgets modules that a test imports first
 from tests.plugin.conftest import IN_THIS_PROCESS, TIMER
 
 NO_LAUNCHES = """
-import pytest_cutile.gates.speed
-
-pytest_cutile.gates.speed.check_task = lambda *_: None  # there is no GPU: nothing can be checked
 _played = FileTimer.time_block
 
 
@@ -60,7 +59,9 @@ class Timed:
 
 
 @pytest.fixture
-def timed(static) -> Timed:
+def timed(static, monkeypatch) -> Timed:
+    # There is no GPU: nothing can be checked.
+    monkeypatch.setattr(speed, "check_task", lambda *_, **__: None)
     return Timed(static)
 
 
@@ -197,18 +198,14 @@ def test_one_kernel_for_both_sides_is_not_measured(timed, monkeypatch):
 
 def test_a_baseline_kernel_that_does_not_compile_leaves_stored_times(timed, monkeypatch):
     timed.start()
-    timed.project.conftest(
-        """
-        from pytest_cutile.compiler.compilations import Compilations
+    of_today = Compilations.source
 
-        def source(self, case, _source=Compilations.source):
-            if " as of " in case.kernel:
-                raise ValueError("error: unknown operation")
-            return _source(self, case)
+    def source(compilations, case):
+        if " as of " in case.kernel:
+            raise ValueError("error: unknown operation")
+        return of_today(compilations, case)
 
-        Compilations.source = source
-        """
-    )
+    monkeypatch.setattr(Compilations, "source", source)
     timed.static.change(*CHANGES["code"])
     timed.project.times(41.4)
     result = timed.run()
@@ -232,4 +229,4 @@ def test_a_squash_merge_that_changed_the_kernel_too_is_no_anchor(timed):
     result.assert_outcomes(passed=1)
     said = " ".join(result.stdout.str().split())
     assert "inconclusive: mm[n256]: stored times show +3.5 %" in said
-    assert "is not the one that was recorded" in said, said
+    assert "is not the one that was recorded" in said

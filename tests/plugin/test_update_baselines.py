@@ -166,6 +166,7 @@ def test_small_steps_cannot_add_up(paired):
             break
     assert 3 <= step <= 5  # 1.2 % to 2 % in all
     assert moves(paired) == [""] * step  # the anchor's record, and those before this step
+    paired.times(40.0 * 1.02, sustained=50.0)
     paired.run().assert_outcomes(passed=1, failed=1)
 
 

@@ -6,8 +6,6 @@ import socket
 
 import pytest
 
-from tests.plugin.test_paired import git
-
 pytest.importorskip("xdist")
 
 
@@ -16,15 +14,15 @@ def test_results_of_workers_reach_the_summary_and_the_baselines(project):
     result = project.run("-n", "2", "-p", "no:benchmark", "--update-baselines")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["scale *n8 *sm_90 *40 us *no-baseline"])
-    result.stdout.fnmatch_lines(["scale[[]n8[]]: 3 runs recorded in *"])
-    project.times(42.4)
+    result.stdout.fnmatch_lines(["scale[[]n8[]]: 3 runs of 40 us recorded in *"])
+    project.times(43.2)
     result = project.run("-n", "2", "-p", "no:benchmark")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["scale[[]n8[]] on sm_90 (NVIDIA H200, * GPU-0) is 6.0% slower than its base*"]
+        ["scale[[]n8[]] on sm_90 (NVIDIA H200, * GPU-0) is 8.0% slower than its base*"]
     )
-    result.stdout.fnmatch_lines(["scale *+6.0 % *regression"])
+    result.stdout.fnmatch_lines(["scale *+8.0 % *regression"])
 
 
 KILL = """
@@ -41,7 +39,7 @@ SpeedSuite.settle = die
 def test_a_worker_that_dies_while_it_measures_again_is_no_pass(project):
     project.record(40.0)
     before = project.baseline.read_text()
-    project.times(42.4)
+    project.times(43.2)
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + KILL)
     for options in ((), ("--update-baselines", "--reason", "why")):
@@ -54,7 +52,7 @@ def test_a_worker_that_dies_while_it_measures_again_is_no_pass(project):
 
 
 RAISE = """
-from pytest_cutile.pytest_parts.fresh_process import FreshProcess
+from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 
 def raises(*_):
     raise MemoryError("no room to fork")
@@ -64,9 +62,9 @@ def raises(*_):
 
 
 @pytest.mark.parametrize(
-    ("options", "us"), [((), 42.4), ((), 48.0), (("-n", "2", "--perf-strict", "-p", "no:benchmark"), 42.4)]
+    ("options", "us"), [((), 43.2), ((), 48.0), (("-n", "2", "--perf-strict", "-p", "no:benchmark"), 43.2)]
 )
-@pytest.mark.parametrize("what", ["FreshProcess.__call__", "FileTimer.environment"])
+@pytest.mark.parametrize("what", ["FreshProcesses.__call__", "FileTimer.environment"])
 def test_what_raises_while_a_suspect_is_decided_is_no_pass(project, options, what, us):
     project.record(40.0)
     before = project.baseline.read_text()
@@ -103,7 +101,7 @@ def die(*_):
 )
 def test_a_case_whose_worker_died_was_not_measured(project, dies, why):
     project.record(40.0)
-    project.times(42.4)
+    project.times(43.2)
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + KILL.partition("def")[0] + DIE.format(what=dies))
     options = ("-n", "2", "-p", "no:benchmark", "--kernel-summary=summary.md", "--junitxml=junit.xml")
@@ -129,7 +127,7 @@ def test_a_test_function_whose_worker_died_while_it_was_held_was_not_measured(pr
     project.pytester.makepyfile(test_mine=test)
     project.times(40.0)
     project.run("test_mine.py", "--update-baselines", gates="").assert_outcomes(passed=1)
-    project.times(42.4)
+    project.times(43.2)
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + KILL)
     options = ("-n", "1", "-p", "no:benchmark", "--kernel-summary=summary.md")
@@ -146,7 +144,7 @@ def test_a_wrong_architecture_is_one_usage_error(project):
 
 
 def test_a_revision_that_is_none_is_one_usage_error(project):
-    git(project, "init", "-q")
+    project.git("init", "-q")
     result = project.pytester.runpytest_subprocess("-n", "2", "--perf-baseline=git:nowhere")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*git:nowhere: git finds no commit 'nowhere'*"])
@@ -155,10 +153,7 @@ def test_a_revision_that_is_none_is_one_usage_error(project):
 
 def test_a_checkout_elsewhere_records_its_clean_commit(project):
     """As on another machine, pytest-xdist copies its pytest into the worker's folder."""
-    (project.path / ".gitignore").write_text("times.json\n__pycache__\n.pytest_cache\n")
-    git(project, "init", "-q")
-    git(project, "add", "-A")
-    git(project, "commit", "-qm", "base")
+    project.commit()
     elsewhere = project.path.parent / f"{project.path.name}-elsewhere"
     shutil.copytree(project.path, elsewhere)
     options = ("-m", "cutile_speed", "--dist", "each", "-p", "no:benchmark", "--update-baselines")
@@ -168,9 +163,8 @@ def test_a_checkout_elsewhere_records_its_clean_commit(project):
     assert (elsewhere / "_pytest").exists()
     assert not project.baseline.exists()
     recorded = json.loads((elsewhere / project.baseline.relative_to(project.path)).read_text())
-    (entry,) = recorded["entries"].values()
-    assert entry["provenance"]["commit"]
-    assert not entry["provenance"]["commit"].endswith("+")
+    (session,) = recorded["sessions"].values()
+    assert session["commit"] == project.git("rev-parse", "HEAD")
 
 
 FLEET = """
@@ -259,12 +253,10 @@ def test_workers_choose_a_gpu_only_where_kernels_are_gated(project, test, option
 
 
 def test_a_revision_that_another_checkout_lacks_fails_its_tests(project):
-    git(project, "init", "-q")
-    git(project, "add", "-A")
-    git(project, "commit", "-qm", "base")
+    project.commit()
     elsewhere = project.path.parent / f"{project.path.name}-elsewhere"
     shutil.copytree(project.path, elsewhere)
-    git(project, "branch", "newer")
+    project.git("branch", "newer")
     options = ("-m", "cutile_speed", "-p", "no:benchmark", "--perf-baseline=git:newer", "--dist", "each")
     result = project.pytester.runpytest_subprocess(*options, "--tx", f"popen//chdir={elsewhere}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

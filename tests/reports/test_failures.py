@@ -1,194 +1,176 @@
 """Messages of failures: every figure, the cause, and the command."""
 
-import math
 import re
-from dataclasses import replace
 
 import pytest
-from pytest_cutile.speed.comparisons import Comparison, PairedComparison, StoredRuns
 
 from pytest_cutile import Block, Device, Measurement, Work
-from pytest_cutile.baselines.entries import Entry, StaticEntry
+from pytest_cutile.baselines.entries import StaticEntry
+from pytest_cutile.baselines.select import stored_us
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.failures import regression_message, static_message
 from pytest_cutile.reports.text import WIDTH
-from pytest_cutile.speed.decide import NO_SESSION_EFFECT, Rule, SessionEffect
+from pytest_cutile.speed.case import SpeedCase
+from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.measure.blocks import above_limit_message
+from pytest_cutile.speed.measure.timing import Regime, Sustained
+from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.static.changes import StaticRule
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.verdicts import Judgement, Reason
-from tests.baselines.test_speed import ENVIRONMENT, PUBLISHED, entry, run
+from tests.baselines.examples import COMMIT, PUBLISHED, baselines, entry, record
 from tests.reports.test_compiled import LAUNCH, WORSE, case
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1", max_sm_clock_mhz=1980.0)
-MM = "torch 2.11.0 mm bf16 4096x2048x4096"
+WORK = Work(bytes=1.34e8)
+FILE = "baselines/sm_90-nvidia-h200.json"
 
 
-def measurement(us: float, work: Work, device: Device = H200, **changes) -> Measurement:
-    blocks = (Block(samples_us=(us,) * 5), Block(samples_us=(us * 1.01,) * 5))
-    platform = find_platform(device.name)
-    return Measurement(**{"device": device, "blocks": blocks, "work": work, "platform": platform, **changes})
+def measurement(us: float, baseline_us: float | None = None, work: Work = WORK, **changes) -> Measurement:
+    """Return one process's measurement, whose placements differ by 0.4 %."""
+    blocks = tuple(
+        Block(
+            current_us=(us * place,) * 5,
+            baseline_us=() if baseline_us is None else (baseline_us * (2 - place),) * 5,
+        )
+        for place in (0.998, 1.0, 1.002)
+    )
+    facts = {"device": H200, "work": work, "platform": find_platform(H200.name), "burst": blocks}
+    return Measurement(**{**facts, **changes})
 
 
-def selected(baseline: Entry, device: Device = H200) -> Comparison:
-    stored = StoredRuns({}, rule=Rule(), platform=find_platform(device.name))
-    return stored.compare(baseline, device, baseline.reference_workload)
+def paired() -> Comparison:
+    return Comparison(rule=Rule(), revision=COMMIT, launcher=lambda: None)
 
 
-def paired_with(revision: str) -> Comparison:
-    return PairedComparison(rule=Rule(), revision=revision)
+def stored(entry_) -> Comparison:
+    times = stored_us(baselines({"k[c]": entry_}), entry_, "burst", "GPU-1")
+    return Comparison(
+        rule=Rule(),
+        stored={} if times is None else {Regime.BURST: times},
+        published=entry_.published,
+        unavailable="it was recorded outside of git, so there is no baseline kernel",
+    )
 
 
-def message(shown: Measurement | None = None, **changes) -> str:
-    work = Work(bytes=1.34e8)
-    shown = shown or measurement(42.4, work)
-    fields = {
-        "key": "softmax[bf16-4096x8192]",
-        "nodeid": "kernels/softmax.py::speed[bf16-4096x8192]",
-        "shown": shown,
-        "measurements": [measurement(42.9, work), measurement(42.3, work), shown, measurement(42.5, work)],
-        "judgement": Judgement(reason=Reason.SLOWER, change=0.06),
-        "comparison": selected(entry(40.0), shown.device),
-        "environment": ENVIRONMENT,
-        "baseline_file": "baselines/sm_90-nvidia-h200.json",
-        "effect": NO_SESSION_EFFECT,
-    }
-    return regression_message(**{**fields, **changes})
+def message(*measurements: Measurement, comparison: Comparison | None = None, **changes) -> str:
+    of = SpeedCase(
+        key="softmax[bf16-4096x8192]",
+        check_key="",
+        kernel="softmax",
+        case="bf16-4096x8192",
+        nodeid="kernels/softmax.py::speed[bf16-4096x8192]",
+        arch="sm_90",
+        work=WORK,
+        call=lambda: None,
+        launcher_at=lambda _: None,
+    )
+    judgement = Judgement(reason=Reason.SLOWER, change=0.06)
+    repeats = measurements or tuple(measurement(us, 40.0) for us in (42.3, 42.4, 42.5))
+    facts = {"comparison": comparison or paired(), "screening": repeats[0], "repeats": repeats}
+    facts |= {"judgement": changes.pop("judgement", judgement), "regimes": (Regime.BURST,), "number": 0}
+    pending = PendingCase(case=of, records=False, **facts)
+    options = {"baseline_file": FILE, **changes}
+    return regression_message(case=pending, comparison=facts["comparison"], **options)
+
+
+def sustained(us: float, baseline_us: float) -> Sustained:
+    return Sustained(
+        blocks=(Block(current_us=(us,) * 2, baseline_us=(baseline_us,) * 2),) * 2,
+        current_clock_mhz=1605.0,
+        baseline_clock_mhz=1755.0,
+        current_watts=699.4,
+        baseline_watts=640.0,
+    )
 
 
 def test_a_regression_says_everything_that_is_needed():
     text = message()
-    assert "softmax[bf16-4096x8192] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline." in text
-    assert "42.4 us" in text
-    assert "40 us" in text
-    assert "+6.0 %" in text
-    assert "-5.7 %" in text  # GB/s
-    assert "3160" in text
-    assert "3350" in text
-    assert "measured    42.9 us, then in fresh processes 42.3, 42.4, 42.5 us" in text
-    assert "fastest of 2 buffer placements; the slowest is +1.0 %" in text
-    assert "environment unchanged" in text
-    assert "baselines/sm_90-nvidia-h200.json (1 run in 1 session, last 2026-11-21)" in text
+    lines = text.splitlines()
+    assert lines[0] == "softmax[bf16-4096x8192] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline."
+    assert re.search(r"burst: time per launch +42\.4 us +40 us +\+6\.0 %", text)
+    assert re.search(r"3160 GB/s +3350 GB/s", text)
+    assert "measured    in 3 fresh processes, after a first one that is not counted" in text
+    assert re.search(r"burst: 95 % interval \+5\.\d % to \+6\.\d %", text)
+    assert f"baseline    the kernel of {COMMIT[:12]}, which {FILE} was recorded" in text
     assert "pytest 'kernels/softmax.py::speed[bf16-4096x8192]' --arch sm_90 \\\n" in text
     assert "--update-baselines --reason 'why it is slower'" in text
-    assert "shared cause" not in text
+    assert len(lines) <= 30
 
 
-def test_a_regression_names_what_differs_in_the_environment():
-    other = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-2")
-    text = message(measurement(42.4, Work(), other), environment={**ENVIRONMENT, "driver": "590.2"})
-    assert "driver: 580.1 -> 590.2" in text
-    assert "another GPU of the same model" in text
+def test_both_kernels_are_shown_in_both_regimes_with_clocks_and_watts():
+    text = message(*(measurement(40.0, 40.0, sustained=sustained(54.0, 50.0)) for _ in range(3)))
+    assert re.search(r"burst: time per launch +40 us +40 us +\+0\.0 %", text)
+    assert re.search(r"sustained: time per launch +54 us +50 us +\+8\.0 %", text)
+    assert re.search(r"2481 GB/s +2680 GB/s", text)
+    assert re.search(r"SM clock +1605 MHz +1755 MHz", text)
+    assert re.search(r"power +699 W +640 W", text)
+    assert re.search(r"sustained: 95 % interval \+7\.\d % to \+8\.\d %", text)
 
 
-def test_a_regression_shows_the_reference_workload_and_the_clock_of_both_sides():
-    runs = (run(workload_us=100.0, clock_mhz=1980.0), run(workload_us=102.0, session="b"))
-    block = Block(samples_us=(42.4,) * 5, interleaved_us=(102.01,) * 5)
-    shown = measurement(42.4, Work(flops=1e9), blocks=(block,), reference_workload=MM, clock_mhz=1755.0)
-    text = message(shown, comparison=selected(entry(runs=runs, reference_workload=MM)))
-    assert f"  reference   102 us, baseline 101 us (+1.0 %): {MM}" in text
-    assert "  SM clock    1755 MHz, baseline 1980 MHz" in text
-    assert "2 runs in 2 sessions" in text
+def test_a_regime_that_was_skipped_is_named_with_the_reason():
+    text = message(*(measurement(42.4, 40.0, sustained_skipped="not limited by power") for _ in range(3)))
+    assert "sustained: skipped, not limited by power" in text
 
 
-TWO_GPUS = tuple(
-    run(us, workload_us=workload_us, clock_mhz=clock_mhz, gpu_uuid=gpu, session=gpu, at=at)
-    for us, workload_us, clock_mhz, gpu, at in (
-        (40.0, 100.0, 1900.0, "GPU-1", "2026-11-20T10:00:00+00:00"),
-        (41.6, 104.0, 1800.0, "GPU-2", "2026-11-21T10:00:00+00:00"),
-    )
-    for _ in range(3)
-)
+def test_without_a_baseline_kernel_the_stored_times_and_the_reason_are_shown():
+    judgement = Judgement(reason=Reason.SLOWER, change=0.06, detail="it was recorded outside of git")
+    repeats = [measurement(us) for us in (42.3, 42.4, 42.5)]
+    text = message(*repeats, comparison=stored(entry(record(1, 40.0, 40.0, 40.0))), judgement=judgement)
+    assert re.search(r"burst: time per launch +42\.4 us +40 us +\+6\.0 %", text)
+    assert f"baseline    stored times of {FILE} (3 runs in 1 session)" in text
+    assert "note        it was recorded outside of git" in text
+    assert "interval" not in text
 
 
-@pytest.mark.parametrize(
-    ("gpu", "before", "change", "workload_us", "clock", "said"),
-    [
-        ("GPU-1", "40 us", "+6.0 %", "100", 1900, "this GPU's 3 runs in 1 session, last 2026-11-20"),
-        ("GPU-2", "41.6 us", "+1.9 %", "104", 1800, "this GPU's 3 runs in 1 session, last 2026-11-21"),
-        ("GPU-3", "40.79 us", "+3.9 %", "102", 1850, None),
-    ],
-)
-def test_a_regression_shows_the_runs_that_decided(gpu, before, change, workload_us, clock, said):
-    """A GPU that has runs of its own is compared with these alone."""
-    device = replace(H200, uuid=gpu)
-    block = Block(samples_us=(42.4,) * 5, interleaved_us=(102.0,) * 5)
-    shown = measurement(
-        42.4, Work(bytes=1.34e8), device, blocks=(block,), reference_workload=MM, clock_mhz=1755.0
-    )
-    text = message(shown, comparison=selected(entry(runs=TWO_GPUS, reference_workload=MM), device))
-    assert re.search(rf"time per launch +42\.4 us +{re.escape(before)} +{re.escape(change)}", text)
-    assert f"102 us, baseline {workload_us} us" in text
-    assert f"1755 MHz, baseline {clock} MHz" in text
-    assert "(6 runs in 2 sessions, last 2026-11-21)\n" in text
-    assert "compared with" in text if said else "compared with" not in text
-    assert said is None or f"              compared with {said}\n" in text
+def test_a_regression_of_the_environment_names_what_changed():
+    changes = ("driver: 580.1 -> 590.2", "tileiras: 13.4.92 -> 13.5.1")
+    judgement = Judgement(reason=Reason.ENVIRONMENT, change=0.06, detail="by the environment: driver")
+    comparison = Comparison(rule=Rule(), revision=COMMIT, launcher=lambda: None, environment_changes=changes)
+    text = message(comparison=comparison, judgement=judgement)
+    assert "cause       by the environment: driver" in text
+    assert "environment driver: 580.1 -> 590.2\n              tileiras: 13.4.92 -> 13.5.1" in text
 
 
-def test_a_regression_shows_the_mean_of_its_sessions_as_it_was_compared_with():
-    runs = (run(40.0), run(40.0), run(40.0), run(41.0, session="slow"))
-    text = message(comparison=selected(entry(runs=runs)))
-    assert re.search(r"time per launch +42\.4 us +40\.5 us +\+4\.7 %", text)
+def test_a_disturbance_of_both_kernels_is_told():
+    text = message(*(measurement(42.4, 40.0, problems=("it is hot",)) for _ in range(3)))
+    assert "GPU         it is hot (disturbed both kernels alike)" in text
 
 
-def test_a_slower_suite_is_said_to_be_one():
-    text = message(
-        judgement=Judgement(reason=Reason.SUITE_SLOWER, change=0.06),
-        effect=SessionEffect(shift=math.log(1.041), slower=True, cases=24),
-    )
-    assert "suite       the 24 cases limited by GB/s are 4.1% slower in the median" in text
+def test_with_several_gpus_the_message_names_the_gpu():
+    assert f"(NVIDIA H200, {H200.gpu_id}) is 6.0% slower" in message(names_gpu=True)
 
 
 def test_a_published_figure_is_named_with_its_margin_and_source():
-    text = message(comparison=selected(entry(runs=(), published=PUBLISHED)))
+    published = Comparison(rule=Rule(), published=PUBLISHED)
+    text = message(measurement(142.0), comparison=published)
     assert "slower than the published figure (margin 10%)" in text
     assert PUBLISHED.source in text
     assert "123.5 us" in text
 
 
-def test_a_paired_measurement_names_the_revision_and_asks_for_no_baseline():
-    block = Block(samples_us=(42.4,) * 5, interleaved_us=(40.0,) * 5)
-    text = message(
-        measurement(42.4, Work(), blocks=(block,)), comparison=paired_with("git:main"), baseline_file=""
-    )
-    assert "is 6.0% slower than git:main." in text
-    assert "40 us" in text
+def test_a_revision_is_named_and_asks_for_no_baseline():
+    comparison = Comparison(rule=Rule(), revision="main", launcher=lambda: None)
+    text = message(comparison=comparison, baseline_file="")
+    assert "is 6.0% slower than main." in text
+    assert "the kernel of main, interleaved on the same buffers" in text
     assert "--update-baselines" not in text
     assert "None" not in text
 
 
-def test_a_paired_measurement_shows_the_judged_change_and_two_times_of_one_placement_that_agree_with_it():
-    lucky = Block(samples_us=(41.0,) * 5, interleaved_us=(40.6,) * 5)
-    usual = Block(samples_us=(42.4,) * 5, interleaved_us=(40.0,) * 5)
-    text = message(
-        measurement(41.0, Work(bytes=1.34e8), blocks=(lucky, usual, usual)),
-        judgement=Judgement(reason=Reason.SLOWER, change=0.062),
-        comparison=paired_with("HEAD"),
-        baseline_file="",
-    )
-    assert "is 6.2% slower than HEAD" in text
-    assert re.search(r"time per launch +42.4 us +40 us +\+6\.2 %", text)
-    assert re.search(r"GB/s +3160 +3350 +-5\.8 %", text)
-    assert re.search(r"share of limit +66 % +70 %", text)
-    assert "table: the placement whose ratio is nearest" in text
-
-
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"comparison": selected(entry(runs=TWO_GPUS))},
-        {"key": "softmax[bf16]", "comparison": selected(entry(runs=(), published=PUBLISHED))},
-        {"comparison": paired_with("git:origin/main~10")},
-    ],
-    ids=["runs", "two GPUs", "published", "paired"],
+    "comparison",
+    [paired(), stored(entry(record(1, 40.0), record(2, 41.0)))],
+    ids=["paired", "stored"],
 )
-def test_messages_fit_into_a_hundred_columns(changes):
-    assert max(len(line) for line in message(**changes).splitlines()) <= WIDTH
+def test_messages_fit_into_a_hundred_columns(comparison):
+    repeats = [measurement(42.4, 40.0, sustained=sustained(54.0, 50.0)) for _ in range(3)]
+    assert max(len(line) for line in message(*repeats, comparison=comparison).splitlines()) <= WIDTH
 
 
 def test_the_message_for_an_impossible_figure_names_figures_and_source():
-    text = above_limit_message("k[c]", measurement(27.0, Work(bytes=1.34e8)))
+    text = above_limit_message("k[c]", measurement(27.0))
     assert "k[c]: 4963 GB/s of at most 4800 GB/s is above what NVIDIA H200 can do" in text
     assert "http" in text
 
