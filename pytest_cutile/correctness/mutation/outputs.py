@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
 from pytest_cutile.correctness.compare.elements import blocks
 from pytest_cutile.correctness.compare.outputs import ComparedOutput
 from pytest_cutile.correctness.error_model.spread import matrix_view
-from pytest_cutile.correctness.mutation.report import Weakness
+from pytest_cutile.correctness.mutation.report import Mutant, Weakness
 from pytest_cutile.tensors.dtypes import bits_of, format_of
 from pytest_cutile.tensors.formats import BFLOAT16, FloatFormat
 from pytest_cutile.tensors.rounding import convert, round_to, spacing
@@ -22,64 +21,51 @@ _SAMPLE = 1 << 16
 """Elements of an output, evenly spaced, that tell which are small."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MutatedOutput:
-    """An output with one mutation."""
-
-    mutation: str
-    where: str
-    """The dimension, as it is appended to the output's name."""
-    out: torch.Tensor
-    weakness: Weakness = Weakness.CASE
-    weakness_if_equivalent: Weakness = Weakness.CASE
-    """What is weak if the mutation changes nothing."""
-
-
-def mutate_output(output: ComparedOutput) -> Iterator[MutatedOutput]:
-    """Yield what bugs would make of an output, one at a time: each is as large as the output."""
+def mutate_output(output: ComparedOutput) -> Iterator[tuple[Mutant, torch.Tensor]]:
+    """Yield what bugs would make of a right output, one at a time: each is as large as the output."""
     if not output.out.numel():
-        yield MutatedOutput(mutation="all zero", where="", out=output.out)
+        yield Mutant(mutation="all zero", where=output.name), output.out
         return
-    yield from _moved(output.out)
+    for mutation, where, bits in _moved(output.out):
+        mutant = Mutant(mutation=mutation, where=f"{output.name}{where}")
+        yield mutant, bits.contiguous().view(output.out.dtype)
     target = format_of(output.out.dtype)
-    if target is not None:
-        yield from _misrounded(output.out, output.exact, target)
+    for mutation, essential, change in [] if target is None else _misroundings(output, target):
+        weakness = Weakness.CASE if essential else Weakness.NONE
+        mutant = Mutant(mutation=mutation, where=output.name, weakness=weakness)
+        yield mutant, _rewrite(output.out, output.exact, change)
 
 
-def _moved(out: torch.Tensor) -> Iterator[MutatedOutput]:
-    """Yield `out` with right values in wrong places, or zeros; on its bits, so that every dtype goes."""
+def _moved(out: torch.Tensor) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield mutation, dimension and the bits of `out` with right values in wrong places, or zeros."""
     right = bits_of(out.contiguous())
-
-    def mutated(mutation: str, where: str, bits: torch.Tensor) -> MutatedOutput:
-        return MutatedOutput(mutation=mutation, where=where, out=bits.contiguous().view(out.dtype))
-
-    yield mutated("all zero", "", right.new_zeros(right.shape))
-    yield mutated("one element lost", "", _without_one(right, out))
+    yield "all zero", "", right.new_zeros(right.shape)
+    yield "one element lost", "", _without_one(right, out)
     if out.dtype.is_floating_point:
-        yield mutated("the smallest tenth lost", "", _without_smallest(right, out))
+        yield "the smallest tenth lost", "", _without_smallest(right, out)
     if right.numel() == 1:
         return
-    yield mutated("a tile missing", "", _without_tile(right))
+    yield "a tile missing", "", _without_tile(right)
     for dim, size in enumerate(right.shape):
         where = f", dim {dim}"
         if size == 1:
             continue
-        yield mutated("two indices exchanged", where, _exchange_two(right, dim))
-        yield mutated("shifted by one", where, right.roll(1, dim))
+        yield "two indices exchanged", where, _exchange_two(right, dim)
+        yield "shifted by one", where, right.roll(1, dim)
         if dim < right.ndim - 2:
             continue
         last = min(TILE, size % TILE or TILE, size - 1)
         missing = right.clone()
         missing.narrow(dim, size - last, last).zero_()
-        yield mutated("the last tile missing", where, missing)
+        yield "the last tile missing", where, missing
         if size >= 2 * last:
             stale = right.clone()
             stale.narrow(dim, size - last, last).copy_(right.narrow(dim, size - 2 * last, last))
-            yield mutated("the last tile stale", where, stale)
+            yield "the last tile stale", where, stale
     for dim in range(right.ndim - 1):
         if min(right.shape[dim : dim + 2]) > 1:
             exchanged = right.transpose(dim, dim + 1).reshape(right.shape)
-            yield mutated("dimensions exchanged", f", dims {dim} and {dim + 1}", exchanged)
+            yield "dimensions exchanged", f", dims {dim} and {dim + 1}", exchanged
 
 
 def _without_one(bits: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -127,41 +113,32 @@ def _exchange_two(bits: torch.Tensor, dim: int) -> torch.Tensor:
     return bits.index_select(dim, order)
 
 
-def _misrounded(out: torch.Tensor, exact: torch.Tensor, target: FloatFormat) -> Iterator[MutatedOutput]:
-    def mutated(
-        mutation: str, change: Callable[[torch.Tensor], torch.Tensor], *, essential: bool
-    ) -> MutatedOutput:
-        weakness = Weakness.CASE if essential else Weakness.NONE
-        made = _rewrite(out, exact, lambda y: convert(change(y), target))
-        # Values that need no rounding (copies, sums of small integers) are no fault of the inputs.
-        unchanged = Weakness.KERNEL if essential else Weakness.NONE
-        return MutatedOutput(
-            mutation=mutation, where="", out=made, weakness=weakness, weakness_if_equivalent=unchanged
-        )
+def _misroundings(
+    output: ComparedOutput, target: FloatFormat
+) -> Iterator[tuple[str, bool, Callable[[torch.Tensor], torch.Tensor]]]:
+    """Yield mutation, whether every case has to kill it, and what it makes of exact values."""
 
     def truncate(y: torch.Tensor) -> torch.Tensor:
         unit = spacing(y, target)
-        return y.div(unit).trunc_().mul_(unit)
+        return convert(y.div(unit).trunc_().mul_(unit), target)
 
     def one_ulp_off(y: torch.Tensor) -> torch.Tensor:
         rounded = convert(y, target)
-        return rounded + spacing(rounded, target) * rounded.sign()
+        return convert(rounded + spacing(rounded, target) * rounded.sign(), target)
 
     # Sums in float32 are honestly off by more than an ulp of float32: only a narrower output has to be exact.
     narrow = target.unit_roundoff > 2.0**-24
-    yield mutated("truncated", truncate, essential=narrow)
-    yield mutated("one ulp off everywhere", one_ulp_off, essential=narrow)
+    yield "truncated", narrow, truncate
+    yield "one ulp off everywhere", narrow, one_ulp_off
     # In fp8 most elements are the same after 1 %.
-    yield mutated("1 % too large", lambda y: y * 1.01, essential=target.unit_roundoff < 0.01)  # noqa: PLR2004
+    yield "1 % too large", target.unit_roundoff < 0.01, lambda y: convert(y * 1.01, target)  # noqa: PLR2004
     if target.precision > BFLOAT16.precision:
         # May be part of the kernel's policy: told, but no weakness.
-        yield mutated("rounded to bfloat16", lambda y: round_to(y, BFLOAT16), essential=False)
-    if bool((exact == 0).any()):
-        signed = _rewrite(out, out.double(), lambda y: y.where(y != 0, -y))
-        yield MutatedOutput(mutation="sign of zero", where="", out=signed, weakness=Weakness.NONE)
-    if bool(exact.isinf().any()):
-        nan = math.nan
-        yield mutated("NaN instead of Inf", lambda y: y.masked_fill(y.isinf(), nan), essential=True)
+        yield "rounded to bfloat16", False, lambda y: round_to(y, BFLOAT16)
+    if bool((output.exact == 0).any()):
+        yield "sign of zero", False, lambda y: convert(y.where(y != 0, -y), target)
+    if bool(output.exact.isinf().any()):
+        yield "NaN instead of Inf", True, lambda y: convert(y.masked_fill(y.isinf(), math.nan), target)
 
 
 def rounded_like(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import compare
 from pytest_cutile.correctness.compare.outputs import ComparedOutput
-from pytest_cutile.correctness.mutation.outputs import TILE, MutatedOutput, mutate_output, rounded_like
+from pytest_cutile.correctness.mutation.outputs import TILE, mutate_output, rounded_like
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, Weakness
 from pytest_cutile.tensors.dtypes import bits_of, same_bits
 from pytest_cutile.tensors.trees import map_tensors, named_tensors
@@ -54,29 +54,31 @@ def run_mutants(
     Memory: that of the largest output twice, and what a comparison and the reference take.
     """
     right = (replace(output, out=rounded_like(output.out, output.exact)) for output in outputs)
-    mutants = [_run_mutant(output, mutated) for output in right for mutated in mutate_output(output)]
-    runs = list(_shortened_inputs(inputs))
-    mutants += [
-        mutant
-        for name, target, dim, count in runs[:most_runs]
-        for mutant in _run_input_mutant(outputs, inputs, reference, name, target, dim, count)
+    mutants = [
+        _run_mutant(output, mutant, mutated) for output in right for mutant, mutated in mutate_output(output)
     ]
-    return MutationReport(mutants=tuple(mutants), skipped=max(0, len(runs) - most_runs))
+    shortened = [*_shortened_inputs(inputs)]
+    of_inputs = (_run_shortened(outputs, inputs, reference, *each) for each in shortened[:most_runs])
+    mutants += [mutant for mutant in of_inputs if mutant is not None]
+    return MutationReport(mutants=tuple(mutants), skipped=max(0, len(shortened) - most_runs))
 
 
-def _run_mutant(output: ComparedOutput, mutated: MutatedOutput) -> Mutant:
-    outcome, detail, weakness = Outcome.KILLED, "", mutated.weakness
+def _run_mutant(output: ComparedOutput, mutant: Mutant, mutated: torch.Tensor) -> Mutant:
+    """Return the mutant of an output with its outcome."""
+    equivalent = replace(mutant, outcome=Outcome.EQUIVALENT)
     if not output.out.numel():
-        outcome, detail = Outcome.EQUIVALENT, "no elements: nothing is compared"
-    elif same_bits(mutated.out, output.out):
-        outcome, detail = Outcome.EQUIVALENT, _SAME.get(mutated.mutation, "the right values need no rounding")
-    elif not (result := compare(mutated.out, output.exact, output.bound)).failed:
-        most = "" if result.worst is None else f", the largest error {result.worst.error:.2g} of it"
-        outcome, detail = Outcome.SURVIVED, f"within the bound{most}"
-    if outcome is Outcome.EQUIVALENT:
-        weakness = mutated.weakness_if_equivalent
-    where = f"{output.name}{mutated.where}"
-    return Mutant(mutation=mutated.mutation, where=where, outcome=outcome, weakness=weakness, detail=detail)
+        return replace(equivalent, detail="no elements: nothing is compared")
+    if same_bits(mutated, output.out):
+        if mutant.mutation in _SAME:
+            return replace(equivalent, detail=_SAME[mutant.mutation])
+        # Values that need no rounding (copies, sums of small integers) are no fault of the inputs.
+        weakness = Weakness.KERNEL if mutant.weakness == Weakness.CASE else mutant.weakness
+        return replace(equivalent, weakness=weakness, detail="the right values need no rounding")
+    result = compare(mutated, output.exact, output.bound)
+    if result.failed:
+        return mutant
+    most = "" if result.worst is None else f", the largest error {result.worst.error:.2g} of it"
+    return replace(mutant, outcome=Outcome.SURVIVED, detail=f"within the bound{most}")
 
 
 def _shortened_inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor, int, int]]:
@@ -89,7 +91,7 @@ def _shortened_inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Te
                     yield from ((name, tensor, dim, count) for dim, size in sizes if size >= count)
 
 
-def _run_input_mutant(
+def _run_shortened(
     outputs: Sequence[ComparedOutput],
     inputs: Mapping[str, Any],
     reference: Callable[[Mapping[str, Any]], Any],
@@ -97,45 +99,36 @@ def _run_input_mutant(
     target: torch.Tensor,
     dim: int,
     count: int,
-) -> Iterator[Mutant]:
+) -> Mutant | None:
     """Compare what a kernel would compute that takes the last `count` indices of an input for zeros.
 
     What a case makes of them may be nothing, and its bound may hide one of many: another case shows it then.
-    No case may hide a tile, nor have inputs that are zero there anyway.
+    No case may hide a tile, nor have inputs that are zero there anyway. None: no output shows it.
     """
-    mutation = "an input's last index ignored" if count == 1 else f"an input's last {count} ignored"
-
-    def shorten(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor is not target:
-            return tensor
-        shortened = tensor.clone()
-        bits = bits_of(shortened)
-        bits.narrow(dim, bits.shape[dim] - count, count).zero_()
-        return shortened
-
-    def mutant(outcome: Outcome, detail: str, weakness: Weakness) -> Mutant:
-        where = f"{name}, dim {dim}"
-        return Mutant(
-            mutation=mutation, where=where, of_input=True, outcome=outcome, weakness=weakness, detail=detail
-        )
-
-    part = target.narrow(dim, target.shape[dim] - count, count)
-    if not bool(bits_of(part).any()):
-        yield mutant(Outcome.EQUIVALENT, "they are zero", Weakness.CASE)
-        return
+    last = "last index" if count == 1 else f"last {count}"
+    mutant = Mutant(mutation=f"an input's {last} ignored", where=f"{name}, dim {dim}", of_input=True)
+    shortened = target.clone()
+    part = bits_of(shortened).narrow(dim, target.shape[dim] - count, count)
+    if not bool(part.any()):
+        return replace(mutant, outcome=Outcome.EQUIVALENT, detail="they are zero")
+    part.zero_()
+    changed = map_tensors(lambda tensor: shortened if tensor is target else tensor, dict(inputs))
     try:
-        results = dict(named_tensors(reference(map_tensors(shorten, dict(inputs))), "output"))
+        results = dict(named_tensors(reference(changed), "output"))
     except Exception:  # noqa: BLE001 - zeros may be no valid input: then no kernel can take them for it
-        return
+        return None
     outcomes = [
         _outcome_of(output, results[output.name].to(output.out.device), size=target.shape[dim], count=count)
         for output in outputs
         if output.name in results
     ]
-    if outcomes:  # an input need not show in every output, but in one of them
-        outcome, detail = min(outcomes, key=lambda pair: [*Outcome].index(pair[0]))
-        hidden = outcome is Outcome.SURVIVED and count == TILE
-        yield mutant(outcome, detail, Weakness.CASE if hidden else Weakness.KERNEL)
+    if not outcomes:
+        return None
+    # an input need not show in every output, but in one of them
+    outcome, detail = min(outcomes, key=lambda pair: [*Outcome].index(pair[0]))
+    hidden = outcome is Outcome.SURVIVED and count == TILE
+    weakness = Weakness.CASE if hidden else Weakness.KERNEL
+    return replace(mutant, outcome=outcome, detail=detail, weakness=weakness)
 
 
 def _outcome_of(output: ComparedOutput, moved: torch.Tensor, *, size: int, count: int) -> tuple[Outcome, str]:
