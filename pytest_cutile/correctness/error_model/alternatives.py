@@ -13,13 +13,15 @@ for continuous references nothing is more lenient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import differ
-from pytest_cutile.correctness.error_model.discontinuities import Decisions, ReplayDecisions
+from pytest_cutile.correctness.compare.elements import Bound, GivenTolerance, differ
+from pytest_cutile.correctness.error_model.discontinuities import ReplayDecisions
 from pytest_cutile.correctness.error_model.injection import (
     AccumulationNoise,
     Injector,
@@ -27,11 +29,13 @@ from pytest_cutile.correctness.error_model.injection import (
     PolicyNoise,
     noise_by_value,
 )
+from pytest_cutile.correctness.error_model.noise import ReferenceEstimate
 from pytest_cutile.correctness.error_model.operators import base_name, is_float64, writes_in_place
-from pytest_cutile.correctness.error_model.running import run_with
-from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+from pytest_cutile.correctness.error_model.parts import OUTPUT
+from pytest_cutile.correctness.error_model.running import ReferenceCall
+from pytest_cutile.correctness.error_model.tolerance import ErrorModel, Terms
 from pytest_cutile.tensors.dtypes import bits_of
-from pytest_cutile.tensors.formats import FLOAT64, FloatFormat
+from pytest_cutile.tensors.formats import FLOAT32, FLOAT64
 from pytest_cutile.tensors.rounding import convert
 from pytest_cutile.tensors.trees import named_tensors
 
@@ -83,26 +87,20 @@ class _IntermediateNoise(_EqualNoise):
 
 
 class Unexplained:
-    """Elements of an output that differ from the reference, at flat indices `at`, and right values.
+    """Elements of an output that differ from the reference, and what is right as far as is known."""
 
-    Floats, which are rounded to `target`, may each be `within` so far off before that.
-    """
-
-    def __init__(
-        self,
-        out: torch.Tensor,
-        exact: torch.Tensor,
-        at: torch.Tensor,
-        within: torch.Tensor | None = None,
-        target: FloatFormat = FLOAT64,
-    ) -> None:
-        self.at = at
+    def __init__(self, out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> None:
         self._out = out.reshape(-1)
         self._shape = exact.shape
         self._right = exact.clone().reshape(-1)
-        """What is right, so far as is known."""
-        self._within = within
-        self._target = target
+        self._target = bound.target or FLOAT64
+        self.is_float = isinstance(bound, Bound)
+        self._within: torch.Tensor | None = None
+        """How far floats may be off before they are rounded to the target; None: integers."""
+        if isinstance(bound, Bound):
+            self.at, self._within = bound.outside(out, exact)
+        else:
+            self.at = differ(out, exact).reshape(-1).nonzero().flatten()
 
     def explain(self, moved: torch.Tensor) -> None:
         """Accept the values of a run with noise where they explain the kernel's."""
@@ -125,53 +123,39 @@ class Unexplained:
         return self._right.reshape(self._shape)
 
 
-def as_rounded(
-    reference: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    exact_decisions: Decisions,
+def explain_by_noise(
+    call: ReferenceCall,
     left: Mapping[str, Unexplained],
-    sizes: Sequence[float],
-    operands: FloatFormat | None,
-    policy: NumericsPolicy,
-    reach: float,
-    sigmas: float,
+    *,
+    truth: ReferenceEstimate,
+    terms: Terms,
+    model: ErrorModel,
 ) -> None:
-    """Explain elements, in place, by what the reference returns with noise.
+    """Explain elements, by the name of their output and in place, by what the reference returns with noise.
 
-    Args:
-        reference: the reference.
-        args: its arguments, before upcasting.
-        kwargs: likewise.
-        exact_decisions: decisions that every run replays.
-        left: what is to be explained, by the name of the output.
-        sizes: of the noise, in units of the largest, round after round.
-        operands: what tensor cores round operands of products to; None where that changes none.
-        policy: what the kernel may do besides.
-        reach: how far intermediate results may be off, in units of float32's unit roundoff.
-        sigmas: how far roundings that only `operands` or `policy` allow, in units of one.
+    They are of integers, or of floats; `model` is that of float32 accumulation for all of them together.
     """
+    variance = model.accumulation_variance + model.operand_variance + model.value_variance
+    # how far intermediate results may be off, in units of float32's unit roundoff
+    reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
+    if terms.operands is FLOAT64:
+        reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
     makers: list[Callable[[int, float], Injector]] = [
         lambda run, size: _IntermediateNoise(run, scale=size * reach)
     ]
-    if operands is not None:
-        makers.append(lambda run, size: OperandNoise(run, operands, scale=size * sigmas))
-    if policy.is_noise:
-        makers.append(lambda run, size: _PolicyNoise(run, policy, scale=size * sigmas))
+    if truth.observed.has_inexact_operands:
+        makers.append(lambda run, size: OperandNoise(run, terms.operands, scale=size * model.sigmas))
+    if terms.policy.is_noise:
+        makers.append(lambda run, size: _PolicyNoise(run, terms.policy, scale=size * model.sigmas))
+    sizes = SIZES_OF_FLOATS if any(output.is_float for output in left.values()) else SIZES
     for run in range(ROUNDS):
         before = sum(output.at.numel() for output in left.values())
-        for make in makers:
-            # the same noise with both signs, so that a value at a tie falls to both sides
-            for size in (sizes[run % len(sizes)], -sizes[run % len(sizes)]):
-                moved = dict(
-                    named_tensors(
-                        run_with(reference, args, kwargs, ReplayDecisions(make(run, size), exact_decisions)),
-                        "output",
-                    )
-                )
-                for name, output in left.items():
-                    output.explain(moved[name])
+        # the same noise with both signs, so that a value at a tie falls to both sides
+        for make, sign in itertools.product(makers, (1, -1)):
+            noise = make(run, sign * sizes[run % len(sizes)])
+            moved = dict(named_tensors(call.run(ReplayDecisions(noise, truth.exact_decisions)), OUTPUT))
+            for name, output in left.items():
+                output.explain(moved[name])
         unexplained = sum(output.at.numel() for output in left.values())
         if not unexplained or (unexplained > _MANY and (before - unexplained) * _MANY < unexplained):
             break

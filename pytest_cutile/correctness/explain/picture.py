@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from html import escape
 
@@ -37,11 +38,9 @@ class Picture:
 
     def as_svg(self) -> str:
         """Return the picture as an SVG document, runs of equal cells in one rectangle."""
-        columns = max((len(row) for row in self.shares), default=0)
-        width, height = columns * _CELL, len(self.shares) * _CELL
-        rows, wide = self.shape
-        tall, broad = self.cell
-        text = f"{self.title}: {rows} x {wide}, cells of {tall} x {broad}, the darker the more are wrong"
+        width, height = max(map(len, self.shares), default=0) * _CELL, len(self.shares) * _CELL
+        (rows, columns), (tall, wide) = self.shape, self.cell
+        text = f"{self.title}: {rows} x {columns}, cells of {tall} x {wide}, the darker the more are wrong"
         size = f'width="{max(width, 10 * len(text)) + 2 * _MARGIN}" height="{height + _LINE + 2 * _MARGIN}"'
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
@@ -51,17 +50,14 @@ class Picture:
         ]
         for y, row in enumerate(self.shares):
             x = 0
-            while x < len(row):
-                end = x
-                while end < len(row) and row[end] == row[x]:
-                    end += 1
-                if row[x] > 0:
-                    opacity = 0.25 + 0.75 * row[x]
+            for share, run in itertools.groupby(row):
+                count = len([*run])
+                if share > 0:
                     parts.append(
-                        f'<rect x="{x * _CELL}" y="{y * _CELL}" width="{(end - x) * _CELL}" '
-                        f'height="{_CELL}" fill="firebrick" fill-opacity="{opacity:.2f}"/>'
+                        f'<rect x="{x * _CELL}" y="{y * _CELL}" width="{count * _CELL}" '
+                        f'height="{_CELL}" fill="firebrick" fill-opacity="{0.25 + 0.75 * share:.2f}"/>'
                     )
-                x = end
+                x += count
         return "\n".join([*parts, "</g>", "</svg>"])
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs
 from pytest_cutile.correctness.error_model.bounds import accumulation_of, passes_torch
-from pytest_cutile.correctness.error_model.parts import Part
-from pytest_cutile.correctness.error_model.reference import ReferenceRuns
+from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.spread import Spread
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import format_of
@@ -33,36 +32,38 @@ def advise(
     outputs: Any, comparison: OutputsComparison, runs: ReferenceRuns, title: str, started: float
 ) -> str:
     """Say under which looser terms wrong outputs would pass; empty for integers."""
-    terms = runs.terms
+    terms, observed = runs.terms, runs.observed
     formats = [target for out in comparison.outputs.values() if (target := format_of(out.dtype)) is not None]
     if not formats:
         return ""
     if (seconds := time.perf_counter() - started) > RELAXATION_SECONDS:
         return f"looser numerics policies were not tried: this check took {seconds:.0f} s without them"
 
-    def passes(policy: NumericsPolicy) -> bool:
-        return not compare_outputs(outputs, runs, title=title, policy=policy, exact=comparison.exact).failed
+    def passes(others: ReferenceRuns) -> bool:
+        return not compare_outputs(outputs, others, title=title).failed
 
     def passes_with(**changes: Any) -> bool:
-        other = ReferenceRuns(runs.call, runs.parts, replace(terms, **changes))
-        return not compare_outputs(outputs, other, title=title, exact=comparison.exact).failed
+        return passes(ReferenceRuns(runs.call, runs.parts, replace(terms, **changes)))
 
     policies = looser_policies(
         terms.policy,
         min((accumulation_of(target) for target in formats), key=lambda target: target.precision),
-        exponentials=runs.has_exponentials,
+        exponentials=any(seen.has_exponentials for seen in observed),
         short_sums=comparison.has_short_sums,
     )
-    on_cuda_cores = runs.has_products and terms.operands is FLOAT32
-    if runs.longest_sum > terms.reduction and passes_with(reduction=runs.longest_sum):
-        advice = would_pass_with(f"reduction={runs.longest_sum}")
+    longest_sum = max(seen.longest_sum for seen in observed)
+    on_cuda_cores = terms.operands is FLOAT32 and any(seen.has_products for seen in observed)
+    if longest_sum > terms.reduction and passes_with(reduction=longest_sum):
+        advice = would_pass_with(f"reduction={longest_sum}")
     elif on_cuda_cores and passes_with(operands=TFLOAT32):
         advice = would_pass_with('precision="tfloat32"')
     else:
-        exact = comparison.exact
-        pairs = [(out, name) for name, out in comparison.outputs.items()]
         advice = what_would_pass(
-            policies, passes, lambda: all(passes_torch(out, exact()[name]) for out, name in pairs)
+            policies,
+            lambda policy: passes(runs.under(policy)),
+            lambda: all(
+                passes_torch(out, comparison.exact(name)) for name, out in comparison.outputs.items()
+            ),
         )
     if policies and advice.startswith(WOULD) and _is_any_lost(comparison, runs, policies[-1]):
         advice = "elements are off by more than half of their value, which no looser numerics policy explains"
@@ -71,10 +72,8 @@ def advise(
 
 def _is_any_lost(comparison: OutputsComparison, runs: ReferenceRuns, policy: NumericsPolicy) -> bool:
     """Return whether elements pass under a policy that does not explain them; not known of parts."""
-    if not runs.keeps_the_whole:
-        return False
-    truth = runs.estimate(Part(), policy)
-    return any(
+    truth = runs.under(policy).whole
+    return truth is not None and any(
         _are_lost(comparison.outputs[name], comparison.expected(name), result.outside, truth.policy[name])
         for name, result in comparison.results.items()
         if result.outside is not None and name in truth.policy
