@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_cutile.correctness.compare.energy import Excess, Mismatch
+from pytest_cutile.correctness.compare.energy import Findings, Mismatch
 from pytest_cutile.correctness.error_model.parts import Index, PartPosition
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel
@@ -93,11 +93,14 @@ class GivenTolerance:
     target: FloatFormat | None
     """Format of the output; None: integers."""
 
+    def allowed(self, y: torch.Tensor) -> torch.Tensor:
+        return y.abs().mul_(self.rtol).add_(self.atol)
+
     def interval(
         self, y: torch.Tensor, rounded: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return `(b, lowest, highest)` for exact values and the same, correctly rounded."""
-        b = torch.where(y.isfinite(), y.abs().mul_(self.rtol).add_(self.atol), 0.0)
+        b = torch.where(y.isfinite(), self.allowed(y), 0.0)
         return b, torch.minimum(y - b, rounded), torch.maximum(y + b, rounded)
 
 
@@ -170,23 +173,10 @@ class ElementComparison:
                 compared.error.masked_fill_(unwritten, math.inf)
             self._add_block(compared, block, position, here)
 
-    @functools.cached_property
-    def _findings(self) -> tuple[list[Excess], float, float]:
-        return self._mismatch.findings()
-
     @property
-    def excesses(self) -> list[Excess]:
-        return self._findings[0]
-
-    @property
-    def energy(self) -> float:
-        """T2: the largest energy in any part of the output, in units of what is allowed."""
-        return self._findings[1]
-
-    @property
-    def slope(self) -> float:
-        """T3: the slope of the mismatch, in units of what is allowed."""
-        return self._findings[2]
+    def together(self) -> Findings:
+        """What all elements together show."""
+        return self._mismatch.findings
 
     @functools.cached_property
     def failed(self) -> tuple[str, ...]:
@@ -195,7 +185,7 @@ class ElementComparison:
         return (
             *(("T0 pattern",) if self.pattern else ()),
             *(("T1 interval",) if outside > self.pattern else ()),
-            *(f"{excess.test} {excess.where}" for excess in self.excesses),
+            *(f"{excess.test} {excess.where}" for excess in self.together.excesses),
         )
 
     def _add_block(
@@ -291,7 +281,9 @@ def _compare_floats(
 
 
 def differ(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return which integers or bools are not equal, by value whatever the dtypes."""
+    """Return which elements are not equal, integers by value whatever the dtypes; NaN equals NaN."""
+    if got.dtype.is_floating_point:
+        return (got != y) & ~(got.isnan() & y.isnan())
     return _distance(_written(got), y) != 0
 
 

@@ -27,7 +27,6 @@ from pytest_cutile.correctness.error_model.injection import (
     Injector,
     OperandNoise,
     PolicyNoise,
-    noise_by_value,
 )
 from pytest_cutile.correctness.error_model.noise import ReferenceEstimate
 from pytest_cutile.correctness.error_model.operators import base_name, is_float64, writes_in_place
@@ -50,22 +49,8 @@ _JUMP = 2.0
 _MANY = 64
 """So many elements at least are not left over by chance, if a round explains less than one of so many."""
 
-_SOURCES = 1 << 20
 
-
-class _EqualNoise(AccumulationNoise):
-    """Moves equal values of a tensor equally, as a kernel would round them: what ties stays a tie."""
-
-    def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
-        signs = noise_by_value(tensor, self.run * _SOURCES + self.sources).sign()
-        return signs.mul_(unit).add_(1.0).mul_(tensor)
-
-
-class _PolicyNoise(_EqualNoise, PolicyNoise):
-    """Policy noise that moves equal values equally."""
-
-
-class _IntermediateNoise(_EqualNoise):
+class _IntermediateNoise(AccumulationNoise):
     """Moves rounded results, operands of sums and functions, and quotients, but no input."""
 
     moves_inputs = False
@@ -141,19 +126,22 @@ def explain_by_noise(
     if terms.operands is FLOAT64:
         reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
     makers: list[Callable[[int, float], Injector]] = [
-        lambda run, size: _IntermediateNoise(run, scale=size * reach)
+        lambda run, size: _IntermediateNoise(run, scale=size * reach, equally=True)
     ]
     if truth.observed.has_inexact_operands:
         makers.append(lambda run, size: OperandNoise(run, terms.operands, scale=size * model.sigmas))
     if terms.policy.is_noise:
-        makers.append(lambda run, size: _PolicyNoise(run, terms.policy, scale=size * model.sigmas))
+        makers.append(
+            lambda run, size: PolicyNoise(run, terms.policy, scale=size * model.sigmas, equally=True)
+        )
     sizes = SIZES_OF_FLOATS if any(output.is_float for output in left.values()) else SIZES
     for run in range(ROUNDS):
         before = sum(output.at.numel() for output in left.values())
         # the same noise with both signs, so that a value at a tie falls to both sides
         for make, sign in itertools.product(makers, (1, -1)):
             noise = make(run, sign * sizes[run % len(sizes)])
-            moved = dict(named_tensors(call.run(ReplayDecisions(noise, truth.exact_decisions)), OUTPUT))
+            result = call.run(ReplayDecisions(noise, truth.observed.exact_decisions))
+            moved = dict(named_tensors(result, OUTPUT))
             for name, output in left.items():
                 output.explain(moved[name])
         unexplained = sum(output.at.numel() for output in left.values())

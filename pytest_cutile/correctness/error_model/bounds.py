@@ -149,42 +149,36 @@ class Bounds:
         return shared + (self.truth.observed.common_rounding if name in self.truth.operands else 0.0)
 
     def looseness(
-        self, name: str, out: torch.Tensor, exact: torch.Tensor, elements: int
+        self, name: str, out: torch.Tensor, exact: torch.Tensor, given: GivenTolerance, elements: int
     ) -> list[torch.Tensor]:
-        """Return how many times the derived bound the given tolerance allows, of some elements.
+        """Return how many times the derived bound a given tolerance allows, of some elements.
 
-        Empty where no tolerance was given, or the reference returned no float64 to derive a bound from.
-        Allowed is the farthest from the exact value that an element may be, its rounding included.
+        Empty for integers, and where the reference returned no float64 to derive a bound from. Allowed is the
+        farthest from the exact value that an element may be, its rounding included.
         """
-        target = format_of(out.dtype)
-        if self.terms.tolerance is None or target is None or not self.truth.accumulation:
+        if given.target is None or not self.truth.accumulation:
             return []
-        rtol, atol = self.terms.tolerance
-        bound, _ = self._derive(name, out, target, elements)
+        bound, _ = self._derive(name, out, given.target, elements)
         truth = matrix_view(exact)
         ratios = []
         for rows, columns in blocks(truth):
             y = truth[rows, columns]
             _, lowest, highest = bound.interval(y, *bound.noise(y, rows, columns))
-            derived = torch.maximum(highest - y, y - lowest)
-            ratio = y.abs().mul_(rtol).add_(atol).div_(derived).flatten()
+            ratio = given.allowed(y).div_(torch.maximum(highest - y, y - lowest)).flatten()
             ratio = ratio[:: -(-ratio.numel() // SAMPLE)]
             ratios.append(ratio[ratio.isfinite()])
         return ratios
 
-    def lets_through(self, out: torch.Tensor, exact: torch.Tensor) -> str:
-        """Say what the given tolerance allows where right values are known exactly; empty elsewhere."""
-        target = format_of(out.dtype)
-        if self.terms.tolerance is None or not exact.numel():
+    def lets_through(self, exact: torch.Tensor, given: GivenTolerance) -> str:
+        """Say what a given tolerance allows where right values are known exactly; empty elsewhere."""
+        if not exact.numel():
             return ""
-        rtol, atol = self.terms.tolerance
-        if target is None:
-            given, _ = self._of_integers(out)
-            return "" if given is EQUALITY else _any_of(math.floor(atol))
+        if given.target is None:
+            return _any_of(given.atol)
         if not self.truth.exact:
             return ""
         y = exact.reshape(-1)[:: -(-exact.numel() // SAMPLE)].double()
-        ulps = y.abs().mul_(rtol).add_(atol).div_(spacing(y, target))
+        ulps = given.allowed(y).div_(spacing(y, given.target))
         return f"{float(ulps[y.isfinite()].median()):.3g} ulp from values that are exact"
 
 

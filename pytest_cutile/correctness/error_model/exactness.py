@@ -7,32 +7,37 @@ return the correctly rounded result, bit by bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cutile.correctness.error_model.injection import Injector, inexact_in
+from pytest_cutile.correctness.error_model.injection import CHUNK, Injector, inexact_in
 from pytest_cutile.correctness.error_model.operators import (
+    DISCONTINUOUS,
+    MOVES,
     PRODUCTS,
+    SELECTIONS,
     SUMS,
     base_name,
     is_exponential,
     is_float64,
     is_view,
-    jumps,
-    may_be_discontinuous,
+    jumping,
 )
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
 from pytest_cutile.tensors.rounding import round_to
 from pytest_cutile.tensors.trees import map_tensors, tensors_in
 
+Decisions: TypeAlias = "dict[int, Mapping[str, torch.Tensor]]"
+"""Discontinuous results, by the number of the operator in a run and their place in its result."""
 EIGHT_BIT_SUM = 2.0**13
 """Largest partial sum of 8-bit products that is exact: Hopper's tensor cores keep 13 fraction bits of it
 (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.3.2, says about 14 bits)."""
 _PRODUCTS = frozenset({"mm", "bmm", "mv", "dot"})
-_SUMS = frozenset({"sum", "add"})
+_SUMS = frozenset({"sum", "add", "mean"})
 _KEEPS_VALUES = frozenset(
     {
         *("clone", "_to_copy", "copy", "cat", "stack", "index", "index_select", "gather", "repeat", "flip"),
@@ -40,19 +45,23 @@ _KEEPS_VALUES = frozenset(
         *("maximum", "minimum", "amax", "amin", "tril", "triu", "constant_pad_nd"),
     }
 )
+_ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "div", "square", "clamp", "clamp_min", "clamp_max"})
+_DECIDED = MOVES | SELECTIONS | DISCONTINUOUS
 _SAMPLE = 1 << 14  # elements
 _SCALES = 16
 _CHANCE = 4.0  # standard errors
 
 
 class Observer(Injector):
-    """Notes what there is: products, exponentials, discontinuities, what gets rounded, and what is exact."""
+    """Notes what there is in an exact run: products, exponentials, discontinuities, and what is exact."""
 
     def __init__(self, operands: FloatFormat) -> None:
         self.operands = operands
         self.has_products = self.has_exponentials = self.draws_numbers = self.computes = False
         self.has_discontinuities = False
         """Whether the reference rounds, compares, sorts or converts what it computes."""
+        self.exact_decisions: Decisions = {}
+        """Discontinuous results whose operands a kernel has, too, without any rounding."""
         self.has_inexact_operands = False
         """Whether tensor cores have to round operands of a product."""
         self.common_rounding = 0.0
@@ -60,8 +69,11 @@ class Observer(Injector):
         self.longest_sum = 1
         self.rounds_to: dict[str, None] = {}
         """Dtypes narrower than float32 that intermediate results are rounded to."""
-        self._is_exact = True
-        """Whether every operator so far was."""
+        self._adds_only = True
+        """Whether every operator so far was a product or sum of whole numbers, or kept its values."""
+        self._number = 0
+        self._known: dict[StorageWeakRef, bool] = {}
+        """Whether tensors are exact, by what one shares with its views and with nothing made after it."""
 
     def is_exact(self, outputs: Any) -> bool:
         """Say whether these outputs are exact in a kernel's arithmetic, too.
@@ -69,14 +81,18 @@ class Observer(Injector):
         Only where matrices are multiplied: a reference that computes outside of torch shows no operators.
         """
         floats = [tensor for tensor in tensors_in(outputs) if tensor.dtype.is_floating_point]
-        return self._is_exact and self.has_products and all(map(_is_whole, floats))
+        return self._adds_only and self.has_products and all(map(_is_whole, floats))
+
+    def on_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._known[_memory(tensor)] = True
+        return tensor
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = base_name(func)
         given = [argument for argument in args if is_float64(argument)]
         self.has_exponentials |= is_exponential(func, args)
-        if self._is_exact and not is_view(func) and name not in _KEEPS_VALUES:
-            self._is_exact = name != "mean" and add_exactly(func, args, kwargs, self.operands)
+        if self._adds_only and not is_view(func) and name not in _KEEPS_VALUES:
+            self._adds_only = name != "mean" and add_exactly(func, args, kwargs, self.operands)
         if name in PRODUCTS:
             self.has_products = True
             # noise of a float32 rounding is part of the accumulation noise
@@ -86,15 +102,23 @@ class Observer(Injector):
         result = func(*args, **kwargs)
         self.computes |= bool(given)
         self.longest_sum = max(self.longest_sum, _count_terms(name, given, result))
-        if may_be_discontinuous(func, args):
-            self._see_discontinuity(name, tensors_in(result))
+        if (jumps := jumping(func, args, result)) is not None:
+            self._see_discontinuity(args, result, jumps)
+        has_exact_operands = all(map(self._has_exact, tensors_in((args, kwargs))))
+        exact = has_exact_operands and self._keeps_exact(func, args, kwargs, result)
+        self._known |= {_memory(tensor): exact for tensor in tensors_in(result)}
         return result
 
-    def _see_discontinuity(self, name: str, results: Sequence[torch.Tensor]) -> None:
-        self.has_discontinuities |= any(jumps(name, result) for result in results)
-        for target in (format_of(result.dtype) for result in results):
+    def _see_discontinuity(
+        self, args: tuple[Any, ...], result: Any, jumps: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._number += 1
+        self.has_discontinuities |= bool(jumps)
+        for target in (format_of(tensor.dtype) for tensor in tensors_in(result)):
             if target is not None and target.precision < FLOAT32.precision:
                 self.rounds_to[target.name] = None
+        if jumps and all(map(self._has_exact, tensors_in(args))):
+            self.exact_decisions[self._number] = {place: tensor.clone() for place, tensor in jumps.items()}
 
     def _see_operands(self, tensors: Sequence[torch.Tensor]) -> None:
         inexact = [tensor for tensor in tensors if bool(inexact_in(tensor, self.operands).any())]
@@ -102,31 +126,67 @@ class Observer(Injector):
         shared = sum(common_rounding(tensor, self.operands) for tensor in inexact)
         self.common_rounding = max(self.common_rounding, shared)
 
+    def _has_exact(self, tensor: torch.Tensor) -> bool:
+        """Say whether a kernel has the numbers of a tensor, too, without any rounding.
 
-def add_exactly(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: FloatFormat, *, terms: float = 1.0
-) -> bool:
-    """Say whether an operator is a sum, a mean of `terms` or a matrix product, and exact in any order."""
+        It has inputs, and what is moved, selected, compared or converted of them; sums of small whole
+        numbers; and elementwise results that float32 holds. Other tensors it has if they hold no floats.
+        """
+        known = self._known.get(_memory(tensor))
+        if known is None and (tensor.dtype.is_floating_point or tensor.is_complex()):
+            return tensor.ndim == 0 and _is_held(tensor)  # a number that was written in the reference
+        return known is not False
+
+    def _keeps_exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+        """Say whether what an operator makes of exact operands is exact."""
+        name = base_name(func)
+        floats = [tensor for tensor in tensors_in(result) if tensor.dtype.is_floating_point]
+        if not floats or is_view(func) or name in _DECIDED:
+            return True
+        if not any(map(is_float64, args)):  # made of integers, or of nothing
+            return all(map(_is_held, floats))
+        if name in _ELEMENTWISE:
+            return all(map(_is_held, floats)) and (name != "div" or _is_power_of_two(args[1]))
+        return add_exactly(func, args, kwargs, self.operands) and all(map(_is_held, floats))
+
+
+def add_exactly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: FloatFormat) -> bool:
+    """Say whether an operator is a sum, a mean or a matrix product, and exact in any order."""
     name = base_name(func)
-    if name not in _PRODUCTS | _SUMS | {"mean"}:
-        return False
     tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
-    if kwargs.get("alpha", 1) != 1 or any(tensor.is_complex() for tensor in tensors):
+    if name not in _PRODUCTS | _SUMS or kwargs.get("alpha", 1) != 1:
         return False
-    if not all(map(_is_whole, tensors)):
+    if any(tensor.is_complex() or not _is_whole(tensor) for tensor in tensors):
         return False
-    if name in _PRODUCTS and not all(
-        bool((round_to(tensor, operands) == tensor).all()) for tensor in tensors
-    ):
+    if name in _PRODUCTS and any(bool((round_to(tensor, operands) != tensor).any()) for tensor in tensors):
         return False
     # No partial sum, in whatever order, is larger than the sum of the magnitudes.
     bound = func(*map_tensors(torch.Tensor.abs, args), **kwargs)
+    if bound.numel() == 0:
+        return True
+    terms = args[0].numel() / bound.numel() if name == "mean" else 1
     largest = EIGHT_BIT_SUM if operands.eight_bit else 2.0**FLOAT32.precision
-    return bound.numel() == 0 or bool(terms * bound.max() <= largest)
+    return _is_power_of_two(terms) and bool(terms * bound.max() <= largest)
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    return bool((tensor == tensor.round()).all())
+    return all(bool((part == part.round()).all()) for part in torch.split(tensor.reshape(-1), CHUNK))
+
+
+def _memory(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _is_held(tensor: torch.Tensor) -> bool:
+    if tensor.is_complex():
+        return False
+    return all(bool((part == part.float()).all()) for part in torch.split(tensor.reshape(-1), CHUNK))
+
+
+def _is_power_of_two(value: Any) -> bool:
+    """Say whether a number, or all of a tensor, is one, so that its reciprocal is exact."""
+    fraction, _ = torch.frexp(torch.as_tensor(value, dtype=torch.float64))
+    return bool((fraction.abs() == 0.5).all())  # noqa: PLR2004
 
 
 def _count_terms(name: str, operands: Sequence[torch.Tensor], result: Any) -> int:

@@ -36,6 +36,7 @@ _OPAQUE = 2.0
 """How many times as much as PyTorch's float32 another implementation of an operator may round inside."""
 CHUNK = 1 << 21
 """Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
+_MOST_SOURCES = 1 << 20
 _IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
 
 
@@ -78,14 +79,18 @@ class OperandNoise(Injector):
 
 
 class AccumulationNoise(Injector):
-    """Moves inputs, operands of sums and functions, and rounded results by `scale` float32 roundings."""
+    """Moves inputs, operands of sums and functions, and rounded results by `scale` float32 roundings.
+
+    With `equally`, equal values of a tensor move equally, as a kernel would round them: ties stay ties.
+    """
 
     rounding = FLOAT32
     moves_inputs = True
 
-    def __init__(self, run: int, *, scale: float = 1.0) -> None:
+    def __init__(self, run: int, *, scale: float = 1.0, equally: bool = False) -> None:
         self.run = run
         self.scale = scale
+        self.equally = equally
         self.sources = 0
         self.generators: dict[Any, torch.Generator] = {}
 
@@ -201,14 +206,16 @@ class AccumulationNoise(Injector):
 
     def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
         """Return `tensor` with relative errors of `unit` and random signs."""
-        generator = self.generators.get(tensor.device)
-        if generator is None:
-            generator = torch.Generator(tensor.device).manual_seed(self.run)
-            self.generators[tensor.device] = generator
+        if self.equally:
+            signs = noise_by_value(tensor, self.run * _MOST_SOURCES + self.sources).sign()
+            return signs.mul_(unit).add_(1.0).mul_(tensor)
+        if tensor.device not in self.generators:
+            self.generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self.run)
+        generator = self.generators[tensor.device]
         # A byte of a random word for each element: `bernoulli_` takes 2 to 6 times as long on a CPU.
         words = torch.empty((tensor.numel() + 7) // 8, dtype=torch.int64, device=tensor.device)
-        signs = words.random_(-(2**63), None, generator=generator).view(torch.int8)[: tensor.numel()] >= 0
-        return signs.view(tensor.shape).to(tensor.dtype).mul_(2 * unit).add_(1.0 - unit).mul_(tensor)
+        is_up = words.random_(-(2**63), None, generator=generator).view(torch.int8)[: tensor.numel()] >= 0
+        return is_up.view(tensor.shape).to(tensor.dtype).mul_(2 * unit).add_(1.0 - unit).mul_(tensor)
 
     def _noisy_where_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a result, which no view shares, with noise where float32 does not hold it."""
@@ -232,8 +239,16 @@ class PolicyNoise(AccumulationNoise):
 
     moves_inputs = False  # they are no intermediate results
 
-    def __init__(self, run: int, policy: NumericsPolicy, *, exact: bool = False, scale: float = 1.0) -> None:
-        super().__init__(run, scale=scale)
+    def __init__(
+        self,
+        run: int,
+        policy: NumericsPolicy,
+        *,
+        exact: bool = False,
+        scale: float = 1.0,
+        equally: bool = False,
+    ) -> None:
+        super().__init__(run, scale=scale, equally=equally)
         self.policy = policy
         self.exact = exact
         self.rounding = policy.mid or FLOAT64

@@ -22,12 +22,7 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.error_model.discontinuities import (
-    DecisionNoise,
-    Decisions,
-    KeepExactDecisions,
-    ReplayDecisions,
-)
+from pytest_cutile.correctness.error_model.discontinuities import DecisionNoise, ReplayDecisions
 from pytest_cutile.correctness.error_model.exactness import Observer
 from pytest_cutile.correctness.error_model.injection import (
     CHUNK,
@@ -66,8 +61,6 @@ class ReferenceEstimate:
     policy: Mapping[str, Spread]
     """The same for what the numerics policy allows besides; empty when that is nothing."""
     observed: Observer
-    exact_decisions: Decisions
-    """Decisions that no noise changes, for their operands are exact."""
     is_fixed: bool
     """Whether it returns the same whatever its arguments are, as far as noise on them can tell."""
     exact: bool
@@ -88,12 +81,7 @@ def estimate(
             f"{call.name} draws random numbers, and returns something else when it is called again: "
             "let it make a torch.Generator with a seed of its own, or give it what was drawn"
         )
-    decisions: Decisions = {}
-    if observed.has_discontinuities:
-        keeping = KeepExactDecisions(operands)
-        call.run(keeping)
-        decisions = keeping.exact_decisions
-    noise = _Noise(call, outputs, observed, decisions)
+    noise = _Noise(call, outputs, observed)
     accumulation: Mapping[str, Spread] = {}
     of_operands: Mapping[str, Spread] = {}
     of_policy: Mapping[str, Spread] = {}
@@ -114,10 +102,9 @@ def estimate(
         operands=of_operands,
         policy=of_policy,
         observed=observed,
-        exact_decisions=decisions,
         is_fixed=_is_fixed(observed, accumulation, call),
         exact=exact,
-        runs=1 + observed.draws_numbers + observed.has_discontinuities + noise.runs,
+        runs=1 + observed.draws_numbers + noise.runs,
     )
 
 
@@ -135,8 +122,9 @@ class ReferenceRuns:
         """How often the reference ran on each part, for one launch."""
         self.is_fixed = False
         """Whether it returned the same whatever the arguments of a part were."""
-        self.observed: list[Observer] = []
-        """What the exact run on each part has shown."""
+        self.longest_sum = 1
+        self.has_products = self.has_exponentials = False
+        """What the exact runs on the parts have shown."""
         self.whole: ReferenceEstimate | None = None
         """What is kept: the values of the whole, if it is not cut and was needed."""
         self._exact: Mapping[str, torch.Tensor] | None = None
@@ -156,7 +144,9 @@ class ReferenceRuns:
         truth = estimate(self.call.of(part), operands=self.terms.operands, policy=self.terms.policy)
         self.count = max(self.count, truth.runs)
         self.is_fixed |= truth.is_fixed
-        self.observed.append(truth.observed)
+        self.longest_sum = max(self.longest_sum, truth.observed.longest_sum)
+        self.has_products |= truth.observed.has_products
+        self.has_exponentials |= truth.observed.has_exponentials
         if part.is_whole:
             self.whole = truth
         return truth
@@ -182,7 +172,7 @@ def _measure_policy(
     """Return how far noise of a policy moves the outputs of a reference that was estimated."""
     if not policy.is_noise:
         return {}
-    noise = _Noise(call, truth.outputs, truth.observed, truth.exact_decisions)
+    noise = _Noise(call, truth.outputs, truth.observed)
     return noise.measure(lambda run: PolicyNoise(run, policy, exact=truth.exact))
 
 
@@ -203,14 +193,11 @@ def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], call: Reference
 class _Noise:
     """Runs a reference with noise, and measures how far that moves its outputs."""
 
-    def __init__(
-        self, call: ReferenceCall, outputs: Any, observed: Observer, exact_decisions: Decisions
-    ) -> None:
+    def __init__(self, call: ReferenceCall, outputs: Any, observed: Observer) -> None:
         self.runs = 0
         self._call = call
         self._exact = {name: matrix_view(tensor) for name, tensor in _floats(outputs).items()}
-        self._has_discontinuities = observed.has_discontinuities
-        self._exact_decisions = exact_decisions
+        self._observed = observed
         small = any(0 < tensor.numel() < SMALL_OUTPUT for tensor in self._exact.values())
         self._repeats = RUNS_OF_SMALL_OUTPUTS if small else RUNS
         wide = any(tensor.dtype == torch.float64 for tensor in tensors_in(call.arguments))
@@ -251,11 +238,12 @@ class _Noise:
 
     def _run(self, noise: Injector, decision_noise: Injector | None) -> Any:
         """Run with noise, replaying exact decisions and those of a run with `decision_noise`."""
-        decisions = self._exact_decisions
-        if self._has_discontinuities and decision_noise is not None:
+        decisions = self._observed.exact_decisions
+        if self._observed.has_discontinuities and decision_noise is not None:
             recording = ReplayDecisions(decision_noise, decisions, record=True)
             self.runs += 1
             self._call.run(recording)
             decisions = recording.decisions
         self.runs += 1
-        return self._call.run(ReplayDecisions(noise, decisions) if self._has_discontinuities else noise)
+        has_discontinuities = self._observed.has_discontinuities
+        return self._call.run(ReplayDecisions(noise, decisions) if has_discontinuities else noise)

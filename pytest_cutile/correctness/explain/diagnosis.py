@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import CHUNK, blocks
+from pytest_cutile.correctness.compare.elements import CHUNK, blocks, differ
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.explain.places import WrongIndices
 from pytest_cutile.tensors.dtypes import format_of
@@ -33,7 +33,7 @@ def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
     counts: Counter[str] = Counter()
     for _, got, rounded, unit in _rounded_blocks(out, exact):
         ulps = (got - rounded).abs_().div_(unit).round_()
-        ulps = torch.where((got == rounded) | (got.isnan() & rounded.isnan()), 0.0, ulps)
+        ulps = torch.where(differ(got, rounded), ulps, 0.0)
         below = -1.0
         for limit, name in _ULPS:
             counts[name] += int(((ulps > below) & (ulps <= limit) & ulps.isfinite()).sum())
@@ -45,7 +45,7 @@ def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
 def find_inexact(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     inexact = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
     for block, got, rounded, _ in _rounded_blocks(out, exact):
-        matrix_view(inexact)[block] = (got != rounded) & ~(got.isnan() & rounded.isnan())
+        matrix_view(inexact)[block] = differ(got, rounded)
     return inexact
 
 

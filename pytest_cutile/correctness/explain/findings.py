@@ -20,8 +20,8 @@ from pytest_cutile.correctness.explain.diagnosis import (
     find_layout,
     find_terms,
 )
-from pytest_cutile.correctness.explain.picture import SCALE
 from pytest_cutile.correctness.explain.places import (
+    SCALE,
     WrongIndices,
     draw,
     find_diagonal,
@@ -96,7 +96,7 @@ def explain(
     return [
         f"{name} ({describe(out)}): {share}",
         f"  failed: {', '.join(comparison.failed)}",
-        *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.excesses),
+        *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.together.excesses),
         *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
         *([f"  ulps from the right value: {ulps}"] if ulps else []),
         *(f"  {line}" for line in _find(out, exact, wrong, bad, reduction)),

@@ -32,7 +32,7 @@ def advise(
     outputs: Any, comparison: OutputsComparison, runs: ReferenceRuns, title: str, started: float
 ) -> str:
     """Say under which looser terms wrong outputs would pass; empty for integers."""
-    terms, observed = runs.terms, runs.observed
+    terms = runs.terms
     formats = [target for out in comparison.outputs.values() if (target := format_of(out.dtype)) is not None]
     if not formats:
         return ""
@@ -48,13 +48,12 @@ def advise(
     policies = looser_policies(
         terms.policy,
         min((accumulation_of(target) for target in formats), key=lambda target: target.precision),
-        exponentials=any(seen.has_exponentials for seen in observed),
+        exponentials=runs.has_exponentials,
         short_sums=comparison.has_short_sums,
     )
-    longest_sum = max(seen.longest_sum for seen in observed)
-    on_cuda_cores = terms.operands is FLOAT32 and any(seen.has_products for seen in observed)
-    if longest_sum > terms.reduction and passes_with(reduction=longest_sum):
-        advice = would_pass_with(f"reduction={longest_sum}")
+    on_cuda_cores = runs.has_products and terms.operands is FLOAT32
+    if runs.longest_sum > terms.reduction and passes_with(reduction=runs.longest_sum):
+        advice = would_pass_with(f"reduction={runs.longest_sum}")
     elif on_cuda_cores and passes_with(operands=TFLOAT32):
         advice = would_pass_with('precision="tfloat32"')
     else:
