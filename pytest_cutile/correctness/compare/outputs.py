@@ -101,18 +101,13 @@ class OutputsComparison:
         )
         bound_of = {name: bounds.of(name, out, self.outputs[name].numel()) for name, out, _ in pairs}
         compared = {name: (out, exact, bound_of[name][0]) for name, out, exact in pairs}
-        call = self._runs.call.of(part)
-        integers = {name: values for name, values in compared.items() if values[2] is EQUALITY}
-        floats = {name: values for name, values in compared.items() if isinstance(values[2], Bound)}
-        expected = bounds.beyond_discontinuities(call, integers)
-        alternatives = bounds.beyond_discontinuities(call, floats)
-        for name, values in alternatives.items():
-            self._alternatives[name].append((part, values))
-        expected |= alternatives
+        alternatives = bounds.beyond_discontinuities(self._runs.call.of(part), compared)
         for name, (out, unrounded, bound) in compared.items():
             whole = self.outputs[name]
-            exact = expected.get(name, unrounded)
-            if name in expected:
+            exact = alternatives.get(name, unrounded)
+            if name in alternatives:
+                if isinstance(bound, Bound):
+                    self._alternatives[name].append((part, exact))
                 self._rounded[name] += int(differ(exact, unrounded).sum())
             self.has_short_sums |= bounds.has_short_sums(out)
             words = [*filter(None, self.bounds.get(name, "").split(_OR)), bound_of[name][1]]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,7 +79,6 @@ class Unexplained:
         self._shape = exact.shape
         self._right = exact.clone().reshape(-1)
         self._target = bound.target or FLOAT64
-        self.is_float = isinstance(bound, Bound)
         self._within: torch.Tensor | None = None
         """How far floats may be off before they are rounded to the target; None: integers."""
         if isinstance(bound, Bound):
@@ -115,10 +114,11 @@ def explain_by_noise(
     truth: ReferenceEstimate,
     terms: Terms,
     model: ErrorModel,
+    sizes: Sequence[float],
 ) -> None:
     """Explain elements, by the name of their output and in place, by what the reference returns with noise.
 
-    They are of integers, or of floats; `model` is that of float32 accumulation for all of them together.
+    `model` is that of float32 accumulation for all of them together; noise has these `sizes` in turn.
     """
     variance = model.accumulation_variance + model.operand_variance + model.value_variance
     # how far intermediate results may be off, in units of float32's unit roundoff
@@ -134,7 +134,6 @@ def explain_by_noise(
         makers.append(
             lambda run, size: PolicyNoise(run, terms.policy, scale=size * model.sigmas, equally=True)
         )
-    sizes = SIZES_OF_FLOATS if any(output.is_float for output in left.values()) else SIZES
     for run in range(ROUNDS):
         before = sum(output.at.numel() for output in left.values())
         # the same noise with both signs, so that a value at a tie falls to both sides

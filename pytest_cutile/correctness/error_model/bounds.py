@@ -16,7 +16,12 @@ from pytest_cutile.correctness.compare.elements import (
     compare,
     differ,
 )
-from pytest_cutile.correctness.error_model.alternatives import Unexplained, explain_by_noise
+from pytest_cutile.correctness.error_model.alternatives import (
+    SIZES,
+    SIZES_OF_FLOATS,
+    Unexplained,
+    explain_by_noise,
+)
 from pytest_cutile.correctness.error_model.noise import ReferenceEstimate
 from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
@@ -76,21 +81,27 @@ class Bounds:
     ) -> dict[str, torch.Tensor]:
         """Return the right values of outputs that differ from exact ones as roundings may let them.
 
-        `outputs`, of integers or of floats, are given with exact values and bound.
+        `outputs` are given with exact values and bound. With a given tolerance there are none.
         """
         inputs = tensors_in(call.arguments)
         if not any(tensor.dtype.is_floating_point or tensor.is_complex() for tensor in inputs):
             return {}
         if not self.truth.observed.has_discontinuities or self._is_exact:
             return {}
-        left = {name: Unexplained(out, exact, bound) for name, (out, exact, bound) in outputs.items()}
-        left = {name: output for name, output in left.items() if output.at.numel()}
-        if not left:
-            return {}
-        outs = [outputs[name][0] for name in left]
-        model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
-        explain_by_noise(call, left, truth=self.truth, terms=self.terms, model=model)
-        return {name: output.result() for name, output in left.items()}
+        right: dict[str, torch.Tensor] = {}
+        for is_float, sizes in ((False, SIZES), (True, SIZES_OF_FLOATS)):
+            left = {
+                name: Unexplained(out, exact, bound)
+                for name, (out, exact, bound) in outputs.items()
+                if (isinstance(bound, Bound) if is_float else bound is EQUALITY)
+            }
+            left = {name: output for name, output in left.items() if output.at.numel()}
+            if left:
+                outs = [outputs[name][0] for name in left]
+                model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
+                explain_by_noise(call, left, truth=self.truth, terms=self.terms, model=model, sizes=sizes)
+                right |= {name: output.result() for name, output in left.items()}
+        return right
 
     @property
     def _is_exact(self) -> bool:
