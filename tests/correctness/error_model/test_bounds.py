@@ -184,7 +184,9 @@ def test_masks_that_a_reference_compares_stay_exact_under_noise():
 
 
 def call_of(reference, *args):
-    return ReferenceCall(reference=reference, name="the reference", args=dict(enumerate(args)), kwargs={})
+    return ReferenceCall(
+        reference=reference, name="the reference", args={f"{at}": x for at, x in enumerate(args)}, kwargs={}
+    )
 
 
 def test_operand_noise_is_only_where_a_product_needs_it():
