@@ -10,22 +10,23 @@ mutation     on request, say which mutants of right outputs the check would have
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.outputs import ComparedOutput, OutputsComparison, compare_outputs
-from pytest_cutile.correctness.error_model.parts import Part, check_axes, cut, sample
-from pytest_cutile.correctness.error_model.reference import (
-    ReferenceCall,
-    ReferenceRuns,
-    check_independence,
+from pytest_cutile.correctness.compare.outputs import (
+    ComparedOutput,
+    OutputsComparison,
+    compare_outputs,
     floats_as,
 )
-from pytest_cutile.correctness.error_model.running import run_exactly
+from pytest_cutile.correctness.error_model.noise import ReferenceRuns
+from pytest_cutile.correctness.error_model.parts import WHOLE, Part, check_axes, cut, sample
+from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence, run_with
 from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
@@ -36,7 +37,7 @@ from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.correctness.report import REFUSED, CheckReport
 from pytest_cutile.correctness.signatures import name_of, parameter_names
 from pytest_cutile.spec import CheckOptions
-from pytest_cutile.tensors.trees import describe, named_leaves
+from pytest_cutile.tensors.trees import describe, named_leaves, tensors_in
 
 __all__ = [
     "CheckReport",
@@ -106,9 +107,7 @@ def run_check(
     options = CheckOptions() if options is None else options
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
-    launcher = GuardedLauncher(
-        fn, args, kwargs, mutates=options.mutates, writes=options.writes, guard=options.guard, run=run
-    )
+    launcher = GuardedLauncher(fn, args, kwargs, options, run)
     terms = Terms.of(options, launcher.read)
     if options.independent is not None:
         check_axes(options.independent, parameter_names(fn))
@@ -125,11 +124,11 @@ def run_check(
     deterministic = _compare_repeat(launcher, check, outputs)
     layouts = _compare_layouts(launcher, check, vary=options.vary_layout)
     return CheckReport(
-        elements=comparison.elements,
+        elements=sum(out.numel() for out in comparison.outputs.values()),
         worst_error=comparison.largest(lambda result: 0.0 if result.worst is None else result.worst.error),
         worst_ulps=comparison.largest(lambda result: result.worst_ulps),
-        energy=comparison.largest(lambda result: result.energy),
-        slope=comparison.largest(lambda result: result.slope),
+        energy=comparison.largest(lambda result: result.together.energy),
+        slope=comparison.largest(lambda result: result.together.slope),
         looser=comparison.looser,
         allowed=comparison.allowed,
         bound="; ".join(dict.fromkeys(comparison.bounds.values())),
@@ -170,27 +169,33 @@ def _reference_call(
     outputs: Any,
 ) -> ReferenceCall:
     """Return the reference with the arguments from before the launch, returning what the launcher returns."""
-    args, kwargs = launcher.before
-    call = ReferenceCall(
-        reference=reference,
-        name=f"the reference {name_of(reference)} of {name_of(fn)}",
-        args=dict(zip(launcher.labels, args, strict=False)),
-        kwargs=kwargs,
-        sliced=launcher.resolve("sliced", options.sliced),
-    )
-    if both := {*call.sliced} & launcher.may_change:
+    sliced = launcher.resolve("sliced", options.sliced)
+    if both := {*sliced} & launcher.may_change:
         raise ValueError(f"sliced names {sorted(both)}, of which the reference would change copies of slices")
-    if names := launcher.written:  # the reference may return nothing, too
-        call = call.then(lambda given, result: choose(given, names) if result is None else result)
-    if not terms.wide and any(isinstance(leaf, float) for _, leaf in named_leaves(outputs, "")):
-        call = call.then(lambda _, result: floats_as(torch.float64, result))
-    return call
+    as_tensors = not terms.wide and any(isinstance(leaf, float) for _, leaf in named_leaves(outputs, ""))
+
+    @functools.wraps(reference)
+    def returning(*args: Any, **kwargs: Any) -> Any:
+        result = reference(*args, **kwargs)
+        if result is None and launcher.written:  # the reference may return nothing, too
+            given = {**dict(zip(launcher.positional, args, strict=True)), **kwargs}
+            result = choose(given, launcher.written)
+        return floats_as(torch.float64, result) if as_tensors else result
+
+    args, kwargs = launcher.split(launcher.before)
+    return ReferenceCall(
+        reference=returning,
+        name=f"the reference {name_of(reference)} of {name_of(fn)}",
+        args=dict(zip(launcher.positional, args, strict=True)),
+        kwargs=kwargs,
+        sliced=sliced,
+    )
 
 
 def _parts(call: ReferenceCall, launcher: GuardedLauncher, options: CheckOptions, outputs: Any) -> list[Part]:
     if options.independent is None or options.mutation_test or launcher.is_small:
-        return [Part()]
-    parts = cut(options.independent, {**call.args, **call.kwargs}, outputs)
+        return [WHOLE]
+    parts = cut(options.independent, call.arguments, outputs)
     if len(parts) > 1:
         check_independence(call, options.independent, outputs)
     return sample(parts) if options.sampled else parts
@@ -209,14 +214,11 @@ def _compare_first(launcher: GuardedLauncher, check: _Check, outputs: Any) -> Ou
 
 
 def _describe_scattered(launcher: GuardedLauncher, outputs: Any) -> str:
-    repeat = None
     with contextlib.suppress(KernelMismatch):
-        repeat = launcher.repeat(outputs)
-    if repeat is None:
-        return SCATTERED
-    if repeat[1]:
-        return "few and scattered, and the same bits when run again: hardly a race"
-    return "few and scattered, and other bits when run again: perhaps a race"
+        if (repeat := launcher.repeat(outputs)) is not None:
+            bits, race = ("the same", "hardly") if repeat[1] else ("other", "perhaps")
+            return f"few and scattered, and {bits} bits when run again: {race} a race"
+    return SCATTERED
 
 
 def _compare_mutated(launcher: GuardedLauncher, check: _Check, fn: Callable[..., Any]) -> tuple[str, ...]:
@@ -224,14 +226,31 @@ def _compare_mutated(launcher: GuardedLauncher, check: _Check, fn: Callable[...,
     mutated = launcher.mutated
     if not mutated:
         return ()
-    call = check.runs.call.leaving(mutated)
-    changed = [*call.run(run_exactly)]
+    call = _leaving(mutated, check.runs.call)
+    changed = [*call.run()]
     if changed:
         title = f"{name_of(fn)} leaves something else in {', '.join(changed)} than its reference"
-        runs = ReferenceRuns(call, [Part()], check.runs.terms)
+        runs = ReferenceRuns(call, [WHOLE], check.runs.terms)
         own = _Check(title=title, runs=runs, started=time.perf_counter())
         own.compare({name: mutated[name] for name in changed})
     return tuple(name for name in mutated if name not in changed)
+
+
+def _leaving(names: Collection[str], call: ReferenceCall) -> ReferenceCall:
+    """Return the call that returns what the reference leaves in those of `names` that it changes."""
+
+    def versions(value: Any) -> list[int]:
+        # torch counts what is written to a tensor, or to a view of it
+        return [tensor._version for tensor in tensors_in(value)]  # noqa: SLF001
+
+    @functools.wraps(call.reference)
+    def leave(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        given = {**dict(zip(call.args, args, strict=True)), **kwargs}
+        before = {name: versions(given[name]) for name in names}
+        call.reference(*args, **kwargs)
+        return {name: given[name] for name in names if versions(given[name]) != before[name]}
+
+    return replace(call, reference=leave)
 
 
 def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> bool | None:
@@ -252,13 +271,9 @@ def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> b
 def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | None) -> dict[str, str]:
     """Launch with the inputs in other layouts; return the outcome of each, or raise KernelMismatch."""
     outcomes: dict[str, str] = {}
-    for layout in launcher.layouts(vary):
-        varied = launcher.vary(layout)
-        if varied is None:
-            continue
-        values, description = varied
+    for layout, arguments, description in launcher.layouts(vary):
         try:
-            check.compare(launcher.launch_with(values))
+            check.compare(launcher.launch_with(arguments))
             outcomes[layout] = "right"
         except KernelMismatch as mismatch:
             mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {description}",)
@@ -274,13 +289,7 @@ def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | N
 def _run_mutants(
     launcher: GuardedLauncher, reference: Callable[..., Any], wholes: Sequence[ComparedOutput]
 ) -> MutationReport:
-    args, kwargs = launcher.before
-    before = dict(zip(launcher.labels, [*args, *kwargs.values()], strict=True))
-
     def rerun(inputs: Mapping[str, Any]) -> Any:
-        values = [*{**before, **inputs}.values()]
-        return run_exactly(
-            reference, values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
-        )
+        return run_with(reference, *launcher.split({**launcher.before, **inputs}))
 
-    return run_mutants(wholes, {name: before[name] for name in launcher.read}, rerun)
+    return run_mutants(wholes, {name: launcher.before[name] for name in launcher.read}, rerun)

@@ -12,7 +12,7 @@ import torch
 from pytest_cutile.input_names import DISTRIBUTIONS
 from pytest_cutile.tensors.dtypes import format_of, name_of, resolve_dtype
 from pytest_cutile.tensors.formats import FLOAT8_E4M3FN, FloatFormat
-from pytest_cutile.tensors.poison import poison
+from pytest_cutile.tensors.poison import laid_out
 from pytest_cutile.tensors.rounding import round_to
 
 GENERATED_ON_CPU = 1 << 24
@@ -86,27 +86,14 @@ def make_tensor(
         raise ValueError(f"requires_grad needs a floating-point dtype, got {name_of(dtype)}")
     if strides is None and offset:
         strides = _contiguous_strides(sizes)
-    steps = None if strides is None else _check_strides(sizes, strides)
     limits = _check_range(dtype, dist, low, high)
+    if strides is None:
+        return _draw(sizes, dtype, place, seed, dist=dist, limits=limits).requires_grad_(requires_grad)
+    steps = _check_strides(sizes, strides)
     # a dimension of stride 0 holds one element, repeated
-    distinct = (
-        sizes
-        if steps is None
-        else tuple(min(n, 1) if s == 0 else n for n, s in zip(sizes, steps, strict=True))
-    )
-    no_values = place.type == "meta"
-    values = (
-        torch.empty(distinct, dtype=dtype, device=place)
-        if no_values
-        else _draw(distinct, dtype, place, seed, dist=dist, limits=limits)
-    )
-    if steps is not None:
-        span = 1 + sum((n - 1) * s for n, s in zip(distinct, steps, strict=True)) if values.numel() else 0
-        buffer = torch.empty(offset + span, dtype=dtype, device=place)
-        if not no_values:
-            poison(buffer).as_strided(distinct, steps, offset).copy_(values)
-        values = buffer.as_strided(sizes, steps, offset)
-    return values.requires_grad_(requires_grad)
+    once = [min(size, 1) if step == 0 else size for size, step in zip(sizes, steps, strict=True)]
+    values = _draw(once, dtype, place, seed, dist=dist, limits=limits).expand(sizes)
+    return laid_out(values, steps, offset).requires_grad_(requires_grad)
 
 
 def _contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -170,27 +157,15 @@ def _check_range(dtype: torch.dtype, dist: str, low: float | None, high: float |
     if given and not ranged:
         raise ValueError(f'low and high go with dist="uniform" or "integers", not {dist!r}')
     whole = dist == "integers" or not dtype.is_floating_point
-    defaults: tuple[float, float] = _INTEGERS if whole else (-1.0, 1.0)
-    if dtype == torch.bool:
-        defaults = (0, 2)
-    elif not dtype.is_floating_point and torch.iinfo(dtype).min == 0:
-        defaults = (0, _INTEGERS[1])
-    first = defaults[0] if low is None else low
-    last = defaults[1] if high is None else high
+    smallest, largest = _whole_numbers(dtype)
+    first, last = (max(_INTEGERS[0], smallest), min(_INTEGERS[1], largest + 1)) if whole else (-1.0, 1.0)
+    first, last = first if low is None else low, last if high is None else high
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
         raise ValueError(f"low must be below high and both finite, got [{first}, {last})")
     if not whole:
         return first, last
     if first != int(first) or last != int(last):
         raise ValueError(f"low and high of integers must be whole numbers, got [{first}, {last})")
-    if dtype == torch.bool:
-        smallest, largest = 0.0, 1.0
-    elif dtype.is_floating_point:
-        fmt = format_of(dtype)
-        largest = 2.0 ** (fmt.precision if fmt else 0)
-        smallest = -largest
-    else:
-        smallest, largest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     if first < smallest or last - 1 > largest:
         raise ValueError(
             f"{name_of(dtype)} does not hold every integer of [{first:g}, {last:g}) exactly: "
@@ -199,8 +174,17 @@ def _check_range(dtype: torch.dtype, dist: str, low: float | None, high: float |
     return first, last
 
 
+def _whole_numbers(dtype: torch.dtype) -> tuple[float, float]:
+    """Return the smallest and the largest of the integers that a dtype holds without a gap."""
+    if dtype == torch.bool:
+        return 0.0, 1.0
+    if (fmt := format_of(dtype)) is not None:
+        return -(2.0**fmt.precision), 2.0**fmt.precision
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+
 def _draw(
-    sizes: tuple[int, ...],
+    sizes: Sequence[int],
     dtype: torch.dtype,
     place: torch.device,
     seed: int,
@@ -208,26 +192,25 @@ def _draw(
     dist: str,
     limits: tuple[float, float],
 ) -> torch.Tensor:
+    if place.type == "meta":
+        return torch.empty(sizes, dtype=dtype, device=place)
     if dist in ("zeros", "ones"):
         return torch.full(sizes, float(dist == "ones"), device=place).to(dtype)
     source = place if math.prod(sizes) > GENERATED_ON_CPU else torch.device("cpu")
     generator = torch.Generator(source).manual_seed(seed)
     low, high = limits
-    if dist == "integers" or not dtype.is_floating_point:
+    fmt = format_of(dtype)
+    if dist == "integers" or fmt is None:
         drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
         return drawn.to(dtype).to(place)
-    fmt = format_of(dtype)
-    if fmt is None:
-        raise ValueError(f"{name_of(dtype)} has no known format")
     # float32 holds every smaller dtype's values; one draw for all of them
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    values = torch.empty(sizes, dtype=wide, device=source)
+    values = torch.zeros(sizes, dtype=wide, device=source)
     if dist == "uniform":
         values.uniform_(low, high, generator=generator)
     elif dist == "one_hot":
-        values.zero_()
         if values.numel():
-            rows = values.unsqueeze(0) if values.ndim == 0 else values
+            rows = values.view(values.shape or 1)
             at = torch.randint(rows.shape[-1], (*rows.shape[:-1], 1), generator=generator, device=source)
             rows.scatter_(-1, at, 1.0)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -52,6 +52,28 @@ def poison(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.
         real = _parts_of(tensor)
         bits_of(real).fill_(pattern.of(real.dtype))
     return tensor
+
+
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of the elements of `tensor`, with those once that a stride of 0 repeats."""
+    for dim, step in enumerate(tensor.stride()):
+        if step == 0 and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def laid_out(
+    tensor: torch.Tensor, strides: Sequence[int], offset: int, pattern: Pattern = Pattern.UNWRITTEN
+) -> torch.Tensor:
+    """Return a copy with other strides, behind `offset` elements; these and the gaps hold the pattern."""
+    once = distinct(tensor)
+    reach = sum((size - 1) * step for size, step in zip(once.shape, strides, strict=True))
+    memory = torch.empty(
+        offset + (1 + reach if once.numel() else 0), dtype=tensor.dtype, device=tensor.device
+    )
+    poison(memory, pattern)
+    bits_of(memory.as_strided(once.shape, strides, offset)).copy_(bits_of(once))
+    return memory.as_strided(tensor.shape, strides, offset)
 
 
 def poisoned(tensor: torch.Tensor, pattern: Pattern = Pattern.UNWRITTEN) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_cutile.compiler import pretended_backing
 from pytest_cutile.spec import Case, KernelSpec
@@ -68,14 +68,15 @@ class MakeTensor:
             strides, offset = layout_of((shape,) if isinstance(shape, int) else shape, self._layout)
         # While launch code is traced for its compilation, nobody looks at the values: do not draw them.
         device = "meta" if pretended_backing() == "meta" else self.device
-        options: dict[str, Any] = {"dist": dist or self._dist, "low": low, "high": high}
         return make_tensor(
             shape,
             dtype,
             device=device,
             seed=seed,
+            dist=dist or self._dist,
+            low=low,
+            high=high,
             strides=strides,
             offset=offset or 0,
             requires_grad=requires_grad,
-            **options,
         )

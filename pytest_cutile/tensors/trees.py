@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from pytest_cutile.tensors.dtypes import same_bits
 
 
-def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """Return `value` with `function` applied to every tensor in it; everything else is kept."""
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
 
@@ -46,13 +45,16 @@ def named_tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     return ((place, leaf) for place, leaf in named_leaves(value, name) if isinstance(leaf, torch.Tensor))
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    return [tensor for _, tensor in named_tensors(value, "")]
+
+
 def have_same_bits(one: Any, other: Any) -> bool:
-    return all(
-        a is not None
-        and b is not None
-        and (a[0], a[1].shape, a[1].dtype) == (b[0], b[1].shape, b[1].dtype)
-        and same_bits(a[1], b[1])
-        for a, b in itertools.zip_longest(named_tensors(one, ""), named_tensors(other, ""))
+    left, right = dict(named_tensors(one, "")), dict(named_tensors(other, ""))
+    return left.keys() == right.keys() and all(
+        (left[name].shape, left[name].dtype) == (right[name].shape, right[name].dtype)
+        and same_bits(left[name], right[name])
+        for name in left
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from pytest_cutile.correctness.check import run_check
 from pytest_cutile.correctness.compare import elements as compare
 from pytest_cutile.correctness.error_model import exactness, injection, noise, parts
-from pytest_cutile.correctness.error_model.running import run_exactly
+from pytest_cutile.correctness.error_model.running import run_with
 from pytest_cutile.correctness.guards import launch as launching
 from pytest_cutile.correctness.guards import redzones
 from pytest_cutile.spec import Case, CheckOptions, KernelSpec
@@ -52,7 +52,7 @@ def check(spec: KernelSpec, *args: Any, cut: bool = True, **kwargs: Any) -> floa
     first = next(each for _, each in named_tensors(args, ""))
     case = Case(name="case", params={"dtype": name_of(first.dtype), **kwargs})
     independent = spec.independent_of(case)
-    exact = run_exactly(spec.reference, args, kwargs)
+    exact = run_with(spec.reference, args, kwargs)
     computed = map_tensors(lambda each: each.to(first.dtype) if each.is_floating_point() else each, exact)
 
     @functools.wraps(spec.launch)

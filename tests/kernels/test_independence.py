@@ -14,8 +14,7 @@ import kernels
 from kernels import dropout
 from pytest_cutile.correctness.error_model import parts
 from pytest_cutile.correctness.error_model.parts import OUTPUT, cut
-from pytest_cutile.correctness.error_model.reference import ReferenceCall, check_independence
-from pytest_cutile.correctness.error_model.running import run_exactly
+from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence
 from pytest_cutile.correctness.guards import launch as launching
 from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.settings import Settings
@@ -61,10 +60,10 @@ def test_parts_of_a_reference_are_the_references_of_parts(monkeypatch, spec, cas
     monkeypatch.setattr(parts, "PART_ELEMENTS", 1)
     monkeypatch.setattr(parts, "MOST_PARTS", 16)
     call = call_of(spec, case)
-    together = call.run(run_exactly)
+    together = call.run()
     check_independence(call, spec.independent_of(case), together)
-    for part in cut(spec.independent_of(case), {**call.args, **call.kwargs}, together):
-        expected, found = part.of(OUTPUT, together), call.of(part).run(run_exactly)
+    for part in cut(spec.independent_of(case), call.arguments, together):
+        expected, found = part.of(OUTPUT, together), call.of(part).run()
         pairs = zip(named_tensors(expected, OUTPUT), named_tensors(found, OUTPUT), strict=True)
         for (_, one), (_, other) in pairs:
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12, equal_nan=True)
@@ -76,7 +75,7 @@ def test_a_case_of_each_kernel_can_be_cut(monkeypatch, spec):
     monkeypatch.setattr(parts, "PART_ELEMENTS", 1)
     for _, case in (pair for pair in CASES if pair[0] is spec):
         call = call_of(spec, case)
-        if len(cut(spec.independent_of(case) or {}, {**call.args, **call.kwargs}, call.run(run_exactly))) > 1:
+        if len(cut(spec.independent_of(case) or {}, call.arguments, call.run())) > 1:
             return
     pytest.fail(f"{spec.name}: none can be")
 

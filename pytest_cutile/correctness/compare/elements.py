@@ -15,17 +15,17 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_cutile.correctness.compare.energy import Excess, Mismatch
+from pytest_cutile.correctness.compare.energy import Findings, Mismatch
 from pytest_cutile.correctness.error_model.parts import Index, PartPosition
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import ErrorModel
-from pytest_cutile.tensors.formats import FloatFormat
+from pytest_cutile.tensors.formats import FLOAT64, FloatFormat
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned
 from pytest_cutile.tensors.rounding import convert, round_to, spacing
 
 CHUNK = 1 << 20
 """Elements analysed at a time: about thirty float64 temporaries of 8 MiB each."""
-_LOWER = 0xFFFFFFFF
+_NEAR = 2.0**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,11 @@ class Bound:
     model: ErrorModel
     accumulation: Spread
     """Mean square change under accumulation noise, in units of u^2."""
-    operands: Spread | None
+    operands: Spread | None = None
     """Mean square change under operand noise, absolute."""
-
-    policy: Spread | None
+    policy: Spread | None = None
     """The same under the noise that the kernel's policy allows besides."""
-    common: float
+    common: float = 0.0
     """Relative error that all elements may share."""
 
     def noise(self, exact: torch.Tensor, rows: slice, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,6 +93,16 @@ class GivenTolerance:
     target: FloatFormat | None
     """Format of the output; None: integers."""
 
+    def allowed(self, y: torch.Tensor) -> torch.Tensor:
+        return y.abs().mul_(self.rtol).add_(self.atol)
+
+    def interval(
+        self, y: torch.Tensor, rounded: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `(b, lowest, highest)` for exact values and the same, correctly rounded."""
+        b = torch.where(y.isfinite(), self.allowed(y), 0.0)
+        return b, torch.minimum(y - b, rounded), torch.maximum(y + b, rounded)
+
 
 EQUALITY = GivenTolerance(rtol=0.0, atol=0.0, target=None)
 """Of integers and bools that the author gives no tolerance for."""
@@ -139,8 +148,7 @@ class ElementComparison:
         self.pattern = 0
         """How many of the elements outside are NaN or Inf on one side only (T0)."""
         self._shape, self._device = tuple(out.shape), out.device
-        self._exact = exact
-        self._mismatch: Mismatch | None = None
+        self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(exact()))
 
     def add(
         self,
@@ -150,29 +158,25 @@ class ElementComparison:
         position: PartPosition | None = None,
     ) -> None:
         """Compare a part of the output, at `position`, with its exact values."""
-        if isinstance(bound, Bound) and self._mismatch is None:
-            self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(self._exact()))
+        position = position or PartPosition()
         grid, truth = matrix_view(out.detach()), matrix_view(exact)
         for block in blocks(grid):
-            self._add_block(grid[block], truth[block], bound, block, position or PartPosition())
-
-    @functools.cached_property
-    def _findings(self) -> tuple[list[Excess], float, float]:
-        return self._mismatch.findings() if self._mismatch is not None else ([], 0.0, 0.0)
-
-    @property
-    def excesses(self) -> list[Excess]:
-        return self._findings[0]
-
-    @property
-    def energy(self) -> float:
-        """T2: the largest energy in any part of the output, in units of what is allowed."""
-        return self._findings[1]
+            got, y, here = grid[block], truth[block], position.block(*block)
+            if bound.target is None:
+                compared = _compare_integers(got, y, float(bound.atol))
+            else:
+                compared = _compare_floats(got.double(), y.double(), bound, block, here, self._mismatch)
+            if not may_be_value(got.dtype):
+                # also where NaN is right: that of what nobody wrote is this check's
+                unwritten = poisoned(got)
+                compared.outside.logical_or_(unwritten)
+                compared.error.masked_fill_(unwritten, math.inf)
+            self._add_block(compared, block, position, here)
 
     @property
-    def slope(self) -> float:
-        """T3: the slope of the mismatch, in units of what is allowed."""
-        return self._findings[2]
+    def together(self) -> Findings:
+        """What all elements together show."""
+        return self._mismatch.findings
 
     @functools.cached_property
     def failed(self) -> tuple[str, ...]:
@@ -181,28 +185,12 @@ class ElementComparison:
         return (
             *(("T0 pattern",) if self.pattern else ()),
             *(("T1 interval",) if outside > self.pattern else ()),
-            *(f"{excess.test} {excess.where}" for excess in self.excesses),
+            *(f"{excess.test} {excess.where}" for excess in self.together.excesses),
         )
 
     def _add_block(
-        self,
-        got: torch.Tensor,
-        y: torch.Tensor,
-        bound: Bound | GivenTolerance,
-        block: tuple[slice, slice],
-        position: PartPosition,
+        self, compared: _BlockComparison, block: tuple[slice, slice], position: PartPosition, here: Index
     ) -> None:
-        here = position.block(*block)
-        compared = (
-            _compare_integers(got, y, 0.0 if isinstance(bound, Bound) else float(bound.atol))
-            if (target := bound.target) is None
-            else _compare_floats(got.double(), y.double(), bound, target, block, self._mismatch, here)
-        )
-        if not may_be_value(got.dtype):
-            # also where NaN is right: that of what nobody wrote is this check's
-            unwritten = poisoned(got)
-            compared.outside.logical_or_(unwritten)
-            compared.error.masked_fill_(unwritten, math.inf)
         if bool(compared.outside.any()):
             if self.outside is None:
                 self.outside = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
@@ -212,11 +200,13 @@ class ElementComparison:
         self.worst_ulps = max(self.worst_ulps, float(compared.ulps.max()))
         at = int(compared.error.argmax())
         if self.worst is None or float(compared.error.flatten()[at]) > self.worst.error:
-            (rows, columns), (row, column) = block, divmod(at, got.shape[1])
+            (rows, columns), (row, column) = block, divmod(at, compared.got.shape[1])
             row, column = position.at(rows.start + row, columns.start + column)
             flat = torch.tensor(row * (self._shape[-1] if self._shape else 1) + column)
-            index = torch.unravel_index(flat, self._shape)
-            self.worst = compared.describe(at, tuple(int(number) for number in index))
+            index = tuple(map(int, torch.unravel_index(flat, self._shape)))
+            figures = {name: values.flatten()[at].item() for name, values in vars(compared).items()}
+            del figures["outside"]
+            self.worst = Worst(index=index, **figures)
 
 
 def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> ElementComparison:
@@ -228,7 +218,7 @@ def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenToleranc
 
 @dataclass(frozen=True, kw_only=True)
 class _BlockComparison:
-    """The elements of one block, each with its error in units of the bound."""
+    """The elements of one block, with the figures of `Worst` and whether they fail."""
 
     got: torch.Tensor
     exact: torch.Tensor
@@ -239,43 +229,30 @@ class _BlockComparison:
     ulps: torch.Tensor
     outside: torch.Tensor
 
-    def describe(self, at: int, index: tuple[int, ...]) -> Worst:
-        figures = ("got", "exact", "rounded", "lowest", "highest", "error", "ulps")
-        return Worst(index=index, **{name: getattr(self, name).flatten()[at].item() for name in figures})
-
 
 def _compare_floats(
     got: torch.Tensor,
     y: torch.Tensor,
     bound: Bound | GivenTolerance,
-    target: FloatFormat,
     block: tuple[slice, slice],
-    mismatch: Mismatch | None,
     here: Index,
+    mismatch: Mismatch,
 ) -> _BlockComparison:
+    """Compare a block, which lies `here` in the whole output, and add it to the output's mismatch."""
+    target = bound.target or FLOAT64
     distance = (got - y).abs_()
     rounded = convert(y, target)
     if isinstance(bound, Bound):
         sigma, bias = bound.noise(y, *block)
         b, lowest, highest = bound.interval(y, sigma, bias)
         unit = spacing(y, target)
-        if mismatch is not None:
-            mismatch.add(
-                got,
-                y,
-                rounded,
-                *here,
-                ulp=unit,
-                sigma=sigma,
-                bias=bias,
-                common=bound.common,
-                usable=got.isfinite() & (y.abs() + b <= target.max_finite),
-            )
+        usable = got.isfinite() & (y.abs() + b <= target.max_finite)
+        mismatch.add(
+            got, y, rounded, *here, ulp=unit, sigma=sigma, bias=bias, common=bound.common, usable=usable
+        )
         beyond = (distance - 0.5 * unit).clamp_(min=0.0)
     else:
-        b = y.abs().mul_(bound.rtol).add_(bound.atol)
-        b = torch.where(y.isfinite(), b, 0.0)
-        lowest, highest = torch.minimum(y - b, rounded), torch.maximum(y + b, rounded)
+        b, lowest, highest = bound.interval(y, rounded)
         beyond = distance
     inside = (lowest <= got) & (got <= highest) | (got.isnan() & y.isnan())
     if target.eight_bit:
@@ -304,23 +281,18 @@ def _compare_floats(
 
 
 def differ(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return which integers or bools are not equal, by value whatever the dtypes."""
+    """Return which elements are not equal, integers by value whatever the dtypes; NaN equals NaN."""
+    if got.dtype.is_floating_point:
+        return (got != y) & ~(got.isnan() & y.isnan())
     return _distance(_written(got), y) != 0
 
 
 def _distance(got: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return how far apart integers are, by value whatever the dtypes, rounded where that is above 2^53."""
-    high, low = (one - other for one, other in zip(_halves(got), _halves(y), strict=True))
-    return high.double().mul_(2.0**32).add_(low).abs_()
-
-
-def _halves(integers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the upper and the lower 32 bits, as int64: the differences of each are exact."""
-    # uint64 has few operators, but bits
-    unsigned = integers.dtype == torch.uint64
-    bits = integers.view(torch.int64) if unsigned else integers.long()
-    high = bits >> 32
-    return high & _LOWER if unsigned else high, bits & _LOWER
+    rough = (got.double() - y.double()).abs_()
+    # uint64 has few operators, but bits; the difference wraps where integers are farther apart than that
+    left, right = (one.view(torch.int64) if one.dtype == torch.uint64 else one.long() for one in (got, y))
+    return torch.where(rough < _NEAR, (left - right).abs_().double(), rough)
 
 
 def _written(got: torch.Tensor) -> torch.Tensor:

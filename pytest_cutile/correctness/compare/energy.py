@@ -22,6 +22,7 @@ many elements are equal their roundings are, too, and these tests say nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,18 @@ class Excess:
     """The part of the output: "in rows 32 to 47", "in [1, 3]", "in all of it"."""
     says: str
     """What was measured and what allowed, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What T2 and T3 found in one output."""
+
+    excesses: list[Excess]
+    """The tests that failed."""
+    energy: float
+    """T2: the largest energy in any part of the output, in units of what is allowed."""
+    slope: float
+    """T3: the slope of the mismatch, in units of what is allowed."""
 
 
 def expected_jumps(distance: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,19 +125,11 @@ class Mismatch:
         common: float,
         usable: torch.Tensor,
     ) -> None:
-        """Add one block.
+        """Add a block of exact values y, R(y) and what the kernel `got`, at unique rows of the output.
 
-        Args:
-            got: float64, what the kernel wrote.
-            y: float64, the exact values.
-            rounded: R(y).
-            rows: unique row indices in the output.
-            columns: column indices in the output.
-            ulp: spacing of the output's dtype at y.
-            sigma: standard deviation of the noise.
-            bias: largest systematic error.
-            common: relative error that all elements may share.
-            usable: bool, elements that are neither special values nor near an overflow.
+        `ulp` is the spacing of the output's dtype at y, `sigma` the standard deviation of the noise, `bias`
+        the largest systematic error and `common` the relative error that all elements may share. Special
+        values and elements near an overflow are not `usable`.
         """
         ulp = torch.maximum(
             ulp, (sigma + bias).div_(_MOST_NOISE)
@@ -154,16 +159,15 @@ class Mismatch:
         self._variance += (weighted * weighted * energy).sum()
         self._step = torch.maximum(self._step, weighted.max())
 
-    def findings(self) -> tuple[list[Excess], float, float]:
-        """Return the tests that failed, and the largest ratio of measured to allowed in T2 and in T3."""
-        failed, worst = [], 0.0
-        for scope, size in self._scopes():
-            excess, ratio = self._energy(scope, size)
-            failed += [excess] if excess is not None else []
-            worst = max(worst, ratio)
-        slope, ratio = self._slope()
-        failed += [slope] if slope is not None else []
-        return failed, worst, ratio
+    @functools.cached_property
+    def findings(self) -> Findings:
+        energies = [self._energy(scope, size) for scope, size in self._scopes()]
+        slope = self._slope()
+        return Findings(
+            excesses=[excess for excess, _ in (*energies, slope) if excess is not None],
+            energy=max((ratio for _, ratio in energies), default=0.0),
+            slope=slope[1],
+        )
 
     def _scopes(self) -> Iterator[tuple[str, int]]:
         """Yield what T2 looks at, "" (all of it), "head", "rows" or "columns", and the size of a block."""

@@ -18,17 +18,14 @@ from pytest_cutile.correctness.compare.elements import (
     differ,
 )
 from pytest_cutile.correctness.compare.structure import pair_outputs
-from pytest_cutile.correctness.error_model.alternatives import SIZES, SIZES_OF_FLOATS
 from pytest_cutile.correctness.error_model.bounds import Bounds
+from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
-from pytest_cutile.correctness.error_model.reference import ReferenceRuns, floats_as
-from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, Terms
+from pytest_cutile.correctness.error_model.tolerance import Terms
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.tensors.dtypes import name_of
 from pytest_cutile.tensors.formats import FLOAT64, FORMATS
-from pytest_cutile.tensors.trees import named_tensors
-
-ExactValues = Callable[[], Mapping[str, torch.Tensor]]
+from pytest_cutile.tensors.trees import map_leaves, named_tensors
 
 _OR = ", or, in other parts, "
 
@@ -46,9 +43,8 @@ class ComparedOutput:
 class OutputsComparison:
     """The comparison of all outputs of a launch, collected part by part."""
 
-    def __init__(self, outputs: Mapping[str, torch.Tensor], exact: ExactValues) -> None:
+    def __init__(self, outputs: Mapping[str, torch.Tensor], runs: ReferenceRuns) -> None:
         self.outputs = outputs
-        self.exact = exact
         self.results = {
             name: ElementComparison(out, functools.partial(self.expected, name))
             for name, out in outputs.items()
@@ -61,6 +57,7 @@ class OutputsComparison:
         """Whether products may be summed in fewer bits than float32 has."""
         self.wholes: list[ComparedOutput] = []
         """Each output with its bound; none of outputs that were compared in parts."""
+        self._runs = runs
         self._alternatives: dict[str, list[tuple[Part, torch.Tensor]]] = defaultdict(list)
         """By output, parts of it as they have to be beyond a discontinuity."""
         self._rounded: Counter[str] = Counter()
@@ -72,18 +69,17 @@ class OutputsComparison:
     def failed(self) -> list[str]:
         return [name for name, result in self.results.items() if result.failed]
 
+    def exact(self, name: str) -> torch.Tensor:
+        return self._runs.exact(self.outputs)[name]
+
     def expected(self, name: str) -> torch.Tensor:
         """Return what an output has to be: its exact values, or those beyond a discontinuity."""
-        exact = self.exact()[name]
+        exact = self.exact(name)
         if name in self._alternatives:
             exact = exact.clone()
         for part, values in self._alternatives.get(name, ()):
             part.of(OUTPUT, exact).copy_(values)
         return exact
-
-    @property
-    def elements(self) -> int:
-        return sum(out.numel() for out in self.outputs.values())
 
     @property
     def looser(self) -> float | None:
@@ -94,43 +90,31 @@ class OutputsComparison:
     def largest(self, figure: Callable[[ElementComparison], float]) -> float:
         return max(map(figure, self.results.values()), default=0.0)
 
-    def add_part(
-        self, part: Part, outputs: Any, runs: ReferenceRuns, policy: NumericsPolicy, title: str
-    ) -> None:
+    def add_part(self, part: Part, outputs: Any, title: str) -> None:
         """Compare a part of all outputs. When this returns, all that it took for that is free again."""
-        terms = runs.terms
-        truth = runs.estimate(part, policy)
-        bounds = Bounds(truth=truth, terms=terms, policy=policy)
-        title = title if part.is_whole else f"{title}, in one of {len(runs.parts)} parts of both,"
+        terms = self._runs.terms
+        truth = self._runs.estimate(part)
+        bounds = Bounds(truth=truth, terms=terms)
+        title = title if part.is_whole else f"{title}, in one of {len(self._runs.parts)} parts of both,"
         pairs = pair_outputs(
             part.of(OUTPUT, outputs), truth.outputs, title, exact_needed=terms.tolerance is None
         )
         bound_of = {name: bounds.of(name, out, self.outputs[name].numel()) for name, out, _ in pairs}
-        call = runs.call.of(part)
-        integers = {
-            name: (out, exact, EQUALITY) for name, out, exact in pairs if bound_of[name][0] is EQUALITY
-        }
-        floats = {
-            name: (out, exact, bound)
-            for name, out, exact in pairs
-            if isinstance(bound := bound_of[name][0], Bound)
-        }
-        expected = bounds.beyond_discontinuities(call, integers, sizes=SIZES)
-        alternatives = bounds.beyond_discontinuities(call, floats, sizes=SIZES_OF_FLOATS)
-        for name, values in alternatives.items():
-            self._alternatives[name].append((part, values))
-        expected |= alternatives
-        for name, out, unrounded in pairs:
+        compared = {name: (out, exact, bound_of[name][0]) for name, out, exact in pairs}
+        alternatives = bounds.beyond_discontinuities(self._runs.call.of(part), compared)
+        for name, (out, unrounded, bound) in compared.items():
             whole = self.outputs[name]
-            bound, words = bound_of[name]
-            exact = expected.get(name, unrounded)
-            if name in expected:
-                self._rounded[name] += _count_different(exact, unrounded)
+            exact = alternatives.get(name, unrounded)
+            if name in alternatives:
+                if isinstance(bound, Bound):
+                    self._alternatives[name].append((part, exact))
+                self._rounded[name] += int(differ(exact, unrounded).sum())
             self.has_short_sums |= bounds.has_short_sums(out)
-            earlier = self.bounds.get(name, "").split(_OR)
-            self.bounds[name] = _OR.join(dict.fromkeys([*filter(None, earlier), words]))
-            self._ratios += bounds.looseness(name, out, exact, whole.numel())
-            self.allowed = self.allowed or bounds.lets_through(out, exact)
+            words = [*filter(None, self.bounds.get(name, "").split(_OR)), bound_of[name][1]]
+            self.bounds[name] = _OR.join(dict.fromkeys(words))
+            if isinstance(bound, GivenTolerance) and bound is not EQUALITY:
+                self._ratios += bounds.looseness(name, out, exact, bound, whole.numel())
+                self.allowed = self.allowed or bounds.lets_through(exact, bound)
             self.results[name].add(out, exact, bound, part.position(whole))
             if part.is_whole:
                 self.wholes.append(ComparedOutput(name=name, out=out, exact=exact, bound=bound))
@@ -146,31 +130,29 @@ class OutputsComparison:
                 self.bounds[name] += f"; it allows {self.allowed} (median over elements)"
 
 
-def compare_outputs(
-    outputs: Any,
-    runs: ReferenceRuns,
-    *,
-    title: str,
-    policy: NumericsPolicy | None = None,
-    exact: ExactValues | None = None,
-) -> OutputsComparison:
-    """Compare all outputs of a launch, under the check's own numerics policy by default.
+def compare_outputs(outputs: Any, runs: ReferenceRuns, *, title: str) -> OutputsComparison:
+    """Compare all outputs of a launch with the reference.
 
     Raises:
         KernelMismatch: an output has another structure, shape or width.
         ReferenceFailed: the reference raised, or returned incomparable values.
     """
-    terms = runs.terms
-    if not terms.wide:
+    if not runs.terms.wide:
         outputs = floats_as(torch.float32, outputs)
     outs = dict(named_tensors(outputs, OUTPUT))
-    _check_width(outs, terms, title)
-    exact = exact or functools.cache(lambda: runs.exact(outs))
-    comparison = OutputsComparison(outs, exact)
+    _check_width(outs, runs.terms, title)
+    comparison = OutputsComparison(outs, runs)
     for part in runs.parts:
-        comparison.add_part(part, outputs, runs, terms.policy if policy is None else policy, title)
+        comparison.add_part(part, outputs, title)
     comparison.complete_bounds()
     return comparison
+
+
+def floats_as(dtype: torch.dtype, result: Any) -> Any:
+    """Return a result with tensors of no dimension in the place of floats."""
+    return map_leaves(
+        lambda leaf: torch.tensor(leaf, dtype=dtype) if isinstance(leaf, float) else leaf, result
+    )
 
 
 def _check_width(outs: Mapping[str, torch.Tensor], terms: Terms, title: str) -> None:
@@ -184,9 +166,3 @@ def _check_width(outs: Mapping[str, torch.Tensor], terms: Terms, title: str) -> 
                 f'a kernel that is meant to narrow them says so, with precision="{dtype}", or with mid '
                 "where it rounds intermediate results"
             )
-
-
-def _count_different(one: torch.Tensor, other: torch.Tensor) -> int:
-    if not one.dtype.is_floating_point:
-        return int(differ(one, other).sum())
-    return int(((one != other) & ~(one.isnan() & other.isnan())).sum())

@@ -32,12 +32,8 @@ def pair_outputs(
         ReferenceFailed: the reference returned incomparable values.
         UncheckableOutput: the kernel returned something that the check cannot look into.
     """
-    left, right = dict(named_tensors(outputs, "output")), dict(named_tensors(exact, "output"))
-    shapes = (
-        [tuple(output.shape) for output in left.values()],
-        [tuple(output.shape) for output in right.values()],
-    )
-    if left.keys() != right.keys() or shapes[0] != shapes[1]:
+    left, right = dict(named_tensors(outputs, OUTPUT)), dict(named_tensors(exact, OUTPUT))
+    if {name: out.shape for name, out in left.items()} != {name: out.shape for name, out in right.items()}:
         raise KernelMismatch(
             f"{title} in structure or shape:\n  got       {describe(outputs)}\n  reference {describe(exact)}"
         )

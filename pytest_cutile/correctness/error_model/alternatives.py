@@ -13,25 +13,28 @@ for continuous references nothing is more lenient.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import differ
-from pytest_cutile.correctness.error_model.discontinuities import Decisions, ReplayDecisions
+from pytest_cutile.correctness.compare.elements import Bound, GivenTolerance, differ
+from pytest_cutile.correctness.error_model.discontinuities import ReplayDecisions
 from pytest_cutile.correctness.error_model.injection import (
     AccumulationNoise,
     Injector,
     OperandNoise,
     PolicyNoise,
-    noise_by_value,
 )
+from pytest_cutile.correctness.error_model.noise import ReferenceEstimate
 from pytest_cutile.correctness.error_model.operators import base_name, is_float64, writes_in_place
-from pytest_cutile.correctness.error_model.running import run_with
-from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+from pytest_cutile.correctness.error_model.parts import OUTPUT
+from pytest_cutile.correctness.error_model.running import ReferenceCall
+from pytest_cutile.correctness.error_model.tolerance import ErrorModel, Terms
 from pytest_cutile.tensors.dtypes import bits_of
-from pytest_cutile.tensors.formats import FLOAT64, FloatFormat
+from pytest_cutile.tensors.formats import FLOAT32, FLOAT64
 from pytest_cutile.tensors.rounding import convert
 from pytest_cutile.tensors.trees import named_tensors
 
@@ -46,22 +49,8 @@ _JUMP = 2.0
 _MANY = 64
 """So many elements at least are not left over by chance, if a round explains less than one of so many."""
 
-_SOURCES = 1 << 20
 
-
-class _EqualNoise(AccumulationNoise):
-    """Moves equal values of a tensor equally, as a kernel would round them: what ties stays a tie."""
-
-    def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
-        signs = noise_by_value(tensor, self.run * _SOURCES + self.sources).sign()
-        return signs.mul_(unit).add_(1.0).mul_(tensor)
-
-
-class _PolicyNoise(_EqualNoise, PolicyNoise):
-    """Policy noise that moves equal values equally."""
-
-
-class _IntermediateNoise(_EqualNoise):
+class _IntermediateNoise(AccumulationNoise):
     """Moves rounded results, operands of sums and functions, and quotients, but no input."""
 
     moves_inputs = False
@@ -83,26 +72,19 @@ class _IntermediateNoise(_EqualNoise):
 
 
 class Unexplained:
-    """Elements of an output that differ from the reference, at flat indices `at`, and right values.
+    """Elements of an output that differ from the reference, and what is right as far as is known."""
 
-    Floats, which are rounded to `target`, may each be `within` so far off before that.
-    """
-
-    def __init__(
-        self,
-        out: torch.Tensor,
-        exact: torch.Tensor,
-        at: torch.Tensor,
-        within: torch.Tensor | None = None,
-        target: FloatFormat = FLOAT64,
-    ) -> None:
-        self.at = at
+    def __init__(self, out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> None:
         self._out = out.reshape(-1)
         self._shape = exact.shape
         self._right = exact.clone().reshape(-1)
-        """What is right, so far as is known."""
-        self._within = within
-        self._target = target
+        self._target = bound.target or FLOAT64
+        self._within: torch.Tensor | None = None
+        """How far floats may be off before they are rounded to the target; None: integers."""
+        if isinstance(bound, Bound):
+            self.at, self._within = bound.outside(out, exact)
+        else:
+            self.at = differ(out, exact).reshape(-1).nonzero().flatten()
 
     def explain(self, moved: torch.Tensor) -> None:
         """Accept the values of a run with noise where they explain the kernel's."""
@@ -125,53 +107,42 @@ class Unexplained:
         return self._right.reshape(self._shape)
 
 
-def as_rounded(
-    reference: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    exact_decisions: Decisions,
+def explain_by_noise(
+    call: ReferenceCall,
     left: Mapping[str, Unexplained],
+    *,
+    truth: ReferenceEstimate,
+    terms: Terms,
+    model: ErrorModel,
     sizes: Sequence[float],
-    operands: FloatFormat | None,
-    policy: NumericsPolicy,
-    reach: float,
-    sigmas: float,
 ) -> None:
-    """Explain elements, in place, by what the reference returns with noise.
+    """Explain elements, by the name of their output and in place, by what the reference returns with noise.
 
-    Args:
-        reference: the reference.
-        args: its arguments, before upcasting.
-        kwargs: likewise.
-        exact_decisions: decisions that every run replays.
-        left: what is to be explained, by the name of the output.
-        sizes: of the noise, in units of the largest, round after round.
-        operands: what tensor cores round operands of products to; None where that changes none.
-        policy: what the kernel may do besides.
-        reach: how far intermediate results may be off, in units of float32's unit roundoff.
-        sigmas: how far roundings that only `operands` or `policy` allow, in units of one.
+    `model` is that of float32 accumulation for all of them together; noise has these `sizes` in turn.
     """
+    variance = model.accumulation_variance + model.operand_variance + model.value_variance
+    # how far intermediate results may be off, in units of float32's unit roundoff
+    reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
+    if terms.operands is FLOAT64:
+        reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
     makers: list[Callable[[int, float], Injector]] = [
-        lambda run, size: _IntermediateNoise(run, scale=size * reach)
+        lambda run, size: _IntermediateNoise(run, scale=size * reach, equally=True)
     ]
-    if operands is not None:
-        makers.append(lambda run, size: OperandNoise(run, operands, scale=size * sigmas))
-    if policy.is_noise:
-        makers.append(lambda run, size: _PolicyNoise(run, policy, scale=size * sigmas))
+    if truth.observed.has_inexact_operands:
+        makers.append(lambda run, size: OperandNoise(run, terms.operands, scale=size * model.sigmas))
+    if terms.policy.is_noise:
+        makers.append(
+            lambda run, size: PolicyNoise(run, terms.policy, scale=size * model.sigmas, equally=True)
+        )
     for run in range(ROUNDS):
         before = sum(output.at.numel() for output in left.values())
-        for make in makers:
-            # the same noise with both signs, so that a value at a tie falls to both sides
-            for size in (sizes[run % len(sizes)], -sizes[run % len(sizes)]):
-                moved = dict(
-                    named_tensors(
-                        run_with(reference, args, kwargs, ReplayDecisions(make(run, size), exact_decisions)),
-                        "output",
-                    )
-                )
-                for name, output in left.items():
-                    output.explain(moved[name])
+        # the same noise with both signs, so that a value at a tie falls to both sides
+        for make, sign in itertools.product(makers, (1, -1)):
+            noise = make(run, sign * sizes[run % len(sizes)])
+            result = call.run(ReplayDecisions(noise, truth.observed.exact_decisions))
+            moved = dict(named_tensors(result, OUTPUT))
+            for name, output in left.items():
+                output.explain(moved[name])
         unexplained = sum(output.at.numel() for output in left.values())
         if not unexplained or (unexplained > _MANY and (before - unexplained) * _MANY < unexplained):
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,21 +16,25 @@ from pytest_cutile.correctness.compare.elements import (
     compare,
     differ,
 )
-from pytest_cutile.correctness.error_model.alternatives import Unexplained, as_rounded
+from pytest_cutile.correctness.error_model.alternatives import (
+    SIZES,
+    SIZES_OF_FLOATS,
+    Unexplained,
+    explain_by_noise,
+)
 from pytest_cutile.correctness.error_model.noise import ReferenceEstimate
-from pytest_cutile.correctness.error_model.reference import ReferenceCall
+from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
 from pytest_cutile.correctness.error_model.tolerance import (
     EXACT,
     ErrorModel,
-    NumericsPolicy,
     Terms,
     model_for,
 )
 from pytest_cutile.tensors.dtypes import format_of, name_of
 from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
 from pytest_cutile.tensors.rounding import spacing
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tensors.trees import tensors_in
 
 _HOPPER = 9
 SAMPLE = 1 << 16
@@ -51,8 +55,6 @@ class Bounds:
 
     truth: ReferenceEstimate
     terms: Terms
-    policy: NumericsPolicy
-    """The policy to compare under, which may be looser than that of the terms."""
 
     def of(self, name: str, out: torch.Tensor, elements: int) -> tuple[Bound | GivenTolerance, str]:
         """Return the bound of (a part of) an output of `elements`, and its description."""
@@ -76,50 +78,35 @@ class Bounds:
         self,
         call: ReferenceCall,
         outputs: Mapping[str, tuple[torch.Tensor, torch.Tensor, Bound | GivenTolerance]],
-        *,
-        sizes: Sequence[float],
     ) -> dict[str, torch.Tensor]:
         """Return the right values of outputs that differ from exact ones as roundings may let them.
 
-        `outputs` are given with exact values and bound. Noise has these `sizes`.
+        `outputs` are given with exact values and bound. With a given tolerance there are none.
         """
-        inputs = [tensor for _, tensor in named_tensors((call.args, call.kwargs), "")]
+        inputs = tensors_in(call.arguments)
         if not any(tensor.dtype.is_floating_point or tensor.is_complex() for tensor in inputs):
             return {}
         if not self.truth.observed.has_discontinuities or self._is_exact:
             return {}
-        left = {}
-        for name, (out, exact, bound) in outputs.items():
-            if isinstance(bound, Bound):
-                unexplained = Unexplained(out, exact, *bound.outside(out, exact), bound.target)
-            else:
-                unexplained = Unexplained(out, exact, differ(out, exact).reshape(-1).nonzero().flatten())
-            if unexplained.at.numel():
-                left[name] = unexplained
-        if not left:
-            return {}
-        outs = [outputs[name][0] for name in left]
-        model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
-        variance = model.accumulation_variance + model.operand_variance + model.value_variance
-        reach = model.sigmas * math.sqrt(variance) + 1.5 * (model.drift + model.drift_of_value / model.unit)
-        if self.terms.operands is FLOAT64:
-            reach *= FLOAT64.unit_roundoff / FLOAT32.unit_roundoff
-        call.run(
-            as_rounded,
-            exact_decisions=self.truth.exact_decisions,
-            left=left,
-            sizes=sizes,
-            operands=self.terms.operands if self.truth.observed.has_inexact_operands else None,
-            policy=self.policy,
-            reach=reach,
-            sigmas=model.sigmas,
-        )
-        return {name: output.result() for name, output in left.items()}
+        right: dict[str, torch.Tensor] = {}
+        for is_float, sizes in ((False, SIZES), (True, SIZES_OF_FLOATS)):
+            left = {
+                name: Unexplained(out, exact, bound)
+                for name, (out, exact, bound) in outputs.items()
+                if (isinstance(bound, Bound) if is_float else bound is EQUALITY)
+            }
+            left = {name: output for name, output in left.items() if output.at.numel()}
+            if left:
+                outs = [outputs[name][0] for name in left]
+                model = self._model(FLOAT32, outs[0], sum(out.numel() for out in outs))
+                explain_by_noise(call, left, truth=self.truth, terms=self.terms, model=model, sizes=sizes)
+                right |= {name: output.result() for name, output in left.items()}
+        return right
 
     @property
     def _is_exact(self) -> bool:
         """Whether nothing is rounded that a result may jump with."""
-        return self.truth.exact and not self.policy.is_noise
+        return self.truth.exact and not self.terms.policy.is_noise
 
     def _model(self, accumulation: FloatFormat, out: torch.Tensor, elements: int) -> ErrorModel:
         return model_for(
@@ -128,27 +115,20 @@ class Bounds:
             operands=self.terms.operands if self.truth.observed.has_products else None,
             short_sums=self.has_short_sums(out),
             elements=elements,
-            fast_acc=self.policy.fast_acc,
+            fast_acc=self.terms.policy.fast_acc,
         )
 
     def _derive(self, name: str, out: torch.Tensor, target: FloatFormat, elements: int) -> tuple[Bound, str]:
         if self._is_exact:
-            bound = Bound(
-                target=target,
-                model=EXACT,
-                accumulation=Spread.none(out),
-                operands=None,
-                policy=None,
-                common=0.0,
-            )
+            bound = Bound(target=target, model=EXACT, accumulation=Spread.none(out))
             return bound, "correctly rounded: all products and sums of these inputs are exact"
         accumulation = accumulation_of(target)
         model = self._model(accumulation, out, elements)
         basis = f"derived from reduction={self.terms.reduction}, {accumulation.name} accumulation"
         if self.truth.observed.has_products:
             basis += f", {self.terms.operands.name} operands"
-        if self.policy:
-            basis += f", {self.policy}"
+        if self.terms.policy:
+            basis += f", {self.terms.policy}"
         if self.truth.observed.rounds_to:
             basis += f", a reference that itself rounds to {', '.join(self.truth.observed.rounds_to)}"
         bound = Bound(
@@ -175,47 +155,41 @@ class Bounds:
         of operands that lie too close together for that, `common_rounding` was measured.
         """
         rounded = [self.terms.operands] if name in self.truth.operands else []
-        rounded += [] if self.policy.mid is None else [self.policy.mid]
-        shared = sum(target.unit_roundoff**2 for target in rounded) + self.policy.exp_error
+        rounded += [] if self.terms.policy.mid is None else [self.terms.policy.mid]
+        shared = sum(target.unit_roundoff**2 for target in rounded) + self.terms.policy.exp_error
         return shared + (self.truth.observed.common_rounding if name in self.truth.operands else 0.0)
 
     def looseness(
-        self, name: str, out: torch.Tensor, exact: torch.Tensor, elements: int
+        self, name: str, out: torch.Tensor, exact: torch.Tensor, given: GivenTolerance, elements: int
     ) -> list[torch.Tensor]:
-        """Return how many times the derived bound the given tolerance allows, of some elements.
+        """Return how many times the derived bound a given tolerance allows, of some elements.
 
-        Empty where no tolerance was given, or the reference returned no float64 to derive a bound from.
-        Allowed is the farthest from the exact value that an element may be, its rounding included.
+        Empty for integers, and where the reference returned no float64 to derive a bound from. Allowed is the
+        farthest from the exact value that an element may be, its rounding included.
         """
-        target = format_of(out.dtype)
-        if self.terms.tolerance is None or target is None or not self.truth.accumulation:
+        if given.target is None or not self.truth.accumulation:
             return []
-        rtol, atol = self.terms.tolerance
-        bound, _ = self._derive(name, out, target, elements)
+        bound, _ = self._derive(name, out, given.target, elements)
         truth = matrix_view(exact)
         ratios = []
         for rows, columns in blocks(truth):
             y = truth[rows, columns]
             _, lowest, highest = bound.interval(y, *bound.noise(y, rows, columns))
-            derived = torch.maximum(highest - y, y - lowest)
-            ratio = y.abs().mul_(rtol).add_(atol).div_(derived).flatten()
+            ratio = given.allowed(y).div_(torch.maximum(highest - y, y - lowest)).flatten()
             ratio = ratio[:: -(-ratio.numel() // SAMPLE)]
             ratios.append(ratio[ratio.isfinite()])
         return ratios
 
-    def lets_through(self, out: torch.Tensor, exact: torch.Tensor) -> str:
-        """Say what the given tolerance allows where right values are known exactly; empty elsewhere."""
-        target = format_of(out.dtype)
-        if self.terms.tolerance is None or not exact.numel():
+    def lets_through(self, exact: torch.Tensor, given: GivenTolerance) -> str:
+        """Say what a given tolerance allows where right values are known exactly; empty elsewhere."""
+        if not exact.numel():
             return ""
-        rtol, atol = self.terms.tolerance
-        if target is None:
-            given, _ = self._of_integers(out)
-            return "" if given is EQUALITY else _any_of(math.floor(atol))
+        if given.target is None:
+            return _any_of(given.atol)
         if not self.truth.exact:
             return ""
         y = exact.reshape(-1)[:: -(-exact.numel() // SAMPLE)].double()
-        ulps = y.abs().mul_(rtol).add_(atol).div_(spacing(y, target))
+        ulps = given.allowed(y).div_(spacing(y, given.target))
         return f"{float(ulps[y.isfinite()].median()):.3g} ulp from values that are exact"
 
 

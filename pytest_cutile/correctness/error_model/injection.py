@@ -26,7 +26,7 @@ from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import resolve_dtype
 from pytest_cutile.tensors.formats import FLOAT32, FLOAT64, FloatFormat
 from pytest_cutile.tensors.rounding import round_to
-from pytest_cutile.tensors.trees import map_tensors, named_tensors
+from pytest_cutile.tensors.trees import map_tensors, tensors_in
 
 # Noise is +-1 and not uniform: an output with a single source of noise (the second row of causal attention)
 # then shows about the same spread in every run, and a few runs cannot underestimate it. Nor are the sources
@@ -36,6 +36,7 @@ _OPAQUE = 2.0
 """How many times as much as PyTorch's float32 another implementation of an operator may round inside."""
 CHUNK = 1 << 21
 """Elements moved at a time: about ten float64 temporaries of 16 MiB each."""
+_MOST_SOURCES = 1 << 20
 _IRRATIONAL = ((math.sqrt(5.0) - 1.0) / 2.0, math.sqrt(2.0), math.sqrt(3.0))
 
 
@@ -64,7 +65,7 @@ class OperandNoise(Injector):
         return func(*args, **kwargs)
 
     def _round(self, tensor: torch.Tensor) -> torch.Tensor:
-        return _in_chunks(self._rounded, tensor, dtype=tensor.dtype) if is_float64(tensor) else tensor
+        return _in_chunks(self._rounded, tensor, dtype=torch.float64) if is_float64(tensor) else tensor
 
     def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         operands = self.operands
@@ -78,14 +79,18 @@ class OperandNoise(Injector):
 
 
 class AccumulationNoise(Injector):
-    """Moves inputs, operands of sums and functions, and rounded results by `scale` float32 roundings."""
+    """Moves inputs, operands of sums and functions, and rounded results by `scale` float32 roundings.
+
+    With `equally`, equal values of a tensor move equally, as a kernel would round them: ties stay ties.
+    """
 
     rounding = FLOAT32
     moves_inputs = True
 
-    def __init__(self, run: int, *, scale: float = 1.0) -> None:
+    def __init__(self, run: int, *, scale: float = 1.0, equally: bool = False) -> None:
         self.run = run
         self.scale = scale
+        self.equally = equally
         self.sources = 0
         self.generators: dict[Any, torch.Generator] = {}
 
@@ -97,7 +102,7 @@ class AccumulationNoise(Injector):
             # whole numbers may be masks, counts or positions that the reference compares with
             return torch.where(values == values.round(), values, self._noisy(values))
 
-        return _in_chunks(move, tensor, dtype=tensor.dtype, into=tensor)
+        return _in_chunks(move, tensor)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = base_name(func)
@@ -118,16 +123,13 @@ class AccumulationNoise(Injector):
             if name == "gelu" and is_float64(result):  # x / 2 (1 + erf(...)), in which 1 + erf cancels
                 result = result + (self._noisy(args[0]) - args[0]) / 2
             result = _on_result(func, args, result, lambda tensor: self._perhaps_flushed(tensor, args[0]))
-            return _on_result(
-                func, args, result, lambda tensor: self._noisy_where_rounded(tensor, owned=True)
-            )
+            return _on_result(func, args, result, self._noisy_where_rounded)
         if is_opaque(func, args):
             return self._through(func, map_tensors(self._noisy, args), kwargs)
         result = func(*args, **kwargs)
         if name in MOVES or is_view(func):
             return result
-        owned = not _shares_memory(result, (args, kwargs))
-        return _on_result(func, args, result, lambda tensor: self._noisy_where_rounded(tensor, owned=owned))
+        return _on_result(func, args, result, self._noisy_where_rounded)
 
     def _through(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator of which only its operands and results are seen.
@@ -142,14 +144,10 @@ class AccumulationNoise(Injector):
             return map_tensors(self._noisy_where_rounded, result)
         same = map_tensors(lambda tensor: tensor.double() if tensor.dtype == torch.float32 else tensor, short)
         exact = func(*same, **kwargs)
-        errors = iter(
-            [
-                (one.double() - other).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-                for (_, one), (_, other) in zip(
-                    named_tensors(rounded, ""), named_tensors(exact, ""), strict=True
-                )
-                if is_float64(other)
-            ]
+        errors = (
+            (one.double() - other).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            for one, other in zip(tensors_in(rounded), tensors_in(exact), strict=True)
+            if is_float64(other)
         )
         return map_tensors(
             lambda tensor: tensor + _OPAQUE * self.scale * next(errors) if is_float64(tensor) else tensor,
@@ -194,7 +192,7 @@ class AccumulationNoise(Injector):
             return result
         if not is_float64(given) or given.shape != result.shape:
             return flush(result)
-        return _in_chunks(flush, result, given, dtype=result.dtype, into=result)
+        return _in_chunks(flush, result, given)
 
     def _next_unit(self) -> float:
         """Return the size of the next source of noise: 0.75 to 1.25 units, unlike those before it.
@@ -208,25 +206,25 @@ class AccumulationNoise(Injector):
 
     def _by(self, tensor: torch.Tensor, unit: float) -> torch.Tensor:
         """Return `tensor` with relative errors of `unit` and random signs."""
-        generator = self.generators.get(tensor.device)
-        if generator is None:
-            generator = torch.Generator(tensor.device).manual_seed(self.run)
-            self.generators[tensor.device] = generator
+        if self.equally:
+            signs = noise_by_value(tensor, self.run * _MOST_SOURCES + self.sources).sign()
+            return signs.mul_(unit).add_(1.0).mul_(tensor)
+        if tensor.device not in self.generators:
+            self.generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self.run)
+        generator = self.generators[tensor.device]
         # A byte of a random word for each element: `bernoulli_` takes 2 to 6 times as long on a CPU.
         words = torch.empty((tensor.numel() + 7) // 8, dtype=torch.int64, device=tensor.device)
-        signs = words.random_(-(2**63), None, generator=generator).view(torch.int8)[: tensor.numel()] >= 0
-        return signs.view(tensor.shape).to(tensor.dtype).mul_(2 * unit).add_(1.0 - unit).mul_(tensor)
+        is_up = words.random_(-(2**63), None, generator=generator).view(torch.int8)[: tensor.numel()] >= 0
+        return is_up.view(tensor.shape).to(tensor.dtype).mul_(2 * unit).add_(1.0 - unit).mul_(tensor)
 
-    def _noisy_where_rounded(self, tensor: torch.Tensor, *, owned: bool = False) -> torch.Tensor:
-        """Return a result with noise where float32 does not hold it; nobody else has one that is `owned`."""
+    def _noisy_where_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a result, which no view shares, with noise where float32 does not hold it."""
         unit = self._next_unit()
 
         def move(values: torch.Tensor) -> torch.Tensor:
             return torch.where(self._is_rounded(values), self._moved(values, unit), values)
 
-        if not is_wide(tensor):
-            return tensor
-        return _in_chunks(move, tensor, dtype=tensor.dtype, into=tensor if owned else None)
+        return _in_chunks(move, tensor) if is_wide(tensor) else tensor
 
     def _is_rounded(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor != tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
@@ -241,8 +239,16 @@ class PolicyNoise(AccumulationNoise):
 
     moves_inputs = False  # they are no intermediate results
 
-    def __init__(self, run: int, policy: NumericsPolicy, *, exact: bool = False, scale: float = 1.0) -> None:
-        super().__init__(run, scale=scale)
+    def __init__(
+        self,
+        run: int,
+        policy: NumericsPolicy,
+        *,
+        exact: bool = False,
+        scale: float = 1.0,
+        equally: bool = False,
+    ) -> None:
+        super().__init__(run, scale=scale, equally=equally)
         self.policy = policy
         self.exact = exact
         self.rounding = policy.mid or FLOAT64
@@ -283,29 +289,22 @@ def inexact_in(tensor: torch.Tensor, target: FloatFormat) -> torch.Tensor:
     return _in_chunks(inexact, tensor, dtype=torch.bool)
 
 
-def _shares_memory(result: Any, given: Any) -> bool:
-    storages = {tensor.untyped_storage().data_ptr() for _, tensor in named_tensors(given, "")}
-    return any(tensor.untyped_storage().data_ptr() in storages for _, tensor in named_tensors(result, ""))
-
-
 def _in_chunks(
-    function: Callable[..., torch.Tensor],
-    *tensors: torch.Tensor,
-    dtype: torch.dtype,
-    into: torch.Tensor | None = None,
+    function: Callable[..., torch.Tensor], *tensors: torch.Tensor, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return an elementwise function of tensors, of `dtype`, with temporaries for `CHUNK` elements only.
+    """Return an elementwise function of tensors, with temporaries for `CHUNK` elements only.
 
-    A contiguous `into`, which may be one of the tensors, is overwritten by the result.
+    The result has its `dtype`, or else may overwrite the first tensor.
     """
-    if tensors[0].numel() <= CHUNK:
+    first = tensors[0]
+    if first.numel() <= CHUNK:
         return function(*tensors)
-    if into is None or not into.is_contiguous():
-        into = torch.empty(tensors[0].shape, dtype=dtype, device=tensors[0].device)
-    flat = (torch.split(tensor.reshape(-1), CHUNK) for tensor in (into, *tensors))
+    is_new = dtype is not None or not first.is_contiguous()
+    result = torch.empty(first.shape, dtype=dtype or first.dtype, device=first.device) if is_new else first
+    flat = (torch.split(tensor.reshape(-1), CHUNK) for tensor in (result, *tensors))
     for place, *values in zip(*flat, strict=True):
         place.copy_(function(*values))
-    return into
+    return result
 
 
 def noise_by_value(values: torch.Tensor, seed: int) -> torch.Tensor:

@@ -17,18 +17,12 @@ What the reference computes outside torch (numpy) only sees the noise on the inp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.error_model.discontinuities import (
-    DecisionNoise,
-    Decisions,
-    KeepExactDecisions,
-    RecordDecisions,
-    ReplayDecisions,
-)
+from pytest_cutile.correctness.error_model.discontinuities import DecisionNoise, ReplayDecisions
 from pytest_cutile.correctness.error_model.exactness import Observer
 from pytest_cutile.correctness.error_model.injection import (
     CHUNK,
@@ -37,20 +31,20 @@ from pytest_cutile.correctness.error_model.injection import (
     OperandNoise,
     PolicyNoise,
 )
-from pytest_cutile.correctness.error_model.running import run_with
+from pytest_cutile.correctness.error_model.parts import OUTPUT, Part
+from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.error_model.spread import Spread, matrix_view
-from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
+from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy, Terms
+from pytest_cutile.correctness.errors import ReferenceFailed
 from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
-from pytest_cutile.tensors.trees import have_same_bits, named_tensors
+from pytest_cutile.tensors.trees import have_same_bits, named_tensors, tensors_in
 
 _FLOAT32_POLICY = NumericsPolicy()
 RUNS = 3
-"""Noisy runs for each of the two kinds; results are pooled over rows and columns, so a few are enough."""
+"""Noisy runs for each of the kinds; results are pooled over rows and columns, so a few are enough."""
 RUNS_OF_SMALL_OUTPUTS = 12
 SMALL_OUTPUT = 256
 """Outputs of fewer elements have little to pool over, and cost little: they get more runs."""
-
-
 _LARGEST = 1e150
 """Of float64: larger values have squares that it does not hold."""
 
@@ -67,181 +61,189 @@ class ReferenceEstimate:
     policy: Mapping[str, Spread]
     """The same for what the numerics policy allows besides; empty when that is nothing."""
     observed: Observer
-    exact_decisions: Decisions
-    """Decisions that no noise changes, for their operands are exact."""
-    is_random: bool
-    """Whether it returns something else when it is called again."""
     is_fixed: bool
     """Whether it returns the same whatever its arguments are, as far as noise on them can tell."""
     exact: bool
-    """Whether all that it computes is exact in float32, too, so that a kernel has to be (`exactness`), as far
-    as its policy rounds nothing."""
+    """Whether all that it computes is exact in float32, too, so that a kernel has to be, as far as its policy
+    rounds nothing."""
     runs: int
+    """How often the reference ran."""
 
 
-def run_reference(
-    reference: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    operands: FloatFormat,
-    policy: NumericsPolicy = _FLOAT32_POLICY,
+def estimate(
+    call: ReferenceCall, *, operands: FloatFormat, policy: NumericsPolicy = _FLOAT32_POLICY
 ) -> ReferenceEstimate:
-    """Run `reference` on its arguments upcast to float64: once exactly, then with noise."""
-    runs = _Runs(reference, args, kwargs)
+    """Run a reference once exactly, then with noise; raise ReferenceFailed."""
     observed = Observer(operands)
-    outputs = runs.run(observed)
-    is_exact = observed.exactness.covers(outputs)
-    is_random = observed.draws_numbers and not have_same_bits(outputs, runs.run(Injector()))
-    if observed.has_discontinuities:
-        keeping = KeepExactDecisions(operands)
-        runs.run(keeping)
-        runs.has_discontinuities, runs.exact_decisions = True, keeping.exact_decisions
-    # of a reference that rounds there is nothing to estimate
-    estimate = all(
-        tensor.dtype == torch.float64
-        for _, tensor in named_tensors(outputs, "output")
-        if tensor.dtype.is_floating_point
-    )
-    makers: dict[str, tuple[float, Callable[[int], Injector]]] = {}
-    if estimate and not is_exact:
-        makers["accumulation"] = FLOAT32.unit_roundoff, AccumulationNoise
-    if estimate and observed.has_inexact_operands:
-        makers["operands"] = 1.0, lambda run: OperandNoise(run, operands)
-    if estimate and policy.is_noise:
-        makers["policy"] = 1.0, lambda run: PolicyNoise(run, policy, exact=is_exact)
-    # the terms of a product may cancel in its value, and the noise of its operands does not
-    spreads = {
-        noise: _measure(
-            runs,
-            outputs,
-            make,
-            unit,
-            proportional=noise != "operands",
-            decision_noise=DecisionNoise if noise == "accumulation" else lambda _: None,
+    outputs = call.run(observed)
+    if observed.draws_numbers and not have_same_bits(outputs, call.run()):
+        raise ReferenceFailed(
+            f"{call.name} draws random numbers, and returns something else when it is called again: "
+            "let it make a torch.Generator with a seed of its own, or give it what was drawn"
         )
-        for noise, (unit, make) in makers.items()
-    }
+    noise = _Noise(call, outputs, observed)
+    accumulation: Mapping[str, Spread] = {}
+    of_operands: Mapping[str, Spread] = {}
+    of_policy: Mapping[str, Spread] = {}
+    exact = observed.is_exact(outputs)
+    # of a reference that rounds there is nothing to estimate
+    if all(tensor.dtype == torch.float64 for tensor in _floats(outputs).values()):
+        if not exact:
+            unit = FLOAT32.unit_roundoff
+            accumulation = noise.measure(AccumulationNoise, unit=unit, decision_noise=DecisionNoise)
+        if observed.has_inexact_operands:
+            # the terms of a product may cancel in its value, and the noise of its operands does not
+            of_operands = noise.measure(lambda run: OperandNoise(run, operands), proportional=False)
+        if policy.is_noise:
+            of_policy = noise.measure(lambda run: PolicyNoise(run, policy, exact=exact))
     return ReferenceEstimate(
         outputs=outputs,
-        accumulation=spreads.get("accumulation", {}),
-        operands=spreads.get("operands", {}),
-        policy=spreads.get("policy", {}),
+        accumulation=accumulation,
+        operands=of_operands,
+        policy=of_policy,
         observed=observed,
-        exact_decisions=runs.exact_decisions,
-        is_fixed=_is_fixed(observed, spreads.get("accumulation", {}), args),
-        is_random=is_random,
-        exact=is_exact,
-        runs=runs.count,
+        is_fixed=_is_fixed(observed, accumulation, call),
+        exact=exact,
+        runs=1 + observed.draws_numbers + noise.runs,
     )
 
 
-def allow(
-    truth: ReferenceEstimate,
-    policy: NumericsPolicy,
-    reference: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> ReferenceEstimate:
-    """Return `truth`, the result of `reference` for these arguments, under another policy."""
+class ReferenceRuns:
+    """Runs a reference when its values are needed, and keeps those of the whole for all launches.
+
+    The values of a part are not kept: a case is cut so that they need not fit into memory together.
+    """
+
+    def __init__(self, call: ReferenceCall, parts: Sequence[Part], terms: Terms) -> None:
+        self.call = call
+        self.parts = parts
+        self.terms = terms
+        self.count = 0
+        """How often the reference ran on each part, for one launch."""
+        self.is_fixed = False
+        """Whether it returned the same whatever the arguments of a part were."""
+        self.longest_sum = 1
+        self.has_products = self.has_exponentials = False
+        """What the exact runs on the parts have shown."""
+        self.whole: ReferenceEstimate | None = None
+        """What is kept: the values of the whole, if it is not cut and was needed."""
+        self._exact: Mapping[str, torch.Tensor] | None = None
+
+    def under(self, policy: NumericsPolicy) -> ReferenceRuns:
+        """Return the runs under another policy; of the whole, what the policy does not change is kept."""
+        others = ReferenceRuns(self.call, self.parts, replace(self.terms, policy=policy))
+        others._exact = self._exact
+        if self.whole is not None:
+            others.whole = replace(self.whole, policy=_measure_policy(self.call, self.whole, policy))
+        return others
+
+    def estimate(self, part: Part) -> ReferenceEstimate:
+        """Return a part's exact values and their noise; raise ReferenceFailed."""
+        if self.whole is not None:
+            return self.whole
+        truth = estimate(self.call.of(part), operands=self.terms.operands, policy=self.terms.policy)
+        self.count = max(self.count, truth.runs)
+        self.is_fixed |= truth.is_fixed
+        self.longest_sum = max(self.longest_sum, truth.observed.longest_sum)
+        self.has_products |= truth.observed.has_products
+        self.has_exponentials |= truth.observed.has_exponentials
+        if part.is_whole:
+            self.whole = truth
+        return truth
+
+    def exact(self, outputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return the exact values of all outputs, which have the shapes of these."""
+        if self.whole is not None:
+            return dict(named_tensors(self.whole.outputs, OUTPUT))
+        if self._exact is None:
+            exact: dict[str, torch.Tensor] = {}
+            for part in self.parts:
+                for name, values in named_tensors(self.call.of(part).run(), OUTPUT):
+                    if name not in exact:
+                        exact[name] = values.new_empty(outputs[name].shape)
+                    part.of(OUTPUT, exact[name]).copy_(values)
+            self._exact = exact
+        return self._exact
+
+
+def _measure_policy(
+    call: ReferenceCall, truth: ReferenceEstimate, policy: NumericsPolicy
+) -> Mapping[str, Spread]:
+    """Return how far noise of a policy moves the outputs of a reference that was estimated."""
     if not policy.is_noise:
-        return replace(truth, policy={})
-
-    def make(run: int) -> Injector:
-        return PolicyNoise(run, policy, exact=truth.exact)
-
-    runs = _Runs(
-        reference,
-        args,
-        kwargs,
-        has_discontinuities=truth.observed.has_discontinuities,
-        exact_decisions=truth.exact_decisions,
-    )
-    spread = _measure(runs, truth.outputs, make, 1.0)
-    return replace(truth, policy=spread, runs=truth.runs + runs.count)
+        return {}
+    noise = _Noise(call, truth.outputs, truth.observed)
+    return noise.measure(lambda run: PolicyNoise(run, policy, exact=truth.exact))
 
 
-def _count_runs(outputs: Any) -> int:
-    sizes = [
-        tensor.numel() for _, tensor in named_tensors(outputs, "output") if tensor.dtype.is_floating_point
-    ]
-    return RUNS_OF_SMALL_OUTPUTS if any(0 < size < SMALL_OUTPUT for size in sizes) else RUNS
+def _floats(outputs: Any) -> dict[str, torch.Tensor]:
+    return {
+        name: tensor for name, tensor in named_tensors(outputs, "output") if tensor.dtype.is_floating_point
+    }
 
 
-@dataclass
-class _Runs:
-    """Runs a reference on the same arguments, and counts the runs."""
-
-    reference: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    has_discontinuities: bool = False
-    exact_decisions: Decisions = field(default_factory=dict)
-    """Decisions of the exact run that every run with noise replays."""
-    count: int = 0
-
-    def run(self, injector: Injector) -> Any:
-        self.count += 1
-        return run_with(self.reference, self.args, self.kwargs, injector)
-
-    def run_with_noise(self, noise: Injector, decision_noise: Injector | None) -> Any:
-        """Run with injected noise, replaying exact decisions and those of a run with `decision_noise`."""
-        if not self.has_discontinuities:
-            return self.run(noise)
-        decisions = self.exact_decisions
-        if decision_noise is not None:
-            recording = RecordDecisions(decision_noise, decisions)
-            self.run(recording)
-            decisions = recording.decisions
-        return self.run(ReplayDecisions(noise, decisions))
-
-    @property
-    def largest(self) -> float:
-        """The largest value that a kernel with these arguments holds, if its square is a float64."""
-        tensors = named_tensors((self.args, self.kwargs), "")
-        is_wide = any(tensor.dtype == torch.float64 for _, tensor in tensors)
-        return _LARGEST if is_wide else FLOAT32.max_finite
-
-
-def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], args: Sequence[Any]) -> bool:
+def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], call: ReferenceCall) -> bool:
     """Say whether a reference computed nothing, and returned the same whatever noise its arguments had."""
     if observed.computes or not spreads or any(bool(spread.elements.any()) for spread in spreads.values()):
         return False
-    floats = [tensor for _, tensor in named_tensors(tuple(args), "") if tensor.dtype.is_floating_point]
-    return any(
-        bool((tensor.double() != tensor.double().round()).any()) for tensor in floats
-    )  # those are moved
+    floats = [tensor.double() for tensor in tensors_in(call.args) if tensor.dtype.is_floating_point]
+    return any(bool((tensor != tensor.round()).any()) for tensor in floats)  # those are moved
 
 
-def _measure(
-    runs: _Runs,
-    outputs: Any,
-    make: Callable[[int], Injector],
-    unit: float,
-    *,
-    proportional: bool = True,
-    decision_noise: Callable[[int], Injector | None] = lambda _: None,
-) -> dict[str, Spread]:
-    """Return the mean square change of each floating output, in units of `unit`, over some runs of noise.
+class _Noise:
+    """Runs a reference with noise, and measures how far that moves its outputs."""
 
-    `make` and `decision_noise` return the noise of a run, and that of the run whose decisions it replays.
-    `proportional` says whether noise may be in proportion to an element's value.
-    """
-    exact = {
-        name: matrix_view(tensor)
-        for name, tensor in named_tensors(outputs, "output")
-        if tensor.dtype.is_floating_point
-    }
-    totals = {name: tensor.new_zeros(tensor.shape) for name, tensor in exact.items()}
-    count, largest = _count_runs(outputs), runs.largest
-    for run in range(count):
-        moved = dict(named_tensors(runs.run_with_noise(make(run), decision_noise(run)), "output"))
-        for name, total in totals.items():
-            flat = (torch.split(whole.reshape(-1), CHUNK) for whole in (moved.pop(name), exact[name], total))
-            for values, y, mean_square in zip(*flat, strict=True):
-                # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
-                change = (values - y).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
-                # nor what the kernel cannot hold: it would outweigh all others, or be too large when squared
-                change.masked_fill_(y.abs() > largest, 0.0)
-                mean_square.addcmul_(change, change, value=1.0 / count)
-    return {name: Spread(total, exact[name] if proportional else None) for name, total in totals.items()}
+    def __init__(self, call: ReferenceCall, outputs: Any, observed: Observer) -> None:
+        self.runs = 0
+        self._call = call
+        self._exact = {name: matrix_view(tensor) for name, tensor in _floats(outputs).items()}
+        self._observed = observed
+        small = any(0 < tensor.numel() < SMALL_OUTPUT for tensor in self._exact.values())
+        self._repeats = RUNS_OF_SMALL_OUTPUTS if small else RUNS
+        wide = any(tensor.dtype == torch.float64 for tensor in tensors_in(call.arguments))
+        self._largest = _LARGEST if wide else FLOAT32.max_finite
+        """The largest value that a kernel with these arguments holds, if its square is a float64."""
+
+    def measure(
+        self,
+        make: Callable[[int], Injector],
+        *,
+        unit: float = 1.0,
+        proportional: bool = True,
+        decision_noise: Callable[[int], Injector] | None = None,
+    ) -> dict[str, Spread]:
+        """Return the mean square change of each floating output, in units of `unit`, over some runs of noise.
+
+        `make` returns the noise of a run; `decision_noise` that of a run before, whose decisions it replays.
+        `proportional` says whether noise may be in proportion to an element's value.
+        """
+        totals = {name: tensor.new_zeros(tensor.shape) for name, tensor in self._exact.items()}
+        for run in range(self._repeats):
+            result = self._run(make(run), None if decision_noise is None else decision_noise(run))
+            moved = _floats(result)
+            if [*map(torch.numel, moved.values())] != [*map(torch.numel, totals.values())]:
+                raise ReferenceFailed(f"{self._call.name} returns other shapes if arguments are rounded")
+            for name, total in totals.items():
+                exact = self._exact[name]
+                flat = (torch.split(whole.reshape(-1), CHUNK) for whole in (moved.pop(name), exact, total))
+                for values, y, mean_square in zip(*flat, strict=True):
+                    # Inf - Inf and NaN have no spread; the comparison wants the same Inf and NaN anyway
+                    change = (values - y).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
+                    # nor what the kernel cannot hold: it would outweigh all others, or be too large squared
+                    change.masked_fill_(y.abs() > self._largest, 0.0)
+                    mean_square.addcmul_(change, change, value=1.0 / self._repeats)
+        return {
+            name: Spread(total, self._exact[name] if proportional else None) for name, total in totals.items()
+        }
+
+    def _run(self, noise: Injector, decision_noise: Injector | None) -> Any:
+        """Run with noise, replaying exact decisions and those of a run with `decision_noise`."""
+        decisions = self._observed.exact_decisions
+        if self._observed.has_discontinuities and decision_noise is not None:
+            recording = ReplayDecisions(decision_noise, decisions, record=True)
+            self.runs += 1
+            self._call.run(recording)
+            decisions = recording.decisions
+        self.runs += 1
+        has_discontinuities = self._observed.has_discontinuities
+        return self._call.run(ReplayDecisions(noise, decisions) if has_discontinuities else noise)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.tensors.dtypes import format_of
+from pytest_cutile.tensors.trees import named_tensors
 
 PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"})
 # Functions amplify a rounding of their argument, and round their result, which may cancel afterwards.
@@ -88,20 +89,22 @@ def is_view(func: Any) -> bool:
     return any(info is not None and not info.is_write for info in infos)
 
 
-def may_be_discontinuous(func: Any, args: tuple[Any, ...]) -> bool:
-    """Say whether a result of an aten operator may jump when its floating operands move."""
-    return base_name(func) in _MAY_BE_DISCONTINUOUS and any(map(is_float64, args))
+def jumping(func: Any, args: tuple[Any, ...], result: Any) -> dict[str, torch.Tensor] | None:
+    """Return what of a result may jump when floating operands move, by place; None: nothing of any result."""
+    name = base_name(func)
+    if name not in _MAY_BE_DISCONTINUOUS or not any(map(is_float64, args)):
+        return None
+    return {place: tensor for place, tensor in named_tensors(result, "") if _jumps(name, tensor)}
 
 
-def jumps(name: str, result: torch.Tensor) -> bool:
-    """Say whether a result of an aten operator may jump when its operands move."""
+def _jumps(name: str, result: torch.Tensor) -> bool:
     if name in DISCONTINUOUS:
         return True
     if name in SELECTIONS:
         return not is_float64(result)
     # to 16 bits it rounds, which is no jump; fewer, and integers, are quantised values
     target = format_of(result.dtype)
-    return name in CONVERSIONS and not result.is_complex() and (target is None or target.eight_bit)
+    return not result.is_complex() and (target is None or target.eight_bit)
 
 
 def is_wide(value: Any) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.spec import Axes
-from pytest_cutile.tensors.trees import map_tensors, named_tensors
+from pytest_cutile.tensors.trees import map_tensors, tensors_in
 
 Index = tuple[slice | torch.Tensor, slice]
 """Rows and columns of a matrix."""
@@ -51,12 +51,9 @@ class Part:
         return not self.ranges
 
     def of(self, name: str, value: Any) -> Any:
-        def cut(tensor: torch.Tensor) -> torch.Tensor:
-            for dim, (first, last) in enumerate(self._bounds(name, tensor.shape)):
-                tensor = tensor.narrow(dim, first, last - first)
-            return tensor
-
-        return value if self.is_whole else map_tensors(cut, value)
+        if self.is_whole:
+            return value
+        return map_tensors(lambda tensor: _narrow(tensor, self._bounds(name, tensor.shape)), value)
 
     def origin(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """Return the index in the whole of the first element of each tensor among the arguments, by name."""
@@ -70,10 +67,8 @@ class Part:
         if self.is_whole:
             return PartPosition()
         *leading, columns = self._bounds(OUTPUT, out.shape)
-        rows = torch.zeros(1, dtype=torch.int64, device=out.device)
-        for (first, last), size in zip(leading, out.shape, strict=False):
-            rows = (rows[:, None] * size + torch.arange(first, last, device=out.device)).flatten()
-        return PartPosition(rows=rows, first_column=columns[0])
+        rows = torch.arange(math.prod(out.shape[:-1]), device=out.device).reshape(out.shape[:-1])
+        return PartPosition(rows=_narrow(rows, leading).flatten(), first_column=columns[0])
 
     def _bounds(self, name: str, shape: Sequence[int]) -> list[tuple[int, int]]:
         bounds = []
@@ -81,6 +76,9 @@ class Part:
             first, last, units = self.ranges.get(axis, (0, 1, 1))
             bounds.append((first * size // units, last * size // units))
         return bounds
+
+
+WHOLE = Part()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,18 +120,16 @@ def cut(axes: Axes, values: Mapping[str, Any], outputs: Any) -> list[Part]:
     trees = {**values, OUTPUT: outputs}
     units = _units(axes, trees)
     counts = dict.fromkeys(units, 1)
-    elements = _elements(axes, trees, counts)
-    enough = max(PART_ELEMENTS, elements / MOST_PARTS)
-    while elements > enough and math.prod(counts.values()) < MOST_PARTS:
+    enough = max(PART_ELEMENTS, _elements(axes, trees, counts) / MOST_PARTS)
+    while _elements(axes, trees, counts) > enough and math.prod(counts.values()) < MOST_PARTS:
         finer = [
-            counts | {axis: min(2 * count, units[axis])}
-            for axis, count in counts.items()
-            if count < units[axis]
+            counts | {axis: min(2 * counts[axis], most)}
+            for axis, most in units.items()
+            if counts[axis] < most
         ]
         if not finer:
             break
         counts = min(finer, key=lambda option: _elements(axes, trees, option))
-        elements = _elements(axes, trees, counts)
     ranges = [
         [
             (axis, (at * units[axis] // count, (at + 1) * units[axis] // count, units[axis]))
@@ -169,6 +165,12 @@ def neighbours(axes: Axes, values: Mapping[str, Any], outputs: Any) -> Iterator[
                 yield axis, both, halves
 
 
+def _narrow(tensor: torch.Tensor, bounds: Sequence[tuple[int, int]]) -> torch.Tensor:
+    for dim, (first, last) in enumerate(bounds):
+        tensor = tensor.narrow(dim, first, last - first)
+    return tensor
+
+
 def _axes_of(axes: Axes, name: str, shape: Sequence[int]) -> Iterator[tuple[str, int]]:
     """Yield of each dimension of a tensor its axis and its length; the axis is "" where it stays whole."""
     for axis, size in itertools.zip_longest(axes.get(name, ())[: len(shape)], shape):
@@ -179,7 +181,7 @@ def _units(axes: Axes, trees: Mapping[str, Any]) -> dict[str, int]:
     """Return in how many equal units each axis can be cut; none where a tensor lacks dimensions."""
     units = {axis: 0 for axis in axes[OUTPUT] if axis is not None}
     for name, names in axes.items():
-        for _, tensor in named_tensors(trees.get(name), ""):
+        for tensor in tensors_in(trees.get(name)):
             if tensor.ndim < len(names):
                 return {}
             for axis, size in _axes_of(axes, name, tensor.shape):
@@ -192,5 +194,5 @@ def _elements(axes: Axes, trees: Mapping[str, Any], counts: Mapping[str, int]) -
     return math.fsum(
         math.prod(size / counts.get(axis, 1) for axis, size in _axes_of(axes, name, tensor.shape))
         for name, value in trees.items()
-        for _, tensor in named_tensors(value, "")
+        for tensor in tensors_in(value)
     )

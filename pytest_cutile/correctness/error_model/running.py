@@ -1,10 +1,11 @@
-"""Run a reference in float64, with an injector that sees its inputs and operators."""
+"""Run a reference in float64 on the arguments of a launch; an injector sees inputs and operators."""
 
 from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,9 +13,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cutile.correctness.error_model.injection import Injector
-from pytest_cutile.tensors.trees import map_leaves
+from pytest_cutile.correctness.error_model.parts import OUTPUT, WHOLE, Part, neighbours
+from pytest_cutile.correctness.errors import ReferenceFailed
+from pytest_cutile.correctness.signatures import parameters_of
+from pytest_cutile.spec import Axes
+from pytest_cutile.tensors.trees import map_leaves, map_tensors, named_tensors
 
+ORIGIN = "origin"
+"""Parameter of a reference to which it matters where in the whole a part lies."""
 _OFFERED = "of an argument in sliced=... a reference gets len(x), x.shape, x.device, 'for each in x' and x[i]"
+_ROUNDING = 1e-12
+"""Of float64, relative to the largest value: what sums in another order may differ by."""
 
 
 class Slices:
@@ -25,14 +34,8 @@ class Slices:
     ) -> None:
         self._tensor = tensor
         self._make = make
-
-    @property
-    def shape(self) -> torch.Size:
-        return self._tensor.shape
-
-    @property
-    def device(self) -> torch.device:
-        return self._tensor.device
+        self.shape = tensor.shape
+        self.device = tensor.device
 
     def made_by(self, make: Callable[[torch.Tensor], torch.Tensor]) -> Slices:
         return Slices(self._tensor, make)
@@ -54,24 +57,63 @@ class Slices:
         raise AttributeError(f"{_OFFERED}; there is no x.{name}")
 
 
-def run_exactly(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what `reference` makes of `args` and `kwargs` upcast to float64."""
-    return run_with(reference, args, kwargs, Injector())
+@dataclass(frozen=True, kw_only=True)
+class ReferenceCall:
+    """A reference with the arguments of a launch, or with a part of them."""
+
+    reference: Callable[..., Any]
+    name: str
+    """What messages call it: "the reference softmax of softmax_kernel"."""
+    args: Mapping[str, Any]
+    """Its positional arguments before upcasting, by the names that the launcher has for them."""
+    kwargs: Mapping[str, Any]
+    sliced: Collection[str] = ()
+    """Names of those of which it takes one slice at a time."""
+    part: Part = WHOLE
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All arguments of the launch, by name."""
+        return {**self.args, **self.kwargs}
+
+    def of(self, part: Part) -> ReferenceCall:
+        return replace(self, part=part)
+
+    def run(self, injector: Injector | None = None) -> Any:
+        """Return the reference's result, exact without an injector; raise ReferenceFailed if it raised."""
+        args = tuple(self._given(name, value) for name, value in self.args.items())
+        kwargs = {name: self._given(name, value) for name, value in self.kwargs.items()}
+        if not self.part.is_whole and any(one.name == ORIGIN for one in parameters_of(self.reference)):
+            kwargs[ORIGIN] = self.part.origin(self.arguments)
+        try:
+            return run_with(self.reference, args, kwargs, injector)
+        except Exception as error:
+            where = "" if self.part.is_whole else ", for a part of its arguments, as independent=... says,"
+            raise ReferenceFailed(f"{self.name}{where} raised {type(error).__name__}: {error}") from error
+
+    def _given(self, name: str, value: Any) -> Any:
+        part = self.part.of(name, value)
+        return map_tensors(Slices, part) if name in self.sliced else part
 
 
 def run_with(
-    reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], injector: Injector
+    reference: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    injector: Injector | None = None,
 ) -> Any:
+    """Return what `reference` makes of its arguments upcast to float64, as `injector` lets it run."""
+    seeing = injector or Injector()
     preparing = False
 
     def prepare(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         if tensor.is_complex():
             wide = torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
-            return torch.view_as_complex(injector.on_input(wide.clone()).contiguous())
+            return torch.view_as_complex(seeing.on_input(wide.clone()).contiguous())
         if not tensor.dtype.is_floating_point:
             return tensor.clone()
-        return injector.on_input(tensor.to(torch.float64, copy=True))
+        return seeing.on_input(tensor.to(torch.float64, copy=True))
 
     class _Mode(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
         @classmethod
@@ -83,7 +125,7 @@ def run_with(
             del types
             if preparing:
                 return func(*args, **(kwargs or {}))
-            return injector.call(func, args, _widened(kwargs or {}))
+            return seeing.call(func, args, _widened(kwargs or {}))
 
     def prepare_slice(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal preparing
@@ -109,3 +151,31 @@ def _widened(kwargs: dict[str, Any]) -> dict[str, Any]:
     asked: Any = kwargs.get("dtype")
     wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(asked)
     return kwargs if wide is None else {**kwargs, "dtype": wide}
+
+
+def check_independence(call: ReferenceCall, axes: Axes, outputs: Any) -> None:
+    """Raise ReferenceFailed if the reference of a few neighbours is not that of their halves."""
+    for axis, both, halves in neighbours(axes, call.arguments, outputs):
+        together = call.of(both).run()
+        first, last, _ = both.ranges[axis]
+        for half in halves:
+            begin, end, _ = half.ranges[axis]
+            inside = Part(axes=axes, ranges={axis: (begin - first, end - first, last - first)})
+            expected = dict(named_tensors(inside.of(OUTPUT, together), OUTPUT))
+            alone = dict(named_tensors(call.of(half).run(), OUTPUT))
+            if alone.keys() != expected.keys() or not all(
+                _is_same(alone[name], expected[name]) for name in alone
+            ):
+                raise ReferenceFailed(
+                    f"{call.name} returns something else for a part of its arguments than for that part "
+                    f"among others: it is not independent along {axis!r}, as {dict(axes)!r} says"
+                )
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    largest = one.abs().nan_to_num(posinf=0.0).max().item() if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from pytest_cutile.spec import CheckOptions
 from pytest_cutile.statistics import t_quantile
 from pytest_cutile.tensors.dtypes import format_of, resolve_dtype
 from pytest_cutile.tensors.formats import FLOAT32, FORMATS, TFLOAT32, FloatFormat
-from pytest_cutile.tensors.trees import named_tensors
-
-if TYPE_CHECKING:
-    import torch
-
-_FLOAT64_BYTES = 8
+from pytest_cutile.tensors.trees import tensors_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +80,14 @@ class Terms:
             operands=_format("precision", options.precision) or _operand_format(dtypes),
             policy=NumericsPolicy(mid=mid, exp_error=options.exp_error, fast_acc=options.fast_acc),
             tolerance=(options.rtol or 0.0, options.atol or 0.0) if given else None,
-            wide=bool(dtypes) and all(dtype.itemsize == _FLOAT64_BYTES for dtype in dtypes),
-            may_narrow=options.precision is not None
-            or all(dtype.itemsize < _FLOAT64_BYTES for dtype in dtypes),
+            wide=dtypes == {torch.float64},
+            may_narrow=options.precision is not None or torch.float64 not in dtypes,
         )
 
 
 def _floating_dtypes(inputs: Mapping[str, Any]) -> set[torch.dtype]:
     """Return the real floating dtypes of inputs; those of single numbers only if there are no others."""
-    tensors = [tensor for _, tensor in named_tensors(dict(inputs), "input")]
-    tensors = [tensor for tensor in tensors if tensor.dtype.is_floating_point or tensor.is_complex()]
+    tensors = [one for one in tensors_in(dict(inputs)) if one.dtype.is_floating_point or one.is_complex()]
     large = [tensor for tensor in tensors if tensor.numel() > 1]
     return {tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype for tensor in large or tensors}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from pytest_cutile.correctness.compare.elements import CHUNK, blocks
+from pytest_cutile.correctness.compare.elements import CHUNK, blocks, differ
 from pytest_cutile.correctness.error_model.spread import matrix_view
 from pytest_cutile.correctness.explain.places import WrongIndices
 from pytest_cutile.tensors.dtypes import format_of
@@ -31,37 +31,34 @@ _TRIED = 64
 def count_ulps(out: torch.Tensor, exact: torch.Tensor) -> str:
     """Return how many elements are how far from the correctly rounded value: "0: 91, 1: 5, > 256: 2"."""
     counts: Counter[str] = Counter()
-    for _, _, got, rounded, unit in _rounded_blocks(out, exact):
+    for _, got, rounded, unit in _rounded_blocks(out, exact):
         ulps = (got - rounded).abs_().div_(unit).round_()
-        ulps = torch.where((got == rounded) | (got.isnan() & rounded.isnan()), 0.0, ulps)
+        ulps = torch.where(differ(got, rounded), ulps, 0.0)
         below = -1.0
         for limit, name in _ULPS:
             counts[name] += int(((ulps > below) & (ulps <= limit) & ulps.isfinite()).sum())
             below = limit
         counts["NaN or Inf"] += int(ulps.isfinite().logical_not_().sum())
-    names = [*(name for _, name in _ULPS), "NaN or Inf"]
-    return ", ".join(f"{name}: {counts[name]:,}" for name in names if counts[name])
+    return ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count)
 
 
 def find_inexact(out: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     inexact = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
-    grid = matrix_view(inexact)
-    for rows, columns, got, rounded, _ in _rounded_blocks(out, exact):
-        grid[rows, columns] = (got != rounded) & ~(got.isnan() & rounded.isnan())
+    for block, got, rounded, _ in _rounded_blocks(out, exact):
+        matrix_view(inexact)[block] = differ(got, rounded)
     return inexact
 
 
 def _rounded_blocks(
     out: torch.Tensor, exact: torch.Tensor
-) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield rows, columns, what was got, the right value and the spacing there; nothing for integers."""
-    target = format_of(out.dtype)
-    if target is None:
+) -> Iterator[tuple[tuple[slice, slice], torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield a block, what was got, the right value and the spacing there; nothing for integers."""
+    if (target := format_of(out.dtype)) is None:
         return
     grid, truth = matrix_view(out.detach()), matrix_view(exact)
-    for rows, columns in blocks(grid):
-        rounded = convert(truth[rows, columns].double(), target)
-        yield rows, columns, grid[rows, columns].double(), rounded, spacing(rounded, target)
+    for block in blocks(grid):
+        rounded = convert(truth[block].double(), target)
+        yield block, grid[block].double(), rounded, spacing(rounded, target)
 
 
 def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor) -> list[str]:
@@ -86,14 +83,12 @@ def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor
 
 def _first(outside: torch.Tensor, count: int) -> torch.Tensor:
     """Return the flat indices of the first errors: eight bytes each, so not of all of them."""
-    parts: list[torch.Tensor] = []
-    for start, part in enumerate(torch.split(outside.flatten(), CHUNK)):
-        parts.append(part.nonzero().flatten() + start * CHUNK)
-        count -= parts[-1].numel()
-        if count <= 0:
-            parts[-1] = parts[-1][: count or None]
+    found: list[torch.Tensor] = []
+    for number, part in enumerate(torch.split(outside.flatten(), CHUNK)):
+        found.append(part.nonzero().flatten() + number * CHUNK)
+        if sum(map(len, found)) >= count:
             break
-    return torch.cat(parts)
+    return torch.cat(found)[:count]
 
 
 def find_terms(
@@ -142,26 +137,23 @@ def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIn
         if is_like(got, other):
             return [f"the values are right and in the wrong place: {text}"]
     for place in places:
-        if place.is_range:
-            size = place.count
-            part = got.narrow(place.dim, place.first, size)
-            for start in (place.first - size, place.first + size):
-                if 0 <= start <= place.size - size and is_like(part, y.narrow(place.dim, start, size)):
-                    texts = [
-                        f"{each} to {each + size - 1}" if size > 1 else f"{each}"
-                        for each in (place.first, start)
-                    ]
-                    return [f"dim {place.dim}: {texts[0]} hold what belongs to {texts[1]}"]
+        dim, size = place.dim, place.count
+        for start in (place.first - size, place.first + size):
+            is_inside = place.is_range and 0 <= start <= place.size - size
+            if is_inside and is_like(got.narrow(dim, place.first, size), y.narrow(dim, start, size)):
+                first, there = (
+                    f"{at} to {at + size - 1}" if size > 1 else f"{at}" for at in (place.first, start)
+                )
+                return [f"dim {dim}: {first} hold what belongs to {there}"]
         if place.size <= _TRIED:
             moved = [
-                (i, j)
-                for i in range(place.first, place.last + 1)
-                for j in range(place.size)
-                if i != j and is_like(got.select(place.dim, i), y.select(place.dim, j))
+                f"{here} holds what belongs to {there}"
+                for here in range(place.first, place.last + 1)
+                for there in range(place.size)
+                if here != there and is_like(got.select(dim, here), y.select(dim, there))
             ]
-            if len(moved) >= place.count:
-                pairs = ", ".join(f"{i} holds what belongs to {j}" for i, j in moved[:2])
-                return [f"dim {place.dim}: {pairs}" + ", ..." * (len(moved) > 2)]  # noqa: PLR2004
+            if len(moved) >= size:
+                return [f"dim {dim}: {', '.join([*moved[:2], *(['...'] if moved[2:] else [])])}"]
     return []
 
 

@@ -11,7 +11,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import ElementComparison, Worst
 from pytest_cutile.correctness.compare.outputs import OutputsComparison
-from pytest_cutile.correctness.error_model.reference import ReferenceRuns
+from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.diagnosis import (
     count_ulps,
@@ -20,8 +20,8 @@ from pytest_cutile.correctness.explain.diagnosis import (
     find_layout,
     find_terms,
 )
-from pytest_cutile.correctness.explain.picture import SCALE
 from pytest_cutile.correctness.explain.places import (
+    SCALE,
     WrongIndices,
     draw,
     find_diagonal,
@@ -96,7 +96,7 @@ def explain(
     return [
         f"{name} ({describe(out)}): {share}",
         f"  failed: {', '.join(comparison.failed)}",
-        *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.excesses),
+        *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.together.excesses),
         *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
         *([f"  ulps from the right value: {ulps}"] if ulps else []),
         *(f"  {line}" for line in _find(out, exact, wrong, bad, reduction)),
@@ -131,42 +131,40 @@ def _describe_worst(worst: Worst, dtype: torch.dtype) -> list[str]:
 def _find(
     out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, reduction: int
 ) -> list[str]:
+    wide = out.half() if out.dtype.is_floating_point and out.dtype.itemsize == 1 else out
+
+    def count(elements: torch.Tensor) -> int:
+        return int((elements & outside).sum())
+
     findings = []
-    never = int((poisoned(out) & outside).sum())
+    never = count(poisoned(out))
+    beside = 0 if never else count(poisoned(out, Pattern.BESIDE_INPUT))
     if never and out.dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
         findings.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
     elif never:
         findings.append(f"{never:,} elements still hold the poison: never written")
-    beside = int((poisoned(out, Pattern.BESIDE_INPUT) & outside).sum()) if not never else 0
     if beside:
         findings.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
+    zeros = count((wide if out.dtype.is_floating_point else out.to(torch.int64)) == 0)
     if out.dtype.is_floating_point:
-        wide = out if out.dtype.itemsize > 1 else out.half()
-        nans = int((wide.isnan() & outside).sum()) - never - beside
-        if nans > 0:
+        if (nans := count(wide.isnan()) - never - beside) > 0:
             findings.append(f"{nans:,} of them are NaN where the reference is not")
-        infs = int((wide.isinf() & outside).sum())
-        if infs:
+        if infs := count(wide.isinf()):
             findings.append(f"{infs:,} of them are Inf")
-        zeros = int(((wide == 0) & outside).sum())
         if zeros == out.numel():
             findings.append("the whole output is zero")
         elif zeros > bad // 2:
             findings.append(f"{zeros:,} of them are zero")
-        findings += find_direction(wide, exact, outside) or find_terms(
-            wide, exact, outside, bad, reduction=reduction
-        )
-    else:
-        zeros = int(((out.to(torch.int64) == 0) & outside).sum())
-        if zeros and zeros == bad:
-            findings.append("all of them are zero")
+        direction = find_direction(wide, exact, outside)
+        findings += direction or find_terms(wide, exact, outside, bad, reduction=reduction)
+    elif zeros and zeros == bad:
+        findings.append("all of them are zero")
     places = find_places(outside)
     if never < bad and zeros < out.numel():
         findings += find_layout(out, exact, places)
-    if is_scattered(outside, bad) and bool(out.isfinite().all() if out.dtype.itemsize > 1 else True):
+    if is_scattered(outside, bad) and bool(wide.isfinite().all()):
         findings.append(SCATTERED)
-    findings = findings[:_MOST_FINDINGS]
-    return [*findings, *_describe_places(places, outside, bad)]
+    return [*findings[:_MOST_FINDINGS], *_describe_places(places, outside, bad)]
 
 
 def _describe_places(places: Sequence[WrongIndices], outside: torch.Tensor, bad: int) -> list[str]:
@@ -183,16 +181,11 @@ def _describe_places(places: Sequence[WrongIndices], outside: torch.Tensor, bad:
 def fit(lines: list[str]) -> str:
     """Return `lines` as one text of at most `LINES` lines; one wider than `WIDTH` goes on in the next."""
     lines = [part for line in lines for part in _wrap(line)]
-    kept = (
-        lines
-        if len(lines) <= LINES
-        else [*lines[: LINES - 1], f"... and {len(lines) - LINES + 1} lines more"]
-    )
-    return "\n".join(kept)
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], f"... and {len(lines) - LINES + 1} lines more"]
+    return "\n".join(lines)
 
 
 def _wrap(line: str) -> list[str]:
-    if len(line) <= WIDTH:
-        return [line]
     indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [line]

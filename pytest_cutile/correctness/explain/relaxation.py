@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.compare.outputs import OutputsComparison, compare_outputs
 from pytest_cutile.correctness.error_model.bounds import accumulation_of, passes_torch
-from pytest_cutile.correctness.error_model.parts import Part
-from pytest_cutile.correctness.error_model.reference import ReferenceRuns
+from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.spread import Spread
 from pytest_cutile.correctness.error_model.tolerance import NumericsPolicy
 from pytest_cutile.tensors.dtypes import format_of
@@ -40,12 +39,11 @@ def advise(
     if (seconds := time.perf_counter() - started) > RELAXATION_SECONDS:
         return f"looser numerics policies were not tried: this check took {seconds:.0f} s without them"
 
-    def passes(policy: NumericsPolicy) -> bool:
-        return not compare_outputs(outputs, runs, title=title, policy=policy, exact=comparison.exact).failed
+    def passes(others: ReferenceRuns) -> bool:
+        return not compare_outputs(outputs, others, title=title).failed
 
     def passes_with(**changes: Any) -> bool:
-        other = ReferenceRuns(runs.call, runs.parts, replace(terms, **changes))
-        return not compare_outputs(outputs, other, title=title, exact=comparison.exact).failed
+        return passes(ReferenceRuns(runs.call, runs.parts, replace(terms, **changes)))
 
     policies = looser_policies(
         terms.policy,
@@ -59,10 +57,12 @@ def advise(
     elif on_cuda_cores and passes_with(operands=TFLOAT32):
         advice = would_pass_with('precision="tfloat32"')
     else:
-        exact = comparison.exact
-        pairs = [(out, name) for name, out in comparison.outputs.items()]
         advice = what_would_pass(
-            policies, passes, lambda: all(passes_torch(out, exact()[name]) for out, name in pairs)
+            policies,
+            lambda policy: passes(runs.under(policy)),
+            lambda: all(
+                passes_torch(out, comparison.exact(name)) for name, out in comparison.outputs.items()
+            ),
         )
     if policies and advice.startswith(WOULD) and _is_any_lost(comparison, runs, policies[-1]):
         advice = "elements are off by more than half of their value, which no looser numerics policy explains"
@@ -71,10 +71,8 @@ def advise(
 
 def _is_any_lost(comparison: OutputsComparison, runs: ReferenceRuns, policy: NumericsPolicy) -> bool:
     """Return whether elements pass under a policy that does not explain them; not known of parts."""
-    if not runs.keeps_the_whole:
-        return False
-    truth = runs.estimate(Part(), policy)
-    return any(
+    truth = runs.under(policy).whole
+    return truth is not None and any(
         _are_lost(comparison.outputs[name], comparison.expected(name), result.outside, truth.policy[name])
         for name, result in comparison.results.items()
         if result.outside is not None and name in truth.policy

@@ -13,9 +13,10 @@ from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.memory import Allocations, Inputs, without_memory
 from pytest_cutile.correctness.signatures import name_of as function_name
 from pytest_cutile.correctness.signatures import positional_names
+from pytest_cutile.spec import CheckOptions
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, bits_of, name_of, same_bits
 from pytest_cutile.tensors.poison import Pattern, may_be_value, poisoned, poisoned_allocations
-from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors
+from pytest_cutile.tensors.trees import describe, have_same_bits, map_tensors, named_tensors, tensors_in
 
 LauncherCall = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Calls a launcher with its arguments and returns its outputs."""
@@ -36,33 +37,29 @@ class GuardedLauncher:
         fn: Callable[..., Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        *,
-        mutates: Collection[str | int] = (),
-        writes: Collection[str | int] = (),
-        guard: bool = True,
+        options: CheckOptions,
         run: LauncherCall | None = None,
     ) -> None:
         self.name = function_name(fn)
+        names = positional_names(fn, len(args))
+        self.positional = [f"argument {at}" if name in kwargs else name for at, name in enumerate(names)]
+        """Names of the positional arguments. A name given twice is left to Python, which refuses it."""
         self._fn = fn
-        self._values = [*args, *kwargs.values()]
-        self._positional, self._names = len(args), tuple(kwargs)
-        self.labels = [*positional_names(fn, len(args)), *kwargs]
-        """Names of the arguments, positional ones first."""
-        for label, value in self._labelled(self._values):
-            for name, tensor in named_tensors(value, label):
+        self._arguments = {**dict(zip(self.positional, args, strict=True)), **kwargs}
+        for argument, value in self._arguments.items():
+            for name, tensor in named_tensors(value, argument):
                 if (layout := without_memory(tensor)) is not None:
                     raise TypeError(
                         f"argument {name} is a {layout} tensor, which cannot be checked: let {self.name} "
                         "take the tensors that it is made of, such as indices and values"
                     )
-        self._mutates = self.resolve("mutates", mutates)
-        self._writes = self.resolve("writes", writes)
-        self.may_change = self._mutates | self._writes
+        self._mutates = self.resolve("mutates", options.mutates)
+        self._writes = self.resolve("writes", options.writes)
         self.written: tuple[str, ...] = ()
         """The arguments that are its outputs, because it returns none."""
         self.is_small = True
         """Whether inputs and outputs are small enough to run again without a thought."""
-        self._has_redzones = guard and run is None
+        self._has_redzones = options.guard and run is None
         self._run = run
         self._inputs: Inputs
         self._unreturned: set[str] = set()
@@ -74,32 +71,35 @@ class GuardedLauncher:
             KernelMismatch: it changed an input, wrote beside a tensor, or never wrote a `writes` argument.
             UncheckableOutput: it returned no tensor, an incomparable one, or an undeclared argument.
         """
-        self._inputs = self._guarded(self._values)
+        self._inputs = self._guarded(self._arguments)
         outputs = self._launch(self._inputs)
         self._check_written(outputs)
         self._inputs.write_back()
         self._unreturned = self._inputs.changing - self._inputs.returned(outputs)
-        tensors = [tensor for _, tensor in named_tensors((self._values, outputs), "")]
-        self.is_small = sum(tensor.nbytes for tensor in tensors) <= SMALL_BYTES
+        self.is_small = sum(one.nbytes for one in tensors_in((self._arguments, outputs))) <= SMALL_BYTES
         if not self.is_small:
-            self._inputs.given = []  # no other launch follows: free the copies
+            self._inputs.given = {}  # no other launch follows: free the copies
         return outputs
 
     @property
-    def before(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments from before the launch."""
-        return self._split(self._inputs.before)
+    def before(self) -> dict[str, Any]:
+        """The arguments from before the launch, by name."""
+        return self._inputs.before
+
+    @property
+    def may_change(self) -> set[str]:
+        return self._mutates | self._writes
 
     @property
     def mutated(self) -> dict[str, Any]:
         """The arguments that it may change and did not return, as the first launch has left them."""
-        return {label: value for label, value in self._labelled(self._values) if label in self._unreturned}
+        return {name: value for name, value in self._arguments.items() if name in self._unreturned}
 
     @property
     def read(self) -> dict[str, Any]:
         """The arguments that it reads, so far as is known."""
         written = {*self._writes, *self.written}
-        return {label: value for label, value in self._labelled(self._values) if label not in written}
+        return {name: value for name, value in self._arguments.items() if name not in written}
 
     @property
     def unguarded(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class GuardedLauncher:
         if self._has_redzones and self._depends_on_redzones(first, again):
             names = [
                 name
-                for name in self._inputs.names
+                for name in self._inputs.redzones
                 if not have_same_bits(first, self._relaunch(Pattern.BESIDE_INPUT_AGAIN, around=[name]))
             ]
             raise KernelMismatch(
@@ -136,49 +136,45 @@ class GuardedLauncher:
 
     def cause(self, outputs: Any) -> str:
         """Say what made outputs wrong, as launches over other bytes tell; empty: that is not known."""
-        unwritten = self._unwritten(outputs)
-        if names := self._read_beside(outputs):
-            return f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
-        return unwritten
-
-    def _read_beside(self, outputs: Any) -> list[str]:
-        """Return the inputs of small cases whose redzones' NaN reached the outputs, by launching again."""
-        if not self._has_redzones or not self.is_small or not (first := _count_nans(outputs)):
-            return []
-        names = []
-        for name in self._inputs.names:
-            with contextlib.suppress(KernelMismatch):
-                if _count_nans(self._relaunch(Pattern.ZERO, around=[name])) < first:
-                    names.append(name)
-        return names
-
-    def _unwritten(self, outputs: Any) -> str:
-        """Return which outputs were never written, as another launch tells; empty if that is not known."""
         if self._run is not None or not self.is_small:
             return ""
         first = self._kept(outputs)
-        if not any(bool(poisoned(tensor).any()) for tensor in _ambiguous(first).values()):
-            return ""
-        with contextlib.suppress(KernelMismatch):
-            again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
-            return _never_written(first, again) or "launched again over other bytes: all elements are written"
-        return ""
+        unwritten = ""
+        if any(bool(poisoned(tensor).any()) for tensor in _ambiguous(first).values()):
+            with contextlib.suppress(KernelMismatch):
+                again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
+                unwritten = _never_written(first, again)
+                unwritten = unwritten or "launched again over other bytes: all elements are written"
+        names = []
+        if self._has_redzones and (nans := _count_nans(first)):
+            for name in self._inputs.redzones:
+                with contextlib.suppress(KernelMismatch):
+                    if _count_nans(self._relaunch(Pattern.ZERO, around=[name])) < nans:
+                        names.append(name)
+        if names:
+            return f"what lies around input {', '.join(names)} reached the outputs: it is read out of bounds"
+        return unwritten
 
-    def layouts(self, vary: bool | None) -> tuple[Layout, ...]:
-        """Return the layouts to launch with: all or none, if `vary` says so, else those that cost little."""
+    def layouts(self, vary: bool | None) -> Iterator[tuple[Layout, dict[str, Any], str]]:
+        """Yield layouts to launch with, the arguments in them, and words for them.
+
+        They are all or none, if `vary` says so, else those that cost little.
+        """
         if self._inputs.entangled or vary is False or not (vary or self.is_small):
-            return ()
-        if vary:
-            return tuple(Layout)
+            return
         # Interpreted, a signature that is new to cuTile's compiler takes longer than the whole check.
-        return (Layout.PADDED,) if self._run is not None else (Layout.PADDED, Layout.OFFSET)
+        cheap = (Layout.PADDED,) if self._run is not None else (Layout.PADDED, Layout.OFFSET)
+        for layout in Layout if vary else cheap:
+            if (varied := in_layout(self._inputs.before, layout)) is not None:
+                yield layout, *varied
 
-    def vary(self, layout: Layout) -> tuple[list[Any], str] | None:
-        """Return the arguments as they were, in another layout, and words for it; None: none can have it."""
-        return in_layout(self._inputs.before, layout)
+    def launch_with(self, arguments: Mapping[str, Any]) -> Any:
+        return self._launch(self._guarded(arguments))
 
-    def launch_with(self, values: Sequence[Any]) -> Any:
-        return self._launch(self._guarded(values))
+    def split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional arguments and the others."""
+        others = {name: value for name, value in arguments.items() if name not in self.positional}
+        return tuple(arguments[name] for name in self.positional), others
 
     def _relaunch(
         self,
@@ -198,30 +194,23 @@ class GuardedLauncher:
         """Return outputs as they are now, whatever another launch does to the arguments."""
         return map_tensors(lambda tensor: tensor.clone() if self._inputs.holders(tensor) else tensor, outputs)
 
-    def _guarded(self, values: Sequence[Any]) -> Inputs:
-        return Inputs(
-            self.labels, values, mutates=self._mutates, writes=self._writes, redzones=self._has_redzones
-        )
-
-    def _labelled(self, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        return zip(self.labels, values, strict=True)
-
-    def _split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        named = dict(zip(self._names, values[self._positional :], strict=True))
-        return tuple(values[: self._positional]), named
+    def _guarded(self, arguments: Mapping[str, Any]) -> Inputs:
+        return Inputs(arguments, mutates=self._mutates, writes=self._writes, redzones=self._has_redzones)
 
     def _launch(self, inputs: Inputs, unwritten: Pattern = Pattern.UNWRITTEN) -> Any:
-        args, kwargs = self._split(inputs.given)
+        args, kwargs = self.split(inputs.given)
         allocations = Allocations()
         if self._run is not None:
             outputs = self._run(self._fn, args, kwargs)
         else:
             with poisoned_allocations(allocations.enclose if self._has_redzones else None, unwritten):
                 outputs = self._fn(*args, **kwargs)
-        if outputs is None:
-            outputs = self._left(inputs)
-        tensors = self._comparable(outputs)
-        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        if outputs is None:  # the arguments that it writes are its outputs
+            named = self._writes or self._mutates
+            self.written = tuple(name for name in self._arguments if name in named)
+            outputs = choose(inputs.given, self.written)
+        self._check_comparable(outputs)
+        for device in {tensor.device for tensor in tensors_in(outputs) if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
         wrong = [*allocations.violations(outputs), *inputs.violations(), *self._changed(inputs, outputs)]
         if wrong:
@@ -236,14 +225,8 @@ class GuardedLauncher:
                 )
         return outputs
 
-    def _left(self, inputs: Inputs) -> Any:
-        """Return the arguments that are the outputs of a launcher that returns none."""
-        named = self._writes or self._mutates
-        self.written = tuple(label for label in self.labels if label in named)
-        return choose(dict(self._labelled(inputs.given)), self.written)
-
-    def _comparable(self, outputs: Any) -> list[torch.Tensor]:
-        tensors = [tensor for _, tensor in named_tensors(outputs, "output")]
+    def _check_comparable(self, outputs: Any) -> None:
+        tensors = tensors_in(outputs)
         if not tensors:
             raise UncheckableOutput(
                 f"{self.name} returned {describe(outputs)}: return the output tensor, or a tuple of them, "
@@ -260,22 +243,18 @@ class GuardedLauncher:
                     f"only {', '.join(DTYPE_NAMES)} are compared"
                     + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
                 )
-        return tensors
 
     def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[str]:
-        """Yield which arguments have other bits than before, in words; not those that may."""
-        returned = inputs.returned(outputs)
-        for label, now, then in zip(self.labels, inputs.given, inputs.before, strict=True):
-            if label in inputs.changing:
-                continue
-            pairs = zip(named_tensors(now, label), named_tensors(then, label), strict=True)
-            for (name, left), (_, right) in pairs:
+        """Yield which argument has other bits than before, in words; not those that may."""
+        for argument in (name for name in inputs.given if name not in inputs.changing):
+            now, then = (named_tensors(each[argument], argument) for each in (inputs.given, inputs.before))
+            for (name, left), (_, right) in zip(now, then, strict=True):
                 if not same_bits(left, right):
-                    a, b = bits_of(left), bits_of(right)
+                    returned = argument in inputs.returned(outputs)
                     yield (
                         f"changed its input {name} ({describe(left)}): "
-                        f"{int((a != b).sum()):,} of {left.numel():,} elements have other bits than before\n"
-                        f"{_advice(label, returned=label in returned)}"
+                        f"{int((bits_of(left) != bits_of(right)).sum()):,} of {left.numel():,} elements have "
+                        f"other bits than before\n{_advice(argument, returned=returned)}"
                     )
                     return
 
@@ -286,35 +265,34 @@ class GuardedLauncher:
         # a byte may be a value, but not one byte now and another one then
         again = self._relaunch(Pattern.BESIDE_INPUT, unwritten=Pattern.UNWRITTEN_AGAIN)
         still = self._unchanged(again, Pattern.UNWRITTEN_AGAIN)
-        for name, label in unchanged.items():
+        for name, argument in unchanged.items():
             if name in still:
                 raise KernelMismatch(
-                    f"{self.name} never wrote {name}, which writes=[{label!r}] says that it overwrites\n"
-                    f"if it only may change it, say so with mutates=[{label!r}]"
+                    f"{self.name} never wrote {name}, which writes=[{argument!r}] says that it overwrites\n"
+                    f"if it only may change it, say so with mutates=[{argument!r}]"
                 )
 
     def _unchanged(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:
-        """Return the names of tensors beside the outputs that a launch never wrote, and their labels."""
-        labels = self._writes - self._inputs.returned(outputs)
+        """Return tensors beside the outputs that a launch never wrote: their names and their arguments'."""
         return {
-            name: label
-            for label, value in self._labelled(self._inputs.given)
-            if label in labels
-            for name, tensor in named_tensors(value, label)
+            name: argument
+            for argument in self._writes - self._inputs.returned(outputs)
+            for name, tensor in named_tensors(self._inputs.given[argument], argument)
             if tensor.numel() and bool(poisoned(tensor, unwritten).all())
         }
 
     def resolve(self, option: str, wanted: Collection[str | int]) -> set[str]:
-        labels = self.labels
+        """Return the names of arguments that an option gives by name or position."""
+        names = [*self._arguments]
         if isinstance(wanted, str | int):
             raise TypeError(f"{option} is a list of arguments, by name or position; write [{wanted!r}]")
         chosen = {
-            labels[argument] if isinstance(argument, int) and argument < len(labels) else argument
+            names[argument] if isinstance(argument, int) and argument < len(names) else argument
             for argument in wanted
         }
-        if unknown := chosen - set(labels):
-            raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {labels}")
-        return {str(label) for label in chosen}
+        if unknown := chosen - set(names):
+            raise ValueError(f"{option} names {sorted(map(str, unknown))}, but the arguments are {names}")
+        return {str(name) for name in chosen}
 
 
 def choose(values: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -350,5 +328,5 @@ def _never_written(one: Any, other: Any) -> str:
 
 
 def _count_nans(outputs: Any) -> int:
-    floats = [tensor for _, tensor in named_tensors(outputs, "") if tensor.dtype.is_floating_point]
+    floats = [tensor for tensor in tensors_in(outputs) if tensor.dtype.is_floating_point]
     return sum(int((tensor.half() if tensor.itemsize == 1 else tensor).isnan().sum()) for tensor in floats)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.correctness.guards.memory import unguardable
-from pytest_cutile.correctness.guards.redzones import distinct
-from pytest_cutile.tensors.dtypes import bits_of
-from pytest_cutile.tensors.poison import Pattern, poison
-from pytest_cutile.tensors.trees import map_tensors, named_tensors
+from pytest_cutile.tensors.poison import Pattern, laid_out
+from pytest_cutile.tensors.trees import map_tensors, tensors_in
+
+if TYPE_CHECKING:
+    import torch
 
 # cuTile compiles a kernel for whether strides are multiples of 16 bytes. They are or are not after as before,
 # so that nothing has to be compiled again.
@@ -31,28 +30,24 @@ class Layout(StrEnum):
     """The last two axes lie in memory in the other order."""
 
 
-def in_layout(values: Sequence[Any], layout: Layout) -> tuple[list[Any], str] | None:
+def in_layout(arguments: Mapping[str, Any], layout: Layout) -> tuple[dict[str, Any], str] | None:
     """Return copies of arguments in a layout, and words for it; None: none of them can have it.
 
     Gaps hold `Pattern.BESIDE_INPUT`. Tensors that cannot have the layout, or cannot be copied, stay as given.
     """
-    made: dict[int, torch.Tensor] = {}
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in made:
-            steps = _steps(tensor, layout)
-            made[id(tensor)] = tensor if steps is None else _copy(tensor, steps, layout is Layout.OFFSET)
-        return made[id(tensor)]
-
-    changed = [map_tensors(change, value) for value in values]
-    pairs = zip(named_tensors(list(values), ""), named_tensors(changed, ""), strict=True)
-    new = [copy for (_, tensor), (_, copy) in pairs if copy is not tensor]
-    if not new:
+    copies: dict[int, torch.Tensor] = {}
+    for tensor in tensors_in(dict(arguments)):
+        steps = _steps(tensor, layout)
+        if steps is not None and id(tensor) not in copies:
+            offset = int(layout is Layout.OFFSET)
+            copies[id(tensor)] = laid_out(tensor, steps, offset, Pattern.BESIDE_INPUT)
+    if not copies:
         return None
+    changed = map_tensors(lambda tensor: copies.get(id(tensor), tensor), dict(arguments))
     if layout is Layout.OFFSET:
         return changed, "addresses are multiples of one element, not of 16 bytes"
-    strides = dict.fromkeys(f"{list(copy.shape)} has strides {list(copy.stride())}" for copy in new)
-    return changed, ", ".join(strides)
+    strides = (f"{list(copy.shape)} has strides {list(copy.stride())}" for copy in copies.values())
+    return changed, ", ".join(dict.fromkeys(strides))
 
 
 def _steps(tensor: torch.Tensor, layout: Layout) -> tuple[int, ...] | None:
@@ -82,12 +77,3 @@ def _steps(tensor: torch.Tensor, layout: Layout) -> tuple[int, ...] | None:
         steps[dim] = step
         step *= tensor.shape[dim]
     return tuple(steps)
-
-
-def _copy(tensor: torch.Tensor, steps: tuple[int, ...], offset: bool) -> torch.Tensor:
-    once = distinct(tensor)
-    span = 1 + sum((size - 1) * step for size, step in zip(once.shape, steps, strict=True))
-    memory = torch.empty(span + offset, dtype=tensor.dtype, device=tensor.device)
-    poison(memory, Pattern.BESIDE_INPUT)
-    bits_of(memory.as_strided(once.shape, steps, int(offset))).copy_(bits_of(once))
-    return memory.as_strided(tensor.shape, steps, int(offset))

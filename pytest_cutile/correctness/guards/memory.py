@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pytest_cutile.correctness.guards.redzones import Redzones, copy_bits, enclose, extent
 from pytest_cutile.tensors.poison import Pattern, poison
-from pytest_cutile.tensors.trees import describe, map_tensors, named_tensors
+from pytest_cutile.tensors.trees import describe, map_tensors, named_tensors, tensors_in
 
 KEPT_BYTES = 256 << 20
 """Of temporaries that a launcher allocates, so many are kept until its end, to look at what lies around them;
@@ -19,7 +19,7 @@ more are looked at only if they are returned."""
 
 
 class Inputs:
-    """The arguments of a launcher: as they were, and as it is given them.
+    """The arguments of a launcher, by name: as they were, and as it is given them.
 
     With redzones the launcher gets copies, of the same strides and alignment, which share memory where the
     given ones do; around them and in the gaps that strides leave lies `Pattern.BESIDE_INPUT`. Without, it
@@ -29,28 +29,27 @@ class Inputs:
 
     def __init__(
         self,
-        labels: Sequence[str],
-        values: Sequence[Any],
+        arguments: Mapping[str, Any],
         *,
         mutates: Collection[str] = (),
         writes: Collection[str] = (),
         redzones: bool = True,
     ) -> None:
-        self.labels = list(labels)
         self.changing = {*mutates, *writes}
-        """Labels of those that the launcher may change."""
+        """Names of those that the launcher may change."""
         self.notes: list[str] = []
         """What has no redzones, and why."""
-        self._values = list(values)
+        self.redzones: dict[str, Redzones] = {}
+        """What lies between redzones, by a name for each piece of memory."""
+        self._arguments = dict(arguments)
         self._writes = writes
-        self._redzones: list[tuple[str, Redzones]] = []
         copies = dict(self._enclose()) if redzones else {}
         changing, others = (
             {
                 _address(tensor)
-                for label, value in zip(labels, values, strict=True)
-                if (label in self.changing) is may_change
-                for _, tensor in named_tensors(value, label)
+                for name, value in arguments.items()
+                if (name in self.changing) is may_change
+                for tensor in tensors_in(value)
             }
             for may_change in (True, False)
         )
@@ -61,25 +60,23 @@ class Inputs:
             unchanged = id(tensor) in copies and _address(tensor) not in changing
             return tensor if unchanged else tensor.detach().clone()
 
-        self.before = [map_tensors(keep, value) for value in values]
+        self.before: dict[str, Any] = map_tensors(keep, self._arguments)
         """Values from before the launch."""
-        self.given = [map_tensors(lambda tensor: copies.get(id(tensor), tensor), value) for value in values]
+        self.given: dict[str, Any] = map_tensors(
+            lambda tensor: copies.get(id(tensor), tensor), self._arguments
+        )
         """What the launcher gets."""
         self._copies = {id(copy) for copy in copies.values()}
         self._poison_outputs(Pattern.UNWRITTEN)
 
-    @property
-    def names(self) -> list[str]:
-        """What lies between redzones: a name for each piece of memory."""
-        return [name for name, _ in self._redzones]
-
     def write_back(self) -> None:
         """Bring what the launcher changed, as it may, into the tensors that the caller has."""
-        for label, own, given in self._pairs(self._values, self.given):
-            if label in self.changing and own is not given:
-                if own.shape != given.shape:
-                    own.resize_(given.shape)
-                own.detach().copy_(given)
+        for name in self.changing:
+            for own, given in _pairs(self._arguments[name], self.given[name]):
+                if own is not given:
+                    if own.shape != given.shape:
+                        own.resize_(given.shape)
+                    own.detach().copy_(given)
 
     def restore(
         self,
@@ -89,49 +86,43 @@ class Inputs:
         unwritten: Pattern = Pattern.UNWRITTEN,
     ) -> None:
         """Restore the arguments for another launch; only redzones `around` these names hold `pattern`."""
-        for name, zones in self._redzones:
+        for name, zones in self.redzones.items():
             zones.fill(pattern if around is None or name in around else Pattern.BESIDE_INPUT)
-        for label, given, before in self._pairs(self.given, self.before):
-            if id(given) in self._copies:  # of which redzones may have overwritten all
-                copy_bits(given, before)
-            elif label in self.changing:
-                given.detach().copy_(before)
+        for name, value in self.given.items():
+            for given, before in _pairs(value, self.before[name]):
+                if id(given) in self._copies:  # of which redzones may have overwritten all
+                    copy_bits(given, before)
+                elif name in self.changing:
+                    given.detach().copy_(before)
         self._poison_outputs(unwritten)
 
     def violations(self) -> Iterator[str]:
-        for name, zones in self._redzones:
+        for name, zones in self.redzones.items():
             if violation := zones.violation(f"input {name}"):
                 yield violation
 
     def holders(self, tensor: torch.Tensor) -> list[str]:
+        """Return the names of the arguments in whose memory a tensor lies."""
         if not tensor.numel():
             return []
         return [
-            label
-            for label, value in zip(self.labels, self.given, strict=True)
-            if any(_address(own) == _address(tensor) for _, own in named_tensors(value, label))
+            name
+            for name, value in self.given.items()
+            if any(_address(own) == _address(tensor) for own in tensors_in(value))
         ]
 
     def returned(self, outputs: Any) -> set[str]:
-        return {label for _, tensor in named_tensors(outputs, "") for label in self.holders(tensor)}
-
-    def _pairs(
-        self, left: Sequence[Any], right: Sequence[Any]
-    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        for label, one, other in zip(self.labels, left, right, strict=True):
-            tensors = zip(named_tensors(one, label), named_tensors(other, label), strict=True)
-            yield from ((label, first, second) for (_, first), (_, second) in tensors)
+        return {name for tensor in tensors_in(outputs) for name in self.holders(tensor)}
 
     def _poison_outputs(self, pattern: Pattern) -> None:
-        for label, value in zip(self.labels, self.given, strict=True):
-            if label in self._writes:
-                map_tensors(functools.partial(poison, pattern=pattern), value)
+        for name in self._writes:
+            map_tensors(functools.partial(poison, pattern=pattern), self.given[name])
 
     def _enclose(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the copy of each tensor that can have one, by the tensor's id."""
         groups: dict[Any, list[tuple[str, torch.Tensor]]] = defaultdict(list)
-        for label, value in zip(self.labels, self._values, strict=True):
-            for name, tensor in named_tensors(value, label):
+        for argument, value in self._arguments.items():
+            for name, tensor in named_tensors(value, argument):
                 if tensor.numel():
                     groups[_address(tensor)].append((name, tensor))
         for group in groups.values():
@@ -141,11 +132,14 @@ class Inputs:
             if reasons or not _fits(tensors):
                 self.notes.append(f"{names}: {(*reasons, 'a copy does not fit into memory')[0]}")
                 continue
-            copies, zones = enclose(tensors, pattern=Pattern.BESIDE_INPUT)
-            self._redzones.append((names, zones))
+            copies, self.redzones[names] = enclose(tensors, pattern=Pattern.BESIDE_INPUT)
             for tensor, copy in zip(tensors, copies, strict=True):
                 copy.__dict__.update(tensor.__dict__)
                 yield id(tensor), copy
+
+
+def _pairs(one: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return zip(tensors_in(one), tensors_in(other), strict=True)
 
 
 class Allocations:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from pytest_cutile.tensors.dtypes import bits_of, carrier_of
-from pytest_cutile.tensors.poison import Pattern
+from pytest_cutile.tensors.poison import Pattern, distinct
 
 _ALIGNMENT_BYTES = 512  # of torch's CUDA allocator; a tensor keeps its address modulo this
 _SMALLEST_REDZONE_BYTES = 16 << 10
@@ -31,14 +31,6 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
     first = int(tensor.storage_offset()) * tensor.itemsize
     reach = sum((size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return first, first + ((reach + 1) * tensor.itemsize if tensor.numel() else 0)
-
-
-def distinct(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of the elements of `tensor`, with those once that a stride of 0 repeats."""
-    for dim, step in enumerate(tensor.stride()):
-        if step == 0 and tensor.shape[dim] > 1:
-            tensor = tensor.narrow(dim, 0, 1)
-    return tensor
 
 
 def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -38,7 +38,7 @@ class Mutant:
     where: str
     """What was mutated: "output, dim 1"."""
     of_input: bool = False
-    outcome: str
+    outcome: str = Outcome.KILLED
     weakness: str = Weakness.CASE
     detail: str = ""
     """Why it was not killed."""

@@ -91,7 +91,7 @@ def test_noise_as_large_as_allowed_passes_whatever_it_is_common_to(common, targe
             written(exact, sigma * normal(shapes[common], seed), target), exact, sigma, target=target
         )
         assert not result.failed
-        assert 0.1 < result.energy < 1
+        assert 0.1 < result.together.energy < 1
 
 
 def test_rare_flips_pass():
@@ -161,7 +161,7 @@ def test_less_noise_than_allowed_is_fine():
     exact = exact_values(3)
     result = judge(written(exact, 0 * exact), exact, noise_of(exact))
     assert not result.failed
-    assert result.energy < 0.1
+    assert result.together.energy < 0.1
 
 
 def test_values_that_repeat_are_left_to_the_interval():
@@ -184,8 +184,8 @@ def test_chunks_change_nothing(monkeypatch):
         monkeypatch.setattr(elements, "CHUNK", chunk)
         results.append(judge(out, exact, sigma))
         assert results[-1].failed == results[0].failed
-    assert results[0].energy == pytest.approx(results[2].energy)
-    assert results[0].slope == pytest.approx(results[2].slope)
+    assert results[0].together.energy == pytest.approx(results[2].together.energy)
+    assert results[0].together.slope == pytest.approx(results[2].together.slope)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (), (1,), (5,), (1, 1, 7), (3, 0, 2)])

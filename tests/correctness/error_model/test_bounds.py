@@ -12,7 +12,8 @@ import torch
 from pytest_cutile.correctness.check import KernelMismatch, check_kernel
 from pytest_cutile.correctness.compare import elements
 from pytest_cutile.correctness.compare.elements import Bound, blocks, compare
-from pytest_cutile.correctness.error_model.noise import run_reference
+from pytest_cutile.correctness.error_model.noise import estimate
+from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.error_model.tolerance import SHORT_STEP, ErrorModel, model_for
 from pytest_cutile.tensors.formats import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, TFLOAT32
 from research.calibrate_check import check
@@ -182,9 +183,15 @@ def test_masks_that_a_reference_compares_stay_exact_under_noise():
         check_kernel(lambda x, mask: kernel(x, mask) * (1 + 1e-4), x, mask, reference=reference)
 
 
+def call_of(reference, *args):
+    return ReferenceCall(
+        reference=reference, name="the reference", args={f"{at}": x for at, x in enumerate(args)}, kwargs={}
+    )
+
+
 def test_operand_noise_is_only_where_a_product_needs_it():
     def run(reference, *args, operands=BFLOAT16):
-        return run_reference(reference, args, {}, operands=operands)
+        return estimate(call_of(reference, *args), operands=operands)
 
     a, b = torch.randn(32, 32).bfloat16(), torch.randn(32, 32).bfloat16()
     plain = run(lambda a, b: a @ b, a, b)
@@ -216,7 +223,7 @@ def test_a_reference_may_work_in_place():
 
 def test_chunks_change_nothing(monkeypatch):
     x = torch.randn(30, 50)
-    truth = run_reference(lambda x: x.exp(), (x,), {}, operands=FLOAT32)
+    truth = estimate(call_of(lambda x: x.exp(), x), operands=FLOAT32)
     bound = Bound(
         target=FLOAT32,
         model=model_for(1, accumulation=FLOAT32, operands=None, short_sums=False, elements=1500),
@@ -313,7 +320,7 @@ def test_what_the_accumulator_loses_is_allowed_but_not_several_times_that(k, fas
 def test_small_outputs_get_all_their_noisy_runs():
     # Below 256 elements there are 12, whose seeds are beyond int64 unless they wrap.
     q, k = (torch.randn(shape, dtype=torch.float64).half() for shape in ((1, 64), (50, 64)))
-    truth = run_reference(lambda q, k: torch.softmax(q @ k.T, 1) @ k, (q, k), {}, operands=FLOAT16)
+    truth = estimate(call_of(lambda q, k: torch.softmax(q @ k.T, 1) @ k, q, k), operands=FLOAT16)
     assert truth.runs == 1 + 2 * 12
 
 
@@ -467,7 +474,7 @@ def test_two_sources_of_noise_that_cancel_in_all_runs():
         v = tensor(2, 64, seed=seed)
         v[1] = torch.where(torch.arange(64) % 8 == 0, v[0], v[1])
         size = torch.tensor([[16.0], [4.0], [4.0], [1.0]], dtype=torch.float64)
-        found = run_reference(lambda v, p=q * size: p @ v, (v,), {}, operands=FLOAT16).operands["output"]
+        found = estimate(call_of(lambda v, p=q * size: p @ v, v), operands=FLOAT16).operands["output"]
         true = (((q * size) ** 2 * 2.0**-22 / 3) @ v.double().square()).sqrt()
         worst = max(worst, float((true / found.block(slice(None), slice(None)).sqrt()).max()))
     assert worst < 4, worst

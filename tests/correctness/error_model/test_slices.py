@@ -6,7 +6,7 @@ import torch
 from pytest_cutile.correctness.check import ReferenceFailed, check_kernel
 from pytest_cutile.correctness.error_model.injection import Injector
 from pytest_cutile.correctness.error_model.operators import base_name
-from pytest_cutile.correctness.error_model.running import Slices, run_exactly, run_with
+from pytest_cutile.correctness.error_model.running import Slices, run_with
 from tests.correctness.checking import failure, tensor
 
 
@@ -90,7 +90,7 @@ def test_what_a_reference_gets():
         seen.append((len(weights), weights.shape, weights.device, weights[torch.tensor(1)].dtype))
         return x
 
-    run_exactly(reference, (X, Slices(WEIGHTS)), {})
+    run_with(reference, (X, Slices(WEIGHTS)), {})
     assert seen == [(5, (5, 32, 24), torch.device("cpu"), torch.float64)]
 
 

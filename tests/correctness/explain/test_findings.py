@@ -173,7 +173,8 @@ def test_no_picture_of_a_single_place_or_of_everything(bug):
 def test_errors_that_are_wrong_only_together():
     x = tensor(20, 100)
     x[x == 0] = 1
-    comparison = SimpleNamespace(outside=None, worst=None, failed=("T3 slope",), excesses=())
+    comparison = SimpleNamespace(outside=None, worst=None, failed=("T3 slope",))
+    comparison.together = SimpleNamespace(excesses=())
     out = (x.view(torch.int16) - (torch.arange(100) < 50).short()).view(x.dtype)
     wrong = find_inexact(out, x.double())
     lines = explain("output", out, x.double(), comparison, wrong, basis="derived")  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from pytest_cutile.correctness.explain.picture import Picture
+from pytest_cutile.correctness.explain.places import Picture
 
 PICTURE = Picture(
     title="output[<0>, :, :]",

@@ -235,8 +235,8 @@ def test_one_tensor_that_is_passed_twice_stays_one():
 def test_inputs_that_share_memory_in_several_dtypes():
     whole = torch.arange(64, dtype=torch.uint8)
     bytes_, halves = whole[3:21], whole[24:40].view(torch.float16)
-    inputs = Inputs(["bytes_", "halves"], [bytes_, halves])
-    copies = inputs.given
+    inputs = Inputs({"bytes_": bytes_, "halves": halves})
+    copies = [*inputs.given.values()]
     assert [torch.equal(each, own) for each, own in zip(copies, (bytes_, halves), strict=True)] == [True] * 2
     assert copies[1].data_ptr() - copies[0].data_ptr() == 21
     assert list(inputs.violations()) == []
@@ -316,7 +316,7 @@ def test_inputs_look_as_without_guard(make, dtype):
     kind = getattr(torch, dtype)
     bits = torch.arange(18 * 24 * kind.itemsize).to(torch.uint8)
     x = make(bits.view(kind).view(18, 24))
-    [given] = Inputs(["x"], [x]).given
+    given = Inputs({"x": x}).given["x"]
     assert layout(given)[:-2] == layout(x)[:-2]
     assert given.data_ptr() % 512 == x.data_ptr() % 512 or x.numel() == 0
     assert given is not x or x.numel() == 0
@@ -332,8 +332,8 @@ def test_what_cannot_be_guarded_is_left_alone_with_the_reason():
     with torch.inference_mode():
         frozen = torch.ones(4)
     given = [grad, grad.detach(), own, tensor(4).to_sparse(), frozen, torch.ones(4, device="meta"), tensor(4)]
-    inputs = Inputs([*"abcdefg"], given)
-    assert [a is b for a, b in zip(inputs.given, given, strict=True)] == [True] * 6 + [False]
+    inputs = Inputs(dict(zip("abcdefg", given, strict=True)))
+    assert [a is b for a, b in zip(inputs.given.values(), given, strict=True)] == [True] * 6 + [False]
     assert inputs.notes == [
         "a and b: requires grad",
         "c: a Own",
@@ -417,8 +417,8 @@ def test_bands_take_little_memory(elements, extra):
 def test_a_check_takes_one_copy_of_its_inputs():
     x = torch.zeros(1 << 22, dtype=torch.float16)
     held: list[torch.UntypedStorage] = []
-    inputs = Inputs(["x", "y"], [x, x])
-    for value in (*inputs.given, *inputs.before):
+    inputs = Inputs({"x": x, "y": x})
+    for value in (*inputs.given.values(), *inputs.before.values()):
         storage = value.untyped_storage()
         if storage.data_ptr() not in [each.data_ptr() for each in (*held, x.untyped_storage())]:
             held.append(storage)

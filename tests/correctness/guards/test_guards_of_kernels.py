@@ -51,7 +51,7 @@ def test_reading_past_the_end(check):
 @needs_gpu
 def test_on_a_gpu_guarded_tensors_are_aligned_as_torch_aligns_its_own():
     x = torch.randn(300, 7, device="cuda")
-    given = Inputs(["x", "y"], [x, x[:, 1]]).given
+    given = Inputs({"x": x, "y": x[:, 1]}).given.values()
     assert [each.data_ptr() % 512 for each in given] == [0, 4]
     assert [each.stride() for each in given] == [(7, 1), (7,)]
     with poisoned_allocations(Allocations().enclose):
@@ -64,7 +64,7 @@ def test_on_a_gpu_guards_take_little_memory():
     x = torch.zeros(1 << 26, dtype=torch.float32, device="cuda")  # 256 MiB
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    inputs = Inputs(["x"], [x])
+    inputs = Inputs({"x": x})
     with poisoned_allocations(Allocations().enclose):
         out = torch.empty_like(x)
     assert torch.cuda.memory_allocated() - before <= 2 * x.nbytes + (5 << 20)

@@ -114,12 +114,12 @@ def test_another_exception_says_with_what_layout():
 )
 def test_layouts_hold_the_same_values_and_nan_between(kind, make):
     x = make()
-    varied = in_layout([x, [x], 3], kind)
+    varied = in_layout({"x": x, "xs": [x], "n": 3}, kind)
     if varied is None:
         assert kind is not Layout.OFFSET
         assert sum(size > 1 for size in x.shape) < 2
         return
-    (new, [same], three), _ = varied
+    new, [same], three = varied[0].values()
     assert same is new
     assert three == 3
     assert torch.equal(new, x)
