@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pytest_cutile.compiler.cache import DiskCache
-from pytest_cutile.compiler.fingerprint.machine_code import code_bytes
+from pytest_cutile.compiler.fingerprint import code_bytes
 from pytest_cutile.compiler.service import Compiled
 from pytest_cutile.compiler.toolchain import ToolMissing, tool_version
 from pytest_cutile.platforms.lookup import find_architecture
