@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import summarize
-from pytest_cutile.commands.base import Command
 from pytest_cutile.compiler.toolchain import (
     CompilerMissing,
     ToolMissing,
@@ -28,6 +27,8 @@ from pytest_cutile.compiler.toolchain import (
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import Document, Facts, Paragraph
 from pytest_cutile.reports.text import render_text
+
+HELP = "say what this machine can do, gate by gate, and what mends the rest"
 
 _TOOLS = ("cuobjdump", "nvdisasm")
 _EXTRAS = {
@@ -53,13 +54,13 @@ class Ability:
         return f"works: {self.remark}" if self.remark else "works"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "rootdir", type=Path, nargs="?", default=Path(), help="the project's root (default: this folder)"
     )
 
 
-def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     root: Path = options.rootdir.resolve()
     python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     document = Document(
@@ -196,11 +197,3 @@ def _project(root: Path) -> Iterator[tuple[str, list[str]]]:
     cache = root / ".pytest_cache" / "d" / "cutile"
     size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0
     yield "cache", [f"{size / 2**20:.1f} MiB of compiled kernels in {cache.relative_to(root)}"]
-
-
-COMMAND = Command(
-    name="doctor",
-    help="say what this machine can do, gate by gate, and what mends the rest",
-    add_arguments=_add_arguments,
-    run=_run,
-)

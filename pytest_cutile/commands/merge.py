@@ -10,16 +10,17 @@ from pytest_cutile.baselines.entries import Entry
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.merge import Merged, merge_entries
 from pytest_cutile.baselines.store import read_speed, read_speed_target, record_speed
-from pytest_cutile.commands.base import Command
 from pytest_cutile.quantities import counted
 from pytest_cutile.speed.comparisons import merge_limits
 from pytest_cutile.speed.decide import Rule
+
+HELP = "put together what several runners recorded of one platform"
 
 REFUSED = 1
 """Exit status when a case was not merged, because it would have become worse."""
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--into", type=Path, required=True, metavar="FILE", help="made if it is not there")
     parser.add_argument("--reason", type=_reason, metavar="TEXT", help="why worse figures are accepted")
@@ -31,7 +32,7 @@ def _reason(text: str) -> str:
     return text
 
 
-def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     into: Path = options.into
     existing = read_speed_target(into)
     files = {path: read_speed(path) for path in options.files}
@@ -63,11 +64,3 @@ def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
     total = f"{into}: {counted(len(merged), 'case')} merged, {changed} changed"
     lines.append(total + (f", {refused} refused" if refused else ""))
     return REFUSED if refused else 0, lines
-
-
-COMMAND = Command(
-    name="merge",
-    help="put together what several runners recorded of one platform",
-    add_arguments=_add_arguments,
-    run=_run,
-)

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from pytest_cutile.baselines.store import migrate
-from pytest_cutile.commands.base import Command
+
+HELP = "rewrite baselines of an older version in the current format"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         type=Path,
@@ -20,17 +21,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     changed = {path: is_old for folder in options.paths for path, is_old in migrate(folder).items()}
     width = max(len(f"{path}") for path in changed) if changed else 0
     outcomes = {True: "rewritten in the current format", False: "is current"}
     lines = [f"{path!s:{width}}  {outcomes[is_old]}" for path, is_old in changed.items()]
     return 0, lines or ["no baselines found"]
-
-
-COMMAND = Command(
-    name="migrate",
-    help="rewrite baselines of an older version in the current format",
-    add_arguments=_add_arguments,
-    run=_run,
-)

@@ -347,9 +347,7 @@ class KernelSearch:
 
         with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)):
             if self._interpreted:
-                interpreting = Interpreting(self._session, self._arch, compiles=False)
-                with interpreting.active():
-                    self._report = interpreting.check(check)
+                self._report = Interpreting(self._session, self._arch, compiles=False).check(check)
             else:
                 self._report = check()
 

@@ -75,10 +75,6 @@ class CheckKernel:
 
             return run_check(fn, args, kwargs, reference=reference, options=chosen, run=run)
 
-        def interpret(interpreting: Interpreting) -> CheckReport:
-            __tracebackhide__ = True
-            return interpreting.check(check)
-
         with GateOutcome(self._session, self._case):
             return gate_correct(
                 self._session,
@@ -86,7 +82,7 @@ class CheckKernel:
                 kernel=self._kernel,
                 case=self._case,
                 arch=self._arch,
-                check=check if interpreting is None else functools.partial(interpret, interpreting),
+                check=check if interpreting is None else functools.partial(interpreting.check, check),
                 interpreted=interpreting is not None,
                 reproduce=self._reproduce,
                 seed=seed_from(self._nodeid),

@@ -29,6 +29,7 @@ from pytest_cutile.speed.comparisons import (
 from pytest_cutile.speed.decide import SessionEffect
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.static.changes import Change, Effect, StaticComparison
+from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import Judgement, Reason
 
@@ -183,13 +184,11 @@ def static_message(
     arch: str,
     nodeid: str,
     entry: StaticEntry,
+    current: CaseFacts,
     comparison: StaticComparison,
-    same_source: bool,
-    toolchain_changes: Sequence[str],
     toolchain: Mapping[str, str],
     baseline_file: str,
     baseline_option: str = "",
-    missing: Sequence[str] = (),
 ) -> str:
     """Return the message of a case that compiles to something worse than its baseline."""
     worse, better, different = (comparison.of(effect) for effect in Effect)
@@ -202,9 +201,9 @@ def static_message(
         differences.append(("", [f"... and {counted(more, 'more difference')}"]))
     recorded = f"{entry.provenance.get('at', '')[:10]}, commit {entry.provenance.get('commit') or 'unknown'}"
     facts = [
-        ("cause", [_cause(toolchain_changes, toolchain, same_source=same_source)]),
+        ("cause", [_cause(entry, toolchain, same_source=entry.facts.source == current.source)]),
         ("baseline", [f"{baseline_file} ({recorded.removeprefix(', ')})"]),
-        *(("unknown", [text]) for text in missing),
+        *(("unknown", [text]) for text in current.missing),
     ]
     blocks = [
         Facts(differences),
@@ -225,10 +224,10 @@ def _changed(change: Change) -> list[str]:
     return [change.text]
 
 
-def _cause(toolchain_changes: Sequence[str], toolchain: Mapping[str, str], *, same_source: bool) -> str:
-    if toolchain_changes:
+def _cause(entry: StaticEntry, toolchain: Mapping[str, str], *, same_source: bool) -> str:
+    if changes := environment_changes(entry.toolchain, toolchain):
         source = "the kernel's source is the same" if same_source else "the kernel's source changed, too"
-        return f"another toolchain ({'; '.join(toolchain_changes)}); {source}"
+        return f"another toolchain ({'; '.join(changes)}); {source}"
     versions = ", ".join(f"{name} {version}" for name, version in sorted(toolchain.items()))
     if same_source:
         what = "its source is the same, so its launch or the compiler's choice differs"

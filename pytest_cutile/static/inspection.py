@@ -48,6 +48,12 @@ class Inspector:
             self._futures[compiling] = self._pool.submit(lambda: self._inspect(compiling.result()))
         return self._futures[compiling]
 
+    @property
+    def progress(self) -> str:
+        """How much has been read, in words."""
+        done = sum(future.done() for future in self._futures.values())
+        return f"reading {done}/{len(self._futures)} compiled kernels"
+
     def close(self) -> None:
         """Drop what has not started; what runs is waited for."""
         self._cache.closing.set()

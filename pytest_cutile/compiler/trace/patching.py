@@ -41,7 +41,7 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
             replacements: owner, name of its attribute, what replaces it.
             while_paused: makes a context that is entered whenever a module is imported meanwhile.
         """
-        # Every import of a module that is not loaded, by a statement or `importlib`, comes by this function.
+        # All imports come by this function, those of loaded modules only by `importlib.import_module`.
         bootstrap: Any = importlib._bootstrap  # noqa: SLF001
         self._find_and_load = bootstrap._find_and_load  # noqa: SLF001
         self._replacements = [*replacements, (bootstrap, "_find_and_load", self._import)]
@@ -61,12 +61,14 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
     def __exit__(self, *_: object) -> None:
         self._undo()
 
-    def _import(self, *name_and_how: Any) -> Any:
+    def _import(self, name: str, how: Any) -> Any:
         """Import a module that is not loaded yet as it is imported without replacements."""
+        if name in sys.modules:
+            return self._find_and_load(name, how)
         self._undo()
         try:
             with self._while_paused():
-                return self._find_and_load(*name_and_how)
+                return self._find_and_load(name, how)
         finally:
             self._apply()
 
