@@ -13,11 +13,11 @@ from pytest_cutile.settings import CheckOn, Interpretation
 
 
 def _read(config: pytest.Config) -> Fields:
-    correct_on = CheckOn(_choice(config, "--correct-on", *CheckOn))
+    correct_on = CheckOn(config.getoption("--correct-on"))
     block, watch = config.getoption("--interpret-block"), config.getoption("--interpret-watch")
     both_orders = config.getoption("--interpret-both-orders")
-    zero_padding = _choice(config, "--interpret-padding", "poison", "zero") == "zero"
-    ignore_races = _choice(config, "--interpret-races", "fail", "ignore") == "ignore"
+    zero_padding = config.getoption("--interpret-padding") == "zero"
+    ignore_races = config.getoption("--interpret-races") == "ignore"
     given = {
         "--interpret-block": block is not None,
         "--interpret-watch": watch is not None,
@@ -41,14 +41,6 @@ def _read(config: pytest.Config) -> Fields:
         check_races=not ignore_races,
     )
     return {"interpretation": interpretation}
-
-
-def _choice(config: pytest.Config, option: str, *choices: str) -> str:
-    value = str(config.getoption(option))
-    if value not in choices:
-        expected = " or ".join(choices) if len(choices) == 2 else ", ".join(choices)  # noqa: PLR2004
-        raise pytest.UsageError(f"{option} {value}: expected {expected}")
-    return value
 
 
 def _block(text: str) -> tuple[int, int, int]:
@@ -83,8 +75,7 @@ def _line(config: pytest.Config, text: str) -> str:
 OPTIONS = (
     Option(
         name="--correct-on",
-        metavar="auto|gpu|interpreter",
-        default="auto",
+        choices=("auto", "gpu", "interpreter"),
         help="What correctness is checked on: a GPU of the asked architecture, and where there is none the "
         "interpreter on the CPU (auto, the default); only a GPU; or only the interpreter, which then also "
         "runs the large cases that it leaves out by itself.",
@@ -113,8 +104,7 @@ OPTIONS = (
     ),
     Option(
         name="--interpret-padding",
-        metavar="poison|zero",
-        default="poison",
+        choices=("poison", "zero"),
         help="What the interpreter puts where a load with no padding_mode sticks out of its array: NaN or an "
         "unlikely integer (poison, the default), or zero, as many GPUs happen to do.",
         read=read_with_another,
@@ -122,8 +112,7 @@ OPTIONS = (
     ),
     Option(
         name="--interpret-races",
-        metavar="fail|ignore",
-        default="fail",
+        choices=("fail", "ignore"),
         help="Whether an interpreted kernel fails where two blocks touch one element without atomics (fail, "
         "the default) or goes on (ignore).",
         read=read_with_another,
