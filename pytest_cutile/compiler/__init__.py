@@ -20,8 +20,9 @@ Importing this package imports neither torch nor cuda.tile.
 """
 
 from pytest_cutile.compiler.cutile import IncompatibleCompiler
-from pytest_cutile.compiler.export import CompileError, CompileJob, export
+from pytest_cutile.compiler.export import export
 from pytest_cutile.compiler.fingerprint import digest_code, digest_launches
+from pytest_cutile.compiler.job import CompileError, CompileJob
 from pytest_cutile.compiler.service import Compiled, Compiler
 from pytest_cutile.compiler.signature import derive_signature
 from pytest_cutile.compiler.source import source_digest

@@ -17,7 +17,7 @@ import msgspec
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.cache import DiskCache
-from pytest_cutile.compiler.export import CompileError, CompileJob
+from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.toolchain import toolchain_versions
 
 _CACHE_FORMAT = "4"
@@ -113,28 +113,7 @@ class Compiler:
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
             source = Path(folder) / "kernel.tileirbc"
             source.write_bytes(job.bytecode)
-            try:
-                return cutile.run_tileiras(
-                    source, arch=job.arch, opt_level=job.opt_level, timeout_s=self._timeout_s
-                )
-            except cutile.CompilerFailure as error:
-                raise CompileError(
-                    error.message,
-                    kernel=job.kernel,
-                    arch=job.arch,
-                    file=error.file or job.file,
-                    line=error.line if error.file else job.line,
-                    column=error.column if error.file else None,
-                ) from None
-            except TimeoutError:
-                raise CompileError(
-                    f"tileiras was stopped after {self._timeout_s:g} s. Smaller tiles compile faster; or "
-                    "allow more time with the ini option cutile_compile_timeout",
-                    kernel=job.kernel,
-                    arch=job.arch,
-                    file=job.file,
-                    line=job.line,
-                ) from None
+            return cutile.run_tileiras(source, job, timeout_s=self._timeout_s)
 
 
 def _fix_addresses_of_children() -> None:

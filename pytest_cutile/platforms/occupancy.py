@@ -32,15 +32,8 @@ class Occupancy:
     """Blocks per SM; 0 when the kernel cannot be launched at all."""
     warps: int
     """Warps of these blocks."""
-    max_warps: int
-    """Warps that the SM has room for."""
     limited_by: tuple[Limiter, ...]
     """All that allow this number of blocks and no more, in the order of `Limiter`; never empty."""
-
-    @property
-    def share(self) -> float:
-        """Resident warps as a share of the SM's, 0 to 1: what NVIDIA calls occupancy."""
-        return self.warps / self.max_warps
 
 
 def occupancy(
@@ -100,7 +93,6 @@ def occupancy(
     return Occupancy(
         blocks=blocks,
         warps=blocks * warps_per_block,
-        max_warps=architecture.max_warps_per_sm,
         limited_by=tuple(limiter for limiter, number in max_blocks.items() if number == blocks),
     )
 

@@ -107,48 +107,13 @@ def test_by_hand(arch, registers, threads, shared, blocks, limited_by) -> None:
     assert result.warps == blocks * -(-threads // 32)
 
 
-def test_share_is_of_the_warps_that_the_architecture_has() -> None:
-    assert of("sm_90", 128, 256).share == 16 / 64
-    assert of("sm_86", 40, 64).share == 32 / 48
-    assert of("sm_107", 64, 512).share == 1
-    assert of("sm_90", 16, 1025).share == 0
-
-
-def test_a_cluster_is_counted_by_its_blocks() -> None:
-    assert of("sm_90", 128, 256, ctas_per_cluster=2) == of("sm_90", 128, 256)
-
-
-def test_a_cluster_cannot_be_launched_where_there_are_none() -> None:
-    result = of("sm_89", 128, 256, ctas_per_cluster=2)
-    assert (result.blocks, result.limited_by) == (0, (Limiter.CLUSTERS,))
-    assert of("sm_89", 128, 256, ctas_per_cluster=1).blocks == 2
-
-
-# -- properties ---------------------------------------------------------------------------------------
-
-
-def never_rises(blocks: list[int]) -> bool:
-    return all(before >= after for before, after in itertools.pairwise(blocks))
-
-
-@each_architecture
-def test_asking_for_more_never_gives_more_blocks(arch) -> None:
-    edges = shared_edges(LIMITS[arch])
-    for threads, shared in itertools.product(THREADS, edges[::9]):
-        assert never_rises([of(arch, registers, threads, shared).blocks for registers in range(0, 257, 3)])
-    for registers, shared in itertools.product(REGISTERS, edges[::9]):
-        assert never_rises([of(arch, registers, threads, shared).blocks for threads in range(1, 1026, 31)])
-    for registers, threads in itertools.product(REGISTERS, THREADS):
-        assert never_rises([of(arch, registers, threads, shared).blocks for shared in edges])
-
-
 @each_architecture
 def test_what_is_resident_fits(arch) -> None:
     limits = LIMITS[arch]
     for registers, threads, shared in itertools.product(REGISTERS, THREADS, shared_edges(limits)[::3]):
         result = of(arch, registers, threads, shared)
         assert 0 <= result.blocks <= limits.max_blocks_per_sm
-        assert result.warps <= result.max_warps == limits.max_threads_per_sm // 32
+        assert result.warps <= limits.max_threads_per_sm // 32
         assert result.warps * 32 * registers <= limits.registers_per_sm
         assert result.blocks * (shared + KIB) <= limits.shared_bytes_per_sm
         assert result.limited_by

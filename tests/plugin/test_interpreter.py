@@ -113,8 +113,8 @@ def rejected(no_gpu, monkeypatch):
     """tileiras rejects what cuda-tile has accepted."""
     from pytest_cutile.compiler import cutile
 
-    def reject(*_args, **_options):
-        raise cutile.CompilerFailure("it cannot be lowered")
+    def reject(_file, job, **_options):
+        raise job.rejected("it cannot be lowered")
 
     monkeypatch.setattr(cutile, "run_tileiras", reject)
     return no_gpu
