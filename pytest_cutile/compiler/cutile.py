@@ -58,17 +58,10 @@ def _relying_on(part: str) -> Iterator[None]:
 
 def _incompatible(part: str) -> IncompatibleCompiler:
     return IncompatibleCompiler(
-        f"cuda-tile {_distribution_version()} has no {part}, which pytest-cutile relies on: "
+        f"cuda-tile {importlib.metadata.version('cuda-tile')} has no {part}, which pytest-cutile relies on: "
         f"it was checked with cuda-tile {', '.join(CHECKED_WITH)}; "
         "install one of those, or a newer pytest-cutile"
     )
-
-
-def _distribution_version() -> str:
-    try:
-        return importlib.metadata.version("cuda-tile")
-    except importlib.metadata.PackageNotFoundError:
-        return "(unknown version)"
 
 
 def is_kernel(candidate: object) -> bool:

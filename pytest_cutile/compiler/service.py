@@ -7,7 +7,6 @@ import ctypes
 import hashlib
 import tempfile
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +34,6 @@ class Compiled:
     arch: str
     kernel: str
     symbol: str
-    seconds: float
-    """How long tileiras took; 0 when it did not run."""
-    from_cache: bool
-    """Whether an earlier run compiled it."""
 
 
 class Compiler:
@@ -89,24 +84,13 @@ class Compiler:
         self.close()
 
     def _compile(self, job: CompileJob, key: str) -> Compiled:
-        seconds = 0.0
         with self._cache.making(key, wait_s=self._timeout_s) as stored:  # another process may be at it
             if stored is None:
-                start = time.perf_counter()
                 cubin, remarks = self._run(job)
-                seconds = time.perf_counter() - start
                 self._cache.write(key, msgspec.msgpack.encode((cubin, remarks)))
             else:
                 cubin, remarks = msgspec.msgpack.decode(stored, type=tuple[bytes, str | None])
-        return Compiled(
-            cubin=cubin,
-            remarks=remarks,
-            arch=job.arch,
-            kernel=job.kernel,
-            symbol=job.symbol,
-            seconds=seconds,
-            from_cache=stored is not None,
-        )
+        return Compiled(cubin=cubin, remarks=remarks, arch=job.arch, kernel=job.kernel, symbol=job.symbol)
 
     def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
         __tracebackhide__ = True

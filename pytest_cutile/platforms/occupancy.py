@@ -65,18 +65,7 @@ def occupancy(
             for sm_90 and newer, the size of `.nv.shared.*` and `cuobjdump -res-usage` contain the reserved
             bytes: subtract them. `ptxas -v`, and cubins for sm_8x, do not.
         ctas_per_cluster: blocks per cluster; 1 is no cluster.
-
-    Raises:
-        ValueError: a figure is out of range for any kernel.
     """
-    for name, value, least in (
-        ("registers_per_thread", registers_per_thread, 0),
-        ("threads_per_block", threads_per_block, 1),
-        ("shared_bytes_per_block", shared_bytes_per_block, 0),
-        ("ctas_per_cluster", ctas_per_cluster, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} is {value}, expected {least} or more")
     warps_per_block = _divide_up(threads_per_block, architecture.warp_size)
     max_blocks = {
         Limiter.REGISTERS: _blocks_by_registers(architecture, registers_per_thread, warps_per_block),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -144,7 +143,12 @@ class Perf:
                 pytrace=False,
             )
         self._used.add(label)
-        work = _work(flops, bytes, dtype)
+        try:
+            counts = {"flops": 0.0 if flops is None else flops, "bytes": 0.0 if bytes is None else bytes}
+            work = Work(**counts, dtype=dtype)
+        except SpecError as error:
+            wrong = str(error).removeprefix("Work: ")
+            raise pytest.fail.Exception(f"perf(): {wrong}", pytrace=False) from None
         revision = self._session.revision_kernels
         with GateOutcome(self._session, self._case):
             outcome = gate_speed(
@@ -170,16 +174,3 @@ class Perf:
         if outcome.measurement is None:
             raise RuntimeError("the speed gate neither measured nor failed")
         return outcome.measurement
-
-
-def _work(flops: float | None, bytes_: float | None, dtype: str | None) -> Work:
-    """Return what one launch does by the arguments of `perf`; fail the test where that cannot be."""
-    __tracebackhide__ = True
-    for name, value in (("flops", flops), ("bytes", bytes_)):
-        if not (value is None or (isinstance(value, numbers.Real) and not isinstance(value, bool))):
-            pytest.fail(f"perf(): {name} must be a number, got {value!r:.40}", pytrace=False)
-    try:
-        return Work(flops=flops or 0.0, bytes=bytes_ or 0.0, dtype=dtype)
-    except (SpecError, OverflowError) as error:
-        wrong = str(error).removeprefix("Work: ")
-    pytest.fail(f"perf(): {wrong}", pytrace=False)

@@ -152,26 +152,6 @@ def test_lifting_every_limit_that_is_named_gives_more_blocks_and_lifting_others_
 # -- bad arguments ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "least"),
-    [
-        ("registers_per_thread", -1, 0),
-        ("threads_per_block", 0, 1),
-        ("shared_bytes_per_block", -1, 0),
-        ("ctas_per_cluster", 0, 1),
-    ],
-)
-def test_bad_arguments_are_named(name, value, least) -> None:
-    arguments = {
-        "registers_per_thread": 32,
-        "threads_per_block": 128,
-        "shared_bytes_per_block": 0,
-        name: value,
-    }
-    with pytest.raises(ValueError, match=f"^{name} is {value}, expected {least} or more$"):
-        occupancy(LIMITS["sm_90"], **arguments)
-
-
 # -- the table ----------------------------------------------------------------------------------------
 
 

@@ -128,12 +128,6 @@ def test_the_margin_is_the_rules():
     assert effects(changed(stack_bytes=100), changed(stack_bytes=120))[SPILLS] is Effect.WORSE
 
 
-@pytest.mark.parametrize("margin", [-0.1, 1.0])
-def test_a_margin_that_makes_no_sense(margin):
-    with pytest.raises(ValueError, match="fraction from 0"):
-        StaticRule(margin=margin)
-
-
 def test_fewer_blocks_of_more_warps_each_are_only_different():
     wide = replace(LAUNCH, threads=512, registers=128)
     assert effects(case(), case(wide))[BLOCKS] is Effect.DIFFERENT
