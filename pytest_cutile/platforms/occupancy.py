@@ -20,8 +20,6 @@ class Limiter(StrEnum):
     THREADS = "threads"
     """The SM's warps, or the threads that one block may have."""
     BLOCKS = "blocks"
-    CLUSTERS = "clusters"
-    """A cluster was asked for where there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +40,6 @@ def occupancy(
     registers_per_thread: int,
     threads_per_block: int,
     shared_bytes_per_block: int,
-    ctas_per_cluster: int = 1,
 ) -> Occupancy:
     """Return how many blocks of a kernel fit one multiprocessor, as NVIDIA's occupancy calculation has it.
 
@@ -64,7 +61,6 @@ def occupancy(
         shared_bytes_per_block: static and dynamic together, without what the system reserves. In a cubin
             for sm_90 and newer, the size of `.nv.shared.*` and `cuobjdump -res-usage` contain the reserved
             bytes: subtract them. `ptxas -v`, and cubins for sm_8x, do not.
-        ctas_per_cluster: blocks per cluster; 1 is no cluster.
     """
     warps_per_block = _divide_up(threads_per_block, architecture.warp_size)
     max_blocks = {
@@ -76,7 +72,6 @@ def occupancy(
             else 0
         ),
         Limiter.BLOCKS: architecture.max_blocks_per_sm,
-        Limiter.CLUSTERS: None if ctas_per_cluster == 1 or architecture.has_clusters else 0,
     }
     blocks = min(number for number in max_blocks.values() if number is not None)
     return Occupancy(

@@ -107,6 +107,24 @@ def test_by_hand(arch, registers, threads, shared, blocks, limited_by) -> None:
     assert result.warps == blocks * -(-threads // 32)
 
 
+# -- properties ---------------------------------------------------------------------------------------
+
+
+def never_rises(blocks: list[int]) -> bool:
+    return all(before >= after for before, after in itertools.pairwise(blocks))
+
+
+@each_architecture
+def test_asking_for_more_never_gives_more_blocks(arch) -> None:
+    edges = shared_edges(LIMITS[arch])
+    for threads, shared in itertools.product(THREADS, edges[::9]):
+        assert never_rises([of(arch, registers, threads, shared).blocks for registers in range(0, 257, 3)])
+    for registers, shared in itertools.product(REGISTERS, edges[::9]):
+        assert never_rises([of(arch, registers, threads, shared).blocks for threads in range(1, 1026, 31)])
+    for registers, threads in itertools.product(REGISTERS, THREADS):
+        assert never_rises([of(arch, registers, threads, shared).blocks for shared in edges])
+
+
 @each_architecture
 def test_what_is_resident_fits(arch) -> None:
     limits = LIMITS[arch]
@@ -147,9 +165,6 @@ def test_lifting_every_limit_that_is_named_gives_more_blocks_and_lifting_others_
         result = of(arch, registers, threads, shared)
         assert blocks_with(result.limited_by) > result.blocks
         assert blocks_with(set(lifted) - set(result.limited_by)) == result.blocks
-
-
-# -- bad arguments ------------------------------------------------------------------------------------
 
 
 # -- the table ----------------------------------------------------------------------------------------
