@@ -10,7 +10,6 @@ import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
@@ -38,22 +37,6 @@ _EXTRAS = {
 }
 
 
-@dataclass(frozen=True)
-class Ability:
-    """What a gate can do here."""
-
-    gate: str
-    problem: str = ""
-    """Why it cannot run, and what mends that; empty where it works."""
-    remark: str = ""
-
-    @property
-    def text(self) -> str:
-        if self.problem:
-            return f"does not work: {self.problem}"
-        return f"works: {self.remark}" if self.remark else "works"
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "rootdir", type=Path, nargs="?", default=Path(), help="the project's root (default: this folder)"
@@ -68,25 +51,29 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
         [
             Facts([*_packages(), *_compiler(), *_gpus(), *_project(root)]),
             Paragraph("Gates on this machine:"),
-            Facts([(ability.gate, [ability.text]) for ability in abilities()]),
+            Facts([(gate, [text]) for gate, text in _abilities()]),
         ],
     )
     return 0, render_text(document).splitlines()
 
 
-def abilities() -> list[Ability]:
-    """Return what each gate can do on this machine."""
+def _abilities() -> Iterator[tuple[str, str]]:
+    """Yield what each gate can do on this machine, or why it cannot run and what mends that."""
     torch_problem = _torch_problem()
     compiler_problem = _first_problem(toolchain_versions, supported_architectures)
     tools_problem = _first_problem(*(lambda tool=tool: tool_version(tool) for tool in _TOOLS))
     gpu_problem = torch_problem or _gpu_problem()
     compiles = torch_problem or compiler_problem
-    return [
-        Ability("compile", compiles),
-        Ability("static", compiles or tools_problem),
-        Ability("correct", compiles, "kernels are interpreted on the CPU" if gpu_problem else "on the GPU"),
-        Ability("speed", gpu_problem or compiler_problem or _locks_problem()),
-    ]
+    checks_on = "works: kernels are interpreted on the CPU" if gpu_problem else "works: on the GPU"
+    problems = {
+        "compile": compiles,
+        "static": compiles or tools_problem,
+        "correct": compiles,
+        "speed": gpu_problem or compiler_problem or _locks_problem(),
+    }
+    for gate, problem in problems.items():
+        works = checks_on if gate == "correct" else "works"
+        yield gate, f"does not work: {problem}" if problem else works
 
 
 # -- what is installed --------------------------------------------------------------------------------

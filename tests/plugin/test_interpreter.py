@@ -447,7 +447,7 @@ def test_a_gpu_may_be_demanded(no_gpu):
         (("--interpret-watch=12",), "--interpret-watch 12: expected a file and a line*"),
         (("--interpret-watch=none.py:1",), "--interpret-watch: none.py cannot be read: No such file*"),
         (("--interpret-watch=mykernels/add.py:9999",), "*mykernels/add.py has lines 1 to *"),
-        (("--correct-on=gpu", "--interpret-block=0"), "--interpret-block is about the interpreter*"),
+        (("--correct-on=gpu", "--interpret-block=0"), "--interpret-block=0 is about the interpreter*"),
         (
             ("--interpret-padding=nan",),
             "argument --interpret-padding: invalid choice: 'nan' (choose from *poison*zero*",

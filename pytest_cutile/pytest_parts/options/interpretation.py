@@ -16,29 +16,18 @@ def _read(config: pytest.Config) -> Fields:
     correct_on = CheckOn(config.getoption("--correct-on"))
     block, watch = config.getoption("--interpret-block"), config.getoption("--interpret-watch")
     both_orders = config.getoption("--interpret-both-orders")
-    zero_padding = config.getoption("--interpret-padding") == "zero"
-    ignore_races = config.getoption("--interpret-races") == "ignore"
-    given = {
-        "--interpret-block": block is not None,
-        "--interpret-watch": watch is not None,
-        "--interpret-both-orders": both_orders,
-        "--interpret-padding=zero": zero_padding,
-        "--interpret-races=ignore": ignore_races,
-    }
-    for name, is_given in given.items():
-        if is_given and correct_on is CheckOn.GPU:
-            raise pytest.UsageError(f"{name} is about the interpreter: leave out --correct-on=gpu")
-    if any(given.values()):
-        correct_on = CheckOn.INTERPRETER  # on a GPU they would do nothing, in silence
+    given = [word for option in _OF_INTERPRETER for word in option.words(config)]
+    if given and correct_on is CheckOn.GPU:
+        raise pytest.UsageError(f"{given[0]} is about the interpreter: leave out --correct-on=gpu")
     if block is not None and both_orders:
         raise pytest.UsageError("--interpret-both-orders needs all blocks: leave out --interpret-block")
     interpretation = Interpretation(
-        correct_on=correct_on,
+        correct_on=CheckOn.INTERPRETER if given else correct_on,  # on a GPU they would do nothing, in silence
         block=None if block is None else _block(block),
         watch=None if watch is None else _line(config, watch),
         both_orders=both_orders,
-        poison_padding=not zero_padding,
-        check_races=not ignore_races,
+        poison_padding=config.getoption("--interpret-padding") == "poison",
+        check_races=config.getoption("--interpret-races") == "fail",
     )
     return {"interpretation": interpretation}
 
@@ -72,15 +61,7 @@ def _line(config: pytest.Config, text: str) -> str:
     return f"{os.path.normpath(file).replace('../', '')}:{line}"
 
 
-OPTIONS = (
-    Option(
-        name="--correct-on",
-        choices=("auto", "gpu", "interpreter"),
-        help="What correctness is checked on: a GPU of the asked architecture, and where there is none the "
-        "interpreter on the CPU (auto, the default); only a GPU; or only the interpreter, which then also "
-        "runs the large cases that it leaves out by itself.",
-        read=_read,
-    ),
+_OF_INTERPRETER = (
     Option(
         name="--interpret-block",
         metavar="X[,Y[,Z]]",
@@ -118,4 +99,15 @@ OPTIONS = (
         read=read_with_another,
         repeat=Repeat.IF_INTERPRETED,
     ),
+)
+OPTIONS = (
+    Option(
+        name="--correct-on",
+        choices=("auto", "gpu", "interpreter"),
+        help="What correctness is checked on: a GPU of the asked architecture, and where there is none the "
+        "interpreter on the CPU (auto, the default); only a GPU; or only the interpreter, which then also "
+        "runs the large cases that it leaves out by itself.",
+        read=_read,
+    ),
+    *_OF_INTERPRETER,
 )
