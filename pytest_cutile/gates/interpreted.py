@@ -47,8 +47,8 @@ class Interpreting:
         self._arch = arch
         self._asked = session.settings.interpretation
         self._active_run: Run | None = None
-        self._compilations: dict[bytes, tuple[str, Future[Compiled]]] = {}
-        """Kernel name and compilation, by Tile IR."""
+        self._compilations: dict[Future[Compiled], str] = {}
+        """The kernel's name of each compilation."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -114,8 +114,8 @@ class Interpreting:
 
     def _compile(self, job: CompileJob) -> None:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
-        if self._compiles and job.bytecode not in self._compilations:
-            self._compilations[job.bytecode] = job.kernel, self._session.compiler.submit(job)
+        if self._compiles:
+            self._compilations.setdefault(self._session.compiler.submit(job), job.kernel)
 
     def wait_for_compiler(self) -> None:
         """Wait until the real compiler has accepted all that was interpreted.
@@ -126,13 +126,12 @@ class Interpreting:
         started = time.monotonic()
 
         def show() -> None:
-            name = next((name for name, future in self._compilations.values() if not future.done()), "")
+            name = next((name for future, name in self._compilations.items() if not future.done()), "")
             waited = f"{time.monotonic() - started:.0f} s"
             self._session.progress(f"compiling {name} for {self._arch} after its interpretation: {waited}")
 
-        futures = [future for _, future in self._compilations.values()]
-        wait_for(futures, show)
-        for future in futures:
+        wait_for(self._compilations, show)
+        for future in self._compilations:
             future.result()
 
     # -- the check ------------------------------------------------------------------------------------

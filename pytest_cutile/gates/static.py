@@ -56,7 +56,13 @@ class StaticGate(CompilingGate):
             Exception: whatever the launcher raised.
         """
         __tracebackhide__ = True
-        failure = self._check(compiled_case(self.session, task), nodeid=test.nodeid)
+        case = compiled_case(self.session, task)
+        current = self._current(case)
+        try:
+            failure = self._judge(case, current, test.nodeid)
+        except BaselineError as error:
+            failure = str(error)
+            self.append(case, Verdict.FAIL, Reason.BAD_BASELINE, failure, facts=self._shown(current))
         if failure is not None:
             raise GateFailed(failure, pytrace=False)
 
@@ -119,11 +125,10 @@ class StaticGate(CompilingGate):
 
     # -- the gate -------------------------------------------------------------------------------------
 
-    def _check(self, case: CompileCase, *, nodeid: str) -> str | None:
-        """Add the result of a case; return the message to fail its test with."""
+    def _current(self, case: CompileCase) -> CaseFacts:
         __tracebackhide__ = True
         try:
-            current = self._facts(case)
+            return self._facts(case)
         except Exception as error:
             if ("compile", *case.key) in self.session.selected:
                 self.append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, _NOT_COMPILED)
@@ -131,16 +136,13 @@ class StaticGate(CompilingGate):
                 raise GateSkipped(Reason.NOT_COMPILED, f"{_NOT_COMPILED}: {message}") from None
             self.append_failure(case, error)
             raise
-        facts = msgspec.to_builtins(current) if self.session.settings.kernel_report else None
-        try:
-            return self._judge(case, current, facts, nodeid)
-        except BaselineError as error:
-            self.append(case, Verdict.FAIL, Reason.BAD_BASELINE, detail=f"{error}", facts=facts)
-            return str(error)
 
-    def _judge(
-        self, case: CompileCase, current: CaseFacts, facts: dict[str, object] | None, nodeid: str
-    ) -> str | None:
+    def _shown(self, facts: CaseFacts) -> dict[str, object] | None:
+        """Return what `--kernel-report` prints of a case."""
+        return msgspec.to_builtins(facts) if self.session.settings.kernel_report else None
+
+    def _judge(self, case: CompileCase, current: CaseFacts, nodeid: str) -> str | None:
+        """Add the result of a case; return the message to fail its test with."""
         settings, store = self.session.settings, self.session.baselines
         entry = self._entry(case)
         toolchain = toolchain_versions()
@@ -190,7 +192,7 @@ class StaticGate(CompilingGate):
                 f"{change.effect}: {change.text}" for effect in Effect for change in comparison.of(effect)
             ),
             toolchain="; ".join(toolchain_changes),
-            facts=facts,
+            facts=self._shown(current),
             # Why it was not recorded is said with the failure.
             recorded="" if failure is not None else note,
         )
