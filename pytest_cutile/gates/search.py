@@ -188,14 +188,9 @@ class KernelSearch:
     """The search for a failing case of one declared kernel, as a test runs it."""
 
     def __init__(self, session: Session, *, spec: KernelSpec, arch: str, seconds: float, seed: int) -> None:
-        """Prepare.
+        """Prepare. `seconds` are for finding and shrinking together, from the end of the first example.
 
-        Args:
-            session: of the run.
-            spec: the kernel.
-            arch: that it is compiled for.
-            seconds: the budget, for finding and shrinking together, from the end of the first example.
-            seed: of the choice of examples; the same one gives the same examples in the same order.
+        The same `seed` gives the same examples in the same order.
         """
         self._session = session
         self._spec = spec
