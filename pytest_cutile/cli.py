@@ -12,8 +12,11 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.commands import compare, doctor, merge, migrate
 from pytest_cutile.reports.document import printable
 
-COMMANDS = (doctor.COMMAND, compare.COMMAND, merge.COMMAND, migrate.COMMAND)
-"""All subcommands, in the order of `--help`; a new one is a module in `commands/` and its entry here."""
+COMMANDS = {"doctor": doctor, "compare": compare, "merge": merge, "migrate": migrate}
+"""All subcommands, in the order of `--help`; a new one is a module in `commands/` and its entry here.
+
+Such a module has `HELP`, `add_arguments(parser)` and `run(options)`, which returns exit status and lines.
+"""
 
 BAD_FILE = 2
 """Exit status for files that cannot be used; also that of argparse for a wrong command line."""
@@ -28,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pytest-cutile {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        subparser = subparsers.add_parser(command.name, help=command.help)
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=command.HELP)
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
     options = parser.parse_args(arguments)

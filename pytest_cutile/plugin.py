@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -360,15 +361,18 @@ def make_tensor(request: pytest.FixtureRequest, _cutile_interpreting: Interpreti
 
 
 @pytest.fixture
-def check_kernel(request: pytest.FixtureRequest, _cutile_interpreting: Interpreting | None) -> CheckKernel:
+def check_kernel(
+    request: pytest.FixtureRequest,
+    _cutile_interpreting: Interpreting | None,
+    _cutile_running: RunningTest,
+) -> CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard, compare it with a reference."""
     from pytest_cutile.pytest_parts.fixtures import CheckKernel
 
     return CheckKernel(
-        session_of(request.config),
-        nodeid=request.node.nodeid,
+        session=session_of(request.config),
+        test=_cutile_running,
         arch=_arch_of(request),
-        reproduce=lambda: _reproduce(request),
         interpreting=_cutile_interpreting,
     )
 
@@ -378,15 +382,16 @@ def perf(
     request: pytest.FixtureRequest,
     _cutile_benchmark: Callable[[Any], None],
     _cutile_interpreting: Interpreting | None,
+    _cutile_running: RunningTest,
 ) -> Perf:
     """`perf(fn, *args, flops=None, bytes=None, ...)`: measure a launcher, record it, gate it."""
+    from pytest_cutile.gates.speed import suite_of
     from pytest_cutile.pytest_parts.fixtures import Perf
 
     return Perf(
-        run_of(request.config).gates,
-        session_of(request.config),
-        _cutile_benchmark,
-        nodeid=request.node.nodeid,
+        session=session_of(request.config),
+        suite=suite_of(run_of(request.config).gates),
+        test=replace(_cutile_running, publish=_cutile_benchmark),
         arch=_arch_of(request),
         interpreting=_cutile_interpreting,
     )

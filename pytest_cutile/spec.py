@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Real
@@ -46,15 +46,19 @@ class Work:
 
     def __post_init__(self) -> None:
         for name in ("flops", "bytes"):
-            value = float(getattr(self, name))
-            if not (math.isfinite(value) and value >= 0):
-                raise SpecError(f"Work: {name} must be a finite count, got {value}")
-            object.__setattr__(self, name, value)
+            value = getattr(self, name)
+            if not _is_count(value):
+                raise SpecError(f"Work: {name} must be a finite count, got {value!r:.40}")
+            object.__setattr__(self, name, float(value))
         if self.dtype is not None:
             dtype = str(self.dtype).removeprefix("torch.")
             if dtype not in DTYPES:
                 raise SpecError(f"Work: unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
             object.__setattr__(self, "dtype", dtype)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max  # type: ignore[operator]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,10 @@ import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import summarize
-from pytest_cutile.commands.base import Command
 from pytest_cutile.compiler.toolchain import (
     CompilerMissing,
     ToolMissing,
@@ -29,6 +27,8 @@ from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import Document, Facts, Paragraph
 from pytest_cutile.reports.text import render_text
 
+HELP = "say what this machine can do, gate by gate, and what mends the rest"
+
 _TOOLS = ("cuobjdump", "nvdisasm")
 _EXTRAS = {
     "pytest-benchmark": "pytest-cutile[benchmark]",
@@ -37,29 +37,13 @@ _EXTRAS = {
 }
 
 
-@dataclass(frozen=True)
-class Ability:
-    """What a gate can do here."""
-
-    gate: str
-    problem: str = ""
-    """Why it cannot run, and what mends that; empty where it works."""
-    remark: str = ""
-
-    @property
-    def text(self) -> str:
-        if self.problem:
-            return f"does not work: {self.problem}"
-        return f"works: {self.remark}" if self.remark else "works"
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "rootdir", type=Path, nargs="?", default=Path(), help="the project's root (default: this folder)"
     )
 
 
-def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     root: Path = options.rootdir.resolve()
     python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     document = Document(
@@ -67,25 +51,29 @@ def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
         [
             Facts([*_packages(), *_compiler(), *_gpus(), *_project(root)]),
             Paragraph("Gates on this machine:"),
-            Facts([(ability.gate, [ability.text]) for ability in abilities()]),
+            Facts([(gate, [text]) for gate, text in _abilities()]),
         ],
     )
     return 0, render_text(document).splitlines()
 
 
-def abilities() -> list[Ability]:
-    """Return what each gate can do on this machine."""
+def _abilities() -> Iterator[tuple[str, str]]:
+    """Yield what each gate can do on this machine, or why it cannot run and what mends that."""
     torch_problem = _torch_problem()
     compiler_problem = _first_problem(toolchain_versions, supported_architectures)
     tools_problem = _first_problem(*(lambda tool=tool: tool_version(tool) for tool in _TOOLS))
     gpu_problem = torch_problem or _gpu_problem()
     compiles = torch_problem or compiler_problem
-    return [
-        Ability("compile", compiles),
-        Ability("static", compiles or tools_problem),
-        Ability("correct", compiles, "kernels are interpreted on the CPU" if gpu_problem else "on the GPU"),
-        Ability("speed", gpu_problem or compiler_problem or _locks_problem()),
-    ]
+    checks_on = "works: kernels are interpreted on the CPU" if gpu_problem else "works: on the GPU"
+    problems = {
+        "compile": compiles,
+        "static": compiles or tools_problem,
+        "correct": compiles,
+        "speed": gpu_problem or compiler_problem or _locks_problem(),
+    }
+    for gate, problem in problems.items():
+        works = checks_on if gate == "correct" else "works"
+        yield gate, f"does not work: {problem}" if problem else works
 
 
 # -- what is installed --------------------------------------------------------------------------------
@@ -196,11 +184,3 @@ def _project(root: Path) -> Iterator[tuple[str, list[str]]]:
     cache = root / ".pytest_cache" / "d" / "cutile"
     size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0
     yield "cache", [f"{size / 2**20:.1f} MiB of compiled kernels in {cache.relative_to(root)}"]
-
-
-COMMAND = Command(
-    name="doctor",
-    help="say what this machine can do, gate by gate, and what mends the rest",
-    add_arguments=_add_arguments,
-    run=_run,
-)

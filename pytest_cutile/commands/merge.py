@@ -11,16 +11,17 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.merge import merge
 from pytest_cutile.baselines.select import SessionConflictError
 from pytest_cutile.baselines.store import read_speed, read_speed_target, record_speed
-from pytest_cutile.commands.base import Command
 from pytest_cutile.quantities import counted
 
+HELP = "put together what several runners recorded of one platform"
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--into", type=Path, required=True, metavar="FILE", help="made if it is not there")
 
 
-def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     into: Path = options.into
     existing = read_speed_target(into)
     files = {path: read_speed(path) for path in options.files}
@@ -71,11 +72,3 @@ def _changes(into: Path, before: SpeedBaselines, after: SpeedBaselines) -> list[
     width = max(map(len, notes), default=0)
     lines = [f"{key.ljust(width)}  {note}" for key, note in notes.items()]
     return [*lines, f"{into}: {counted(len(after.entries), 'case')}, {len(notes)} changed"]
-
-
-COMMAND = Command(
-    name="merge",
-    help="put together what several runners recorded of one platform",
-    add_arguments=_add_arguments,
-    run=_run,
-)

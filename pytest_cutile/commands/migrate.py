@@ -7,12 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_cutile.baselines.store import migrate
-from pytest_cutile.commands.base import Command
 from pytest_cutile.quantities import counted
 from pytest_cutile.revisions.git import Repository, RevisionError
 
+HELP = "rewrite baselines of an older version in the current format"
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         type=Path,
@@ -40,7 +41,7 @@ class _Commits:
         return commit
 
 
-def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
+def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     changed: dict[Path, bool] = {}
     unknown: set[str] = set()
     for path in options.paths:
@@ -56,11 +57,3 @@ def _run(options: argparse.Namespace) -> tuple[int, list[str]]:
             "Cases recorded there are compared with stored times alone."
         )
     return 0, lines or ["no baselines found"]
-
-
-COMMAND = Command(
-    name="migrate",
-    help="rewrite baselines of an older version in the current format",
-    add_arguments=_add_arguments,
-    run=_run,
-)

@@ -6,7 +6,7 @@ The way of a launch, step by step:
 2. `export.py` translates the kernel of a launch to Tile IR, for the dtypes and layouts of its arguments
    (`signature.py`).
 3. `service.py` compiles Tile IR to a cubin with tileiras: several at a time, remembered on disk (`cache.py`).
-4. `fingerprint/` digests what the GPU would run (`machine_code.py`) and what the author wrote (`source.py`).
+4. `fingerprint.py` digests what the GPU would run, `source.py` what the author wrote.
 
 `compilations.py` does all of it for the cases of a run, each once. `toolchain.py` finds tileiras and NVIDIA's
 binary tools; `cutile.py` holds whatever leans on private parts of cuda-tile. In short:
@@ -20,11 +20,12 @@ Importing this package imports neither torch nor cuda.tile.
 """
 
 from pytest_cutile.compiler.cutile import IncompatibleCompiler
-from pytest_cutile.compiler.export import CompileError, CompileJob, export
-from pytest_cutile.compiler.fingerprint.machine_code import digest_code, digest_launches
-from pytest_cutile.compiler.fingerprint.source import source_digest
+from pytest_cutile.compiler.export import export
+from pytest_cutile.compiler.fingerprint import digest_code, digest_launches
+from pytest_cutile.compiler.job import CompileError, CompileJob
 from pytest_cutile.compiler.service import Compiled, Compiler
 from pytest_cutile.compiler.signature import derive_signature
+from pytest_cutile.compiler.source import source_digest
 from pytest_cutile.compiler.trace.launches import (
     Launch,
     Recorder,

@@ -18,7 +18,7 @@ from pytest_cutile.compiler import (
     export,
     source_digest,
 )
-from pytest_cutile.compiler.fingerprint.reach import describe_kernel
+from pytest_cutile.compiler.reach import describe_kernel
 from pytest_cutile.compiler.trace.launches import record
 
 

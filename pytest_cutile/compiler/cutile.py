@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.toolchain import INSTALL, CompilerMissing, makes_remarks
 
 CHECKED_WITH = ("1.7.0",)
@@ -23,20 +24,6 @@ CHECKED_WITH = ("1.7.0",)
 
 class IncompatibleCompiler(CompilerMissing):
     """As good as missing: the installed cuda-tile lacks a private part that this package needs."""
-
-
-class CompilerFailure(Exception):  # noqa: N818  # internal: `compiler` turns it into a CompileError
-    """What tileiras said when it rejected a kernel or took too long."""
-
-    def __init__(
-        self, message: str, *, file: str | None = None, line: int | None = None, column: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.file = file
-        self.line = line
-        self.column = column
-        """Counted from 1; None when tileiras names no place."""
 
 
 def import_cutile() -> Any:
@@ -71,17 +58,10 @@ def _relying_on(part: str) -> Iterator[None]:
 
 def _incompatible(part: str) -> IncompatibleCompiler:
     return IncompatibleCompiler(
-        f"cuda-tile {_distribution_version()} has no {part}, which pytest-cutile relies on: "
+        f"cuda-tile {importlib.metadata.version('cuda-tile')} has no {part}, which pytest-cutile relies on: "
         f"it was checked with cuda-tile {', '.join(CHECKED_WITH)}; "
         "install one of those, or a newer pytest-cutile"
     )
-
-
-def _distribution_version() -> str:
-    try:
-        return importlib.metadata.version("cuda-tile")
-    except importlib.metadata.PackageNotFoundError:
-        return "(unknown version)"
 
 
 def is_kernel(candidate: object) -> bool:
@@ -187,9 +167,7 @@ def compiler_hints(kernel: Any, arch: str) -> dict[str, Any]:
     return {name: value for name, value in sorted(resolved.items()) if value != defaults.get(name)}
 
 
-def run_tileiras(
-    bytecode_file: Path, *, arch: str, opt_level: int, timeout_s: float
-) -> tuple[bytes, str | None]:
+def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> tuple[bytes, str | None]:
     """Compile a Tile IR bytecode file with the flags that a launch uses; files are left beside it.
 
     Returns the cubin and the compiler's remarks, as YAML text (None: this tileiras makes none). This goes
@@ -197,9 +175,9 @@ def run_tileiras(
 
     Raises:
         CompilerMissing: tileiras is not installed.
-        CompilerFailure: tileiras rejected the kernel.
-        TimeoutError: tileiras was stopped after `timeout_s` seconds.
+        CompileError: tileiras rejected the kernel, or was stopped after `timeout_s` seconds.
     """
+    __tracebackhide__ = True
     remarks_file = bytecode_file.with_suffix(".yaml") if makes_remarks() else None
     options = _private("cuda.tile._compiler_options", "CompilerOptions")
     compile_cubin = _private("cuda.tile._compile", "compile_cubin")
@@ -208,21 +186,22 @@ def run_tileiras(
     try:
         cubin_file = compile_cubin(
             str(bytecode_file),
-            options(opt_level=opt_level),
-            arch,
+            options(opt_level=job.opt_level),
+            job.arch,
             timeout_s,
             remarks_output_file=remarks_file,
         )
     except FileNotFoundError as error:
         raise CompilerMissing(f"{error}: {INSTALL}") from None
     except timed_out:
-        raise TimeoutError from None
+        raise job.rejected(
+            f"tileiras was stopped after {timeout_s:g} s. Smaller tiles compile faster; or allow more time "
+            "with the ini option cutile_compile_timeout"
+        ) from None
     except failed as error:
         # First says the message what exit code it was; what tileiras printed says more, if it did.
         printed = re.sub(r"^Return code -?\d+\n(?=\s*\S)", "", error.message).strip()
-        raise CompilerFailure(
-            printed, file=error.loc.filename, line=error.loc.line, column=error.loc.col
-        ) from None
+        raise job.rejected(printed, error.loc.filename, error.loc.line, error.loc.col) from None
     remarks = None
     if remarks_file is not None:
         # With nothing to say, tileiras writes no file.

@@ -7,7 +7,6 @@ import ctypes
 import hashlib
 import tempfile
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import msgspec
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.cache import DiskCache
-from pytest_cutile.compiler.export import CompileError, CompileJob
+from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.toolchain import toolchain_versions
 
 _CACHE_FORMAT = "4"
@@ -35,10 +34,6 @@ class Compiled:
     arch: str
     kernel: str
     symbol: str
-    seconds: float
-    """How long tileiras took; 0 when it did not run."""
-    from_cache: bool
-    """Whether an earlier run compiled it."""
 
 
 class Compiler:
@@ -89,52 +84,20 @@ class Compiler:
         self.close()
 
     def _compile(self, job: CompileJob, key: str) -> Compiled:
-        seconds = 0.0
         with self._cache.making(key, wait_s=self._timeout_s) as stored:  # another process may be at it
             if stored is None:
-                start = time.perf_counter()
                 cubin, remarks = self._run(job)
-                seconds = time.perf_counter() - start
                 self._cache.write(key, msgspec.msgpack.encode((cubin, remarks)))
             else:
                 cubin, remarks = msgspec.msgpack.decode(stored, type=tuple[bytes, str | None])
-        return Compiled(
-            cubin=cubin,
-            remarks=remarks,
-            arch=job.arch,
-            kernel=job.kernel,
-            symbol=job.symbol,
-            seconds=seconds,
-            from_cache=stored is not None,
-        )
+        return Compiled(cubin=cubin, remarks=remarks, arch=job.arch, kernel=job.kernel, symbol=job.symbol)
 
     def _run(self, job: CompileJob) -> tuple[bytes, str | None]:
         __tracebackhide__ = True
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as folder:
             source = Path(folder) / "kernel.tileirbc"
             source.write_bytes(job.bytecode)
-            try:
-                return cutile.run_tileiras(
-                    source, arch=job.arch, opt_level=job.opt_level, timeout_s=self._timeout_s
-                )
-            except cutile.CompilerFailure as error:
-                raise CompileError(
-                    error.message,
-                    kernel=job.kernel,
-                    arch=job.arch,
-                    file=error.file or job.file,
-                    line=error.line if error.file else job.line,
-                    column=error.column if error.file else None,
-                ) from None
-            except TimeoutError:
-                raise CompileError(
-                    f"tileiras was stopped after {self._timeout_s:g} s. Smaller tiles compile faster; or "
-                    "allow more time with the ini option cutile_compile_timeout",
-                    kernel=job.kernel,
-                    arch=job.arch,
-                    file=job.file,
-                    line=job.line,
-                ) from None
+            return cutile.run_tileiras(source, job, timeout_s=self._timeout_s)
 
 
 def _fix_addresses_of_children() -> None:

@@ -80,21 +80,25 @@ def run_tool(name: str, *args: str) -> str:
     """
     tool = find_tool(name)
     try:
-        done = subprocess.run(  # noqa: S603 - the tool that was found
-            [str(tool), *args],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_TOOL_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolMissing(f"{tool} cannot be run ({error})") from None
-    if done.returncode:
-        reason = done.stderr.strip().partition("\n")[0] or f"exit status {done.returncode}"
+        return _output(tool, *args)
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.strip().partition("\n")[0] or f"exit status {error.returncode}"
         raise ToolMissing(
             f"{tool} failed ({reason}); a newer one may do: pip install -U {_TOOL_WHEELS[name]}"
-        )
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolMissing(f"{tool} cannot be run ({error})") from None
+
+
+def _output(tool: Path, *args: str) -> str:
+    done = subprocess.run(  # noqa: S603 - a tool that was found
+        [str(tool), *args],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=_TOOL_TIMEOUT_S,
+        check=True,
+    )
     return done.stdout
 
 
@@ -144,12 +148,9 @@ def _release(folder: str) -> tuple[float, ...]:
 def _ask(option: str) -> str:
     tileiras = find_tileiras()
     try:
-        answer = subprocess.run(  # noqa: S603 - the compiler that was found
-            [str(tileiras), option], capture_output=True, text=True, timeout=60, check=True
-        )
+        return _output(tileiras, option)
     except (OSError, subprocess.SubprocessError) as error:
         raise CompilerMissing(f"{tileiras} {option} did not run ({error}); reinstall it: {INSTALL}") from None
-    return answer.stdout
 
 
 def supported_architectures() -> tuple[str, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Gate
-    from pytest_cutile.session import Session
 
 
 class Registration(NamedTuple):
@@ -20,12 +19,6 @@ class Registration(NamedTuple):
     """What it does, for the list of markers."""
     place: str
     """Module and class: "pytest_cutile.gates.compile:CompileGate"."""
-
-    def load(self) -> type[Gate]:
-        """Import the gate."""
-        module, _, name = self.place.partition(":")
-        gate: type[Gate] = getattr(importlib.import_module(module), name)
-        return gate
 
 
 REGISTRY = (
@@ -43,11 +36,6 @@ Gates: TypeAlias = "Mapping[str, Gate]"
 """The gates of one run, by name."""
 
 
-def build_gates(session: Session) -> Gates:
-    return {entry.name: entry.load()(session, entry.name) for entry in REGISTRY}
-
-
-def load_all() -> None:
+def load_gates() -> dict[str, type[Gate]]:
     """Import the module of every gate: what reads results from other processes needs their types."""
-    for entry in REGISTRY:
-        entry.load()
+    return {entry.name: pkgutil.resolve_name(entry.place) for entry in REGISTRY}

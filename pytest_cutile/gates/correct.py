@@ -64,10 +64,8 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
 
     def interpret() -> CheckReport:
         __tracebackhide__ = True
-        interpreting = Interpreting(session, task.arch)
         try:
-            with interpreting.active():
-                return interpreting.check(check, spec.work_of(case))
+            return Interpreting(session, task.arch).check(check, spec.work_of(case))
         except CompileError as error:
             _leave_to_gate_compile(session, task, error)
             raise

@@ -47,10 +47,8 @@ class Interpreting:
         self._arch = arch
         self._asked = session.settings.interpretation
         self._active_run: Run | None = None
-        self._skipped: GateSkipped | None = None
-        self._compilations: dict[bytes, tuple[str, Future[Compiled]]] = {}
-        """Kernel name and compilation, by Tile IR."""
-        self._faults: list[KernelFault] = []
+        self._compilations: dict[Future[Compiled], str] = {}
+        """The kernel's name of each compilation."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -60,11 +58,7 @@ class Interpreting:
             GateSkipped: torch, cuda-tile or tileiras is not installed.
         """
         with ExitStack() as stack:
-            try:
-                self._enter(stack)
-            except GateSkipped as skipped:
-                self._skipped = skipped
-                raise
+            self._enter(stack)
             yield
             self._active_run = None
 
@@ -93,7 +87,7 @@ class Interpreting:
             run = stack.enter_context(interpret(self._arch, options, on_export=self._compile))
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
-        self._active_run, self._faults = run, run.faults
+        self._active_run = run
         if self._session.settings.xdist_worker or asked.correct_on is not CheckOn.INTERPRETER:
             stack.enter_context(_one_thread())
 
@@ -108,7 +102,7 @@ class Interpreting:
 
     def swallowed_faults(self, test_file: Path) -> Iterator[KernelFault]:
         """Yield the faults that neither the test nor this package caught, but a launcher, say."""
-        for fault in self._faults:
+        for fault in self._run.faults:
             if isinstance(fault, NotInterpreted) or fault.__traceback__ is None:
                 continue
             catcher = fault.__traceback__.tb_frame  # a traceback begins where the exception was caught
@@ -120,8 +114,8 @@ class Interpreting:
 
     def _compile(self, job: CompileJob) -> None:
         """Start compiling what is about to be interpreted: what tileiras rejects must not pass."""
-        if self._compiles and job.bytecode not in self._compilations:
-            self._compilations[job.bytecode] = job.kernel, self._session.compiler.submit(job)
+        if self._compiles:
+            self._compilations.setdefault(self._session.compiler.submit(job), job.kernel)
 
     def wait_for_compiler(self) -> None:
         """Wait until the real compiler has accepted all that was interpreted.
@@ -132,30 +126,30 @@ class Interpreting:
         started = time.monotonic()
 
         def show() -> None:
-            name = next((name for name, future in self._compilations.values() if not future.done()), "")
+            name = next((name for future, name in self._compilations.items() if not future.done()), "")
             waited = f"{time.monotonic() - started:.0f} s"
             self._session.progress(f"compiling {name} for {self._arch} after its interpretation: {waited}")
 
-        futures = [future for _, future in self._compilations.values()]
-        wait_for(futures, show)
-        for future in futures:
+        wait_for(self._compilations, show)
+        for future in self._compilations:
             future.result()
 
     # -- the check ------------------------------------------------------------------------------------
 
     def check(self, check: Check, work: Work | None = None) -> CheckReport:
-        """Make a check inside of `active`, in both orders of the blocks if asked; wait for the real compiler.
+        """Make a check, in both orders of the blocks if asked, and wait for the real compiler.
 
         Raises:
-            GateSkipped: too much work, nothing to interpret, an unknown operation, or one block was asked
-                for.
+            GateSkipped: no interpreter, too much work, nothing to interpret, an unknown operation, or one
+                block was asked for.
             KernelMismatch: the result is wrong.
             KernelFault: the kernel did something wrong on its way.
             CompileError: cuda-tile or tileiras rejects the kernel.
         """
         __tracebackhide__ = True
-        if self._skipped is not None:
-            raise self._skipped
+        if not self.is_active:
+            with self.active():
+                return self.check(check, work)
         if work is not None:
             self._refuse_large(work.bytes, work.flops)
         before = len(self._run.launches)

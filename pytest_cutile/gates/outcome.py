@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
 
 import pytest
@@ -40,6 +41,7 @@ class GateFailed(Failed):
     """An SVG document that shows where the errors are."""
 
 
+@dataclass(frozen=True)
 class GateOutcome:
     """Context that turns the exceptions of gates into test outcomes.
 
@@ -47,9 +49,9 @@ class GateOutcome:
     launcher or inputs raise goes on, with a traceback of the user's frames alone.
     """
 
-    def __init__(self, session: Session, where: str) -> None:
-        self._session = session
-        self._where = where
+    session: Session
+    where: str
+    """What is named in messages about the GPU: a case."""
 
     def __enter__(self) -> None:
         pass
@@ -64,7 +66,7 @@ class GateOutcome:
         __tracebackhide__ = True
         if isinstance(error, GateSkipped):
             message = f"not-measured ({error.reason}): {error.detail}"
-            if not self._session.settings.strict:
+            if not self.session.settings.strict:
                 raise pytest.skip.Exception(message, _use_item_location=True) from None
             raise pytest.fail.Exception(f"{message} [--perf-strict]", pytrace=False) from None
         if isinstance(error, ReferenceFailed) and _is_out_of_memory(error.__cause__):
@@ -80,14 +82,15 @@ class GateOutcome:
         if not isinstance(error, Exception):
             return
         if breaks_the_context(error):
-            self._session.gpu.failure = f"{self._where}: {error}".partition("\n")[0]
+            self.session.gpu.failure = f"{self.where}: {error}".partition("\n")[0]
         if _is_out_of_memory(error):
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
-            message = _out_of_memory_message(error, self._where)
+            message = _out_of_memory_message(error, self.where)
             raise pytest.fail.Exception(message, pytrace=False) from None
         error.__traceback__ = _without_own_frames(error.__traceback__)
 
 
+@dataclass(frozen=True)
 class LaunchesOutcome(AbstractContextManager[None]):
     """Context of a test whose launches are interpreted, also those that it makes by itself.
 
@@ -95,10 +98,9 @@ class LaunchesOutcome(AbstractContextManager[None]):
     package; but for an operation that the interpreter lacks, which is not the kernel's fault.
     """
 
-    def __init__(self, session: Session, interpreting: Interpreting, item: pytest.Item) -> None:
-        self._session = session
-        self._interpreting = interpreting
-        self._item = item
+    session: Session
+    interpreting: Interpreting
+    item: pytest.Item
 
     def __exit__(
         self,
@@ -108,16 +110,16 @@ class LaunchesOutcome(AbstractContextManager[None]):
     ) -> None:
         """Raise what the compiler says, or the outcome that belongs to `error`."""
         __tracebackhide__ = True
-        self._interpreting.show_watched()
-        for fault in self._interpreting.swallowed_faults(self._item.path) if error is None else ():
+        self.interpreting.show_watched()
+        for fault in self.interpreting.swallowed_faults(self.item.path) if error is None else ():
             warning = pytest.PytestWarning(f"the test passed over a fault: {fault.in_one_line()}")
             try:
-                self._item.warn(warning)
+                self.item.warn(warning)
             except pytest.PytestWarning:  # with -W error
                 raise pytest.fail.Exception(str(warning), pytrace=False) from None
-        with GateOutcome(self._session, ""):
+        with GateOutcome(self.session, ""):
             if error is None:
-                self._interpreting.wait_for_compiler()
+                self.interpreting.wait_for_compiler()
             elif isinstance(error, NotInterpreted):
                 raise GateSkipped(Reason.NOT_INTERPRETED, error.in_one_line()) from None
             elif isinstance(error, NoSuchBlock):

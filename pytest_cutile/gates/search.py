@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -72,42 +73,6 @@ class Example:
         parts.append(f"seed={self.case.seed!r}")
         parts.append(f"named_inputs={() if self.inputs == 'normal' else (self.inputs,)!r}")
         return f"Case({', '.join(parts)})"
-
-
-@dataclass(kw_only=True)
-class Tally:
-    """What a search has done so far."""
-
-    tried: int = 0
-    """Examples that were checked."""
-    refusals: Counter[str] = field(default_factory=Counter)
-    """How often for which reason."""
-    failing: dict[str, Exception] = field(default_factory=dict)
-    """What was raised for each example that fails, the last one last."""
-    smallest: Example | None = None
-    """The smallest that fails, as far as is known."""
-    finished: bool = True
-    """Whether there was time to look for a smaller one."""
-
-    @property
-    def refused(self) -> int:
-        """Examples that the launcher, or the inputs, did not take."""
-        return self.refusals.total()
-
-    def describe_smallest(self, seed: int) -> str:
-        certainty = "the smallest that fails" if self.finished else "cut short: there may be a smaller one"
-        return (
-            f"found by search (seed {seed}, {self.tried} examples passed, {self.refused} refused); "
-            f"{certainty}.\nTo keep it, declare it:\n    {self.smallest},"
-        )
-
-    def describe_passed(self, kernel: str, seed: int) -> str:
-        """Return what was tried, and the most frequent reasons of refusals on further lines."""
-        passed = f"{self.tried} examples of {kernel} passed, {self.refused} were refused"
-        lines = [f"{count} refused: {reason}" for reason, count in self.refusals.most_common(REASONS)]
-        more = len(self.refusals) - REASONS
-        lines += [f"... for {more} other reasons"] * (more > 0)
-        return "\n  ".join([f"searched with seed {seed}: {passed}", *lines])
 
 
 # -- what may vary -----------------------------------------------------------------------------------
@@ -219,98 +184,34 @@ def _name_of(params: Mapping[str, Any]) -> str:
 # -- the search --------------------------------------------------------------------------------------
 
 
-def search(
-    strategy: SearchStrategy[Example],
-    check: Callable[[Example], None],
-    *,
-    seconds: float,
-    seed: int,
-) -> Tally:
-    """Try examples until one fails or the time is over, and look for the smallest that fails the same way.
-
-    Args:
-        strategy: for the examples.
-        check: raises `NoExample` for an example that is none, and anything else for one that fails.
-        seconds: the budget, for finding and shrinking together, from the end of the first example.
-        seed: of the choice of examples; the same one gives the same examples in the same order.
-    """
-    from hypothesis import HealthCheck, Phase, find, reject, settings
-    from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
-
-    tally = Tally()
-    started: list[float] = []
-
-    def fails(example: Example) -> bool:
-        if started and time.monotonic() - started[0] > seconds:
-            raise OutOfTime
-        try:
-            try:
-                check(example)
-            finally:  # the first example pays for what is imported
-                started.append(time.monotonic())
-        except NoExample as error:
-            tally.refusals[f"{error}".partition("\n")[0]] += 1
-            reject()
-        except Exception as error:
-            # A smaller example that fails in another way would hide this one.
-            first = next(iter(tally.failing.values()), error)
-            if type(error) is not type(first):
-                return False
-            tally.failing[f"{example}"] = error
-            tally.smallest = example
-            if breaks_the_context(error):
-                raise OutOfTime from error
-            return True
-        tally.tried += 1
-        return False
-
-    options = settings(
-        max_examples=10**9,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
-    try:
-        tally.smallest = find(strategy, fails, settings=options, random=Random(seed))  # noqa: S311
-    except (NoSuchExample, Unsatisfiable):
-        pass
-    except OutOfTime:
-        tally.finished = False
-    except Flaky:  # it fails now and then; what was seen once is reported
-        tally.finished = False
-    return tally
-
-
 class KernelSearch:
     """The search for a failing case of one declared kernel, as a test runs it."""
 
-    def __init__(self, session: Session, *, spec: KernelSpec, arch: str) -> None:
+    def __init__(self, session: Session, *, spec: KernelSpec, arch: str, seconds: float, seed: int) -> None:
+        """Prepare. `seconds` are for finding and shrinking together, from the end of the first example.
+
+        The same `seed` gives the same examples in the same order.
+        """
         self._session = session
         self._spec = spec
         self._arch = arch
+        self._seconds = seconds
+        self._seed = seed
         self._interpreted = session.target.interprets(arch)
+        self._deadline = math.inf
+        self._passed = 0
+        self._refusals: Counter[str] = Counter()
+        """How many examples the launcher, or the inputs, did not take, by reason."""
+        self._failing: dict[str, Exception] = {}
+        """What was raised for each example that fails."""
+        self._smallest: Example | None = None
+        """The smallest that fails, as far as is known."""
         self._report: CheckReport | None = None
 
-    def run(self, *, seconds: float, seed: int) -> Tally:
+    def run(self) -> None:
         """Search; fail with the smallest example that was found, as a case to paste."""
         __tracebackhide__ = True
         name = self._spec.name
-        tally = Tally()
-
-        def check() -> CheckReport:
-            nonlocal tally
-            __tracebackhide__ = True
-            tally = search(examples(self._spec, self._arch), self._check, seconds=seconds, seed=seed)
-            if tally.smallest is not None:
-                error = tally.failing[f"{tally.smallest}"]
-                error.add_note(tally.describe_smallest(seed))
-                raise error
-            if self._report is None:
-                why = "".join(f": {reason}" for reason, _ in tally.refusals.most_common(1))
-                raise GateSkipped(Reason.NOTHING_TRIED, f"{tally.refused} examples, all refused{why}")
-            return self._report
-
         with GateOutcome(self._session, f"{name}[search]"):
             gate_correct(
                 self._session,
@@ -318,11 +219,83 @@ class KernelSearch:
                 kernel=name,
                 case="search",
                 arch=self._arch,
-                check=check,
+                check=self._search,
                 interpreted=self._interpreted,
-                searched=lambda: tally.describe_passed(name, seed),
+                searched=self._describe_passed,
             )
-        return tally
+
+    def _search(self) -> CheckReport:
+        """Try examples until one fails or time is over; look for the smallest that fails the same way.
+
+        Raises:
+            Exception: what the smallest example that fails raises.
+            GateSkipped: all examples were refused.
+        """
+        __tracebackhide__ = True
+        from hypothesis import HealthCheck, Phase, find, settings
+        from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
+
+        options = settings(
+            max_examples=10**9,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        )
+        strategy, random = examples(self._spec, self._arch), Random(self._seed)  # noqa: S311
+        certainty = "the smallest that fails"
+        try:
+            self._smallest = find(strategy, self._fails, settings=options, random=random)
+        except (NoSuchExample, Unsatisfiable):
+            pass
+        except (OutOfTime, Flaky):  # what fails only now and then was seen once, and is reported
+            certainty = "cut short: there may be a smaller one"
+        refused = self._refusals.total()
+        if self._smallest is not None:
+            error = self._failing[f"{self._smallest}"]
+            error.add_note(
+                f"found by search (seed {self._seed}, {self._passed} examples passed, {refused} refused); "
+                f"{certainty}.\nTo keep it, declare it:\n    {self._smallest},"
+            )
+            raise error
+        if self._report is None:
+            why = "".join(f": {reason}" for reason, _ in self._refusals.most_common(1))
+            raise GateSkipped(Reason.NOTHING_TRIED, f"{refused} examples, all refused{why}")
+        return self._report
+
+    def _fails(self, example: Example) -> bool:
+        from hypothesis import reject
+
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+        try:
+            self._check(example)
+        except NoExample as error:
+            self._refusals[f"{error}".partition("\n")[0]] += 1
+            reject()
+        except Exception as error:
+            # A smaller example that fails in another way would hide this one.
+            first = next(iter(self._failing.values()), error)
+            if type(error) is not type(first):
+                return False
+            self._failing[f"{example}"] = error
+            self._smallest = example
+            if breaks_the_context(error):
+                raise OutOfTime from error
+            return True
+        finally:  # the first example pays for what is imported
+            self._deadline = min(self._deadline, time.monotonic() + self._seconds)
+        self._passed += 1
+        return False
+
+    def _describe_passed(self) -> str:
+        """Return what was tried, and the most frequent reasons of refusals on further lines."""
+        refused = f"{self._refusals.total()} were refused"
+        passed = f"{self._passed} examples of {self._spec.name} passed, {refused}"
+        lines = [f"{count} refused: {reason}" for reason, count in self._refusals.most_common(REASONS)]
+        more = len(self._refusals) - REASONS
+        lines += [f"... for {more} other reasons"] * (more > 0)
+        return "\n  ".join([f"searched with seed {self._seed}: {passed}", *lines])
 
     def _check(self, example: Example) -> None:
         """Check one example as the gate `correct` does, but for its compilation.
@@ -347,9 +320,7 @@ class KernelSearch:
 
         with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)):
             if self._interpreted:
-                interpreting = Interpreting(self._session, self._arch, compiles=False)
-                with interpreting.active():
-                    self._report = interpreting.check(check)
+                self._report = Interpreting(self._session, self._arch, compiles=False).check(check)
             else:
                 self._report = check()
 

@@ -6,6 +6,7 @@ import datetime as dt
 import linecache
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,13 +25,12 @@ from pytest_cutile.gates.declared import compiled_case
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
-from pytest_cutile.session import Session
 from pytest_cutile.static.changes import Effect, StaticComparison
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
+from pytest_cutile.static.inspection import Inspected
 from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
 
-_Inspection = Future[tuple[LaunchFacts, tuple[str, ...]]]
 _Remark = TypeVar("_Remark", Site, Note, SpillLine)
 
 
@@ -39,12 +39,12 @@ class StaticGate(CompilingGate):
 
     result_type = StaticResult
 
-    def __init__(self, session: Session, name: str) -> None:
-        super().__init__(session, name)
-        self._started: dict[tuple[str, str, str], list[_Inspection]] = {}
-
     def prepare(self, tasks: Sequence[Task]) -> None:
-        self._start([compiled_case(self.session, task) for task in tasks])
+        cases = [compiled_case(self.session, task) for task in tasks]
+        self.session.compilations.start(cases)
+        for case in cases:
+            with suppress(Exception):  # user code may raise anything; its test reports it
+                self._inspections(case)
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its baseline, and record it if that was asked for.
@@ -56,22 +56,19 @@ class StaticGate(CompilingGate):
             Exception: whatever the launcher raised.
         """
         __tracebackhide__ = True
-        failure = self._check(compiled_case(self.session, task), nodeid=test.nodeid)
+        case = compiled_case(self.session, task)
+        current = self._current(case)
+        try:
+            failure = self._judge(case, current, test.nodeid)
+        except BaselineError as error:
+            failure = str(error)
+            self.append(case, Verdict.FAIL, Reason.BAD_BASELINE, failure, facts=self._shown(current))
         if failure is not None:
             raise GateFailed(failure, pytrace=False)
 
-    def _start(self, cases: Iterable[CompileCase]) -> None:
-        """Compile and read every case that is not under way yet. Errors wait until the case asks."""
-        cases = [case for case in cases if case.key not in self._started]
-        self.session.compilations.start(cases)
-        for case in cases:
-            try:
-                compilations = self.session.compilations.of(case)
-            except Exception:  # noqa: BLE001 - user code may raise anything; its test reports it
-                compilations = []
-            self._started[case.key] = [
-                self.session.inspector.submit(compilation.compiling) for compilation in compilations
-            ]
+    def _inspections(self, case: CompileCase) -> list[Future[Inspected]]:
+        compilations = self.session.compilations.of(case)
+        return [self.session.inspector.submit(compilation.compiling) for compilation in compilations]
 
     def _facts(self, case: CompileCase) -> CaseFacts:
         """Wait for a case and return what was compiled.
@@ -80,11 +77,10 @@ class StaticGate(CompilingGate):
             CompileError, CompilerMissing, NothingLaunched: it does not compile.
             Exception: whatever the launcher raised.
         """
-        self._start([case])
-        compilations = self.session.compilations.of(case)
         self.session.compilations.result(case)  # says first what does not compile
-        wait_for(self._started[case.key], lambda: self.session.progress(self._progress_text()))
-        inspected = [future.result() for future in self._started[case.key]]
+        compilations, inspections = self.session.compilations.of(case), self._inspections(case)
+        wait_for(inspections, lambda: self.session.progress(self.session.inspector.progress))
+        inspected = [future.result() for future in inspections]
         launches = [
             replace(
                 facts,
@@ -108,10 +104,6 @@ class StaticGate(CompilingGate):
         shown = [path.relative_to(root) if path.is_relative_to(root) else path for path in files]
         return tuple(replace(remark, file=f"{path}") for remark, path in zip(remarks, shown, strict=True))
 
-    def _progress_text(self) -> str:
-        futures = [future for inspections in self._started.values() for future in inspections]
-        return f"reading {sum(future.done() for future in futures)}/{len(futures)} compiled kernels"
-
     def _entry(self, case: CompileCase) -> StaticEntry | None:
         """Return what a case is compared with: what is stored, or what the other revision compiles to now.
 
@@ -133,11 +125,10 @@ class StaticGate(CompilingGate):
 
     # -- the gate -------------------------------------------------------------------------------------
 
-    def _check(self, case: CompileCase, *, nodeid: str) -> str | None:
-        """Add the result of a case; return the message to fail its test with."""
+    def _current(self, case: CompileCase) -> CaseFacts:
         __tracebackhide__ = True
         try:
-            current = self._facts(case)
+            return self._facts(case)
         except Exception as error:
             if ("compile", *case.key) in self.session.selected:
                 self.append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, _NOT_COMPILED)
@@ -145,16 +136,13 @@ class StaticGate(CompilingGate):
                 raise GateSkipped(Reason.NOT_COMPILED, f"{_NOT_COMPILED}: {message}") from None
             self.append_failure(case, error)
             raise
-        facts = msgspec.to_builtins(current) if self.session.settings.kernel_report else None
-        try:
-            return self._judge(case, current, facts, nodeid)
-        except BaselineError as error:
-            self.append(case, Verdict.FAIL, Reason.BAD_BASELINE, detail=f"{error}", facts=facts)
-            return str(error)
 
-    def _judge(
-        self, case: CompileCase, current: CaseFacts, facts: dict[str, object] | None, nodeid: str
-    ) -> str | None:
+    def _shown(self, facts: CaseFacts) -> dict[str, object] | None:
+        """Return what `--kernel-report` prints of a case."""
+        return msgspec.to_builtins(facts) if self.session.settings.kernel_report else None
+
+    def _judge(self, case: CompileCase, current: CaseFacts, nodeid: str) -> str | None:
+        """Add the result of a case; return the message to fail its test with."""
         settings, store = self.session.settings, self.session.baselines
         entry = self._entry(case)
         toolchain = toolchain_versions()
@@ -180,15 +168,13 @@ class StaticGate(CompilingGate):
                 arch=case.arch,
                 nodeid=nodeid,
                 entry=entry,
+                current=current,
                 comparison=comparison,
-                same_source=entry.facts.source == current.source,
-                toolchain_changes=toolchain_changes,
                 toolchain=toolchain,
                 baseline_file=f"{self.session.revision_kernels}"
                 if store is None
                 else store.static_name(case.arch),
                 baseline_option=settings.baseline_option,
-                missing=current.missing,
             )
         elif settings.strict and judgement.verdict in UNDECIDED and not recorded:
             failure = (
@@ -206,7 +192,7 @@ class StaticGate(CompilingGate):
                 f"{change.effect}: {change.text}" for effect in Effect for change in comparison.of(effect)
             ),
             toolchain="; ".join(toolchain_changes),
-            facts=facts,
+            facts=self._shown(current),
             # Why it was not recorded is said with the failure.
             recorded="" if failure is not None else note,
         )

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from pytest_cutile.compiler.export import CompileJob, export
+from pytest_cutile.compiler.export import export
+from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.trace.launches import Launch, pretend_gpu
 from pytest_cutile.interpreter.faults import KernelFault, UnwrittenOutput
 from pytest_cutile.interpreter.launch import run_launch

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cutile.compiler.export import source_line
+from pytest_cutile.compiler.job import source_line
 from pytest_cutile.interpreter.ir import Location
 
 if TYPE_CHECKING:

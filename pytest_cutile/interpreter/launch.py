@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_cutile.compiler import cutile
-from pytest_cutile.compiler.export import CompileJob
+from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.trace.launches import Launch
 from pytest_cutile.interpreter import ops  # noqa: F401 - registers the operations
 from pytest_cutile.interpreter.analysis import every_op, last_uses

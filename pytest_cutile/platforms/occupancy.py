@@ -20,8 +20,6 @@ class Limiter(StrEnum):
     THREADS = "threads"
     """The SM's warps, or the threads that one block may have."""
     BLOCKS = "blocks"
-    CLUSTERS = "clusters"
-    """A cluster was asked for where there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +30,8 @@ class Occupancy:
     """Blocks per SM; 0 when the kernel cannot be launched at all."""
     warps: int
     """Warps of these blocks."""
-    max_warps: int
-    """Warps that the SM has room for."""
     limited_by: tuple[Limiter, ...]
     """All that allow this number of blocks and no more, in the order of `Limiter`; never empty."""
-
-    @property
-    def share(self) -> float:
-        """Resident warps as a share of the SM's, 0 to 1: what NVIDIA calls occupancy."""
-        return self.warps / self.max_warps
 
 
 def occupancy(
@@ -49,7 +40,6 @@ def occupancy(
     registers_per_thread: int,
     threads_per_block: int,
     shared_bytes_per_block: int,
-    ctas_per_cluster: int = 1,
 ) -> Occupancy:
     """Return how many blocks of a kernel fit one multiprocessor, as NVIDIA's occupancy calculation has it.
 
@@ -71,19 +61,7 @@ def occupancy(
         shared_bytes_per_block: static and dynamic together, without what the system reserves. In a cubin
             for sm_90 and newer, the size of `.nv.shared.*` and `cuobjdump -res-usage` contain the reserved
             bytes: subtract them. `ptxas -v`, and cubins for sm_8x, do not.
-        ctas_per_cluster: blocks per cluster; 1 is no cluster.
-
-    Raises:
-        ValueError: a figure is out of range for any kernel.
     """
-    for name, value, least in (
-        ("registers_per_thread", registers_per_thread, 0),
-        ("threads_per_block", threads_per_block, 1),
-        ("shared_bytes_per_block", shared_bytes_per_block, 0),
-        ("ctas_per_cluster", ctas_per_cluster, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} is {value}, expected {least} or more")
     warps_per_block = _divide_up(threads_per_block, architecture.warp_size)
     max_blocks = {
         Limiter.REGISTERS: _blocks_by_registers(architecture, registers_per_thread, warps_per_block),
@@ -94,13 +72,11 @@ def occupancy(
             else 0
         ),
         Limiter.BLOCKS: architecture.max_blocks_per_sm,
-        Limiter.CLUSTERS: None if ctas_per_cluster == 1 or architecture.has_clusters else 0,
     }
     blocks = min(number for number in max_blocks.values() if number is not None)
     return Occupancy(
         blocks=blocks,
         warps=blocks * warps_per_block,
-        max_warps=architecture.max_warps_per_sm,
         limited_by=tuple(limiter for limiter, number in max_blocks.items() if number == blocks),
     )
 

@@ -21,7 +21,7 @@ from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.reporting import gate_message
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.session import Session
-from pytest_cutile.spec import Case, KernelSpec, SpecError
+from pytest_cutile.spec import KernelSpec, SpecError
 
 if TYPE_CHECKING:
     from _pytest._code.code import TerminalRepr
@@ -111,7 +111,9 @@ class KernelModule(pytest.Module):
         for spec in specs:
             for case in spec.cases:
                 label = f"{spec.name}-{case.name}" if len(specs) > 1 else case.name
-                yield from self._items(spec, case, label)
+                for gate in self.run.gates.values():
+                    tasks = gate.tasks(spec, case, self.module_name)
+                    yield from (self._item(gate, task, label) for task in tasks)
             if session.settings.search is not None:
                 name = f"search[{spec.name}]" if len(specs) > 1 else "search"
                 search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
@@ -156,13 +158,8 @@ class KernelModule(pytest.Module):
                 )
         return new
 
-    def _items(self, spec: KernelSpec, case: Case, label: str) -> Iterator[pytest.Item]:
-        for gate in self.run.gates.values():
-            for task in gate.tasks(spec, case, self.module_name):
-                suffix = f"{label}-{task.suffix}" if task.suffix else label
-                yield self._item(gate, task, suffix)
-
-    def _item(self, gate: Gate, task: Task, suffix: str) -> DeclaredTest:
+    def _item(self, gate: Gate, task: Task, label: str) -> DeclaredTest:
+        suffix = f"{label}-{task.suffix}" if task.suffix else label
         test = _run_measuring if gate.measures else _run
         item: DeclaredTest = DeclaredTest.from_parent(self, name=f"{gate.name}[{suffix}]", callobj=test)
         if hasattr(item, "_id"):
@@ -232,10 +229,9 @@ class KernelSearchTest(_GateTest):
 
         __tracebackhide__ = True
         budget = self.cutile.settings.search
-        if budget is None:
-            raise RuntimeError("a search is collected only where one was asked for")
-        search = KernelSearch(self.cutile, spec=self.spec, arch=self.cutile.target.gpu_arch)
-        search.run(seconds=budget.seconds, seed=budget.seed)
+        if budget is not None:  # a search is collected only where one was asked for
+            arch = self.cutile.target.gpu_arch
+            KernelSearch(self.cutile, spec=self.spec, arch=arch, **budget._asdict()).run()
 
 
 def collected_all_kernels(collected: Collected, locations: Iterable[KernelLocation]) -> bool:

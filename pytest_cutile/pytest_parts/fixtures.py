@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameter_names
-from pytest_cutile.gates import Gates
+from pytest_cutile.gates.base import RunningTest
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import only_launch
 from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome
-from pytest_cutile.gates.speed import gate_speed, suite_of
+from pytest_cutile.gates.speed import gate_speed
 from pytest_cutile.results import names_of_test
 from pytest_cutile.session import Session
 from pytest_cutile.spec import CheckOptions, SpecError, Work
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
+from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.tensors.seeded import seed_from
 
 
+@dataclass(frozen=True, kw_only=True)
 class CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it."""
 
-    def __init__(
-        self,
-        session: Session,
-        *,
-        nodeid: str,
-        arch: str,
-        reproduce: Callable[[], str],
-        interpreting: Interpreting | None = None,
-    ) -> None:
-        self._session = session
-        self._interpreting = interpreting
-        self._nodeid = nodeid
-        self._kernel, self._case = names_of_test(nodeid)
-        self._arch = arch
-        self._reproduce = reproduce
+    session: Session
+    test: RunningTest
+    arch: str
+    interpreting: Interpreting | None
 
     def __call__(
         self, fn: Callable[..., Any], *args: Any, reference: Callable[..., Any], **options: Any
@@ -61,59 +52,47 @@ class CheckKernel:
         Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
-        defaults: dict[str, Any] = {"mutation_test": self._session.settings.mutation_test}
-        if self._session.settings.check_layouts:
+        defaults: dict[str, Any] = {"mutation_test": self.session.settings.mutation_test}
+        if self.session.settings.check_layouts:
             defaults["vary_layout"] = True
         chosen, kwargs = CheckOptions.split({**defaults, **options}, parameter_names(fn))
-        interpreting = self._interpreting
+        interpreting = self.interpreting
 
         def check(run: RunLaunch | None = None) -> CheckReport:
             __tracebackhide__ = True
-            if self._session.settings.sanitized:
+            if self.session.settings.sanitized:
                 return only_launch(fn, args, kwargs)
             from pytest_cutile.correctness.check import run_check
 
             return run_check(fn, args, kwargs, reference=reference, options=chosen, run=run)
 
-        def interpret(interpreting: Interpreting) -> CheckReport:
-            __tracebackhide__ = True
-            return interpreting.check(check)
-
-        with GateOutcome(self._session, self._case):
+        nodeid = self.test.nodeid
+        kernel, case = names_of_test(nodeid)
+        with GateOutcome(self.session, case):
             return gate_correct(
-                self._session,
-                key=self._nodeid,
-                kernel=self._kernel,
-                case=self._case,
-                arch=self._arch,
-                check=check if interpreting is None else functools.partial(interpret, interpreting),
+                self.session,
+                key=nodeid,
+                kernel=kernel,
+                case=case,
+                arch=self.arch,
+                check=check if interpreting is None else functools.partial(interpreting.check, check),
                 interpreted=interpreting is not None,
-                reproduce=self._reproduce,
-                seed=seed_from(self._nodeid),
+                reproduce=self.test.reproduce,
+                seed=seed_from(nodeid),
             )
 
 
+@dataclass(frozen=True, kw_only=True)
 class Perf:
     """`perf(fn, *args, flops=..., bytes=...)`: time a launcher, compare it with its baseline, record it."""
 
-    def __init__(
-        self,
-        gates: Gates,
-        session: Session,
-        publish: Callable[[Measurement], None],
-        *,
-        nodeid: str,
-        arch: str,
-        interpreting: Interpreting | None = None,
-    ) -> None:
-        self._session = session
-        self._interpreting = interpreting
-        self._suite = suite_of(gates)
-        self._publish = publish
-        self._nodeid = nodeid
-        self._kernel, self._case = names_of_test(nodeid)
-        self._arch = arch
-        self._used: set[str] = set()
+    session: Session
+    suite: SpeedSuite
+    test: RunningTest
+    arch: str
+    interpreting: Interpreting | None
+    used: set[str] = field(default_factory=set)
+    """Names of the calls that were made."""
 
     def __call__(
         self,
@@ -142,47 +121,41 @@ class Perf:
         """
         __tracebackhide__ = True
         label = name or ""
-        if label in self._used:
+        if label in self.used:
             pytest.fail(
                 "perf() was called twice in one test under the same name: give each call its own name=...",
                 pytrace=False,
             )
-        self._used.add(label)
-        work = _work(flops, bytes, dtype)
-        with GateOutcome(self._session, self._case):
+        self.used.add(label)
+        try:
+            counts = {"flops": 0.0 if flops is None else flops, "bytes": 0.0 if bytes is None else bytes}
+            work = Work(**counts, dtype=dtype)
+        except SpecError as error:
+            wrong = str(error).removeprefix("Work: ")
+            raise pytest.fail.Exception(f"perf(): {wrong}", pytrace=False) from None
+        nodeid, suffix = self.test.nodeid, f"#{label}" if label else ""
+        kernel, case = names_of_test(nodeid)
+        with GateOutcome(self.session, case):
             outcome = gate_speed(
-                self._session,
-                self._suite,
+                self.session,
+                self.suite,
                 SpeedCase(
-                    key=f"{self._nodeid}#{label}" if label else self._nodeid,
-                    check_key=self._nodeid,
-                    kernel=self._kernel,
-                    case=f"{self._case}#{label}" if label else self._case,
-                    nodeid=self._nodeid,
-                    arch=self._arch,
+                    key=f"{nodeid}{suffix}",
+                    check_key=nodeid,
+                    kernel=kernel,
+                    case=f"{case}{suffix}",
+                    nodeid=nodeid,
+                    arch=self.arch,
                     work=work,
                     call=lambda: Call(fn, args, kwargs),
-                    launcher_at=lambda revision: self._session.kernels_at(revision).counterpart(fn),
-                    interpreted=self._interpreting is not None,
+                    launcher_at=lambda revision: self.session.kernels_at(revision).counterpart(fn),
+                    interpreted=self.interpreting is not None,
                 ),
             )
         if outcome.measurement is not None:
-            self._publish(outcome.measurement)
+            self.test.publish(outcome.measurement)
         if outcome.failure is not None:
             pytest.fail(outcome.failure, pytrace=False)
         if outcome.measurement is None:
             raise RuntimeError("the speed gate neither measured nor failed")
         return outcome.measurement
-
-
-def _work(flops: float | None, bytes_: float | None, dtype: str | None) -> Work:
-    """Return what one launch does by the arguments of `perf`; fail the test where that cannot be."""
-    __tracebackhide__ = True
-    for name, value in (("flops", flops), ("bytes", bytes_)):
-        if not (value is None or (isinstance(value, numbers.Real) and not isinstance(value, bool))):
-            pytest.fail(f"perf(): {name} must be a number, got {value!r:.40}", pytrace=False)
-    try:
-        return Work(flops=flops or 0.0, bytes=bytes_ or 0.0, dtype=dtype)
-    except (SpecError, OverflowError) as error:
-        wrong = str(error).removeprefix("Work: ")
-    pytest.fail(f"perf(): {wrong}", pytrace=False)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from pytest_cutile.pytest_parts.options import MEASURED_AGAIN, all_options
+from pytest_cutile.pytest_parts.options import MEASURED_AGAIN, OPTIONS
 from pytest_cutile.session import Asked
 from pytest_cutile.settings import SHARERS_VARIABLE
 
@@ -57,7 +57,7 @@ _NEUTRAL: Mapping[str, Any] = {
     **dict.fromkeys(("benchmark_histogram", "benchmark_cprofile"), None),
     "log_file": os.devnull,  # None would be the ini file's, which the run itself writes to
     "cov_source": [],
-    **{option.dest: option.neutral for option in all_options() if not option.in_fresh_process},
+    **{option.dest: option.default for option in OPTIONS if not option.in_fresh_process},
     "dist": "no",
     "maxfail": 0,
     "verbose": 0,

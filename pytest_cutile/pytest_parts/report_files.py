@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cutile.pytest_parts.reporting import Results
-from pytest_cutile.reports.formats import ReportFormat, report_formats
+from pytest_cutile.reports.formats import FORMATS, ReportFormat
 
 
 def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
@@ -19,7 +19,7 @@ def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
         pytest.UsageError: a file cannot be written.
     """
     paths = {}
-    for report_format in report_formats():
+    for report_format in FORMATS:
         text = config.getoption(report_format.option)
         if text is None or hasattr(config, "workerinput"):
             continue
@@ -57,7 +57,7 @@ class ReportFiles:
         for report_format, path in self._paths.items():
             text = report_format.render(run)
             try:
-                with path.open("a" if report_format.appends else "w", encoding="utf-8") as file:
+                with path.open("a", encoding="utf-8") as file:
                     file.write(f"\n{text}" if file.seekable() and file.tell() else text)
             except OSError as error:
                 self._errors.append(f"cutile: {report_format.option}: nothing was written: {error}")

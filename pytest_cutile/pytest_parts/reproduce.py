@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from pytest_cutile.pytest_parts.options import all_options
+from pytest_cutile.pytest_parts.options import OPTIONS
 from pytest_cutile.pytest_parts.options.option import Repeat
 from pytest_cutile.settings import Settings
 
@@ -34,7 +34,7 @@ def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpre
 
 
 def _options(config: pytest.Config, repeat: Repeat) -> list[str]:
-    return [word for option in all_options() if option.repeat is repeat for word in option.words(config)]
+    return [word for option in OPTIONS if option.repeat is repeat for word in option.words(config)]
 
 
 def _given(config: pytest.Config) -> list[str]:

@@ -78,9 +78,9 @@ class PytestRun:
 
     @cached_property
     def gates(self) -> Gates:
-        from pytest_cutile.gates import build_gates
+        from pytest_cutile.gates import load_gates
 
-        return build_gates(self.session)
+        return {name: gate(self.session, name) for name, gate in load_gates().items()}
 
     @cached_property
     def locations(self) -> list[KernelLocation]:

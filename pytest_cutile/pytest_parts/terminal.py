@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import time
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
@@ -117,7 +116,7 @@ class TerminalSummary:
         if self._settings.kernel_report:
             from pytest_cutile.reports.compiled import compiled_report
 
-            _print(terminalreporter, compiled_report(results, source_line=self._source_line))
+            _print(terminalreporter, compiled_report(results))
         if not results:
             return
         from pytest_cutile.reports.mutation import mutation_report
@@ -125,9 +124,6 @@ class TerminalSummary:
 
         _print(terminalreporter, mutation_report(results, verbose=verbose))
         _print(terminalreporter, summary(self._results.run(), verbose=verbose))
-
-    def _source_line(self, file: str, line: int) -> str:
-        return linecache.getline(str(self._settings.rootpath / file), line)
 
 
 def _print(terminalreporter: Any, document: Document) -> None:

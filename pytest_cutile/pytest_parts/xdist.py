@@ -21,10 +21,10 @@ class Controller:
         """Watch over the workers, if there are any."""
         plugins = session.config.pluginmanager
         if plugins.hasplugin("dsession"):
-            from pytest_cutile.gates import load_all
+            from pytest_cutile.gates import load_gates
             from pytest_cutile.pytest_parts.deferred import LostTests
 
-            load_all()  # the types of the results that workers send
+            load_gates()  # the types of the results that workers send
             plugins.register(LostTests(self._run.results), "cutile-lost-tests")
 
     @pytest.hookimpl(optionalhook=True)

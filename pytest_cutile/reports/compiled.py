@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -12,15 +13,14 @@ from pytest_cutile.results import Result, StaticResult
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.static.rules import CLASS_TITLES, occupancy_of
 
-SourceLine = Callable[[str, int], str]
+_RowKey: TypeAlias = tuple[str, int, str]
+"""File and line that a row is about ("" and 0: none), and its title."""
 _KIB = 1024
 _SOURCE_WIDTH = 40
 """Characters of the first column that shows a line of source beside its place."""
 
 
-def compiled_report(
-    results: Iterable[Result], *, source_line: SourceLine = lambda _file, _line: ""
-) -> Document:
+def compiled_report(results: Iterable[Result]) -> Document:
     """Return a section for each kernel: resources and the compiler's choices.
 
     Cases of a kernel that were compiled to the same on every architecture share a section.
@@ -36,7 +36,7 @@ def compiled_report(
         for case, by_arch in cases.items():
             alike[_sameness(by_arch)].append(case)
         for names in alike.values():
-            launches = [*_launches(cases[names[0]], source_line)]
+            launches = [*_launches(cases[names[0]])]
             blocks += [Section(f"{kernel}: {', '.join(names)}", launches)]
     if not blocks:
         nothing = "nothing: no test of the static gate compiled a kernel (is it deselected?)"
@@ -51,25 +51,24 @@ def _sameness(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> object:
     )
 
 
-def _launches(
-    by_arch: Mapping[str, tuple[CaseFacts, StaticResult]], source_line: SourceLine
-) -> Iterator[Block]:
+def _launches(by_arch: Mapping[str, tuple[CaseFacts, StaticResult]]) -> Iterator[Block]:
     """Yield a table for each launch, and the compiler's remarks with their architectures."""
     named = {arch: _named(facts.launches) for arch, (facts, _) in by_arch.items()}
     names = list(dict.fromkeys(name for launches in named.values() for name in launches))
     for number, name in enumerate(names):
-        columns: dict[str, dict[str, str]] = {}
+        columns: dict[str, dict[_RowKey, str]] = {}
         remarks: dict[tuple[str, str], list[str]] = defaultdict(list)
         for arch, (_, result) in by_arch.items():
             launch = named[arch].get(name)
             if launch is None:
                 continue
-            columns[arch] = _cells(launch, arch)
+            resources = _resources(launch, arch)
             if number == 0:
-                columns[arch]["verdict"] = f"{result.reason or result.verdict}"
+                resources["verdict"] = f"{result.reason or result.verdict}"
+            columns[arch] = {("", 0, title): text for title, text in resources.items()} | _sites(launch)
             for remark in _remarks(launch):
                 remarks[remark].append(arch)
-        yield Section(name, [_table(columns, source_line)])
+        yield Section(name, [_table(columns)])
         for (place, text), archs in sorted(remarks.items()):
             where = "all" if archs == [*by_arch] and len(archs) > 1 else ", ".join(archs)
             yield Paragraph(f"{place} ({where}): {text}")
@@ -88,7 +87,7 @@ def _named(launches: Iterable[LaunchFacts]) -> dict[str, LaunchFacts]:
     return named
 
 
-def _cells(launch: LaunchFacts, arch: str) -> dict[str, str]:
+def _resources(launch: LaunchFacts, arch: str) -> dict[str, str]:
     fits = occupancy_of(launch, arch)
     limits = "?" if fits is None else "+".join(fits.limited_by).replace("shared memory", "shared mem")
     cells = {
@@ -113,12 +112,22 @@ def _cells(launch: LaunchFacts, arch: str) -> dict[str, str]:
             cells[title] = ", ".join(f"{number} {name}" for name, number in by_name.items())
         else:
             cells[title] = str(count)
-    sites: dict[str, int] = defaultdict(int)
-    for site in launch.sites or ():
-        row = f"{site.place} {site.operation}"
-        sites[row] += 1
-        cells[row + (f" #{sites[row]}" if sites[row] > 1 else "")] = site.outcome
     return cells
+
+
+def _sites(launch: LaunchFacts) -> dict[_RowKey, str]:
+    """Return what became of loads, stores and products, with the line of source where there is room."""
+    rows: dict[_RowKey, str] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for site in launch.sites or ():
+        seen[site.place, site.operation] += 1
+        number = seen[site.place, site.operation]
+        name = f"{site.file.rpartition('/')[2]}:{site.line} {site.operation}"
+        title = f"{name} #{number}" if number > 1 else name
+        if len(title) <= _SOURCE_WIDTH - 10:
+            title = f"{title}  {site.text}"[:_SOURCE_WIDTH].rstrip()
+        rows[site.file, site.line, title] = site.outcome
+    return rows
 
 
 def _or_unknown(value: int | None) -> str:
@@ -139,35 +148,16 @@ def _remarks(launch: LaunchFacts) -> list[tuple[str, str]]:
     return [*missed, *((note.place, note.text) for note in launch.notes), *spilled]
 
 
-def _table(columns: Mapping[str, Mapping[str, str]], source_line: SourceLine) -> Table:
+def _table(columns: Mapping[str, Mapping[_RowKey, str]]) -> Table:
     """Return the columns side by side without the rows that are 0 everywhere; places in the source last."""
-    rows = list(dict.fromkeys(row for cells in columns.values() for row in cells))
-    empty = {row for row in rows if all(cells.get(row, "0") in ("0", "") for cells in columns.values())}
-    if all(cells["launches"] == "1" for cells in columns.values()):
-        empty.add("launches")
-    shown = [row for row in rows if row not in empty]
-    shown.sort(key=lambda row: _place(row) if ":" in row else ("", 0, ""))
-    return Table(
-        [Column(""), *map(Column, columns)],
-        [
-            Row((_titled(row, source_line), *(cells.get(row, "-") for cells in columns.values())))
-            for row in shown
-        ],
-    )
-
-
-def _place(row: str) -> tuple[str, int, str]:
-    file, _, rest = row.partition(":")
-    return file, int(rest.split()[0]), rest
-
-
-def _titled(row: str, source_line: SourceLine) -> str:
-    """Return a row's title; that of a place in the source shows the line."""
-    place, _, rest = row.partition(" ")
-    file, _, line = place.rpartition(":")
-    if not file or not line.isdigit():
-        return row
-    name = f"{file.rpartition('/')[2]}:{line} {rest}"
-    if len(name) > _SOURCE_WIDTH - 10:
-        return name
-    return f"{name}  {source_line(file, int(line)).strip()}"[:_SOURCE_WIDTH].rstrip()
+    shown = [
+        key
+        for key in dict.fromkeys(key for cells in columns.values() for key in cells)
+        if any(cells.get(key, "0") not in ("0", "") for cells in columns.values())
+    ]
+    launches = ("", 0, "launches")
+    if all(cells[launches] == "1" for cells in columns.values()):
+        shown.remove(launches)
+    shown.sort(key=lambda key: key if key[0] else ("", 0, ""))
+    rows = [Row((key[2], *(cells.get(key, "-") for cells in columns.values()))) for key in shown]
+    return Table([Column(""), *map(Column, columns)], rows)

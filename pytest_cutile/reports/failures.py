@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_cutile.baselines.entries import StaticEntry
+from pytest_cutile.baselines.entries import StaticEntry, environment_changes
 from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.reports.document import (
     Block,
@@ -23,6 +23,7 @@ from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.measure.timing import Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.static.changes import Change, Effect, StaticComparison
+from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Reason
 
 _SHOWN_DIFFERENCES = 8
@@ -166,13 +167,11 @@ def static_message(
     arch: str,
     nodeid: str,
     entry: StaticEntry,
+    current: CaseFacts,
     comparison: StaticComparison,
-    same_source: bool,
-    toolchain_changes: Sequence[str],
     toolchain: Mapping[str, str],
     baseline_file: str,
     baseline_option: str = "",
-    missing: Sequence[str] = (),
 ) -> str:
     """Return the message of a case that compiles to something worse than its baseline."""
     worse, better, different = (comparison.of(effect) for effect in Effect)
@@ -185,9 +184,9 @@ def static_message(
         differences.append(("", [f"... and {counted(more, 'more difference')}"]))
     recorded = f"{entry.provenance.get('at', '')[:10]}, commit {entry.provenance.get('commit') or 'unknown'}"
     facts = [
-        ("cause", [_cause(toolchain_changes, toolchain, same_source=same_source)]),
+        ("cause", [_cause(entry, toolchain, same_source=entry.facts.source == current.source)]),
         ("baseline", [f"{baseline_file} ({recorded.removeprefix(', ')})"]),
-        *(("unknown", [text]) for text in missing),
+        *(("unknown", [text]) for text in current.missing),
     ]
     blocks = [
         Facts(differences),
@@ -208,10 +207,10 @@ def _changed(change: Change) -> list[str]:
     return [change.text]
 
 
-def _cause(toolchain_changes: Sequence[str], toolchain: Mapping[str, str], *, same_source: bool) -> str:
-    if toolchain_changes:
+def _cause(entry: StaticEntry, toolchain: Mapping[str, str], *, same_source: bool) -> str:
+    if changes := environment_changes(entry.toolchain, toolchain):
         source = "the kernel's source is the same" if same_source else "the kernel's source changed, too"
-        return f"another toolchain ({'; '.join(toolchain_changes)}); {source}"
+        return f"another toolchain ({'; '.join(changes)}); {source}"
     versions = ", ".join(f"{name} {version}" for name, version in sorted(toolchain.items()))
     if same_source:
         what = "its source is the same, so its launch or the compiler's choice differs"

@@ -25,10 +25,6 @@ class StaticRule:
     shared_step: int = 1024
     """Growth of shared memory per block, in bytes, that is never worse by itself."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.margin < 1:
-            raise ValueError(f"the margin must be a fraction from 0 to below 1, got {self.margin}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Change:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pytest_cutile.compiler.cache import DiskCache
-from pytest_cutile.compiler.fingerprint.machine_code import code_bytes
+from pytest_cutile.compiler.fingerprint import code_bytes
 from pytest_cutile.compiler.service import Compiled
 from pytest_cutile.compiler.toolchain import ToolMissing, tool_version
 from pytest_cutile.platforms.lookup import find_architecture
@@ -47,6 +47,12 @@ class Inspector:
         if compiling not in self._futures:
             self._futures[compiling] = self._pool.submit(lambda: self._inspect(compiling.result()))
         return self._futures[compiling]
+
+    @property
+    def progress(self) -> str:
+        """How much has been read, in words."""
+        done = sum(future.done() for future in self._futures.values())
+        return f"reading {done}/{len(self._futures)} compiled kernels"
 
     def close(self) -> None:
         """Drop what has not started; what runs is waited for."""

@@ -18,7 +18,7 @@ from pytest_cutile.platforms.occupancy import Occupancy, occupancy
 from pytest_cutile.static.changes import Change, Effect, StaticRule
 
 if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
-    from pytest_cutile.static.facts import LaunchFacts, Site
+    from pytest_cutile.static.facts import LaunchFacts
 
 REGISTERS = "registers per thread"
 SHARED_MEMORY = "shared memory per block, in bytes"
@@ -41,7 +41,6 @@ CLASS_TITLES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Classes of instructions that are counted, and what they are called."""
-_OPERATIONS = {"tma_load": "load", "tma_store": "store", "bulk_copy": "store"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +103,7 @@ def copies(launches: Launches) -> Iterator[Change]:
         before, after = used(launches.baseline, name), used(launches.current, name)
         if before is None or after is None or bool(before) == bool(after):
             continue
-        change = _used_change(name, Effect.BETTER if after else Effect.WORSE, before, after)
-        yield change if after else replace(change, detail=_former_tma_places(launches, name))
+        yield _used_change(name, Effect.BETTER if after else Effect.WORSE, before, after)
 
 
 USE_RULES: tuple[Rule, ...] = (spills, tensor_cores, copies)
@@ -210,7 +208,6 @@ def occupancy_of(launch: LaunchFacts, arch: str) -> Occupancy | None:
         registers_per_thread=launch.registers or 0,
         threads_per_block=launch.threads or 0,
         shared_bytes_per_block=launch.shared_bytes or 0,
-        ctas_per_cluster=launch.ctas or 1,
     )
 
 
@@ -228,23 +225,6 @@ def _used_change(name: str, effect: Effect, before: str, after: str) -> Change:
     return Change(
         effect=effect, quantity=CLASS_TITLES[name], baseline=before or "none", current=after or "none"
     )
-
-
-def _former_tma_places(launches: Launches, name: str) -> str:
-    """Say where TMA did what a class of instructions does, if the compiler now says nothing of that line."""
-    operation = _OPERATIONS.get(name, "")
-    lines = {site.line for launch in launches.current for site in _sites(launch, operation)}
-    places = {
-        site.place: None
-        for launch in launches.baseline
-        for site in _sites(launch, operation)
-        if site.instruction.startswith("TMA") and site.line not in lines
-    }
-    return f"it was at {', '.join(places)}" if places else ""
-
-
-def _sites(launch: LaunchFacts, operation: str) -> Iterator[Site]:
-    return (site for site in launch.sites or () if site.operation == operation)
 
 
 def _tensor_core_rank(mnemonics: str) -> int:

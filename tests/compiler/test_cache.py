@@ -57,10 +57,10 @@ def test_two_compilers_make_a_thing_once(tmp_path, monkeypatch, clock):
     compiled = []
     run = cutile.run_tileiras
 
-    def counted(*args, **options):
-        compiled.append(options["arch"])
+    def counted(file, job, **_options):
+        compiled.append(job.arch)
         assert clock.somebody_waits.wait(60)
-        return run(*args, **{**options, "timeout_s": 600})
+        return run(file, job, timeout_s=600)
 
     monkeypatch.setattr(cutile, "run_tileiras", counted)
     job = add_job()

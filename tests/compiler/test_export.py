@@ -6,7 +6,7 @@ import cuda.tile as ct
 import pytest
 import torch
 
-from pytest_cutile.compiler.export import CompileError, CompileJob, export
+from pytest_cutile.compiler import CompileError, CompileJob, export
 from pytest_cutile.compiler.trace.launches import trace_launches
 from tests.compiler.launchers import add_kernel
 

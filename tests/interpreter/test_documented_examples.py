@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.compiler.export import CompileError
+from pytest_cutile.compiler import CompileError
 from pytest_cutile.interpreter import interpret
 from tests.interpreter.documentation import Example, examples
 

@@ -6,7 +6,7 @@ import torch
 from kernels import fmha, matmul, mla_decoding, softmax
 from kernels._launch import find_arch
 from pytest_cutile.compiler import trace_launches
-from pytest_cutile.compiler.fingerprint.source import source_digest
+from pytest_cutile.compiler.source import source_digest
 from pytest_cutile.compiler.trace.launches import pretend_gpu
 from pytest_cutile.gates.declared import compile_case
 from pytest_cutile.platforms.data import read_tables

@@ -107,23 +107,6 @@ def test_by_hand(arch, registers, threads, shared, blocks, limited_by) -> None:
     assert result.warps == blocks * -(-threads // 32)
 
 
-def test_share_is_of_the_warps_that_the_architecture_has() -> None:
-    assert of("sm_90", 128, 256).share == 16 / 64
-    assert of("sm_86", 40, 64).share == 32 / 48
-    assert of("sm_107", 64, 512).share == 1
-    assert of("sm_90", 16, 1025).share == 0
-
-
-def test_a_cluster_is_counted_by_its_blocks() -> None:
-    assert of("sm_90", 128, 256, ctas_per_cluster=2) == of("sm_90", 128, 256)
-
-
-def test_a_cluster_cannot_be_launched_where_there_are_none() -> None:
-    result = of("sm_89", 128, 256, ctas_per_cluster=2)
-    assert (result.blocks, result.limited_by) == (0, (Limiter.CLUSTERS,))
-    assert of("sm_89", 128, 256, ctas_per_cluster=1).blocks == 2
-
-
 # -- properties ---------------------------------------------------------------------------------------
 
 
@@ -148,7 +131,7 @@ def test_what_is_resident_fits(arch) -> None:
     for registers, threads, shared in itertools.product(REGISTERS, THREADS, shared_edges(limits)[::3]):
         result = of(arch, registers, threads, shared)
         assert 0 <= result.blocks <= limits.max_blocks_per_sm
-        assert result.warps <= result.max_warps == limits.max_threads_per_sm // 32
+        assert result.warps <= limits.max_threads_per_sm // 32
         assert result.warps * 32 * registers <= limits.registers_per_sm
         assert result.blocks * (shared + KIB) <= limits.shared_bytes_per_sm
         assert result.limited_by
@@ -182,29 +165,6 @@ def test_lifting_every_limit_that_is_named_gives_more_blocks_and_lifting_others_
         result = of(arch, registers, threads, shared)
         assert blocks_with(result.limited_by) > result.blocks
         assert blocks_with(set(lifted) - set(result.limited_by)) == result.blocks
-
-
-# -- bad arguments ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "least"),
-    [
-        ("registers_per_thread", -1, 0),
-        ("threads_per_block", 0, 1),
-        ("shared_bytes_per_block", -1, 0),
-        ("ctas_per_cluster", 0, 1),
-    ],
-)
-def test_bad_arguments_are_named(name, value, least) -> None:
-    arguments = {
-        "registers_per_thread": 32,
-        "threads_per_block": 128,
-        "shared_bytes_per_block": 0,
-        name: value,
-    }
-    with pytest.raises(ValueError, match=f"^{name} is {value}, expected {least} or more$"):
-        occupancy(LIMITS["sm_90"], **arguments)
 
 
 # -- the table ----------------------------------------------------------------------------------------

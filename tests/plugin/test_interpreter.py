@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_cutile.gates import interpreted as interpreting
-from pytest_cutile.settings import CheckOn
 from tests.plugin.test_compile_gate import ADD
 
 STORE = "ct.store(C, (i,), a + b)"
@@ -114,8 +113,8 @@ def rejected(no_gpu, monkeypatch):
     """tileiras rejects what cuda-tile has accepted."""
     from pytest_cutile.compiler import cutile
 
-    def reject(*_args, **_options):
-        raise cutile.CompilerFailure("it cannot be lowered")
+    def reject(_file, job, **_options):
+        raise job.rejected("it cannot be lowered")
 
     monkeypatch.setattr(cutile, "run_tileiras", reject)
     return no_gpu
@@ -438,16 +437,25 @@ def test_a_gpu_may_be_demanded(no_gpu):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--correct-on=cpu",), f"--correct-on cpu: expected {', '.join(CheckOn)}"),
+        (
+            ("--correct-on=cpu",),
+            "argument --correct-on: invalid choice: 'cpu' (choose from *auto*gpu*interpreter*",
+        ),
         (("--interpret-block=a",), "--interpret-block a: expected the numbers of a block, one to three*"),
         (("--interpret-block=1,2,3,4",), "--interpret-block 1,2,3,4: expected*"),
         (("--interpret-block=-1",), "--interpret-block -1: expected*"),
         (("--interpret-watch=12",), "--interpret-watch 12: expected a file and a line*"),
         (("--interpret-watch=none.py:1",), "--interpret-watch: none.py cannot be read: No such file*"),
         (("--interpret-watch=mykernels/add.py:9999",), "*mykernels/add.py has lines 1 to *"),
-        (("--correct-on=gpu", "--interpret-block=0"), "--interpret-block is about the interpreter*"),
-        (("--interpret-padding=nan",), "--interpret-padding nan: expected poison or zero"),
-        (("--interpret-races=maybe",), "--interpret-races maybe: expected fail or ignore"),
+        (("--correct-on=gpu", "--interpret-block=0"), "--interpret-block=0 is about the interpreter*"),
+        (
+            ("--interpret-padding=nan",),
+            "argument --interpret-padding: invalid choice: 'nan' (choose from *poison*zero*",
+        ),
+        (
+            ("--interpret-races=maybe",),
+            "argument --interpret-races: invalid choice: 'maybe' (choose from *fail*ignore*",
+        ),
         (("--correct-on=gpu", "--interpret-padding=zero"), "--interpret-padding=zero is about the interp*"),
         (("--correct-on=gpu", "--interpret-races=ignore"), "--interpret-races=ignore is about the interp*"),
         (("--interpret-block=0", "--interpret-both-orders"), "--interpret-both-orders needs all blocks*"),

@@ -62,9 +62,11 @@ def kernel_report(results, **options) -> list[str]:
 
 
 def test_the_report_has_a_column_for_each_architecture():
-    lines = kernel_report(
-        [result(case(LAUNCH)), result(case(WORSE), arch="sm_80")], source_line=lambda *_: "a = ct.load(A)"
-    )
+    launches = [
+        replace(launch, sites=tuple(replace(site, text="a = ct.load(A)") for site in launch.sites or ()))
+        for launch in (LAUNCH, WORSE)
+    ]
+    lines = kernel_report([result(case(launches[0])), result(case(launches[1]), arch="sm_80")])
     text = "\n".join(lines)
     assert lines[0] == "k: c"
     assert lines[2].split() == ["sm_90", "sm_80"]

@@ -1,8 +1,6 @@
 """The document model's renderers: what fits, what is cut or split, and what cannot break out."""
 
 from pytest_cutile.quantities import format_time
-from pytest_cutile.reports import formats
-from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.document import (
     Block,
     Code,
@@ -88,15 +86,3 @@ def test_control_characters_reach_neither_terminal_nor_page():
 
 def test_commands_are_fenced_in_markdown():
     assert "```\npytest a \\\n  --b\n```" in render_markdown(Document("t", [Code("pytest a \\\n  --b")]))
-
-
-def test_a_module_in_the_folder_is_a_report_format(tmp_path, monkeypatch):
-    (tmp_path / "kernel_count.py").write_text(
-        "from pytest_cutile.reports.formats import ReportFormat\n"
-        "FORMAT = ReportFormat(option='--kernel-count', help='', render=lambda run: f'{len(run.results)}')\n"
-    )
-    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    by_option = {report.option: report for report in formats.report_formats.__wrapped__()}
-    assert {*by_option} == {"--kernel-count", *(report.option for report in formats.report_formats())}
-    assert by_option["--kernel-count"].render(RunOutcome(results=())) == "0"
-    assert by_option["--kernel-count"].dest == "kernel_count"

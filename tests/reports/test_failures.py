@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 
 from pytest_cutile import Block, Device, Measurement, Work
@@ -175,18 +176,22 @@ def test_the_message_for_an_impossible_figure_names_figures_and_source():
     assert "http" in text
 
 
-def static_text(**changes) -> str:
-    baseline, current = case(LAUNCH), case(WORSE)
+def static_text(*, same_source=False, before="13.4.92", missing=(), **changes) -> str:
+    """Return the message of a case that tileiras 13.4.92 compiles to something worse than `before` did."""
+    baseline = case(LAUNCH)
+    source = baseline.source if same_source else "another"
+    current = msgspec.structs.replace(case(WORSE), missing=tuple(missing), source=source)
     options = {
         "key": "k[c]",
         "arch": "sm_90",
         "nodeid": "kernels/k.py::static[c-sm_90]",
         "entry": StaticEntry(
-            facts=baseline, toolchain={}, provenance={"at": "2026-11-21T10:00:00+00:00", "commit": "abc"}
+            facts=baseline,
+            toolchain={"tileiras": before},
+            provenance={"at": "2026-11-21T10:00:00+00:00", "commit": "abc"},
         ),
         "comparison": compare(baseline, current, arch="sm_90", rule=StaticRule()),
-        "same_source": False,
-        "toolchain_changes": (),
+        "current": current,
         "toolchain": {"tileiras": "13.4.92"},
         "baseline_file": "baselines/sm_90-static.json",
     }
@@ -208,16 +213,15 @@ def test_a_static_regression_says_what_where_who_and_how_to_accept_it():
 
 
 def test_a_static_regression_names_the_cause():
-    changes = ["tileiras: 13.3 -> 13.4"]
     assert "same toolchain (tileiras 13.4.92)" in static_text()
     assert (
         "its source is the same, so its launch or the compiler's choice differs; same toolchain"
         in static_text(same_source=True)
     )
-    both = static_text(toolchain_changes=changes)
-    assert "another toolchain (tileiras: 13.3 -> 13.4); the kernel's source changed, too" in both
-    compiler = static_text(toolchain_changes=changes, same_source=True)
-    assert "another toolchain (tileiras: 13.3 -> 13.4); the kernel's source is the same" in compiler
+    both = static_text(before="13.3")
+    assert "another toolchain (tileiras: 13.3 -> 13.4.92); the kernel's source changed, too" in both
+    compiler = static_text(before="13.3", same_source=True)
+    assert "another toolchain (tileiras: 13.3 -> 13.4.92); the kernel's source is the same" in compiler
 
 
 def test_a_static_regression_says_what_is_unknown_and_repeats_the_option():

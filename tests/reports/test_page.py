@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pytest_cutile.reports.cases import RunOutcome
-from pytest_cutile.reports.formats.markdown_summary import LIMIT_BYTES, render
+from pytest_cutile.reports.formats import SUMMARY_BYTES, render_summary
 from pytest_cutile.results import Result
 from pytest_cutile.verdicts import Verdict
 from tests.reports.test_summary import NOT_MEASURED, result
@@ -15,7 +15,7 @@ SLOWER = {"verdict": Verdict.REGRESSION, "reason": "slower", "change": 0.045}
 
 
 def markdown_summary(results, failed, **facts) -> str:
-    return render(RunOutcome(results=results, failed=failed, **facts))
+    return render_summary(RunOutcome(results=results, failed=failed, **facts))
 
 
 def untimed(gate: str, **changes) -> Result:
@@ -184,7 +184,7 @@ def test_it_stays_below_what_github_takes_and_says_what_it_cut():
     slow = [result(**SLOWER, key=f"{n}", case=f"{n}", detail="ü" * 300) for n in range(600)]
     good = [result(key=f"good{n}", case=f"good{n}") for n in range(10)]
     text = markdown_summary(slow + good, slow)
-    assert LIMIT_BYTES / 2 < len(text.encode()) <= LIMIT_BYTES
+    assert SUMMARY_BYTES / 2 < len(text.encode()) <= SUMMARY_BYTES
     shown = len(rows(text, "### Failed"))
     assert f"\n\n{600 - shown} of 600 are left out here: the page would be too long." in text
     assert re.search(r"\n\n\d+ of 10 are left out here", text)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.machinery
+import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -41,9 +41,11 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
             replacements: owner, name of its attribute, what replaces it.
             while_paused: makes a context that is entered whenever a module is imported meanwhile.
         """
-        self._replacements = replacements
+        # All imports come by this function, those of loaded modules only by `importlib.import_module`.
+        bootstrap: Any = importlib._bootstrap  # noqa: SLF001
+        self._find_and_load = bootstrap._find_and_load  # noqa: SLF001
+        self._replacements = [*replacements, (bootstrap, "_find_and_load", self._import)]
         self._while_paused = while_paused
-        self._importer = _Importer(self)
         self._applied: list[tuple[Any, str, Any]] = []  # with the original, in the order of replacing
         # Keyed by identity: what is replaced need not be hashable. The original is kept alive beside it.
         self._by_id: dict[int, tuple[Any, Any]] = {}
@@ -54,24 +56,19 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
         except BaseException:
             self._undo()
             raise
-        sys.meta_path.insert(0, self._importer)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self._importer)
         self._undo()
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Restore for a while; replace again, in newly imported modules too."""
-        if not self._applied:
-            yield  # paused already
-            return
+    def _import(self, name: str, how: Any) -> Any:
+        """Import a module that is not loaded yet as it is imported without replacements."""
+        if name in sys.modules:
+            return self._find_and_load(name, how)
         self._undo()
         try:
             with self._while_paused():
-                yield
+                return self._find_and_load(name, how)
         finally:
             self._apply()
 
@@ -95,41 +92,6 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
     def _undo(self) -> None:
         while self._applied:
             setattr(*self._applied.pop())
-
-
-class _Importer:
-    """Makes imports run without replacements."""
-
-    def __init__(self, replacements: Replacements) -> None:
-        self._replacements = replacements
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find `name` as if this finder were not there, and wrap how it is run."""
-        for finder in sys.meta_path:
-            if finder is self:
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                self._wrap(spec.loader)
-                return spec
-        return None
-
-    def _wrap(self, loader: Any) -> None:
-        run = getattr(loader, "exec_module", None)
-        if run is None or isinstance(loader, type):
-            return  # a namespace package runs nothing, and built-in modules are the interpreter's
-        if getattr(run, "replacements", None) is self._replacements:
-            return  # one loader runs many modules: pytest's does
-
-        def exec_module(module: ModuleType) -> None:
-            with self._replacements.paused():
-                run(module)
-
-        exec_module.replacements = self._replacements  # type: ignore[attr-defined]
-        with contextlib.suppress(AttributeError):
-            loader.exec_module = exec_module
 
 
 def _launch_modules() -> list[ModuleType]:

@@ -6,7 +6,6 @@ whether fresh measuring processes and the command that repeats a test pass the o
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from pytest_cutile.pytest_parts.options.arch import read_arch
 from pytest_cutile.pytest_parts.options.ini import add_ini_keys, read_ini
 from pytest_cutile.pytest_parts.options.option import Option, read_with_another
 from pytest_cutile.pytest_parts.report_files import read_report_paths
-from pytest_cutile.reports.formats import report_formats
+from pytest_cutile.reports.formats import FORMATS
 from pytest_cutile.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,34 +25,28 @@ MEASURED_AGAIN = "cutile_measured_again"
 SANITIZED = "cutile_sanitized"
 """What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
 
-_KERNEL_REPORT = Option(
-    name="--kernel-report",
-    help="Print what the kernels were compiled to: resources, blocks per multiprocessor, instructions "
-    "and the compiler's remarks by source line, architectures side by side.",
-    in_fresh_process=False,
+OPTIONS = (
+    *baselines.OPTIONS,
+    *interpretation.OPTIONS,
+    *checks.OPTIONS,
+    Option(
+        name="--kernel-report",
+        help="Print what the kernels were compiled to: resources, blocks per multiprocessor, instructions "
+        "and the compiler's remarks by source line, architectures side by side.",
+        in_fresh_process=False,
+    ),
+    *(
+        Option(name=name, metavar="PATH", help=help_text, read=read_with_another, in_fresh_process=False)
+        for name, help_text, _ in FORMATS
+    ),
 )
-
-
-@cache
-def all_options() -> tuple[Option, ...]:
-    """Return every option but `--arch`, one for each report format included."""
-    reports = (
-        Option(
-            name=report_format.option,
-            metavar="PATH",
-            help=report_format.help,
-            read=read_with_another,
-            in_fresh_process=False,
-        )
-        for report_format in report_formats()
-    )
-    return (*baselines.OPTIONS, *interpretation.OPTIONS, *checks.OPTIONS, _KERNEL_REPORT, *reports)
+"""Every option but `--arch`."""
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Register everything but `--arch`, which `arch.add_arch_option` registers late."""
     group = parser.getgroup("cutile", "cuTile kernels (pytest-cutile)")
-    for option in all_options():
+    for option in OPTIONS:
         option.register(group)
     add_ini_keys(parser)
 
@@ -65,7 +58,7 @@ def read_settings(config: pytest.Config) -> Settings:
         pytest.UsageError: an option's value makes no sense; the message says what would.
     """
     fields = {**read_ini(config), **read_arch(config)}
-    for option in all_options():
+    for option in OPTIONS:
         fields |= option.fields(config)
     return Settings(
         **fields,

@@ -30,11 +30,6 @@ def _fraction(name: str, text: str | None) -> float | None:
     return value
 
 
-def _text(name: str, text: str) -> str:
-    del name
-    return text
-
-
 class IniKey(NamedTuple):
     """A key of configuration files."""
 
@@ -42,7 +37,7 @@ class IniKey(NamedTuple):
     help: str
     field: str
     """The field of `Settings` that takes the value."""
-    parse: Callable[[str, Any], Any] = _text
+    parse: Callable[[str, Any], Any] = lambda _, value: value
     """Converts the value; the first argument is the key's name, for messages."""
     default: Any = None
     type: Any = None

@@ -13,42 +13,23 @@ from pytest_cutile.settings import CheckOn, Interpretation
 
 
 def _read(config: pytest.Config) -> Fields:
-    correct_on = CheckOn(_choice(config, "--correct-on", *CheckOn))
+    correct_on = CheckOn(config.getoption("--correct-on"))
     block, watch = config.getoption("--interpret-block"), config.getoption("--interpret-watch")
     both_orders = config.getoption("--interpret-both-orders")
-    zero_padding = _choice(config, "--interpret-padding", "poison", "zero") == "zero"
-    ignore_races = _choice(config, "--interpret-races", "fail", "ignore") == "ignore"
-    given = {
-        "--interpret-block": block is not None,
-        "--interpret-watch": watch is not None,
-        "--interpret-both-orders": both_orders,
-        "--interpret-padding=zero": zero_padding,
-        "--interpret-races=ignore": ignore_races,
-    }
-    for name, is_given in given.items():
-        if is_given and correct_on is CheckOn.GPU:
-            raise pytest.UsageError(f"{name} is about the interpreter: leave out --correct-on=gpu")
-    if any(given.values()):
-        correct_on = CheckOn.INTERPRETER  # on a GPU they would do nothing, in silence
+    given = [word for option in _OF_INTERPRETER for word in option.words(config)]
+    if given and correct_on is CheckOn.GPU:
+        raise pytest.UsageError(f"{given[0]} is about the interpreter: leave out --correct-on=gpu")
     if block is not None and both_orders:
         raise pytest.UsageError("--interpret-both-orders needs all blocks: leave out --interpret-block")
     interpretation = Interpretation(
-        correct_on=correct_on,
+        correct_on=CheckOn.INTERPRETER if given else correct_on,  # on a GPU they would do nothing, in silence
         block=None if block is None else _block(block),
         watch=None if watch is None else _line(config, watch),
         both_orders=both_orders,
-        poison_padding=not zero_padding,
-        check_races=not ignore_races,
+        poison_padding=config.getoption("--interpret-padding") == "poison",
+        check_races=config.getoption("--interpret-races") == "fail",
     )
     return {"interpretation": interpretation}
-
-
-def _choice(config: pytest.Config, option: str, *choices: str) -> str:
-    value = str(config.getoption(option))
-    if value not in choices:
-        expected = " or ".join(choices) if len(choices) == 2 else ", ".join(choices)  # noqa: PLR2004
-        raise pytest.UsageError(f"{option} {value}: expected {expected}")
-    return value
 
 
 def _block(text: str) -> tuple[int, int, int]:
@@ -80,16 +61,7 @@ def _line(config: pytest.Config, text: str) -> str:
     return f"{os.path.normpath(file).replace('../', '')}:{line}"
 
 
-OPTIONS = (
-    Option(
-        name="--correct-on",
-        metavar="auto|gpu|interpreter",
-        default="auto",
-        help="What correctness is checked on: a GPU of the asked architecture, and where there is none the "
-        "interpreter on the CPU (auto, the default); only a GPU; or only the interpreter, which then also "
-        "runs the large cases that it leaves out by itself.",
-        read=_read,
-    ),
+_OF_INTERPRETER = (
     Option(
         name="--interpret-block",
         metavar="X[,Y[,Z]]",
@@ -113,8 +85,7 @@ OPTIONS = (
     ),
     Option(
         name="--interpret-padding",
-        metavar="poison|zero",
-        default="poison",
+        choices=("poison", "zero"),
         help="What the interpreter puts where a load with no padding_mode sticks out of its array: NaN or an "
         "unlikely integer (poison, the default), or zero, as many GPUs happen to do.",
         read=read_with_another,
@@ -122,11 +93,21 @@ OPTIONS = (
     ),
     Option(
         name="--interpret-races",
-        metavar="fail|ignore",
-        default="fail",
+        choices=("fail", "ignore"),
         help="Whether an interpreted kernel fails where two blocks touch one element without atomics (fail, "
         "the default) or goes on (ignore).",
         read=read_with_another,
         repeat=Repeat.IF_INTERPRETED,
     ),
+)
+OPTIONS = (
+    Option(
+        name="--correct-on",
+        choices=("auto", "gpu", "interpreter"),
+        help="What correctness is checked on: a GPU of the asked architecture, and where there is none the "
+        "interpreter on the CPU (auto, the default); only a GPU; or only the interpreter, which then also "
+        "runs the large cases that it leaves out by itself.",
+        read=_read,
+    ),
+    *_OF_INTERPRETER,
 )

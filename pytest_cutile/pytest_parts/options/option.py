@@ -34,9 +34,9 @@ class Option(NamedTuple):
     """As it is typed: "--every-input"."""
     help: str
     metavar: str | None = None
-    """What stands for its value in the help; None: a flag without a value."""
-    default: str | None = None
-    """The value where the option is not given; a flag's is False."""
+    """What stands for its value in the help; None: a flag without a value, or one of `choices`."""
+    choices: tuple[str, ...] = ()
+    """The values that it takes; the first is the default."""
     type: Callable[[str], Any] | None = None
     """Converts the value."""
     const: str | None = None
@@ -55,11 +55,13 @@ class Option(NamedTuple):
 
     @property
     def is_flag(self) -> bool:
-        return self.metavar is None
+        return self.metavar is None and not self.choices
 
     @property
-    def neutral(self) -> str | bool | None:
-        return False if self.is_flag else self.default
+    def default(self) -> str | bool | None:
+        if self.is_flag:
+            return False
+        return self.choices[0] if self.choices else None
 
     def register(self, group: pytest.OptionGroup) -> None:
         if self.is_flag:
@@ -67,7 +69,13 @@ class Option(NamedTuple):
             return
         optional = {} if self.const is None else {"nargs": "?", "const": self.const}
         group.addoption(
-            self.name, metavar=self.metavar, default=self.default, type=self.type, help=self.help, **optional
+            self.name,
+            metavar=self.metavar or "|".join(self.choices),
+            choices=self.choices or None,
+            default=self.default,
+            type=self.type,
+            help=self.help,
+            **optional,
         )
 
     def fields(self, config: pytest.Config) -> Fields:
@@ -83,6 +91,6 @@ class Option(NamedTuple):
     def words(self, config: pytest.Config) -> list[str]:
         """Return the option as it is typed; nothing where it was not given."""
         value = config.getoption(self.name)
-        if value == self.neutral:
+        if value == self.default:
             return []
         return [self.name if self.is_flag else f"{self.name}={value}"]

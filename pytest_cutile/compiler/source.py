@@ -3,8 +3,7 @@
 When a kernel compiles to something worse than its baseline, the digest says whose doing that was: if it is
 the one that was stored, nobody touched the kernel, and the toolchain made the difference. Digested are:
 
-- the kernel's function and all that it reaches (`fingerprint.reach`): helpers without comments,
-  layout, docstrings and annotations, and the values that they read;
+- the kernel's function and all that it reaches (`reach.py`): helpers, classes, and the values that they read;
 - hints as they are resolved for the architecture. The text of `@ct.kernel(...)` is left out: a launch may
   replace what it says, and what `ct.ByTarget` says of another architecture changes nothing here. Hints at
   cuda-tile's default are left out too, since later versions may bring more of them;
@@ -20,12 +19,12 @@ import hashlib
 from typing import Any
 
 from pytest_cutile.compiler import cutile
-from pytest_cutile.compiler.fingerprint.machine_code import settled_strides
-from pytest_cutile.compiler.fingerprint.reach import describe_kernel, describe_value
+from pytest_cutile.compiler.fingerprint import settled_strides
+from pytest_cutile.compiler.reach import describe_kernel, describe_value
 from pytest_cutile.compiler.signature import derive_signature
 from pytest_cutile.compiler.trace.launches import Launch
 
-DIGEST_RULES = 2
+DIGEST_RULES = 3
 """Counts changes of the rules: digests made by different rules cannot be compared."""
 
 _DIGITS = 16

@@ -1,1 +1,0 @@
-"""What tells two kernels apart: their source, their machine code, their launch."""

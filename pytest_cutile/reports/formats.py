@@ -1,0 +1,45 @@
+"""Report formats: files that a run writes when it ends, each with an option of its own.
+
+pytest imports this module at every start, so a format imports what it renders with when it renders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pytest_cutile.reports.cases import RunOutcome
+
+SUMMARY_BYTES = 256 * 1024
+"""Size of the largest page. GitHub takes 1 MiB for each step, and one step may run pytest several times.
+
+Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
+"""
+
+
+class ReportFormat(NamedTuple):
+    """A file to whose end a run can write."""
+
+    option: str
+    """The command-line option that takes the file's path: "--kernel-csv"."""
+    help: str
+    render: Callable[[RunOutcome], str]
+
+
+def render_summary(run: RunOutcome) -> str:
+    """Return a page about the run as Markdown, for a CI job."""
+    from pytest_cutile.reports.markdown import render_markdown
+    from pytest_cutile.reports.page import page
+
+    return render_markdown(page(run), limit_bytes=SUMMARY_BYTES)
+
+
+FORMATS = (
+    ReportFormat(
+        option="--kernel-summary",
+        help="Append a Markdown summary of the run to PATH, failures first, such as "
+        '--kernel-summary="$GITHUB_STEP_SUMMARY" for the page of a GitHub Actions job.',
+        render=render_summary,
+    ),
+)
