@@ -59,7 +59,7 @@ class Run(_Checked, frozen=True, kw_only=True):
         return {"burst": self.burst_us, "sustained": self.sustained_us}[regime]
 
 
-class Change(_Checked, frozen=True, kw_only=True):
+class PairedChange(_Checked, frozen=True, kw_only=True):
     """By what fraction today's kernel is slower than the anchor's kernel, measured interleaved."""
 
     value: RelativeChange
@@ -84,7 +84,7 @@ class Record(_Checked, frozen=True, kw_only=True):
     """Digest of the kernels' source, which verifies the anchor's commit."""
     runs: tuple[Run, ...] = ()
     """One for each process; empty once they were dropped."""
-    changes: Mapping[Regime, Change] = {}
+    changes: Mapping[Regime, PairedChange] = {}
     """By regime: "burst", "sustained"."""
     moved: Moved = ""
     """Why the anchor moved here: "faster", "accepted", or "" where it did not."""
@@ -92,7 +92,7 @@ class Record(_Checked, frozen=True, kw_only=True):
     """Text of `--reason`."""
 
 
-class Session(_Checked, frozen=True, kw_only=True):
+class RecordedSession(_Checked, frozen=True, kw_only=True):
     """One run of pytest on one GPU."""
 
     at: Text
@@ -156,7 +156,7 @@ class SpeedBaselines(Struct, frozen=True, kw_only=True):
     arch: str
     gpu: str
     """GPU that was measured, as NVML names it."""
-    sessions: Mapping[str, Session] = {}
+    sessions: Mapping[str, RecordedSession] = {}
     entries: Mapping[str, Entry] = {}
     """By case key, e.g. "softmax[bf16-4096x8192]"."""
 

@@ -19,7 +19,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_cutile.baselines.entries import TEXT, Entry, Session, SpeedBaselines, StaticBaselines, StaticEntry
+from pytest_cutile.baselines.entries import (
+    TEXT,
+    Entry,
+    RecordedSession,
+    SpeedBaselines,
+    StaticBaselines,
+    StaticEntry,
+)
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.locking import replacing
 from pytest_cutile.platforms.lookup import gpu_slug
@@ -80,14 +87,14 @@ def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
     if not gpu or not re.search(TEXT, gpu):
         raise _EntryError(path, "gpu", f"{gpu!r:.40} is not a GPU's name")
     sessions = {
-        name: _converted(path, f"sessions / {name}", raw, Session)
+        name: _converted(path, f"sessions / {name}", raw, RecordedSession)
         for name, raw in _raw_entries(path, data, "sessions")
     }
     entries = {name: _speed_entry(path, name, raw, sessions) for name, raw in _raw_entries(path, data)}
     return SpeedBaselines(arch=arch, gpu=gpu, sessions=sessions, entries=entries).in_order()
 
 
-def _speed_entry(path: Path, name: str, raw: Any, sessions: Mapping[str, Session]) -> Entry:
+def _speed_entry(path: Path, name: str, raw: Any, sessions: Mapping[str, RecordedSession]) -> Entry:
     key = f"entries / {name}"
     entry = _converted(path, key, raw, Entry)
     works = {f"{key} / records / {place}": record for place, record in enumerate(raw.get("records", ()))}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_cutile.baselines.entries import Entry, Record, Session, SpeedBaselines
+from pytest_cutile.baselines.entries import Entry, Record, RecordedSession, SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.spec import Work
 
@@ -79,7 +79,7 @@ def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: st
         regime: "burst" or "sustained".
         gpu_uuid: GPU whose own times are preferred.
     """
-    timed: dict[str, list[tuple[Session, Record]]] = defaultdict(list)
+    timed: dict[str, list[tuple[RecordedSession, Record]]] = defaultdict(list)
     for record in since_anchor(entry):
         session = baselines.sessions[record.session]
         runs = tuple(run for run in record.runs if run.time_us(regime) is not None)
@@ -147,7 +147,7 @@ def _kind(baselines: SpeedBaselines, record: Record) -> tuple[Work, str, Mapping
 
 
 def add(
-    baselines: SpeedBaselines, session_id: str, session: Session, records: Mapping[str, Record]
+    baselines: SpeedBaselines, session_id: str, session: RecordedSession, records: Mapping[str, Record]
 ) -> SpeedBaselines:
     """Return baselines with the records of a session, by case key; old runs are dropped.
 

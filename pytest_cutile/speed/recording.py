@@ -12,7 +12,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_cutile.baselines.entries import Change, Record, Run, Session, SpeedBaselines, recorded_by
+from pytest_cutile.baselines.entries import (
+    PairedChange,
+    Record,
+    RecordedSession,
+    Run,
+    SpeedBaselines,
+    recorded_by,
+)
 from pytest_cutile.baselines.errors import Rejected
 from pytest_cutile.baselines.select import add
 from pytest_cutile.quantities import counted, format_change, format_time
@@ -151,26 +158,26 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _changes(case: PendingCase) -> Mapping[str, Change]:
+def _changes(case: PendingCase) -> Mapping[str, PairedChange]:
     """Return how today's kernel compares with the anchor's, by regime."""
     comparison, changes = case.comparison, {}
     if comparison is not None and comparison.is_paired:
         for regime in Regime:
             if (estimated := comparison.estimate(case.measurements, regime)) is not None:
                 low, high = estimated.interval()
-                changes[str(regime)] = Change(
+                changes[str(regime)] = PairedChange(
                     value=round(estimated.change, 5), low=round(low, 5), high=round(high, 5)
                 )
     return changes
 
 
-def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, Session]:
+def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, RecordedSession]:
     """Return this run on this GPU, and its name."""
     device = context.gpu.timer.device
     workloads = {
         one.reference_workload for case in cases for one in case.measurements if one.reference_workload
     }
-    return f"{context.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", Session(
+    return f"{context.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", RecordedSession(
         at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         gpu_uuid=device.uuid,
         commit=context.checkout.commit,

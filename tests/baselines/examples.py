@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pytest_cutile import Work
-from pytest_cutile.baselines.entries import Entry, Published, Record, Run, Session, SpeedBaselines
+from pytest_cutile.baselines.entries import Entry, Published, Record, RecordedSession, Run, SpeedBaselines
 
 ENVIRONMENT = {"driver": "580.1", "tileiras": "13.4.92"}
 WORK = Work(bytes=1e8, dtype="bfloat16")
@@ -17,7 +17,7 @@ def run(burst_us: float | None = 40.0, **changes) -> Run:
     return Run(**{"burst_us": burst_us, "spread": 0.004, **changes})
 
 
-def session(day: int = 1, **changes) -> Session:
+def session(day: int = 1, **changes) -> RecordedSession:
     facts = {
         "at": f"2025-11-{day:02}T10:00:00+00:00",
         "gpu_uuid": "GPU-1",
@@ -25,7 +25,7 @@ def session(day: int = 1, **changes) -> Session:
         "by": "pytest-cutile 0.1.0",
         "environment": ENVIRONMENT,
     }
-    return Session(**{**facts, **changes})
+    return RecordedSession(**{**facts, **changes})
 
 
 def record(day: int = 1, *burst_us: float, **changes) -> Record:
@@ -40,7 +40,7 @@ def entry(*records: Record, published: Published | None = None) -> Entry:
 
 def baselines(
     entries: Mapping[str, Entry] | None = None,
-    sessions: Mapping[str, Session] | None = None,
+    sessions: Mapping[str, RecordedSession] | None = None,
     *,
     arch: str = "sm_90",
     gpu: str = "NVIDIA H200",

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cutile import Work
 from pytest_cutile.baselines import files
-from pytest_cutile.baselines.entries import Change, Entry, SpeedBaselines
+from pytest_cutile.baselines.entries import Entry, PairedChange, SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.files import read_speed, render_speed
 from pytest_cutile.baselines.select import add
@@ -78,8 +78,8 @@ WHOLE = record(
     ),
     source="0123",
     changes={
-        "burst": Change(value=0.01, low=0.005, high=0.015),
-        "sustained": Change(value=0, low=-0.5, high=2),
+        "burst": PairedChange(value=0.01, low=0.005, high=0.015),
+        "sustained": PairedChange(value=0, low=-0.5, high=2),
     },
     moved="accepted",
     reason="exact division",
