@@ -20,8 +20,9 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from pytest_cutile.baselines.entries import Entry, Run
 from pytest_cutile.speed.comparisons import SLOPES, StoredComparison, StoredRuns
+
+from pytest_cutile.baselines.entries import Entry, Run
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.measure.timing import Block, Measurement
 from research.speed_rule import HERE, SLOWDOWNS, THIS, WORK, WORKLOAD, Outcome, cost, judge, title, wilson

@@ -12,7 +12,7 @@ The noise is that of H200s (research/reports/speed-rule.md). Log ratios of two e
   12 us: 0.3 to 0.5 %, placements by 2 %. 2 % of the cases are noisy: 0.5 to 1 %, placements by 1 to 3 %. In
   another 2 % one placement in four is 3 to 8 % slower, for either kernel on its own.
 - Sustained: power limits 40 % of the cases. See `Noise`.
-- In 1 % of the measurements the GPU is slower by 3 to 30 %: for both kernels, or for one of them, alike often.
+- In 1 % of the measurements the GPU is slower by 3 to 30 %: for both kernels or, as often, for one of them.
 
 Times against stored ones: sessions scatter by 0.3 %, GPUs by 0.8 % for each case, and another driver makes
 everything 1 to 3 % slower or faster, the reference workload within 0.5 % of that.
@@ -128,9 +128,7 @@ class Simulated(Measurement):
     def standard_error(self, regime: Regime) -> float | None:
         return self._once(Measurement.standard_error, regime)
 
-    def _once(
-        self, figure: Callable[[Measurement, Regime], float | None], regime: Regime
-    ) -> float | None:
+    def _once(self, figure: Callable[[Measurement, Regime], float | None], regime: Regime) -> float | None:
         kept = self.__dict__.setdefault("_kept", {})
         if (figure, regime) not in kept:
             kept[figure, regime] = figure(self, regime)
@@ -199,9 +197,7 @@ def measure(
         segments = (*first.current_us, *second.current_us)
         steady = Sustained(
             blocks=(
-                Block(
-                    current_us=tuple(us * math.exp(by) for us in segments), baseline_us=between.current_us
-                ),
+                Block(current_us=tuple(us * math.exp(by) for us in segments), baseline_us=between.current_us),
             )
         )
     return Simulated(
@@ -261,7 +257,7 @@ def run_gate(
         unavailable="" if paired else "no git",
         environment_changes=("driver: 1 -> 2",) if driver else (),
     )
-    suite = SpeedSuite(cast(Any, _CONTEXT))
+    suite = SpeedSuite(cast("Any", _CONTEXT))
     judgements: dict[str, Judgement] = {}
     measure_case = partial(measure, rng, workload=workload)
     for number, kernel in enumerate(kernels):
@@ -303,7 +299,7 @@ _CONTEXT = SimpleNamespace(
         xdist_worker=False,
     ),
     speed_baselines_name="baselines.json",
-    progress=lambda text: None,
+    progress=lambda _: None,
 )
 
 
@@ -317,7 +313,7 @@ def _case(key: str) -> SpeedCase:
         arch="sm_90",
         work=WORK,
         call=lambda: Call(lambda: None),
-        launcher_at=lambda revision: None,
+        launcher_at=lambda _: None,
     )
 
 
@@ -334,7 +330,13 @@ class Scenario:
 
 
 def clean(
-    rng: random.Random, cases: int, *, noise: Noise, paired: bool = True, stored: bool = False, driver: bool = False
+    rng: random.Random,
+    cases: int,
+    *,
+    noise: Noise,
+    paired: bool = True,
+    stored: bool = False,
+    driver: bool = False,
 ) -> Mapping[str, float]:
     movement = _driver(rng) if driver else 0.0
     kernels = [make_kernel(rng, noise) for _ in range(cases)]
@@ -376,7 +378,9 @@ def troubled(rng: random.Random, cases: int, *, noise: Noise, trouble: Trouble) 
     return _shares(run_gate(rng, kernels).judgements[0])
 
 
-def creep(rng: random.Random, cases: int, *, noise: Noise, regime: Regime, step: float) -> Mapping[str, float]:
+def creep(
+    rng: random.Random, cases: int, *, noise: Noise, regime: Regime, step: float
+) -> Mapping[str, float]:
     """Make one case slower by `step` in each of five commits; the run of each is against the same anchor."""
     kernels = [make_kernel(rng, noise) for _ in range(cases)]
     able = [n for n, kernel in enumerate(kernels) if regime is Regime.BURST or kernel.sustained is not None]

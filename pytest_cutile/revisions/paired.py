@@ -67,10 +67,15 @@ def _imports_seen() -> Iterator[list[str]]:
     seen: list[str] = []
     statement, function = builtins.__import__, importlib.import_module
 
-    def watched(name: str, globals: Any = None, *rest: Any, **options: Any) -> Any:  # noqa: A002
-        seen.append(name)
-        seen.append((globals or {}).get("__package__") or name)
-        return statement(name, globals, *rest, **options)
+    def watched(
+        name: str,
+        globals: Any = None,  # noqa: A002
+        locals: Any = None,  # noqa: A002
+        fromlist: Any = (),
+        level: int = 0,
+    ) -> Any:
+        seen.append((globals or {}).get("__package__") or name if level else name)
+        return statement(name, globals, locals, fromlist, level)
 
     def watched_function(name: str, package: str | None = None) -> Any:
         seen.append(package or name)

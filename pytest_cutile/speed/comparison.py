@@ -112,8 +112,11 @@ class Comparison:
     def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
         """Return by what fraction both kernels are slower than stored, if they are beyond the plain margin.
 
-        Without a baseline kernel at hand, today's kernel alone: it is the baseline's code then.
+        Without a baseline kernel at hand, today's kernel alone: it is the baseline's code then. A published
+        figure says nothing of the environment.
         """
+        if self.published is not None:
+            return None
         limit = math.log1p(self.rule.stored_margin)
         sides = [False, True] if self.is_paired else [False]
         for regime in Regime:

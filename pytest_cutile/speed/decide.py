@@ -12,11 +12,11 @@ compiler act on both kernels alike and need no model.
    confidence limit is below the margin. Else the next processes decide.
 
 The test is the moderated t-test of Smyth ("Linear models and empirical Bayes methods", Statistical
-Applications in Genetics and Molecular Biology 3, 2004). The variance between a case's processes is pooled with
-a prior one, so that three processes that agree by chance do not look certain. The prior is the usual variance
-between processes (`NOISE`) and what a process's own placements and segments show. Of five processes or more
-the lowest and the highest are trimmed (Tukey and McLaughlin, Sankhya A 25, 1963): a hiccup of the GPU makes
-one process in a hundred slower by percents.
+Applications in Genetics and Molecular Biology 3, 2004). The variance between a case's processes is pooled
+with a prior one, so that three processes that agree by chance do not look certain. The prior is the usual
+variance between processes (`NOISE`) and what a process's own placements and segments show. Of five processes
+or more the lowest and the highest are trimmed (Tukey and McLaughlin, Sankhya A 25, 1963): a hiccup of the GPU
+makes one process in a hundred slower by percents.
 
 The looks share the error of the run by Bonferroni, and the comparisons of one look by Holm ("A simple
 sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
@@ -77,8 +77,9 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """How much the log ratio of two equal kernels scatters from process to process, besides what a process's
-    own placements and segments show.
+    """How much the log ratio of two equal kernels scatters from process to process.
+
+    What a process's own placements and segments show comes on top of that (`Sample.error`).
     """
 
     deviation: float
@@ -92,7 +93,8 @@ NOISE: Mapping[Regime, Noise] = {
     Regime.BURST: Noise(deviation=0.001, dof=4),
     Regime.SUSTAINED: Noise(deviation=0.003, dof=4),
 }
-"""Kernels against themselves on H200s: research/reports/speed-regimes.md."""
+"""Kernels against themselves on H200s: research/reports/speed-regimes.md. Few degrees of freedom, since cases
+differ in how much they scatter."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ def _undecided(
             visible.append(
                 f"{regime}: only a slowdown of {math.expm1(least):.1%} could have been seen for certain"
             )
-    detail = f"{key}: {count} fresh processes measured{shown}; {'; '.join(visible)}"
+    detail = "; ".join([f"{key}: {count} fresh processes measured{shown}", *visible])
     if case.problems:
         detail += f"; the GPU was disturbed: {'; '.join(case.problems)}"
     return Judgement(reason=Reason.NOISY, change=change, detail=detail)

@@ -269,20 +269,26 @@ def _needs_processes(case: PendingCase, done: int) -> bool:
 
 def _request(case: PendingCase) -> Request:
     comparison = case.comparison
+    needs_sustained = (
+        case.records
+        or Regime.SUSTAINED in case.open_regimes
+        # Both kernels are slower than stored: in which regime, the fresh processes have to confirm.
+        or (comparison is not None and comparison.slower_than_stored([case.screening]) is not None)
+    )
     return Request(
         case=case.case,
         screening=case.screening,
         revision=comparison.revision if comparison is not None and comparison.is_paired else "",
-        sustained=case.screening.sustained is not None
-        and (case.records or Regime.SUSTAINED in case.open_regimes),
+        sustained=case.screening.sustained is not None and needs_sustained,
     )
 
 
 def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) -> Decision:
     if comparison.is_same_code:
         return Decision.CLEAR
-    if comparison.is_paired:  # the fresh processes could not measure this regime
-        return Decision.UNDECIDED
+    if comparison.is_paired:  # no fresh process has measured this regime
+        not_limited = regime is Regime.SUSTAINED and all(one.sustained_skipped for one in case.repeats)
+        return Decision.CLEAR if not_limited else Decision.UNDECIDED
     return comparison.decide_stored(case.repeats, regime)
 
 

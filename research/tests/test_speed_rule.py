@@ -39,8 +39,8 @@ def test_the_tables_of_planted_slowdowns_are_printed_from_the_data(capsys):
 
 def test_simulated_processes_are_stored_as_the_gate_stores_them():
     import numpy as np
-
     from pytest_cutile.speed.comparisons import SLOPES
+
     from research import speed_rule
 
     rng = np.random.default_rng(1)

@@ -65,6 +65,20 @@ def test_the_standard_error_is_that_of_the_placements():
     assert paired(([40.0], [41.0])).standard_error(Regime.BURST) is None
 
 
+def test_a_single_block_shows_its_error_by_repeated_segments():
+    steady, swinging = (
+        Measurement(
+            device=H200,
+            work=THIN,
+            sustained=Sustained(blocks=(Block(current_us=current, baseline_us=(100.0,)),)),
+        )
+        for current in ((100.0, 100.0), (99.0, 101.0))
+    )
+    assert steady.standard_error(Regime.SUSTAINED) == 0.0
+    deviation = math.log(101 / 99) / math.sqrt(2)
+    assert swinging.standard_error(Regime.SUSTAINED) == pytest.approx(deviation * math.sqrt(1.5))
+
+
 def test_regimes_are_apart():
     measurement = measured([40.0], sustained_us=(50.0, 52.0))
     assert measurement.regimes == (Regime.BURST, Regime.SUSTAINED)
