@@ -178,7 +178,7 @@ def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, 
         one.reference_workload for case in cases for one in case.measurements if one.reference_workload
     }
     return f"{context.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", RecordedSession(
-        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        at=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
         gpu_uuid=device.uuid,
         commit=context.checkout.commit,
         by=recorded_by(),
