@@ -168,3 +168,20 @@ def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, worke
     run(fresh, *workers).assert_outcomes(failed=1)
     found = {file.read_text() for file in fresh.path.glob("sharers-*")}
     assert found == ({"2", "3"} if workers else {"1", "2"})
+
+
+def test_fresh_processes_measure_beside_the_baseline_kernel(paired, monkeypatch):
+    monkeypatch.delenv("PYTEST_CUTILE_RUN", raising=False)
+    conftest = paired.path / "conftest.py"
+    conftest.write_text(conftest.read_text().partition("def measure_here")[0])
+    paired.times(40.0, sustained=54.0)
+    result = run(paired, "-m", "cutile_speed", tests="mykernels")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
+            "*sustained: time per launch *54 us *50 us *+8.0 %",
+            "*measured *in 3 fresh processes, *",
+            "*baseline *the kernel of *",
+        ]
+    )
