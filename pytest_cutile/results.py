@@ -17,6 +17,8 @@ from pytest_cutile.quantities import format_change, format_share, format_time
 from pytest_cutile.verdicts import Reason, Verdict
 
 INTERPRETER = "interpreter"
+REGIMES_DIFFER = 0.02
+"""Difference of the rates in bursts and sustained, as a fraction, from which both are shown."""
 NONDETERMINISTIC = "nondeterministic"
 """Reason code of a result that is right, but has other bits each time."""
 
@@ -111,7 +113,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         return msgspec.convert(data, types[data["gate"]])
 
     def to_properties(self) -> list[tuple[str, str]]:
-        """Return the fields as named texts for JUnit files: ("cutile.speed.median_us", "38.81")."""
+        """Return the fields as named texts for JUnit files: ("cutile.speed.us_per_launch", "38.81")."""
         return [
             (f"cutile.{self.gate}.{name}", _as_text(value))
             for name, value in self.to_builtins().items()
@@ -194,10 +196,10 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     precedence = 1
     stands_alone = True
 
-    median_us: float | None = None
-    """Median time per launch, in microseconds."""
-    sustained_us: float | None = None
-    """Mean time per launch, launch after launch, in microseconds; None where it was not measured."""
+    us_per_launch: float | None = None
+    """Time per launch in microseconds: in bursts, or sustained where a launch is too long for bursts."""
+    sustained_us_per_launch: float | None = None
+    """Time per launch, launch after launch; None where power cannot limit it."""
     rate: float | None = None
     """TFLOPS or GB/s, as `unit` says."""
     unit: str = ""
@@ -206,13 +208,25 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Share of the chip's limit in that unit."""
 
     @property
+    def _shown_rate(self) -> str:
+        """The rate, and the sustained one where the two differ by more than `REGIMES_DIFFER`."""
+        if self.rate is None:
+            return ""
+        shown = f"{self.rate:.4g} {self.unit}"
+        if not (self.us_per_launch and self.sustained_us_per_launch):
+            return shown
+        sustained = self.rate * self.us_per_launch / self.sustained_us_per_launch
+        differ = abs(sustained / self.rate - 1) > REGIMES_DIFFER
+        return f"{shown}, sustained {sustained:.4g}" if differ else shown
+
+    @property
     def figures(self) -> dict[str, str]:
         def text(value: float | None, format_: Callable[[float], str]) -> str:
-            return "" if value is None or self.median_us is None else format_(value)
+            return "" if value is None or self.us_per_launch is None else format_(value)
 
         return {
-            "time/launch": text(self.median_us, format_time),
-            "rate": text(self.rate, lambda rate: f"{rate:.4g} {self.unit}"),
+            "time/launch": text(self.us_per_launch, format_time),
+            "rate": text(self.rate, lambda _: self._shown_rate),
             "limit": text(self.share_of_limit, format_share),
             "change": text(self.change, format_change),
         }

@@ -65,8 +65,8 @@ class SpeedOutcome:
             figures = {
                 "gpu": measurement.device.name,
                 "gpu_id": measurement.device.gpu_id,
-                "median_us": measurement.headline_us,
-                "sustained_us": measurement.sustained_us,
+                "us_per_launch": measurement.headline_us,
+                "sustained_us_per_launch": measurement.sustained_us,
                 "rate": measurement.rate,
                 "unit": measurement.bound,
                 "share_of_limit": measurement.share_of_limit,

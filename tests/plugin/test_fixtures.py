@@ -153,7 +153,7 @@ def test_results_reach_junit_files(project):
     project.run("--junitxml=report.xml").assert_outcomes(passed=2)
     text = (project.path / "report.xml").read_text()
     assert text.count('name="cutile.correct.verdict" value="pass"') == 1
-    assert text.count('name="cutile.speed.median_us" value="40"') == 1
+    assert text.count('name="cutile.speed.us_per_launch" value="40"') == 1
 
 
 def test_tests_of_one_name_are_told_apart(project):

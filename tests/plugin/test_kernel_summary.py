@@ -126,7 +126,7 @@ def test_junit_files_have_a_property_for_each_figure(project, args):
         "cutile.speed.verdict": "no-baseline",
         "cutile.speed.reason": "no-file",
         "cutile.speed.detail": found["cutile.speed.detail"],
-        "cutile.speed.median_us": "40",
+        "cutile.speed.us_per_launch": "40",
         "cutile.speed.rate": "2500",
         "cutile.speed.unit": "GB/s",
         "cutile.speed.share_of_limit": found["cutile.speed.share_of_limit"],
