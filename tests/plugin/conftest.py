@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -229,19 +229,21 @@ class Project:
         selection = ("-m", gates) if gates else ()
         return self.pytester.runpytest_inprocess(*selection, *args)
 
-    def record(self, *burst: object, args: Sequence[str] = (), **times: object) -> None:
+    def record(self, *burst: object, args: Sequence[str] = (), **times: Any) -> None:
         """Record a baseline, of 40 us unless times are given."""
         self.times(*(burst or (40.0,)), **times)
         self.run("--update-baselines", *args).assert_outcomes(passed=2)
 
     @property
-    def data(self) -> dict:
+    def data(self) -> dict[str, Any]:
         """What the file of baselines holds."""
-        return json.loads(self.baseline.read_text())
+        data: dict[str, Any] = json.loads(self.baseline.read_text())
+        return data
 
     @property
-    def records(self) -> list[dict]:
-        return self.data["entries"]["scale[n8]"]["records"]
+    def records(self) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = self.data["entries"]["scale[n8]"]["records"]
+        return records
 
     def edit_baselines(self, edit) -> None:
         """Change the file of baselines by a function of its data."""
@@ -273,7 +275,7 @@ def project(pytester) -> Project:
 
 
 @pytest.fixture
-def paired(project) -> Project:
+def paired(project: Project) -> Project:
     """A project with a committed baseline, 40 us in bursts and 50 us sustained, whose kernel has changed."""
     project.commit()
     project.record(40.0, sustained=50.0)

@@ -1,6 +1,7 @@
 """Cases whose code, launch and environment are a record's pass unmeasured; all others are measured."""
 
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -49,13 +50,14 @@ class Timed:
         """Run the gate; `n_timed` says how many placements were timed."""
         timed = self.project.path / "timed"
         timed.unlink(missing_ok=True)
-        result = self.project.run(*args, gates="cutile_speed")
+        result: pytest.RunResult = self.project.run(*args, gates="cutile_speed")
         self.n_timed = len(timed.read_text().split()) if timed.exists() else 0
         return result
 
     @property
-    def records(self) -> list[dict]:
-        return self.project.data["entries"]["mm[n256]"]["records"]
+    def records(self) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = self.project.data["entries"]["mm[n256]"]["records"]
+        return records
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def timed(static, monkeypatch) -> Timed:
 
 
 @pytest.fixture
-def many(timed) -> Timed:
+def many(timed: Timed) -> Timed:
     """Eight cases: three of them are sentinels."""
     cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": 256}})' for n in range(8))
     timed.static.text = timed.static.text.replace('pytest_cutile.Case(name="n256", params={"n": 256})', cases)

@@ -15,6 +15,7 @@ from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.measure.blocks import above_limit_message
+from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Regime, Sustained
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.static.changes import StaticRule
@@ -64,16 +65,24 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
         nodeid="kernels/softmax.py::speed[bf16-4096x8192]",
         arch="sm_90",
         work=WORK,
-        call=lambda: None,
+        call=lambda: Call(int),
         launcher_at=lambda _: None,
     )
     judgement = Judgement(reason=Reason.SLOWER, change=0.06)
     repeats = measurements or tuple(measurement(us, 40.0) for us in (42.3, 42.4, 42.5))
-    facts = {"comparison": comparison or paired(), "screening": repeats[0], "repeats": repeats}
-    facts |= {"judgement": changes.pop("judgement", judgement), "regimes": (Regime.BURST,), "number": 0}
-    pending = PendingCase(case=of, records=False, **facts)
+    comparison = comparison or paired()
+    pending = PendingCase(
+        number=0,
+        case=of,
+        comparison=comparison,
+        records=False,
+        screening=repeats[0],
+        judgement=changes.pop("judgement", judgement),
+        regimes=(Regime.BURST,),
+        repeats=repeats,
+    )
     options = {"baseline_file": FILE, **changes}
-    return regression_message(case=pending, comparison=facts["comparison"], **options)
+    return regression_message(case=pending, comparison=comparison, **options)
 
 
 def sustained(us: float, baseline_us: float) -> Sustained:

@@ -10,12 +10,11 @@ from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.speed.measure.blocks import (
     LEAST_PLACEMENTS,
     PLACEMENTS,
-    Call,
-    MeasurementFailed,
     from_plain,
     measure,
     to_plain,
 )
+from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.timing import TimingError
 from pytest_cutile.verdicts import Reason
 
