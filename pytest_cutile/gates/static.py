@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import itertools
 import linecache
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -15,6 +17,7 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes, provenance
 from pytest_cutile.baselines.errors import BaselineError, Rejected
 from pytest_cutile.baselines.store import BaselineStore
+from pytest_cutile.compiler import Compiled
 from pytest_cutile.compiler.compilations import CompileCase, wait_for
 from pytest_cutile.compiler.toolchain import toolchain_versions
 from pytest_cutile.errors import GateSkipped
@@ -64,12 +67,13 @@ class StaticGate(CompilingGate):
         """Compile and read every case that is not under way yet. Errors wait until the case asks."""
         cases = [case for case in cases if case.key not in self._started]
         self.session.compilations.start(cases)
+        compiling: dict[tuple[str, str, str], list[Future[Compiled]]] = {case.key: [] for case in cases}
         for case in cases:
-            try:
-                compilations = self.session.compilations.of(case)
-            except Exception:  # noqa: BLE001 - user code may raise anything; its test reports it
-                compilations = []
-            self._started[case.key] = [self.session.inspector.submit(each.compiling) for each in compilations]
+            with contextlib.suppress(Exception):  # user code may raise anything; its test reports it
+                compiling[case.key] = [each.compiling for each in self.session.compilations.of(case)]
+        inspections = iter(self.session.inspector.submit([*itertools.chain(*compiling.values())]))
+        for key, futures in compiling.items():
+            self._started[key] = [*itertools.islice(inspections, len(futures))]
 
     def _facts(self, case: CompileCase) -> CaseFacts:
         """Wait for a case and return what was compiled.
