@@ -212,12 +212,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Let the gates start what all tests need before the first of them waits."""
     run = run_of(item.config)
-    # A worker of pytest-xdist does not know which tests it will get.
-    if hasattr(item, "task") and not run.is_prepared and not run.settings.xdist_worker:
+    if hasattr(item, "task") and item not in run.prepared:
         from pytest_cutile.pytest_parts.collection import prepare
 
-        run.is_prepared = True
-        prepare(run, item.session.items)
+        prepare(run, item)
     try:
         with _gpu_shared(item, run), _shown(run), _interpreted(item, run):
             return (yield)

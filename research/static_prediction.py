@@ -247,7 +247,7 @@ class Workbench:
         launch = self.launcher(variant)
         launches = record_launches(lambda: launch(*self.make_inputs()), self._arch)
         compiling = [compiler.submit(export(each, self._arch)) for each in launches]
-        inspected = [inspector.submit(future).result() for future in compiling]
+        inspected = [future.result() for future in inspector.submit(compiling)]
         codes = [digest_code(future.result().cubin, future.result().symbol) for future in compiling]
         return CaseFacts(
             fingerprint=digest_launches(zip(codes, launches, strict=True)),

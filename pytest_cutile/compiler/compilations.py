@@ -95,6 +95,10 @@ class Compilations:
             for launch in launches
         ]
 
+    def is_traced(self, case: CompileCase) -> bool:
+        """Say whether a case was traced; its test reports the error of one that was not."""
+        return isinstance(self._started.get(case.key), list)
+
     def of(self, case: CompileCase) -> list[Compilation]:
         """Return the launches of a case, compiled or not; start what has not been started.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import linecache
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -47,7 +50,8 @@ def export(launch: Launch, arch: str) -> CompileJob:
         key = arch, signature.symbol, opt_level, tuple(hints.items())
         if key in known:
             return known[key]
-        export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
+        with _no_garbage_collection():
+            export_kernel(launch.kernel, [signature], output, gpu_code=arch, output_format="tileir_bytecode")
     except TileError as error:
         place = error.loc
         raise CompileError(
@@ -75,6 +79,18 @@ def export(launch: Launch, arch: str) -> CompileJob:
         line=line,
     )
     return job
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect no garbage inside: among cuda-tile's many objects, that took a quarter of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _definition_line(function: FunctionType) -> int:

@@ -47,9 +47,10 @@ def _parts(elf: Any, symbol: str) -> Iterable[tuple[str, bytes]]:
                 yield name, f"{entry['r_offset']} {entry['r_info_type']} {target} {addend}".encode()
 
 
-def code_bytes(cubin: bytes) -> int:
+def machine_code(cubin: bytes) -> bytes:
+    """Return the instructions of a cubin, without relocations applied."""
     sections = ELFFile(io.BytesIO(cubin)).iter_sections()
-    return sum(section["sh_size"] for section in sections if section.name.startswith(".text."))
+    return b"".join(section.data() for section in sections if section.name.startswith(".text."))
 
 
 def digest_launches(launches: Iterable[tuple[str, Launch]]) -> str:

@@ -432,6 +432,13 @@ class SpeedGate(Gate):
         """Return a task if the case is to be timed."""
         return super().tasks(spec, case, module) if case.speed else ()
 
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Compile what will be fingerprinted, if there is a GPU to measure it on."""
+        device = self.session.gpu.device
+        if device is not None and self.session.measured_again is None:
+            here = [task for task in tasks if task.arch == device.arch]
+            self.session.compilations.start(compile_case(task.spec, task.case, task.arch) for task in here)
+
     def run(self, task: Task, test: RunningTest) -> None:
         """Time a case and compare it with its baseline; check it first if that has not been done.
 

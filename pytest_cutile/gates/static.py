@@ -6,7 +6,6 @@ import datetime as dt
 import linecache
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,9 +41,7 @@ class StaticGate(CompilingGate):
     def prepare(self, tasks: Sequence[Task]) -> None:
         cases = [compiled_case(self.session, task) for task in tasks]
         self.session.compilations.start(cases)
-        for case in cases:
-            with suppress(Exception):  # user code may raise anything; its test reports it
-                self._inspections(case)
+        self._inspections([case for case in cases if self.session.compilations.is_traced(case)])
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its baseline, and record it if that was asked for.
@@ -66,9 +63,10 @@ class StaticGate(CompilingGate):
         if failure is not None:
             raise GateFailed(failure, pytrace=False)
 
-    def _inspections(self, case: CompileCase) -> list[Future[Inspected]]:
-        compilations = self.session.compilations.of(case)
-        return [self.session.inspector.submit(compilation.compiling) for compilation in compilations]
+    def _inspections(self, cases: Sequence[CompileCase]) -> list[Future[Inspected]]:
+        """Start to read what cases are compiled to, many kernels at once; one future for each launch."""
+        compiling = [each.compiling for case in cases for each in self.session.compilations.of(case)]
+        return self.session.inspector.submit(compiling)
 
     def _facts(self, case: CompileCase) -> CaseFacts:
         """Wait for a case and return what was compiled.
@@ -78,7 +76,7 @@ class StaticGate(CompilingGate):
             Exception: whatever the launcher raised.
         """
         self.session.compilations.result(case)  # says first what does not compile
-        compilations, inspections = self.session.compilations.of(case), self._inspections(case)
+        compilations, inspections = self.session.compilations.of(case), self._inspections([case])
         wait_for(inspections, lambda: self.session.progress(self.session.inspector.progress))
         inspected = [future.result() for future in inspections]
         launches = [

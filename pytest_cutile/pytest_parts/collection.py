@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,10 @@ from pytest_cutile.spec import KernelSpec, SpecError
 
 if TYPE_CHECKING:
     from _pytest._code.code import TerminalRepr
+
+
+CASES_AHEAD = 16
+"""Cases that a worker of pytest-xdist compiles and reads together: the more, the later its first result."""
 
 
 @dataclass(frozen=True)
@@ -326,11 +330,31 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
     run.results.remarks = stale_entries(cutile, collected, all_kernels=all_kernels)
 
 
-def prepare(run: PytestRun, items: Iterable[pytest.Item]) -> None:
-    """Let each gate start what its selected tests need."""
+def prepare(run: PytestRun, item: pytest.Item) -> None:
+    """Let each gate start what the selected tests need; in a worker of pytest-xdist, what the next ones need.
+
+    A worker does not know which tests it will get. Most likely they are the next ones of the same module.
+    """
+    items: Sequence[pytest.Item] = item.session.items
+    if run.settings.xdist_worker:
+        items = [*next_cases(items[items.index(item) :])]
+    run.prepared.update(items)
     tasks = tasks_of(items)
     for name, gate in run.gates.items():
         gate.prepare([task for task in tasks if task.gate == name])
+
+
+def next_cases(items: Iterable[pytest.Item]) -> Iterator[DeclaredTest]:
+    """Yield the tests of the first cases in `items`, up to the end of their module."""
+    module, cases = None, set()
+    for item in items:
+        module = module or item.parent
+        if item.parent is not module or not isinstance(item, DeclaredTest):
+            return
+        cases.add((item.task.spec.name, item.task.case.name))
+        if len(cases) > CASES_AHEAD:
+            return
+        yield item
 
 
 def _specs_of(module: ModuleType, *, required: bool) -> list[KernelSpec]:

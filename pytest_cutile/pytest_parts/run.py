@@ -39,8 +39,8 @@ class PytestRun:
         """Whether a selected test, of whatever gate, measures launches."""
         self.n_unchanged = 0
         """Tests that were left out because their code is the baseline's."""
-        self.is_prepared = False
-        """Whether the gates have started what the selected tests need."""
+        self.prepared: set[pytest.Item] = set()
+        """Tests of declared kernels for which the gates have started what they need."""
 
     @property
     def worker(self) -> Mapping[str, object]:

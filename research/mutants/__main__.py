@@ -2,6 +2,7 @@
 
     python -m research.mutants --interpreted                          # on the CPU, as if on sm_90
     python -m research.mutants --device 0,1 --json mutants.json       # on GPUs
+    python -m research.mutants --interpreted --gate-only --shares 9   # fewer named inputs for each case
     python -m research.mutants --list fmha                            # mutants whose name contains it
 
 Each mutant is a small replacement in one file (`research/mutants/of_*.py`). It is tried in a package of its
@@ -32,6 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_cutile.spec import SHARES
 from research.mutants.corpus import MUTANTS
 from research.mutants.mutant import Mutant
 from research.mutants.schemes import SCHEMES
@@ -148,6 +150,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--witness", action="store_true", help="the gate alone, in one case of each that has one"
     )
     parser.add_argument("--interpreted", action="store_true", help="interpret on the CPU, with no GPU")
+    parser.add_argument(
+        "--gate-only", action="store_true", help="ask the gate alone, until it kills a mutant"
+    )
+    parser.add_argument(
+        "--shares", type=int, default=SHARES, metavar="N", help="cases that share the named inputs"
+    )
     parser.add_argument("--arch", default="sm_90", help="to interpret for (sm_90)")
     parser.add_argument("--device", type=device_numbers, default=[0], metavar="0,1", help="GPUs to share")
     parser.add_argument("--processes", type=int, metavar="N", help="cores, or four to each GPU")
@@ -155,7 +163,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--json", type=Path, metavar="FILE", help="write all that was found, after every mutant"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.gate_only |= options.witness
+    return options
 
 
 def _is_asked(mutant: Mutant, options: argparse.Namespace) -> bool:
@@ -176,8 +186,8 @@ def try_all(
         TrialResult(kernel=mutant.kernel, mutant=mutant, original=originals[mutant.kernel])
         for mutant in mutants
     ]
-    # In one case alone there is nothing to compare with, and kernels without a bug are tested elsewhere.
-    everything = results if options.witness else [*originals.values(), *results]
+    # Kernels without a bug are tested elsewhere.
+    everything = results if options.gate_only else [*originals.values(), *results]
     with (
         tempfile.TemporaryDirectory(prefix="mutants-") as folder,
         Pool(
@@ -196,7 +206,8 @@ def try_all(
                 folder=str(place),
                 arch=arch,
                 cases=cases,
-                gate_only=options.witness,
+                gate_only=options.gate_only,
+                shares=options.shares,
             )
 
         def save() -> None:
@@ -204,7 +215,7 @@ def try_all(
                 write_document(options.json, as_document(originals, results))
 
         _run(pool, [(result, trial(number, result)) for number, result in enumerate(everything)], save)
-        if devices and not options.witness:
+        if devices and not options.gate_only:
             left = [result for result in everything if not result.is_killed_by(GATE)]
             trials = [
                 (result, replace(trial(len(everything) + number, result), timed=True))

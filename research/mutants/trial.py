@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cutile import spec as spec_module
 from pytest_cutile.correctness.check import KernelMismatch, run_check
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.rounding import round_to
@@ -60,6 +61,8 @@ class Trial:
     """Whether the cases that are timed are run instead: they are large."""
     gate_only: bool = False
     """Whether nobody asks what other schemes say."""
+    shares: int = spec_module.SHARES
+    """How many cases share the named inputs."""
 
 
 def start_trying(number: int, *, devices: Sequence[int]) -> Handler:
@@ -77,6 +80,7 @@ def _try(expected: dict[tuple[str, str], Expected], trial: Trial) -> dict[str, A
     """
     folder = Path(trial.folder)
     (folder / "pytest.ini").write_text(INI, encoding="utf-8")
+    spec_module.SHARES = trial.shares
     plant(trial.mutant, folder)
     found: dict[str, Any] = {"digests": {}, "schemes": {name: {} for name in (*SCHEMES, COMPARISON, GATE)}}
     device = "cpu" if trial.arch is not None else "cuda"

@@ -6,6 +6,9 @@ import socket
 
 import pytest
 
+from pytest_cutile.pytest_parts.collection import CASES_AHEAD, next_cases
+from tests.plugin.conftest import KERNEL
+
 pytest.importorskip("xdist")
 
 
@@ -23,6 +26,21 @@ def test_results_of_workers_reach_the_summary_and_the_baselines(project):
         ["scale[[]n8[]] on sm_90 (NVIDIA H200, * GPU-0) is 8.0% slower than its base*"]
     )
     result.stdout.fnmatch_lines(["scale *+8.0 % *regression"])
+
+
+def test_a_worker_prepares_the_next_cases_of_its_module(project):
+    names = [f"n{n}" for n in range(1, CASES_AHEAD + 10)]
+    cases = ", ".join(f'pytest_cutile.Case(name="{name}", params={{"n": 8}})' for name in names)
+    project.kernel(KERNEL.partition("cases=")[0] + f"cases=[{cases}])\n")
+    project.kernel(KERNEL.replace('name="scale"', 'name="twice"'), "twice")
+    items, _ = project.pytester.inline_genitems("mykernels")
+
+    def ahead_of(name: str) -> list[str]:
+        first = next(n for n, item in enumerate(items) if item.name == f"correct[{name}]")
+        return [*dict.fromkeys(test.task.case.name for test in next_cases(items[first:]))]
+
+    assert ahead_of("n4") == names[3 : 3 + CASES_AHEAD]
+    assert ahead_of(names[-2]) == names[-2:]  # not those of the other module
 
 
 KILL = """

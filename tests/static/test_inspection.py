@@ -4,9 +4,10 @@ import dataclasses
 import enum
 import io
 import json
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
+import cuda.tile as ct
 import numpy as np
 import pytest
 import torch
@@ -23,7 +24,7 @@ from pytest_cutile.compiler import (
 )
 from pytest_cutile.compiler.toolchain import ToolMissing
 from pytest_cutile.static import inspection
-from pytest_cutile.static.disassembly import CLASSES, read_code, read_usage
+from pytest_cutile.static.disassembly import CLASSES, read_code, read_codes, read_usage
 from pytest_cutile.static.inspection import Inspector
 from tests.compiler import launchers
 
@@ -32,6 +33,25 @@ def compile_matmul(arch: str, folder):
     def run() -> None:
         launchers.matmul(*(torch.empty((256, 256), dtype=torch.float16, device="cuda") for _ in range(2)))
 
+    return compile_launch(run, arch, folder)
+
+
+def compile_add(arch: str, folder):
+    def run() -> None:
+        launchers.add(torch.empty(1000, device="cuda"), torch.empty(1000, device="cuda"))
+
+    return compile_launch(run, arch, folder)
+
+
+def compile_spilling(arch: str, folder):
+    def run() -> None:
+        a, b, c = (torch.empty((256, 256), dtype=torch.float16, device="cuda") for _ in range(3))
+        ct.launch(None, (1, 1, 1), launchers.matmul_kernel, (a, b, c, 256, 128, 32))
+
+    return compile_launch(run, arch, folder)
+
+
+def compile_launch(run, arch: str, folder):
     [launch] = record_launches(run, arch)
     with Compiler(cache_dir=folder, jobs=1, timeout_s=60) as compiler:
         return compiler.submit(export(launch, arch)).result()
@@ -136,14 +156,14 @@ def test_how_a_library_prints_its_numbers_is_not():
 
 
 def count_inspections(monkeypatch) -> list[str]:
-    inspected = []
-    inspect = inspection.inspect
+    inspected: list[str] = []
+    inspect_all = inspection.inspect_all
 
     def counted(compiled):
-        inspected.append(compiled.arch)
-        return inspect(compiled)
+        inspected.extend(kernel.arch for kernel in compiled)
+        return inspect_all(compiled)
 
-    monkeypatch.setattr(inspection, "inspect", counted)
+    monkeypatch.setattr(inspection, "inspect_all", counted)
     return inspected
 
 
@@ -159,7 +179,8 @@ def test_a_kernel_is_read_once_in_a_run_and_once_on_disk(folder, tmp_path, monke
     inspections = []
     for _ in range(2):
         inspector = Inspector(cache_dir=tmp_path, jobs=2)
-        futures = [inspector.submit(submitted(compiled)) for _ in range(3)]
+        compiling = submitted(compiled)
+        futures = [*inspector.submit([compiling, compiling]), *inspector.submit([compiling])]
         inspections += [future.result() for future in futures]
         inspector.close()
     assert inspected == ["sm_90"]
@@ -172,20 +193,49 @@ def test_what_could_not_be_had_is_tried_again(folder, tmp_path, monkeypatch):
     for _ in range(2):
         inspector = Inspector(cache_dir=tmp_path, jobs=1)
         old = dataclasses.replace(compiled, remarks=None)
-        facts, [missing] = inspector.submit(submitted(old)).result()
+        [future] = inspector.submit([submitted(old)])
+        facts, [missing] = future.result()
         inspector.close()
         assert facts.sites is None
         assert "13.4 or newer" in missing
     assert inspected == ["sm_90", "sm_90"]
 
 
-def test_an_error_of_the_compilation_arrives(tmp_path):
+def test_an_error_of_the_compilation_arrives_and_other_kernels_are_read(folder, tmp_path):
     failed: Future[Any] = Future()
     failed.set_exception(ZeroDivisionError("in the compiler"))
+    cancelled: Future[Any] = Future()
+    compiled = compile_matmul("sm_90", folder)
     inspector = Inspector(cache_dir=tmp_path, jobs=1)
+    error, read = inspector.submit([failed, submitted(compiled)])
     with pytest.raises(ZeroDivisionError, match="in the compiler"):
-        inspector.submit(failed).result()
+        error.result()
+    assert read.result() == inspection.inspect(compiled)
+    cancelled.cancel()
+    [never] = inspector.submit([cancelled])
+    with pytest.raises(CancelledError):
+        never.result()
     inspector.close()
+
+
+@pytest.mark.parametrize(
+    ("arch", "compile_other"),
+    [
+        ("sm_80", compile_add),
+        ("sm_90", compile_spilling),
+        ("sm_100", compile_add),
+        ("sm_121", compile_add),
+    ],
+)
+def test_kernels_that_are_read_together_are_read_as_each_by_itself(arch, compile_other, folder, tmp_path):
+    cubins = [tmp_path / "first.cubin", tmp_path / "second.cubin"]
+    for cubin, make in zip(cubins, (compile_matmul, compile_other), strict=True):
+        cubin.write_bytes(make(arch, folder).cubin)
+    first, second = read_codes(cubins, arch)
+    assert [first, second] == [read_code(cubin) for cubin in cubins]
+    assert first != second
+    assert first.spills == ()
+    assert bool(second.spills) == (compile_other is compile_spilling)
 
 
 # -- tools that say something else --------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 _NOT_LAUNCH_CODE = frozenset(sys.stdlib_module_names) | {
     *("torch", "torchgen", "functorch", "triton", "numpy", "scipy", "sympy", "mpmath", "networkx", "jinja2"),
     *("cuda", "cutile_cache", "nvidia", "pynvml", "pytest", "_pytest", "pluggy", "pytest_cutile", "xdist"),
+    *("elftools", "yaml", "msgspec", "pytest_benchmark", "execnet", "platformdirs", "typing_extensions"),
     *("hypothesis", "pygments", "rich", "setuptools", "pkg_resources", "pip", "matplotlib", "pandas"),
 }
 

@@ -21,6 +21,8 @@ _MARK = "_pytest_cutile_on_gpu"
 _UNINITIALIZED = {torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted}
 _NEW_UNINITIALIZED = {torch.Tensor.new_empty, torch.Tensor.new_empty_strided}
 _MOVES = {torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu}
+_PLAIN = {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout}
+"""Types of results that hold no tensors."""
 _FACTORIES = {
     *(torch.arange, torch.as_tensor, torch.asarray, torch.eye, torch.full, torch.linspace, torch.logspace),
     *(torch.ones, torch.rand, torch.randint, torch.randn, torch.randperm, torch.scalar_tensor, torch.tensor),
@@ -135,13 +137,12 @@ class PretendedTensors(TorchFunctionMode):
             kwargs.pop("generator", None)  # a meta tensor draws nothing, and refuses a CPU generator
         result = func(*args, **kwargs)
         self._note(func, args, kwargs)
-        if self.backing == "cpu":
-            inputs = _tensors((args, kwargs))
-            if gpu is None:
-                gpu = any(self.on_gpu(tensor) for tensor in inputs)
-            if gpu:
-                # What was written in place stays where it was.
-                self.mark(result, but={id(_storage(tensor)) for tensor in inputs})
+        if self.backing == "cpu" and type(result) not in _PLAIN:
+            if gpu is not False:
+                inputs = [_storage(tensor) for tensor in _tensors((args, kwargs))]
+                if gpu or any(getattr(storage, _MARK, False) for storage in inputs):
+                    # What was written in place stays where it was.
+                    self.mark(result, but={*map(id, inputs)})
             if func in _UNINITIALIZED or func in _NEW_UNINITIALIZED:
                 self._fresh(result)
         return result
