@@ -8,6 +8,9 @@ import pytest
 # Containers often set it. Each of the processes that tests start would then compile what it imports anew,
 # and rewrite its asserts: a third of its time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Workers share the cores. With a thread of torch for each core, they wait for each other: twice the CPU time.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
