@@ -79,6 +79,10 @@ class WithBenchmark:
                 "tflops": measurement.tflops,
                 "gb_per_s": measurement.gb_per_s,
                 "share_of_limit": measurement.share_of_limit,
+                **{
+                    f"baseline_{regime}_us": measurement.baseline_us(regime) for regime in measurement.regimes
+                },
+                "sustained_us": measurement.sustained_us,
             }
             benchmark.extra_info.update({key: value for key, value in info.items() if value is not None})
             benchmark.pedantic(clock.play, rounds=len(measurement.samples_us), iterations=1, warmup_rounds=0)

@@ -178,11 +178,11 @@ class FreshProcesses:
                 complete = time.monotonic()
             if complete is not None and time.monotonic() > complete + LINGER_SECONDS:
                 reason = ""  # it has measured everything, and need not end by itself
-                self._stop()
                 break
             time.sleep(POLL_SECONDS)
-        else:
+        if files.exit_code() is None:
             self._stop()
+            files.end(-signal.SIGKILL)  # the next server goes on with the next process
         if not reason:
             return ""
         log = files.folder / "log"
