@@ -46,9 +46,17 @@ class MeasuredAgain:
         self.requests = msgspec.json.decode(asked, type=dict[str, Asked])
         """By the key of the case."""
         self._path = path
+        self._open = set(self.requests)
+
+    def answer_rest(self, nodeid: str, problem: str) -> None:
+        """Say why nothing was measured of the cases of a test that has ended."""
+        for key in sorted(self._open):
+            if self.requests[key].nodeid == nodeid:
+                self.answer(key, {"reason": Reason.NOT_TIMED, "error": f"{key}: {problem}"})
 
     def answer(self, key: str, measured: Mapping[str, object]) -> None:
         """Write what was measured of a case at once: the next one may end this process."""
+        self._open.discard(key)
         with self._path.open("a") as file:
             file.write(json.dumps({"key": key, **measured}) + "\n")
 

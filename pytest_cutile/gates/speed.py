@@ -9,6 +9,7 @@ all other cases have been measured.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -93,6 +94,8 @@ def gate_speed(
     is_unchanged = comparison is not None and comparison.is_same_code and not comparison.environment_changes
     if (
         is_unchanged
+        and comparison is not None
+        and comparison.is_fingerprinted
         and may_be_unmeasured
         and not (settings.perf_all or _has_room(session, case))
         and not (is_sentinel and not settings.update_baselines)
@@ -150,8 +153,12 @@ def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
 
 def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain) -> SpeedOutcome:
     """Measure a case for another process, which judges it."""
+    request = asked.requests.get(case.key)
+    if request is None:  # another measurement of a test that is asked for one alone
+        measurement = measure_case(session, case, sustained=False)
+        return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
     try:
-        measurement = measure_again(session, case, asked.requests[case.key])
+        measurement = measure_again(session, case, request)
     except Exception as error:
         reason, text = Reason.NOT_TIMED, f"{case.key}: {type(error).__name__}: {error}"
         if isinstance(error, MeasurementFailed):
@@ -195,8 +202,16 @@ def measure_case(
         measurement = measure(
             session.gpu.timer, case.key, case.work, case.call(), baseline=baseline, sustained=sustained
         )
+        _release_memory()
     session.gpu.unseen.update(dict.fromkeys(session.gpu.timer.unseen()))
     return measurement
+
+
+def _release_memory() -> None:
+    """Give the GPU's memory back that torch keeps: others measure next."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _screen(
@@ -215,11 +230,13 @@ def _screen(
     if comparison is not None:
         judgement = judge_screening(case.key, comparison, measurement)
     records = settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
+    if comparison is not None and comparison.is_same_code and not comparison.environment_changes:
+        records = records and _has_room(session, case)
     is_pending = records or judgement.reason is Reason.UNCONFIRMED
     if is_pending:
         suite.add(case, comparison, judgement, measurement)
     note = failure = None
-    if settings.update_baselines and not records:
+    if settings.update_baselines and judgement.reason is Reason.OTHER_GPU:
         note = failure = f"{case.key}: not recorded: {judgement.detail}"
     elif not is_pending:
         failure = strict_failure(case.key, judgement, strict=settings.strict)

@@ -116,13 +116,22 @@ def _with_baseline_kernel(
         return comparison.of_same_code(commit)
     is_recorded = commit == baselines.sessions[anchor.session].commit  # not the one of a squash merge
     is_here = bool(commit) and session.checkout.is_at(commit)
+    was_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
+    has_rules = bool(today) and _rules(anchor.fingerprint) == _rules(today)
     if is_here and is_recorded:
-        return comparison.of_same_code(commit)
+        is_other = was_here and has_rules  # with another fingerprint
+        return (
+            comparison.without_baseline_kernel(
+                f"its code is not the one recorded at {commit[:12]}, which is checked out: does it depend "
+                "on a file that git does not track?"
+            )
+            if is_other
+            else comparison.of_same_code(commit, is_fingerprinted=False)
+        )
     try:
         launcher = _launcher_at(case, commit)
         is_same = bool(today) and _fingerprint_at(case, commit) == today
-        was_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
-        if is_same and is_recorded and was_here and _rules(anchor.fingerprint) == _rules(today):
+        if is_same and is_recorded and was_here and has_rules:
             raise MeasurementFailed(
                 Reason.SAME_KERNEL,
                 f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, "
@@ -134,7 +143,7 @@ def _with_baseline_kernel(
     except RevisionError as error:
         return comparison.without_baseline_kernel(str(error))
     if is_here or is_same:
-        return comparison.of_same_code(commit)
+        return comparison.of_same_code(commit, is_fingerprinted=is_same)
     return comparison.with_launcher(commit, launcher)
 
 

@@ -131,7 +131,11 @@ class FreshProcesses:
             self._folder = Path(self._resources.enter_context(folder))
         if self._server is None or self._server.poll() is not None:
             nodeids = [request.case.nodeid for request in requests]
-            changes = {MEASURED_AGAIN: str(self._folder), "perf_baseline": None}
+            changes = {
+                MEASURED_AGAIN: str(self._folder),
+                "perf_baseline": None,
+                "basetemp": str(self._folder / "basetemp"),  # goes with the folder
+            }
             (self._folder / "state").write_bytes(pickle.dumps(state_of(self._config, nodeids, changes)))
             self._server = self._start(self._folder)
         return self._folder

@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -22,46 +23,68 @@ class MeasuringServer:
     def __init__(self, run: PytestRun, folder: Path) -> None:
         self._run = run
         self._folder = folder
+        self._problems: dict[str, str] = {}
+        """What failed or skipped a test, by its id."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Serve requests until whoever started this process stops it."""
+        """Serve requests until whoever started this process stops it, or has ended."""
+        parent = os.getppid()
         number = next(
             number for number in itertools.count(1) if ProcessFiles(self._folder, number).exit_code() is None
         )
         while True:
             files = ProcessFiles(self._folder, number)
             while not files.asked_path.exists():
+                if os.getppid() != parent:
+                    return True
                 time.sleep(POLL_SECONDS)
-            if not _can_fork():
-                self._measure(session, files)
-                files.end(0)
-                return True  # the next process is a new server
+            if not _can_fork():  # the next process is a new server
+                code = self._measure(session, files)
+                files.end(code)
+                os._exit(code)
             files.end(self._fork(session, files))
             number += 1
 
     def _fork(self, session: pytest.Session, files: ProcessFiles) -> int:
         """Measure in a forked process; return its exit code."""
-        sys.stdout.flush()
+        _flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about threads: none of this process holds a lock now
             pid = os.fork()
         if pid == 0:
-            try:
-                exec(DIE_WITH_PARENT)  # noqa: S102 - our own text
-                self._measure(session, files)
-                os._exit(0)
-            finally:
-                os._exit(1)
+            exec(DIE_WITH_PARENT)  # noqa: S102 - our own text
+            os._exit(self._measure(session, files))
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    def _measure(self, session: pytest.Session, files: ProcessFiles) -> None:
-        asked = MeasuredAgain(files.asked_path.read_bytes(), files.measured_path)
-        self._run.session.measured_again = asked
-        nodeids = {request.nodeid for request in asked.requests.values()}
-        items = [item for item in session.items if item.nodeid in nodeids]
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember why a test could not measure."""
+        if not report.passed:
+            reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+            self._problems.setdefault(report.nodeid, f"{reason}")
+
+    def _measure(self, session: pytest.Session, files: ProcessFiles) -> int:
+        """Run the tests that were asked for, answer what they did not, and return an exit code."""
+        try:
+            asked = MeasuredAgain(files.asked_path.read_bytes(), files.measured_path)
+            self._run.session.measured_again = asked
+            nodeids = {request.nodeid for request in asked.requests.values()}
+            items = [item for item in session.items if item.nodeid in nodeids]
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                asked.answer_rest(item.nodeid, self._problems.get(item.nodeid, "its test measured nothing"))
+        except BaseException:  # noqa: BLE001 - whatever it is, the run shows the end of the output
+            traceback.print_exc()
+            return 1
+        finally:
+            _flush()
+        return 0
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 def _can_fork() -> bool:

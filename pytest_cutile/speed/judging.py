@@ -17,6 +17,8 @@ from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
 def judge_screening(key: str, comparison: Comparison, measurement: Measurement) -> Judgement:
     """Judge a case by its screening, as far as one measurement can."""
     change = comparison.change([measurement])
+    if not comparison.is_same_code and not comparison.regimes(measurement):
+        return _without_common_regime(key, measurement)
     if comparison.suspects(measurement) or comparison.slower_than_stored([measurement]) is not None:
         detail = f"{key} may be slower; the run ended before fresh processes could tell"
         return Judgement(reason=Reason.UNCONFIRMED, change=change, detail=detail)
@@ -28,6 +30,8 @@ def judge(case: PendingCase) -> Judgement:
     comparison, key, repeats = case.comparison, case.case.key, case.repeats
     if comparison is None:
         return case.judgement
+    if not comparison.is_same_code and not any(map(comparison.regimes, repeats)):
+        return _without_common_regime(key, repeats[0])
     decisions = case.decisions
     change = comparison.change(repeats)
     slower = [regime for regime, decision in decisions.items() if decision is Decision.SLOWER]
@@ -38,6 +42,16 @@ def judge(case: PendingCase) -> Judgement:
     if undecided:
         return _undecided(case, comparison, undecided, change)
     return _not_slower(key, comparison, repeats, change)
+
+
+def _without_common_regime(key: str, measurement: Measurement) -> Judgement:
+    measured = " and ".join(measurement.regimes)
+    detail = (
+        f"{key} was measured {measured}, and its baseline was not: a launch of more than 5 ms has no burst, "
+        "and power limits some kernels only. See whether it is another case now, and record it again with "
+        "--reason TEXT"
+    )
+    return Judgement(reason=Reason.UNANCHORED, detail=detail)
 
 
 def _slower(case: PendingCase, comparison: Comparison, change: float | None) -> Judgement:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from pytest_cutile.gpu.nvml import Load
 from pytest_cutile.speed.measure import graphs
-from pytest_cutile.speed.measure.timing import Block, Launch, Skipped, Sustained
+from pytest_cutile.speed.measure.timing import NOT_LIMITED, Block, Launch, Skipped, Sustained
 from pytest_cutile.statistics import median
 
 REPLAY_US = 20_000.0
@@ -215,11 +215,11 @@ def why_not_limited(series: Series, segments: Sequence[Segment], highest_mhz: fl
     if max(shares, default=0.0) > LIMITED_SHARE:
         return None
     if not clocks:
-        return "not limited by power, says NVML's counter"
+        return f"{NOT_LIMITED}, says NVML's counter"
     seen = [reading.load.sm_clock_mhz or 0.0 for reading in series.readings]
     if min(clocks) < LOW_CLOCK * max(highest_mhz or 0.0, *seen):
         return None
-    return f"not limited by power: the SM clock stays at {min(clocks):.0f} MHz"
+    return f"{NOT_LIMITED}: the SM clock stays at {min(clocks):.0f} MHz"
 
 
 def _limited_share(readings: Sequence[Reading]) -> float | None:

@@ -113,6 +113,10 @@ class Sustained:
     baseline_watts: float | None = None
 
 
+NOT_LIMITED = "not limited by power"
+"""How the reason begins where sustained times cannot differ from those in bursts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
     """The sustained regime was not measured."""
