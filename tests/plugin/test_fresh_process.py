@@ -185,3 +185,53 @@ def test_fresh_processes_measure_beside_the_baseline_kernel(paired, monkeypatch)
             "*baseline *the kernel of *",
         ]
     )
+
+
+def test_a_later_suspect_of_a_test_is_measured_although_the_first_call_is_none(fresh):
+    calls = ("perf(lambda: None, bytes=1e8)", "perf(lambda: None, bytes=1e8, name='b')")
+    fresh.pytester.makepyfile(test_mine=f"def test_mine(perf):\n    {'; '.join(calls)}\n")
+    fresh.times(40.0, 40.0)
+    run(fresh, "--update-baselines", "--reason", "b is new")
+    fresh.edit_baselines(
+        lambda data: data["entries"]["test_mine.py::test_mine#b"]["records"][0]["runs"].__setitem__(
+            slice(None), [{"burst_us": 30.0}]
+        )
+    )
+    result = run(fresh)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_mine#b on sm_90*is 33.3% slower than its baseline."])
+
+
+def test_what_a_test_fails_with_there_is_said(fresh):
+    fixture = """
+import pytest
+
+@pytest.fixture
+def licence():
+    import json, os, pathlib
+    started = pathlib.Path("started")
+    if started.exists() and started.read_text() != str(os.getppid()):
+        raise RuntimeError("no licence server")
+    started.write_text(str(os.getppid()))
+
+def test_mine(licence, perf):
+    perf(lambda: None, bytes=1e8)
+"""
+    fresh.pytester.makepyfile(test_mine=fixture)
+    fresh.times(43.2, 43.2)
+    result = run(fresh)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*no licence server*"])
+
+
+def test_where_cuda_was_used_before_each_process_is_a_server_of_its_own(fresh):
+    conftest = fresh.path / "conftest.py"
+    server = "pytest_cutile.pytest_parts.measuring_server"
+    conftest.write_text(
+        conftest.read_text() + f"\nimport {server} as server\nserver._can_fork = lambda: False\n"
+    )
+    fresh.times(43.2, 43.6)
+    result = run(fresh)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*slower than its baseline*", "*in 3 fresh processes, *"])
+    assert processes(fresh) == 4
