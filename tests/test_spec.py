@@ -3,6 +3,7 @@ import pytest
 from pytest_cutile import Case, CheckOptions, KernelSpec, SpecError, Work
 from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.input_names import REVEALING
+from pytest_cutile.spec import SHARES
 
 
 def spec(**changes):
@@ -86,13 +87,15 @@ def test_small_cases_are_checked_with_all_inputs_that_the_kernel_defines():
 
 
 def test_cases_share_the_named_inputs_so_that_each_is_used_and_meets_all_of_them_in_time():
-    cases = [Case(name=f"n{n}", speed=False) for n in range(9)]
+    cases = [Case(name=f"n{n}", speed=False) for n in range(4 * SHARES)]
     declared = spec(cases=[Case(name="timed"), *cases, Case(name="plain", speed=False, named_inputs=())])
     names = [declared.named_inputs(case) for case in cases]
-    for first in (0, 3, 6):
-        assert sorted(sum(names[first : first + 3], ())) == sorted(REVEALING)
-    # Dtypes often come in turns of three: none of them may always get the same.
-    assert all({*REVEALING} == {name for share in names[at::3] for name in share} for at in range(3))
+    for first in range(0, len(cases), SHARES):
+        assert sorted(sum(names[first : first + SHARES], ())) == sorted(REVEALING)
+    # Dtypes often come in turns: each of them is to meet all names.
+    for dtypes in (2, 3, 4):
+        met = [{name for share in names[at::dtypes] for name in share} for at in range(dtypes)]
+        assert met == [{*REVEALING}] * dtypes
     assert declared.named_inputs(cases[4], every=True) == REVEALING
     two = spec(cases=cases[:2])
     assert {*two.named_inputs(cases[0]), *two.named_inputs(cases[1])} == {*REVEALING}
