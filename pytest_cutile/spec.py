@@ -21,7 +21,7 @@ DTYPES = (
 """Names of dtypes, as torch spells them; tfloat32 is float32 on tensor cores."""
 SHARES = 5
 """Cases of a kernel that share the named inputs: research/reports/run-time.md says what more and fewer kill.
-Dtypes often alternate from case to case, two to four of them: with five shares, each dtype meets each name."""
+Dtypes often alternate from case to case, two to four of them: with five shares each meets each name."""
 _CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
 
 
