@@ -130,7 +130,7 @@ def _with_baseline_kernel(
         )
     try:
         launcher = _launcher_at(case, commit)
-        is_same = bool(today) and _fingerprint_at(case, commit) == today
+        is_same = bool(today) and fingerprint_of(case, commit) == today
         if is_same and is_recorded and was_here and has_rules:
             raise MeasurementFailed(
                 Reason.SAME_KERNEL,
@@ -186,16 +186,6 @@ def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
     if launcher is None:
         raise RevisionError(f"{commit[:12]}, the commit of the baseline kernel, has no {case.key}")
     return launcher
-
-
-def _fingerprint_at(case: SpeedCase, commit: str) -> str:
-    """Return the fingerprint of the baseline kernel by today's compiler; "" where it is not known."""
-    if case.fingerprint is None:
-        return ""
-    try:
-        return case.fingerprint(commit)
-    except Exception:  # noqa: BLE001 - whatever it raises, the measurement says it
-        return ""
 
 
 def _rules(fingerprint: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cutile.baselines.entries import (
@@ -101,7 +101,7 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
         session=session,
         work=case.case.work,
         fingerprint=fingerprint_of(case.case),
-        source=_source_of(case.case),
+        source=_digest(case.case.source, ""),
         runs=tuple(map(_run, case.measurements)),
         changes=_changes(case),
         moved=moved,
@@ -198,20 +198,15 @@ def _added(case: PendingCase, added: Record) -> str:
     return what + moves.get(added.moved, "")
 
 
-def fingerprint_of(case: SpeedCase) -> str:
-    """Return the fingerprint of a case; empty where it is not known."""
-    if case.fingerprint is None:
-        return ""
-    try:
-        return case.fingerprint("")
-    except Exception:  # noqa: BLE001 - no compiler, or code that the gate `compile` reports
-        return ""
+def fingerprint_of(case: SpeedCase, revision: str = "") -> str:
+    """Return the fingerprint of a case as of a git revision; empty where it is not known."""
+    return _digest(case.fingerprint, revision)
 
 
-def _source_of(case: SpeedCase) -> str:
-    if case.source is None:
+def _digest(make: Callable[[str], str] | None, revision: str) -> str:
+    if make is None:
         return ""
     try:
-        return case.source("")
-    except Exception:  # noqa: BLE001 - likewise
+        return make(revision)
+    except Exception:  # noqa: BLE001 - no compiler, or code that another gate or the measurement reports
         return ""
