@@ -244,10 +244,12 @@ def _shown(run: PytestRun) -> AbstractContextManager[None]:
 
 
 def _gpu_shared(item: pytest.Item, run: PytestRun) -> AbstractContextManager[None]:
-    """Keep a worker's test off the GPU while another worker times on it; one process alone needs no care."""
-    gate = getattr(item, "gate", None)
-    uses_gpu = gate is None or gate.uses_gpu
-    if not (run.settings.xdist_worker and run.is_measuring and uses_gpu) or run.session.gpu.device is None:
+    """Keep a worker's test function off the GPU while another worker times; one process alone needs no care.
+
+    The gates know when they use the GPU, and wait for it by themselves: not while they compile.
+    """
+    is_gate = getattr(item, "gate", None) is not None
+    if is_gate or not (run.settings.xdist_worker and run.is_measuring) or run.session.gpu.device is None:
         return nullcontext()
     return run.session.gpu.lock.shared()
 

@@ -96,7 +96,13 @@ class Session:
     @cached_property
     def compiler(self) -> Compiler:
         """The compiler service, with as many jobs as this process may use cores."""
-        return Compiler(cache_dir=self._cache_dir, jobs=self._jobs, timeout_s=self.settings.compile_timeout_s)
+        device = self.gpu.device
+        return Compiler(
+            cache_dir=self._cache_dir,
+            jobs=self._jobs,
+            timeout_s=self.settings.compile_timeout_s,
+            gpu_arch="" if device is None else device.arch,
+        )
 
     @cached_property
     def compilations(self) -> Compilations:

@@ -208,3 +208,20 @@ def run_tileiras(bytecode_file: Path, job: CompileJob, *, timeout_s: float) -> t
         exists = remarks_file.exists()
         remarks = remarks_file.read_text(encoding="utf-8", errors="replace") if exists else ""
     return Path(cubin_file).read_bytes(), remarks
+
+
+def keep_for_launches(job: CompileJob, cubin: bytes, remarks: str | None) -> None:
+    """Put a kernel into cuda-tile's own cache, so that a launch on a GPU does not compile it once more.
+
+    Where that cache is off, or another release keeps it elsewhere, launches compile: it only takes time.
+    """
+    with contextlib.suppress(ImportError, AttributeError, TypeError, IncompatibleCompiler):
+        cache = importlib.import_module("cutile_cache._cache")
+        folder = _private("cuda.tile._cext", "default_tile_context").config.cache_dir
+        version = _private("cuda.tile._compile", "_get_compiler_version_string")()
+        if folder is not None and version is not None:
+            key = cache.cache_key(version, job.arch, job.opt_level, job.bytecode)
+            metadata = cache.MetadataV1(
+                kernel_names=[job.symbol], compiler_version=version.strip(), remarks=remarks or ""
+            )
+            cache.cache_store(folder, key, cubin, metadata.to_dict())

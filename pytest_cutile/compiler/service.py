@@ -42,7 +42,7 @@ class Compiler:
     Threads are enough to compile in parallel: tileiras is a process of its own, with one thread.
     """
 
-    def __init__(self, *, cache_dir: Path | None, jobs: int, timeout_s: float) -> None:
+    def __init__(self, *, cache_dir: Path | None, jobs: int, timeout_s: float, gpu_arch: str = "") -> None:
         """Prepare; nothing starts before the first job.
 
         Args:
@@ -50,7 +50,9 @@ class Compiler:
                 cannot be written is as good as none.
             jobs: how many tileiras may run at a time.
             timeout_s: after so many seconds a compilation is stopped and counts as failed.
+            gpu_arch: architecture of the GPU at hand: its launches find what was compiled here.
         """
+        self._gpu_arch = gpu_arch
         self._cache = DiskCache(cache_dir, suffix=".cubin")
         self._pool = ThreadPoolExecutor(
             max_workers=max(1, jobs), thread_name_prefix="tileiras", initializer=_fix_addresses_of_children
@@ -90,6 +92,8 @@ class Compiler:
                 self._cache.write(key, msgspec.msgpack.encode((cubin, remarks)))
             else:
                 cubin, remarks = msgspec.msgpack.decode(stored, type=tuple[bytes, str | None])
+        if job.arch == self._gpu_arch:
+            cutile.keep_for_launches(job, cubin, remarks)
         return Compiled(cubin=cubin, remarks=remarks, arch=job.arch, kernel=job.kernel, symbol=job.symbol)
 
     def _run(self, job: CompileJob) -> tuple[bytes, str | None]:

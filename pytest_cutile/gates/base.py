@@ -64,8 +64,6 @@ class Gate(ABC):
     Results go to `session.results`. A subclass is registered in `pytest_cutile.gates.REGISTRY`.
     """
 
-    uses_gpu: ClassVar[bool] = True
-    """Whether its tests use the GPU: they then wait while another process measures on it."""
     measures: ClassVar[bool] = False
     """Whether its tests measure launches: alone on the GPU, and for pytest-benchmark's table."""
 

@@ -2,7 +2,8 @@
 
 What makes two processes differ (where memory lies, how a library starts) differs in every process anew: that
 is why a slowdown is believed only when fresh ones show it. A server imports and collects once, without ever
-using the GPU; each fresh process is a fork of it, which starts to measure within a second.
+using the GPU; each fresh process is a fork of it. They start at once, so that one gets ready while another
+measures; who measures holds the GPU's lock, case by case.
 
 The two sides talk by files in one folder. For process 1 the run writes `1.asked.json`, the process writes
 `1.measured.jsonl` case by case, and the server `1.ended` when the process has ended.
@@ -20,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from pytest_cutile.speed.suite import Request
 
 POLL_SECONDS = 0.02
-LINGER_SECONDS = 2.0
-"""How long one that has measured everything may take to end."""
-SECONDS, SECONDS_PER_CASE = 300, 30
-"""After how long a fresh process counts as hung: to start, and for each case."""
+AT_ONCE = 3
+"""Most fresh processes that are started at once: each keeps some of the GPU's memory."""
+SILENT_SECONDS = 600
+"""Time without an answer after which a fresh process counts as hung. It may wait for others on its GPU."""
+ANOTHER_SERVER = 75
+"""Exit status of a server that has used the GPU, and so cannot fork any more."""
 
 _NEUTRAL: Mapping[str, Any] = {
     # Selection, reports and debuggers belong to the run that asks; caches and baselines are only read.
@@ -88,14 +90,14 @@ It imports nothing of this package before pytest does: pytest warns of what it c
 
 
 class FreshProcesses:
-    """Measures cases once more in each of several fresh processes, one after the other."""
+    """Measures cases once more in each of several fresh processes."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._resources = contextlib.ExitStack()
         self._server: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
-        self._started = 0
+        self._asked = 0
 
     def __enter__(self) -> Self:
         return self
@@ -109,43 +111,46 @@ class FreshProcesses:
         self, requests: Sequence[Request], processes: int
     ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
         """Return what each fresh process measured, by key."""
-        return [self._measure(requests) for _ in range(processes)]
-
-    def _measure(self, requests: Sequence[Request]) -> dict[str, Measurement | MeasurementFailed]:
-        """Measure all cases in one fresh process."""
         first = {request.key: request.screening for request in requests}
-        self._started += 1
-        try:
-            files = ProcessFiles(self._prepared(requests), self._started)
-            files.ask(requests)
-            reason = self._wait(files, first.keys())
-            return _read(files.measured(), first, reason)
-        except OSError as error:  # a full disk, no memory for a process
-            return _read([], first, f"it could not be run: {error}")
+        measured: list[Mapping[str, Measurement | MeasurementFailed]] = []
+        while len(measured) < processes:
+            count = min(AT_ONCE, processes - len(measured))
+            try:
+                started = self._ask(requests, count)
+                measured += [self._answers(files, first) for files in started]
+            except OSError as error:  # a full disk, no memory for a process
+                measured += [_read([], first, f"it could not be run: {error}")] * (processes - len(measured))
+        return measured
 
-    def _prepared(self, requests: Sequence[Request]) -> Path:
-        """Return the folder of a running server, which is started if there is none."""
+    def _ask(self, requests: Sequence[Request], processes: int) -> list[ProcessFiles]:
+        folder = self._prepared([request.case.nodeid for request in requests])
+        started = [ProcessFiles(folder, self._asked + number) for number in range(1, processes + 1)]
+        self._asked += processes
+        for files in started:
+            files.ask(requests)
+        return started
+
+    def _prepared(self, nodeids: Sequence[str]) -> Path:
+        """Return the folder of the server; the first tests that are asked for are all that it collects."""
         if self._folder is None:
             # What a process started may still write there: that makes no measurement wrong.
             folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
             self._folder = Path(self._resources.enter_context(folder))
-        if self._server is None or self._server.poll() is not None:
-            nodeids = [request.case.nodeid for request in requests]
             changes = {
                 MEASURED_AGAIN: str(self._folder),
                 "perf_baseline": None,
                 "basetemp": str(self._folder / "basetemp"),  # goes with the folder
             }
             (self._folder / "state").write_bytes(pickle.dumps(state_of(self._config, nodeids, changes)))
-            self._server = self._start(self._folder)
         return self._folder
 
     def _start(self, folder: Path) -> subprocess.Popen[bytes]:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
         }
-        # Those that share the GPU with this process, itself among them, and the fresh one.
-        environment[SHARERS_VARIABLE] = str(int(environment.get(SHARERS_VARIABLE, "1")) + 1)
+        # Those that share the GPU with this process, itself among them, and the fresh ones of each.
+        sharers = int(environment.get(SHARERS_VARIABLE, "1"))
+        environment[SHARERS_VARIABLE] = str(sharers * (1 + AT_ONCE))
         # So that asking whether there is a GPU does not use it: a process that has cannot fork.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         command = [sys.executable, "-c", DIE_WITH_PARENT + PROGRAM, str(folder / "state")]
@@ -165,33 +170,36 @@ class FreshProcesses:
             os.killpg(self._server.pid, signal.SIGKILL)
             self._server.wait()
 
-    def _wait(self, files: ProcessFiles, keys: AbstractSet[str]) -> str:
+    def _answers(
+        self, files: ProcessFiles, first: Mapping[str, Measurement]
+    ) -> Mapping[str, Measurement | MeasurementFailed]:
+        problem = self._wait(files)
+        return _read(files.measured(), first, problem)
+
+    def _wait(self, files: ProcessFiles) -> str:
         """Wait for a fresh process; return what went wrong, with the end of its output, or nothing."""
-        timeout = SECONDS + SECONDS_PER_CASE * len(keys)
-        deadline = time.monotonic() + timeout
-        complete: float | None = None
-        reason = f"it did not end within {timeout:.0f} s"
-        while time.monotonic() < deadline:
-            code = files.exit_code()
-            if code is None and self._server is not None and (ended := self._server.poll()) is not None:
-                code = files.exit_code() or ended
-            if code is not None:
-                reason = f"it ended with status {code}" if code else ""
-                break
-            if complete is None and keys <= {data["key"] for data in files.measured()}:
-                complete = time.monotonic()
-            if complete is not None and time.monotonic() > complete + LINGER_SECONDS:
-                reason = ""  # it has measured everything, and need not end by itself
-                break
+        answers = -1
+        while (code := files.exit_code()) is None:
+            if len(measured := files.measured()) != answers:
+                answers, deadline = len(measured), time.monotonic() + SILENT_SECONDS
+            if self._server is None or (ended := self._server.poll()) == ANOTHER_SERVER:
+                self._server = self._start(files.folder)
+            elif ended is not None:
+                files.end(ended)
+                self._server = None
+            elif time.monotonic() > deadline:
+                self._stop()
+                files.end(-signal.SIGKILL)
+                self._server = None  # the next process is another server's
+                return self._reason(f"it was silent for {SILENT_SECONDS} s", files.folder)
             time.sleep(POLL_SECONDS)
-        if files.exit_code() is None:
-            self._stop()
-            files.end(-signal.SIGKILL)  # the next server goes on with the next process
-        if not reason:
-            return ""
-        log = files.folder / "log"
+        return self._reason(f"it ended with status {code}", files.folder) if code else ""
+
+    @staticmethod
+    def _reason(what: str, folder: Path) -> str:
+        log = folder / "log"
         last = log.read_bytes().decode(errors="replace").strip().splitlines()[-8:] if log.exists() else []
-        return "\n".join([reason, *last])
+        return "\n".join([what, *last])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cutile.pytest_parts.fresh_process import DIE_WITH_PARENT, POLL_SECONDS, ProcessFiles
+from pytest_cutile.pytest_parts.fresh_process import (
+    ANOTHER_SERVER,
+    DIE_WITH_PARENT,
+    POLL_SECONDS,
+    ProcessFiles,
+)
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.session import MeasuredAgain
 
@@ -30,24 +35,28 @@ class MeasuringServer:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Serve requests until whoever started this process stops it, or has ended."""
         parent = os.getppid()
-        number = next(
-            number for number in itertools.count(1) if ProcessFiles(self._folder, number).exit_code() is None
-        )
-        while True:
-            files = ProcessFiles(self._folder, number)
-            while not files.asked_path.exists():
-                if os.getppid() != parent:
-                    return True
+        running: dict[int, ProcessFiles] = {}
+        numbers = itertools.count(1)
+        files = ProcessFiles(self._folder, next(numbers))
+        while os.getppid() == parent:
+            if files.exit_code() is not None:  # another server's
+                files = ProcessFiles(self._folder, next(numbers))
+            elif files.asked_path.exists():
+                if not _can_fork():
+                    files.end(self._measure(session, files))
+                    os._exit(ANOTHER_SERVER)
+                running[self._fork(session, files)] = files
+                files = ProcessFiles(self._folder, next(numbers))
+            else:
                 time.sleep(POLL_SECONDS)
-            if not _can_fork():  # the next process is a new server
-                code = self._measure(session, files)
-                files.end(code)
-                os._exit(code)
-            files.end(self._fork(session, files))
-            number += 1
+            for pid in [*running]:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    running.pop(pid).end(os.waitstatus_to_exitcode(status))
+        return True
 
     def _fork(self, session: pytest.Session, files: ProcessFiles) -> int:
-        """Measure in a forked process; return its exit code."""
+        """Measure in a forked process; return its process id."""
         _flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about threads: none of this process holds a lock now
@@ -55,7 +64,7 @@ class MeasuringServer:
         if pid == 0:
             exec(DIE_WITH_PARENT)  # noqa: S102 - our own text
             os._exit(self._measure(session, files))
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return pid
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

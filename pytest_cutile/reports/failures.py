@@ -20,7 +20,7 @@ from pytest_cutile.reports.document import (
 )
 from pytest_cutile.reports.text import WIDTH, render_text
 from pytest_cutile.speed.comparison import Comparison
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.static.changes import Change, Effect, StaticComparison
 from pytest_cutile.static.facts import CaseFacts
@@ -81,16 +81,17 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
     """Return both kernels' figures in each regime that was measured: means over the fresh processes."""
     rows = []
     for regime in Regime:
-        current = _mean(one.us(regime) for one in case.measurements)
+        measured = _measured_in(case, regime)
+        current = _mean(one.us(regime) for one in measured)
         if current is None:
             continue
         if comparison.is_paired:
-            baseline = _mean(one.baseline_us(regime) for one in case.measurements)
+            baseline = _mean(one.baseline_us(regime) for one in measured)
         elif comparison.published is not None:
             baseline = comparison.published.median_us
         else:
             baseline = comparison.stored[regime].us if regime in comparison.stored else None
-        change = comparison.change(case.measurements, regime)
+        change = comparison.change(measured, regime)
         times = (current, baseline)
         shown = ["" if us is None else format_time(us) for us in times]
         rows.append(
@@ -105,9 +106,14 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
     return Table([Column(""), *(Column(title, right=True) for title in titles)], rows)
 
 
+def _measured_in(case: PendingCase, regime: Regime) -> Sequence[Measurement]:
+    """Return what the fresh processes measured in a regime; the first process's, where none of them did."""
+    return [one for one in case.measurements if regime in one.regimes] or [case.screening]
+
+
 def _power_rows(case: PendingCase, regime: Regime) -> Iterator[Row]:
     """Yield clocks and watts of both kernels under sustained load, where they differ most."""
-    found = [one.sustained for one in case.measurements if one.sustained is not None]
+    found = [one.sustained for one in _measured_in(case, regime) if one.sustained is not None]
     if regime is not Regime.SUSTAINED or not found:
         return
     for title, unit, current, baseline in (
@@ -127,14 +133,14 @@ def _evidence(
     processes = f"{count} {'' if case.records else 'fresh '}process{'es' if count != 1 else ''}"
     measured = [processes if case.records else f"in {processes}, after a first one that is not counted"]
     for regime in Regime:
-        estimated = comparison.estimate(case.measurements, regime) if comparison.is_paired else None
+        found = _measured_in(case, regime)
+        estimated = comparison.estimate(found, regime) if comparison.is_paired else None
         if estimated is not None:
             low, high = estimated.interval()
-            measured.append(f"{regime}: 95 % interval {format_change(low)} to {format_change(high)}")
+            text = f"{regime}: 95 % interval {format_change(low)} to {format_change(high)}"
+            measured.append(text if found[0] in case.measurements else f"{text}, in the first process alone")
     if case.screening.sustained_skipped:
         measured.append(f"sustained: skipped, {case.screening.sustained_skipped}")
-    elif case.screening.sustained is not None and case.shown.sustained is None:
-        measured.append("sustained: not slower in the first process, so it was not measured again")
     yield "measured", measured
     if comparison.is_paired:
         of = f", which {baseline_file} was recorded from" if baseline_file else ""

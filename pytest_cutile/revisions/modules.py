@@ -194,11 +194,12 @@ class _Trees:
     def __init__(self, working: Path, revision: Path, files: Iterable[Path]) -> None:
         self._working = working
         self._revision = revision
-        self._real: dict[str, Path] = {}
-        self._listed: set[Path] = {working}
+        # Strings: every module is asked for whenever trees are swapped, and a Path takes ten times as long.
+        self._real: dict[str, str] = {}
+        self._listed: set[str] = {str(working)}
         for file in files:
-            self._listed.add(file)
-            for folder in file.parents:
+            self._listed.add(str(file))
+            for folder in map(str, file.parents):
                 if folder in self._listed:
                     break
                 self._listed.add(folder)
@@ -208,24 +209,25 @@ class _Trees:
         return self._resolve(path) in self._listed and not self.is_revision(path)
 
     def is_revision(self, path: str) -> bool:
-        return self._resolve(path).is_relative_to(self._revision)
+        real = self._resolve(path)
+        return real == str(self._revision) or real.startswith(f"{self._revision}{os.sep}")
 
     def to_revision(self, path: str) -> str:
         """Return the revision's path of a file or folder of the project; any other path unchanged."""
-        real = self._resolve(path)
+        real = Path(self._resolve(path))
         if self.is_revision(path) or not real.is_relative_to(self._working):
             return path
         moved = self._revision / real.relative_to(self._working)
-        return str(moved) if real in self._listed or moved.exists() else path
+        return str(moved) if str(real) in self._listed or moved.exists() else path
 
     def to_working(self, path: str) -> str:
         """Return the working tree's path of a file or folder of the revision."""
-        return str(self._working / self._resolve(path).relative_to(self._revision))
+        return str(self._working / Path(self._resolve(path)).relative_to(self._revision))
 
-    def _resolve(self, path: str) -> Path:
+    def _resolve(self, path: str) -> str:
         path = os.path.abspath(path)  # noqa: PTH100 - relative paths and links may change their meaning
         if path not in self._real:
-            self._real[path] = Path(path).resolve()
+            self._real[path] = os.path.realpath(path)
         return self._real[path]
 
 

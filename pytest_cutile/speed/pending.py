@@ -54,6 +54,14 @@ class PendingCase:
         return tuple(regime for regime in self.regimes if regime not in self.decisions)
 
     @property
+    def next_regimes(self) -> tuple[Regime, ...]:
+        """What the next fresh processes decide: bursts first, since slower in one regime is slower.
+
+        Sustained measurements take ten times as long.
+        """
+        return self.open_regimes if self.records else self.open_regimes[:1]
+
+    @property
     def measurements(self) -> tuple[Measurement, ...]:
         """What decides: the fresh processes, or the screening where there were none."""
         return self.repeats or (self.screening,)

@@ -157,7 +157,7 @@ class SpeedSuite:
             comparison = case.comparison
             if comparison is None:
                 continue
-            for regime in case.open_regimes:
+            for regime in case.next_regimes:
                 estimated = comparison.estimate(case.repeats, regime) if comparison.is_paired else None
                 if estimated is not None:
                     estimates[case.number, regime] = estimated
@@ -271,7 +271,7 @@ def _request(case: PendingCase) -> Request:
     comparison = case.comparison
     needs_sustained = (
         case.records
-        or Regime.SUSTAINED in case.open_regimes
+        or Regime.SUSTAINED in case.next_regimes
         # Both kernels are slower than stored: in which regime, the fresh processes have to confirm.
         or (comparison is not None and comparison.slower_than_stored([case.screening]) is not None)
     )

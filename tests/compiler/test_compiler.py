@@ -25,6 +25,7 @@ from pytest_cutile.compiler import (
     toolchain,
 )
 from pytest_cutile.compiler import service as compiler_module
+from pytest_cutile.compiler.signature import derive_signature
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from tests.compiler import launchers
 
@@ -398,3 +399,25 @@ def test_children_of_the_pool_have_fixed_addresses(tmp_path) -> None:
     if not allowed & 0x0040000:
         pytest.skip("this system does not let a process fix the addresses of its children")
     assert first == second
+
+
+def test_a_launch_finds_what_was_compiled_for_the_gpu_at_hand(tmp_path, monkeypatch):
+    """Compiled as a launch compiles: with cuda-tile's own cache, and its own compiler out of reach."""
+    context = cutile._private("cuda.tile._cext", "default_tile_context")
+    monkeypatch.setattr(context.config, "cache_dir", str(tmp_path / "launches"))
+    x, y = (torch.empty(1000, device="meta") for _ in range(2))
+    [launch] = record_launches(lambda: launchers.add(x, y, 128), "sm_90")
+    job = export(launch, "sm_90")
+
+    def launched() -> bytes:
+        signature = derive_signature(launch.kernel, launch.args)
+        return launch.kernel._compile(signature, context, (9, 0))[0]
+
+    with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60, gpu_arch="sm_80") as compiler:
+        expected = compiler.submit(job).result().cubin
+    monkeypatch.setattr("cuda.tile._compile.compile_cubin", lambda *_, **__: pytest.fail("compiled again"))
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        launched()  # the GPU at hand is another one
+    with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60, gpu_arch="sm_90") as compiler:
+        compiler.submit(job).result()
+    assert launched() == expected

@@ -158,7 +158,7 @@ def test_a_full_disk_confirms_nothing_and_is_no_pass(fresh, place, args):
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["serially", "workers"])
 def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, workers, monkeypatch):
-    """With -n 2 two workers, and the fresh processes beside them, one by one."""
+    """Beside each of the run's processes there may be three fresh ones."""
     monkeypatch.delenv("PYTEST_CUTILE_SHARERS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     conftest = fresh.path / "conftest.py"
@@ -167,7 +167,7 @@ def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, worke
     fresh.times(43.2, 42.4)
     run(fresh, *workers).assert_outcomes(failed=1)
     found = {file.read_text() for file in fresh.path.glob("sharers-*")}
-    assert found == ({"2", "3"} if workers else {"1", "2"})
+    assert found == ({"2", "8"} if workers else {"1", "4"})
 
 
 def test_fresh_processes_measure_beside_the_baseline_kernel(paired, monkeypatch):

@@ -25,7 +25,7 @@ def test_a_kernel_slower_in_one_regime_is_a_regression(paired, regime):
     paired.times(SLOW[regime]["us"], sustained=SLOW[regime]["sustained"])
     result = paired.run()
     result.assert_outcomes(passed=1, failed=1)
-    change = {"burst": "6.0", "sustained": "8.0", "both": "8.0"}[regime]
+    change = {"burst": "6.0", "sustained": "8.0", "both": "6.0"}[regime]  # bursts decide
     result.stdout.fnmatch_lines([f"scale[[]n8[]] on sm_90 (NVIDIA H200) is {change}% slower than its *"])
     result.stdout.fnmatch_lines(["scale *regression"])
 
@@ -36,7 +36,7 @@ def test_the_message_has_the_evidence_for_both_kernels(paired):
     result = paired.run()
     result.stdout.fnmatch_lines(
         [
-            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
+            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline.",
             "* current *baseline kernel *change",
             "*burst: time per launch *42.4 us *40 us *+6.0 %",
             "* 2358 GB/s *2500 GB/s",
@@ -45,7 +45,7 @@ def test_the_message_has_the_evidence_for_both_kernels(paired):
             "*power *699 W *640 W",
             "*measured *in 3 fresh processes, after a first one that is not counted",
             "*burst: 95 % interval +5.? % to +6.? %",
-            "*sustained: 95 % interval +7.? % to +8.? %",
+            "*sustained: 95 % interval +7.? % to +8.? %, in the first process alone",
             f"*baseline *the kernel of {commit[:12]}, which baselines/sm_90-nvidia-h200.json was recorded *",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
             "*--update-baselines --reason 'why it is slower'",

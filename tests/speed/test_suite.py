@@ -70,6 +70,22 @@ def test_a_suspect_in_bursts_is_not_measured_sustained():
     assert not fresh.requests[0].sustained
 
 
+@pytest.mark.parametrize(
+    ("burst", "sustained", "reason", "asked"),
+    [
+        (0.05, 0.05, Reason.SLOWER, [False]),  # slower in one regime is slower
+        (0.0, 0.05, Reason.SLOWER, [False, True]),
+        (0.0, 0.0, Reason.WITHIN_MARGIN, [False, True]),
+    ],
+)
+def test_a_suspect_in_both_regimes_is_measured_sustained_when_bursts_have_cleared_it(
+    burst, sustained, reason, asked
+):
+    case, fresh = settle(screening=measured(0.05, 0.05), again=lambda: measured(burst, sustained))
+    assert case.decided.judgement.reason is reason
+    assert [request.sustained for request in fresh.requests] == asked
+
+
 def test_a_kernel_that_power_does_not_limit_in_fresh_processes_is_not_slower_by_it():
     case, _ = settle(screening=measured(0.0, 0.05), again=lambda: measured(0.0))
     assert case.decided.judgement.reason is Reason.WITHIN_MARGIN

@@ -232,13 +232,23 @@ def clock(monkeypatch):
 
 
 def rested(timer, clock) -> float:
-    before = clock.now
+    """Return how long the timer rests right after a burst."""
+    before = timer._last_burst = clock.now
     timer._rest()
     return float(clock.now - before)
 
 
 def test_a_full_clock_needs_a_short_rest(clock):
     assert rested(CudaGraphTimer(H200), clock) == pytest.approx(REST_SECONDS)
+
+
+def test_what_the_host_does_after_a_burst_is_rest(clock):
+    timer = CudaGraphTimer(H200)
+    timer._last_burst = clock.now
+    clock.now += 0.8 * REST_SECONDS
+    before = clock.now
+    timer._rest()
+    assert clock.now - before == pytest.approx(0.2 * REST_SECONDS)
 
 
 def test_a_burst_waits_for_the_full_clock(clock):

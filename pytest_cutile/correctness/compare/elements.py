@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy
 import torch
 
 from pytest_cutile.correctness.compare.energy import Findings, Mismatch
@@ -202,8 +203,8 @@ class ElementComparison:
         if self.worst is None or float(compared.error.flatten()[at]) > self.worst.error:
             (rows, columns), (row, column) = block, divmod(at, compared.got.shape[1])
             row, column = position.at(rows.start + row, columns.start + column)
-            flat = torch.tensor(row * (self._shape[-1] if self._shape else 1) + column)
-            index = tuple(map(int, torch.unravel_index(flat, self._shape)))
+            flat = row * (self._shape[-1] if self._shape else 1) + column
+            index = tuple(map(int, numpy.unravel_index(flat, self._shape)))  # torch's imports sympy: 4 s
             figures = {name: values.flatten()[at].item() for name, values in vars(compared).items()}
             del figures["outside"]
             self.worst = Worst(index=index, **figures)

@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch
 
 from pytest_cutile.correctness.error_model.tolerance import FALSE_ALARM
@@ -206,7 +207,7 @@ class Mismatch:
 
     def _name(self, scope: str, at: int, size: int) -> str:
         if scope == "head":
-            index = torch.unravel_index(torch.tensor(at), self._shape[:-2])
+            index = numpy.unravel_index(at, self._shape[:-2])  # torch's imports sympy
             return f"in {[int(number) for number in index]}"
         if not scope:
             return "in all of it"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ Management, cudaEventElapsedTime). An H200's is 0.032 us, as its times show."""
 LEAST_TICK_US = 0.001
 """Smaller differences are rounding: times are float32 milliseconds."""
 REST_SECONDS = 0.03
-"""Pause before a burst."""
+"""Least pause between two bursts: what the host does meanwhile counts."""
 CLOCK_SECONDS = 0.2
 """Longest wait for the clock to return to its maximum, after that pause."""
 FULL_CLOCK = 0.97
@@ -87,6 +88,7 @@ class CudaGraphTimer(Timer):
         self._tick_us = TICK_US
         self._backward = False
         self._warm = False
+        self._last_burst = -math.inf
 
     @property
     def device(self) -> Device:
@@ -161,10 +163,11 @@ class CudaGraphTimer(Timer):
             for _ in range(max(more, 0 if is_long else 1)):
                 yield self._replay(graph, events)
                 kept += 1
+            self._last_burst = time.perf_counter()
 
     def _rest(self) -> None:
         """Let the GPU rest until its clock is full again: it is low after a load that power has limited."""
-        time.sleep(REST_SECONDS)
+        time.sleep(max(0.0, self._last_burst + REST_SECONDS - time.perf_counter()))
         if self._futile_waits >= MOST_FUTILE_WAITS:
             return
         first = clock_mhz = self.sm_clock_mhz() or 0.0
@@ -187,6 +190,8 @@ class CudaGraphTimer(Timer):
             return sustained.measure(lanes, self._read_load, highest_mhz=self._highest_mhz, always=always)
         except torch.OutOfMemoryError as error:
             return Skipped(reason=f"the GPU's memory is too small: {error}")
+        finally:
+            self._last_burst = time.perf_counter()
 
     def _read_load(self) -> nvml.Load:
         load = nvml.read_load()
