@@ -114,8 +114,6 @@ def gate_speed(
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         session.results.append(speed_result(case, verdict=Verdict.FAIL, reason="raised", detail=detail))
         raise
-    if is_sentinel and is_unchanged:
-        suite.add_sentinel(case.key, outcome.judgement.change)
     return _report(session, case, outcome)
 
 
@@ -345,8 +343,8 @@ class SpeedGate(Gate):
         )
 
     def finish(self) -> list[str]:
-        """Return what was not recorded, and how this GPU does today."""
-        return [*self.suite.remarks, *self.suite.sentinel_remarks()]
+        """Return what was not recorded."""
+        return self.suite.remarks
 
 
 def suite_of(gates: Mapping[str, Gate]) -> SpeedSuite:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_cutile.quantities import counted
+from pytest_cutile.quantities import counted, format_change
 from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
@@ -24,9 +24,10 @@ from pytest_cutile.reports.document import (
     Table,
     Tone,
 )
-from pytest_cutile.results import NONDETERMINISTIC, CorrectResult, Result, StaticResult
+from pytest_cutile.results import NONDETERMINISTIC, CorrectResult, Result, SpeedResult, StaticResult
 from pytest_cutile.static.changes import Effect
-from pytest_cutile.verdicts import UNDECIDED, Verdict
+from pytest_cutile.statistics import median
+from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
 
 _SHOWN_UNDECIDED = 5
 _SHOWN_CHANGES = 8
@@ -50,6 +51,7 @@ def summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     add(filter(None, [interpreted_line(results)]))
     add(_correctness_notes(results, verbose=verbose), clipped=True)
     add(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
+    add(_gpu_today(results))
     add(_undecided(results))
     improved = [result for result in results if result.verdict is Verdict.IMPROVEMENT]
     add(result.detail for result in improved if result.detail and not result.recorded)
@@ -82,6 +84,23 @@ def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
         arch = alike[0] if len(alike) == 1 else f"{len(alike)} archs"
         rows.append(Row((kernel, counted(count, "case"), arch, *("",) * len(titles), verdict), tone))
     return Table([*NAMES, *(Column(title, right=True) for title in titles), Column("verdict")], rows)
+
+
+def _gpu_today(results: Sequence[Result]) -> Iterator[str]:
+    """Yield how unchanged cases compare with their stored times, if any was measured."""
+    changes = sorted(
+        result.change
+        for result in results
+        if isinstance(result, SpeedResult)
+        and result.reason in (Reason.UNCHANGED, Reason.DISTURBED)
+        and result.us_per_launch is not None
+        and result.change is not None
+    )
+    if changes:
+        shown = format_change(median(changes))
+        if len(changes) > 1:
+            shown += f" in the median, {format_change(changes[0])} to {format_change(changes[-1])}"
+        yield f"this GPU today, against stored times of {counted(len(changes), 'unchanged case')}: {shown}"
 
 
 def _correctness_notes(results: Sequence[Result], *, verbose: bool) -> Iterator[str]:

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.quantities import format_change
 from pytest_cutile.reports.failures import regression_message
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison
@@ -53,9 +52,8 @@ class SpeedSuite:
         self._context = context
         self._cases: dict[int, PendingCase] = {}
         self._waiting: list[int] = []
-        self._sentinels: dict[str, float] = {}
         self.remarks: list[str] = []
-        """What was not recorded, and how this GPU does today; for people."""
+        """What was not recorded; for people."""
 
     @property
     def pending(self) -> list[PendingCase]:
@@ -94,18 +92,6 @@ class SpeedSuite:
             ]
         )
         self._waiting.append(number)
-
-    def add_sentinel(self, key: str, change: float | None) -> None:
-        """Add what an unchanged case shows of the GPU's condition today."""
-        if change is not None:
-            self._sentinels[key] = change
-
-    def sentinel_remarks(self) -> list[str]:
-        """Return a sentence about how this GPU does today, by the sentinel cases, if there are any."""
-        if not self._sentinels:
-            return []
-        shown = ", ".join(f"{key} {format_change(change)}" for key, change in sorted(self._sentinels.items()))
-        return [f"this GPU today, against stored times of unchanged cases: {shown}"]
 
     def mark_failed(self, numbers: Iterable[int]) -> None:
         """Mark cases whose tests failed for reasons of their own."""

@@ -54,6 +54,18 @@ def test_a_measured_case_has_a_row_with_every_figure():
         assert figure in row
 
 
+def test_unchanged_cases_say_how_the_gpu_does_today():
+    unchanged = [
+        result(key=f"k{change}", case=f"n{change}", reason="unchanged", change=change)
+        for change in (0.01, -0.02, 0.0)
+    ]
+    unmeasured = result(key="u", case="u", reason="unchanged", us_per_launch=None, change=None)
+    *_, line = lines_of(result(change=0.5), *unchanged, unmeasured)
+    assert line == (
+        "this GPU today, against stored times of 3 unchanged cases: +0.0 % in the median, -2.0 % to +1.0 %"
+    )
+
+
 def test_a_wrong_kernel_is_said_to_be_wrong_whatever_else():
     *_, row = lines_of(result(), result(gate="correct", verdict=Verdict.FAIL))
     assert row.endswith("wrong result")

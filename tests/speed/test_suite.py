@@ -253,13 +253,3 @@ def test_a_file_that_cannot_be_written_fails_every_case():
     context = make_context(FullStore(), update_baselines=True)
     case, _ = settle(screening=measured(), again=measured, context=context)
     assert (case.decided.judgement.reason, case.decided.failure) == (Reason.BAD_BASELINE, "no space left")
-
-
-def test_sentinels_are_one_remark():
-    suite = SpeedSuite(make_context())
-    assert suite.sentinel_remarks() == []
-    suite.add_sentinel("b[c]", 0.02)
-    suite.add_sentinel("a[c]", -0.01)
-    suite.add_sentinel("d[c]", None)
-    (remark,) = suite.sentinel_remarks()
-    assert remark.endswith("a[c] -1.0 %, b[c] +2.0 %")

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -294,10 +295,22 @@ def test_the_clock_counts_as_settled_when_windows_agree(clock, monkeypatch, time
         clock.now += 0.002
         return [time_us(clock.now)] * 3
 
+    clock.mhz = lambda _: 345.0
     timer = CudaGraphTimer(H200)
     monkeypatch.setattr(timer, "_replay", replay)
     timer._settle(None, [])
     assert least <= clock.now <= most + 0.01
+
+
+def test_a_gpu_at_its_full_clock_is_settled_when_two_windows_agree(clock, monkeypatch):
+    def replay(*_):
+        clock.now += 0.002
+        return [40.0]
+
+    timer = CudaGraphTimer(replace(H200, max_sm_clock_mhz=1980))
+    monkeypatch.setattr(timer, "_replay", replay)
+    timer._settle(None, [])
+    assert clock.now == pytest.approx(2 * WINDOW_SECONDS, abs=0.005)
 
 
 def test_what_a_clock_is_compared_with_is_kept_from_look_to_look(monkeypatch):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy
+import numpy as np
 import torch
 
 from pytest_cutile.correctness.compare.energy import Findings, Mismatch
@@ -204,7 +204,7 @@ class ElementComparison:
             (rows, columns), (row, column) = block, divmod(at, compared.got.shape[1])
             row, column = position.at(rows.start + row, columns.start + column)
             flat = row * (self._shape[-1] if self._shape else 1) + column
-            index = tuple(map(int, numpy.unravel_index(flat, self._shape)))  # torch's imports sympy: 4 s
+            index = tuple(map(int, np.unravel_index(flat, self._shape)))  # torch's imports sympy: 4 s
             figures = {name: values.flatten()[at].item() for name, values in vars(compared).items()}
             del figures["outside"]
             self.worst = Worst(index=index, **figures)

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy
+import numpy as np
 import torch
 
 from pytest_cutile.correctness.error_model.tolerance import FALSE_ALARM
@@ -207,7 +207,7 @@ class Mismatch:
 
     def _name(self, scope: str, at: int, size: int) -> str:
         if scope == "head":
-            index = numpy.unravel_index(at, self._shape[:-2])  # torch's imports sympy
+            index = np.unravel_index(at, self._shape[:-2])  # torch's imports sympy
             return f"in {[int(number) for number in index]}"
         if not scope:
             return "in all of it"

@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass
 from html import escape
 
-import numpy
+import numpy as np
 import torch
 
 _TILES = tuple(1 << power for power in range(3, 11))
@@ -189,7 +189,7 @@ def draw(outside: torch.Tensor, name: str, *, rows: int, columns: int) -> Pictur
         leading = outside.flatten(0, -3)
         most = int(leading.sum(dim=(-2, -1)).argmax())
         matrix = leading[most]
-        index = numpy.unravel_index(most, outside.shape[:-2])  # torch's imports sympy
+        index = np.unravel_index(most, outside.shape[:-2])  # torch's imports sympy
         title = f"{name}[{', '.join(str(int(number)) for number in index)}, :, :], with most errors"
     matrix = matrix.reshape(-1, matrix.shape[-1]) if matrix.ndim else matrix.reshape(1, 1)
     tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
