@@ -21,12 +21,13 @@ from pytest_cutile.baselines.select import (
 from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
+from pytest_cutile.gates.compiled_facts import compiled_facts
 from pytest_cutile.gates.correct import check_task, make_inputs
 from pytest_cutile.gates.declared import call_of, compile_case
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.speed_comparison import find_comparison
 from pytest_cutile.revisions.modules import RevisionError
-from pytest_cutile.revisions.paired import BaselineLaunchFailed
+from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Asked, MeasuredAgain, Session
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
@@ -36,6 +37,7 @@ from pytest_cutile.speed.measure.blocks import measure, to_plain
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.suite import SpeedSuite
+from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
@@ -196,11 +198,22 @@ def measure_case(
         MeasurementFailed: it cannot be timed, or the times make no sense.
     """
     session.progress(f"timing {case.key}")
+    launched = LaunchedKernels()
     with session.gpu.lock.alone():
+        call = case.call()
+        if baseline is not None:
+            call, baseline = replace(call, function=launched.watch(call.function)), launched.watch(baseline)
         measurement = measure(
-            session.gpu.timer, case.key, case.work, case.call(), baseline=baseline, sustained=sustained
+            session.gpu.timer, case.key, case.work, call, baseline=baseline, sustained=sustained
         )
         _release_memory()
+    if baseline is not None and launched.shared:
+        raise MeasurementFailed(
+            Reason.SAME_KERNEL,
+            f"{case.key}: this process launches one kernel for both the working tree and the baseline: "
+            f"{launched.shared}. Is it registered once in a process (torch.library)? Such a kernel cannot be "
+            "measured beside its baseline; give --perf-baseline none",
+        )
     session.gpu.unseen.update(dict.fromkeys(session.gpu.timer.unseen()))
     return measurement
 
@@ -300,6 +313,14 @@ class SpeedGate(Gate):
         def source(revision: str) -> str:
             return session.compilations.source(compiled_at(revision))
 
+        def compiled_otherwise(revision: str) -> Sequence[str]:
+            baseline, current = (compiled_facts(session, compiled_at(name)) for name in (revision, ""))
+            if baseline.fingerprint == current.fingerprint:
+                return ["the machine code and its launches are the same"]
+            rule = session.settings.static_rule
+            changes = compare(baseline, current, arch=task.arch, rule=rule).changes
+            return [f"{change.effect}: {change.text}" for change in changes]
+
         case = SpeedCase(
             key=task.key,
             check_key=task.key,
@@ -312,6 +333,7 @@ class SpeedGate(Gate):
             launcher_at=launcher_at,
             fingerprint=fingerprint,
             source=source,
+            compiled_otherwise=compiled_otherwise,
             # Where the gate `correct` does not run, a few parts of a large case say whether it is right.
             check=functools.partial(
                 check_task, session, task, test, sampled=not self._is_checked_by_gate(task)

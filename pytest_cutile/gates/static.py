@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import linecache
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -15,22 +11,20 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes, provenance
 from pytest_cutile.baselines.errors import BaselineError, Rejected
 from pytest_cutile.baselines.store import BaselineStore
-from pytest_cutile.compiler.compilations import CompileCase, wait_for
+from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.compiler.toolchain import toolchain_versions
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import RunningTest, Task
 from pytest_cutile.gates.compile import CompilingGate
+from pytest_cutile.gates.compiled_facts import compiled_facts, inspections
 from pytest_cutile.gates.declared import compiled_case
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.reports.failures import static_message
 from pytest_cutile.results import StaticResult
 from pytest_cutile.static.changes import Effect, StaticComparison
 from pytest_cutile.static.comparison import compare
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
-from pytest_cutile.static.inspection import Inspected
+from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
-
-_Remark = TypeVar("_Remark", Site, Note, SpillLine)
 
 
 class StaticGate(CompilingGate):
@@ -41,7 +35,7 @@ class StaticGate(CompilingGate):
     def prepare(self, tasks: Sequence[Task]) -> None:
         cases = [compiled_case(self.session, task) for task in tasks]
         self.session.compilations.start(cases)
-        self._inspections([case for case in cases if self.session.compilations.is_traced(case)])
+        inspections(self.session, [case for case in cases if self.session.compilations.is_traced(case)])
 
     def run(self, task: Task, test: RunningTest) -> None:
         """Compare a case with its baseline, and record it if that was asked for.
@@ -63,45 +57,6 @@ class StaticGate(CompilingGate):
         if failure is not None:
             raise GateFailed(failure, pytrace=False)
 
-    def _inspections(self, cases: Sequence[CompileCase]) -> list[Future[Inspected]]:
-        """Start to read what cases are compiled to, many kernels at once; one future for each launch."""
-        compiling = [each.compiling for case in cases for each in self.session.compilations.of(case)]
-        return self.session.inspector.submit(compiling)
-
-    def _facts(self, case: CompileCase) -> CaseFacts:
-        """Wait for a case and return what was compiled.
-
-        Raises:
-            CompileError, CompilerMissing, NothingLaunched: it does not compile.
-            Exception: whatever the launcher raised.
-        """
-        self.session.compilations.result(case)  # says first what does not compile
-        compilations, inspections = self.session.compilations.of(case), self._inspections([case])
-        wait_for(inspections, lambda: self.session.progress(self.session.inspector.progress))
-        inspected = [future.result() for future in inspections]
-        launches = [
-            replace(
-                facts,
-                grid=compilation.launch.grid,
-                sites=None if facts.sites is None else self._relative([*map(_with_text, facts.sites)]),
-                notes=self._relative(facts.notes),
-                spill_lines=self._relative(facts.spill_lines),
-            )
-            for (facts, _), compilation in zip(inspected, compilations, strict=True)
-        ]
-        return CaseFacts(
-            fingerprint=self.session.compilations.fingerprint(case),
-            source=self.session.compilations.source(case),
-            launches=_joined(launches),
-            missing=tuple(dict.fromkeys(line for _, missing in inspected for line in missing)),
-        )
-
-    def _relative(self, remarks: Sequence[_Remark]) -> tuple[_Remark, ...]:
-        root = self.session.settings.rootpath
-        files = [Path(remark.file) for remark in remarks]
-        shown = [path.relative_to(root) if path.is_relative_to(root) else path for path in files]
-        return tuple(replace(remark, file=f"{path}") for remark, path in zip(remarks, shown, strict=True))
-
     def _entry(self, case: CompileCase) -> StaticEntry | None:
         """Return what a case is compared with: what is stored, or what the other revision compiles to now.
 
@@ -116,7 +71,7 @@ class StaticGate(CompilingGate):
         if base is None:
             return None
         try:
-            facts = self._facts(base)
+            facts = compiled_facts(self.session, base)
         except Exception:  # noqa: BLE001 - a case that did not compile there is no baseline
             return None
         return StaticEntry(facts=facts, toolchain=toolchain_versions(), provenance={})
@@ -126,7 +81,7 @@ class StaticGate(CompilingGate):
     def _current(self, case: CompileCase) -> CaseFacts:
         __tracebackhide__ = True
         try:
-            return self._facts(case)
+            return compiled_facts(self.session, case)
         except Exception as error:
             if ("compile", *case.key) in self.session.selected:
                 self.append(case, Verdict.NOT_MEASURED, Reason.NOT_COMPILED, _NOT_COMPILED)
@@ -261,27 +216,7 @@ class StaticGate(CompilingGate):
         return {**provenance(self.session.checkout.commit, self.session.settings.reason), "at": at}
 
 
-_SHOWN_TEXT = 48
 _NOT_COMPILED = "there is no compiled kernel, see the gate compile"
-
-
-def _with_text(site: Site) -> Site:
-    """Add the line of source. Not earlier: what is remembered of a compiled kernel holds no names."""
-    linecache.checkcache(site.file)
-    return replace(site, text=linecache.getline(site.file, site.line).strip()[:_SHOWN_TEXT])
-
-
-def _joined(launches: Iterable[LaunchFacts]) -> tuple[LaunchFacts, ...]:
-    """Return launches without repeats, each with how often it is there."""
-    different: list[LaunchFacts] = []
-    times: list[int] = []
-    for launch in launches:
-        if launch in different:
-            times[different.index(launch)] += 1
-        else:
-            different.append(launch)
-            times.append(1)
-    return tuple(replace(launch, times=n) for launch, n in zip(different, times, strict=True))
 
 
 def _judge_code(

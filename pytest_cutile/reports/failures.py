@@ -48,6 +48,7 @@ def regression_message(
     baseline_file: str,
     baseline_option: str = "",
     names_gpu: bool = False,
+    compiled_otherwise: Sequence[str] = (),
 ) -> str:
     """Return the message of a slower case.
 
@@ -57,6 +58,7 @@ def regression_message(
         baseline_file: Where the baseline is; empty where `git:REV` needs none.
         baseline_option: How baselines were chosen on the command line.
         names_gpu: Whether the run uses several GPUs, so that the message has to name this one.
+        compiled_otherwise: What the compiler made otherwise than in the baseline's commit, worst first.
     """
     shown, judgement, key = case.shown, case.judgement, case.case.key
     device, change = shown.device, judgement.change or 0.0
@@ -65,6 +67,10 @@ def regression_message(
     if comparison.published is not None:
         against = f"the published figure (margin {comparison.published.margin:.0%})"
     facts: list[tuple[str, Sequence[str]]] = [*_evidence(case, comparison, baseline_file)]
+    if compiled_otherwise:
+        more = len(compiled_otherwise) - _SHOWN_DIFFERENCES
+        rest = [f"... and {counted(more, 'more difference')}"] if more > 0 else []
+        facts.append(("compiler", [*compiled_otherwise[:_SHOWN_DIFFERENCES], *rest]))
     if judgement.detail:
         facts.append(("cause" if judgement.reason == Reason.ENVIRONMENT else "note", [judgement.detail]))
     if case.problems:

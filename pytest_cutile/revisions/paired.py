@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+from pytest_cutile.compiler.cutile import kernel_function
+from pytest_cutile.compiler.trace.patching import Replacements
 from pytest_cutile.revisions.modules import Revision
 from pytest_cutile.spec import KernelSpec
 
@@ -59,6 +65,53 @@ class RevisionKernels:
             return result
 
         return call
+
+
+class LaunchedKernels:
+    """The kernels that each of several launchers launches, seen at its first call."""
+
+    def __init__(self) -> None:
+        self._seen: list[set[FunctionType]] = []
+
+    def watch(self, launcher: Callable[..., object]) -> Callable[..., object]:
+        """Return `launcher` with its first call watched."""
+        seen: set[FunctionType] = set()
+        self._seen.append(seen)
+        was_called = False
+
+        def call(*args: Any, **kwargs: Any) -> object:
+            __tracebackhide__ = True
+            nonlocal was_called
+            cutile = sys.modules.get("cuda.tile")
+            if was_called or cutile is None:
+                return launcher(*args, **kwargs)
+            was_called, launch = True, cutile.launch
+
+            def watched(stream: Any, grid: Any, kernel: Any, *more: Any, **options: Any) -> Any:
+                seen.add(kernel_function(kernel))
+                return launch(stream, grid, kernel, *more, **options)
+
+            with Replacements([(cutile, "launch", watched)]):
+                return launcher(*args, **kwargs)
+
+        return call
+
+    @property
+    def shared(self) -> str:
+        """The names of the project's kernels that all launchers share; "" if they launch others, too.
+
+        Modules of two revisions define two functions. A kernel that is registered once in a process
+        (`torch.library`) is one function for both. So is an installed one, but then it is no other one.
+        """
+        first, *others = self._seen
+        own = sorted(function.__name__ for function in first if not _is_installed(function))
+        return ", ".join(own) if all(seen == first for seen in others) else ""
+
+
+def _is_installed(function: FunctionType) -> bool:
+    paths = sysconfig.get_paths()
+    file = Path(function.__code__.co_filename)
+    return any(file.is_relative_to(paths[name]) for name in ("purelib", "platlib"))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ class SpeedCase:
     compile. None where nobody knows what is compiled before it runs."""
     source: Callable[[str], str] | None = None
     """Returns the digest of the kernels' source, likewise."""
+    compiled_otherwise: Callable[[str], Sequence[str]] | None = None
+    """Returns what the compiler made otherwise than as of a git revision, in words; likewise None."""
     check: Callable[[], object] | None = None
     """Compares the result with the reference; run before timing, once in a run."""
     interpreted: bool = False

@@ -238,6 +238,7 @@ class SpeedSuite:
             baseline_file="" if settings.baseline_revision is not None else context.speed_baselines_name,
             baseline_option=settings.baseline_option,
             names_gpu=settings.xdist_worker,
+            compiled_otherwise=_compiled_otherwise(case.case, comparison),
         )
 
 
@@ -278,6 +279,16 @@ def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) 
         )
         return Decision.CLEAR if not_limited else Decision.UNDECIDED
     return comparison.decide_stored(case.repeats, regime)
+
+
+def _compiled_otherwise(case: SpeedCase, comparison: Comparison) -> Sequence[str]:
+    """Return what the compiler made otherwise than in the baseline's commit; nothing where nobody knows."""
+    if case.compiled_otherwise is None or not comparison.is_paired:
+        return ()
+    try:
+        return case.compiled_otherwise(comparison.revision)
+    except Exception as error:  # noqa: BLE001 - an explanation that fails must not hide what it explains
+        return [f"unknown: {type(error).__name__}: {error}".partition("\n")[0]]
 
 
 def _is_measured(case: PendingCase) -> bool:

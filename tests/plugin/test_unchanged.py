@@ -113,6 +113,15 @@ CHANGES = {
     "inputs": (('return make_tensor((n, n), "float16"), ', 'return -make_tensor((n, n), "float16"), '),),
 }
 
+COMPILED = {
+    "code": "different: bytes of code: ",
+    "tile": "worse: ",
+    "hint": "better: blocks per multiprocessor: 1 ",
+    "torch operation": "the machine code and its launches are the same",
+    "inputs": "the machine code and its launches are the same",
+}
+"""What the message of a slower case says of its compiled code."""
+
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_what_can_change_a_time_is_measured(timed, what):
@@ -121,7 +130,9 @@ def test_what_can_change_a_time_is_measured(timed, what):
     timed.project.times(42.4)
     result = timed.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*is 6.0% slower than its baseline*", "*the kernel of *, which *"])
+    result.stdout.fnmatch_lines(
+        ["*is 6.0% slower than its baseline*", "*the kernel of *, which *", f"  compiler *{COMPILED[what]}*"]
+    )
     timed.project.times(40.0)
     timed.run("--perf-strict").assert_outcomes(passed=1)
 
