@@ -18,7 +18,7 @@ from pytest_cutile.baselines.select import (
     MAX_RUNS,
     stored_us,
 )
-from pytest_cutile.compiler.compilations import CompileCase
+from pytest_cutile.compiler.compilations import CompileCase, NothingLaunched
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.compiled_facts import compiled_facts
@@ -314,7 +314,10 @@ class SpeedGate(Gate):
             return session.compilations.source(compiled_at(revision))
 
         def compiled_otherwise(revision: str) -> Sequence[str]:
-            baseline, current = (compiled_facts(session, compiled_at(name)) for name in (revision, ""))
+            try:
+                baseline, current = (compiled_facts(session, compiled_at(name)) for name in (revision, ""))
+            except NothingLaunched:  # torch operations alone
+                return ()
             if baseline.fingerprint == current.fingerprint:
                 return ["the machine code and its launches are the same"]
             rule = session.settings.static_rule

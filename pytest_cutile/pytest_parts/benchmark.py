@@ -1,12 +1,15 @@
 """With pytest-benchmark installed, the same samples reach its table, JSON, compare and histogram.
 
+Those of a baseline kernel, interleaved with today's, are a benchmark of their own: "speed[n8] baseline".
+
 Only its public points are used: the marker `benchmark(timer=...)` with a clock that the samples drive,
 and `benchmark.pedantic`. Checked with pytest-benchmark 5.1 to 5.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -19,7 +22,7 @@ Publish: TypeAlias = "Callable[[Measurement], None]"
 
 
 class SampleClock:
-    """A clock in seconds that stands still, except that each `play` moves it by one measured sample."""
+    """A clock in seconds that stands still, except that each round moves it by one measured sample."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -28,11 +31,12 @@ class SampleClock:
     def __call__(self) -> float:
         return self._now
 
-    def load(self, measurement: Measurement) -> None:
-        """Take the samples that the next calls of `play` go through."""
-        self._samples = iter(measurement.samples_us)
+    def publish(self, benchmark: Any, samples_us: Sequence[float]) -> None:
+        """Let a benchmark measure samples, in microseconds."""
+        self._samples = iter(samples_us)
+        benchmark.pedantic(self._play, rounds=len(samples_us), iterations=1, warmup_rounds=0)
 
-    def play(self) -> None:
+    def _play(self) -> None:
         """Let one sample's time pass."""
         self._now += next(self._samples, 0.0) * 1e-6
 
@@ -72,20 +76,25 @@ class WithBenchmark:
             if clock is None or published:  # pytest-benchmark takes one benchmark per test, the first
                 return
             published = True
-            clock.load(measurement)
+            baseline = copy.copy(benchmark)  # not used yet: a benchmark of its own, of another name
             info = {
                 "arch": measurement.device.arch,
                 "gpu": measurement.device.name,
                 "tflops": measurement.tflops,
                 "gb_per_s": measurement.gb_per_s,
                 "share_of_limit": measurement.share_of_limit,
-                **{
-                    f"baseline_{regime}_us": measurement.baseline_us(regime) for regime in measurement.regimes
-                },
                 "sustained_us": measurement.sustained_us,
             }
             benchmark.extra_info.update({key: value for key, value in info.items() if value is not None})
-            benchmark.pedantic(clock.play, rounds=len(measurement.samples_us), iterations=1, warmup_rounds=0)
+            clock.publish(benchmark, measurement.samples_us)
+            if measurement.baseline_samples_us:
+                baseline.name, baseline.fullname = (
+                    f"{benchmark.name} baseline",
+                    f"{benchmark.fullname} baseline",
+                )
+                times = {f"{regime}_us": measurement.baseline_us(regime) for regime in measurement.regimes}
+                baseline.extra_info = {"arch": info["arch"], "gpu": info["gpu"], **times}
+                clock.publish(baseline, measurement.baseline_samples_us)
 
         yield publish
         if not published:

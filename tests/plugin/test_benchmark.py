@@ -18,6 +18,20 @@ def test_the_json_holds_the_samples_of_the_gate(project):
     assert data["machine_info"]["gpu"] == {"name": "NVIDIA H200", "arch": "sm_90"}
 
 
+def test_a_baseline_kernel_is_a_benchmark_of_its_own(paired):
+    paired.times(40.2, sustained=50.2)
+    result = paired.run("--benchmark-json=out.json")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines_random(["speed[[]n8[]] *40.2*", "speed[[]n8[]] baseline *40.0*"])
+    today, baseline = sorted(json.loads((paired.path / "out.json").read_text())["benchmarks"], key=str)
+    assert baseline["fullname"] == f"{today['fullname']} baseline"
+    assert baseline["group"] == today["group"] == "scale"
+    assert baseline["stats"]["mean"] == pytest.approx(40e-6)
+    assert today["stats"]["mean"] == pytest.approx(40.2e-6)
+    assert baseline["extra_info"]["sustained_us"] == pytest.approx(50.0)
+    assert today["extra_info"]["sustained_us"] == pytest.approx(50.2)
+
+
 def test_the_table_shows_gpu_time(project):
     project.run().stdout.fnmatch_lines(["*Name (time in us)*", "speed[[]n8[]]*40.0*"])
 
