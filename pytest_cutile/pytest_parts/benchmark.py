@@ -88,10 +88,8 @@ class WithBenchmark:
             benchmark.extra_info.update({key: value for key, value in info.items() if value is not None})
             clock.publish(benchmark, measurement.samples_us)
             if measurement.baseline_samples_us:
-                baseline.name, baseline.fullname = (
-                    f"{benchmark.name} baseline",
-                    f"{benchmark.fullname} baseline",
-                )
+                baseline.name += " baseline"
+                baseline.fullname += " baseline"
                 times = {f"{regime}_us": measurement.baseline_us(regime) for regime in measurement.regimes}
                 baseline.extra_info = {"arch": info["arch"], "gpu": info["gpu"], **times}
                 clock.publish(baseline, measurement.baseline_samples_us)
