@@ -244,7 +244,7 @@ def _run(pool: Pool, trials: Sequence[tuple[TrialResult, Trial]], save: Callable
 def report(originals: Mapping[str, TrialResult], results: Sequence[TrialResult], table: Any) -> str:
     """Return the tables, as `table` (of `tools.gpu_runs.tables`) makes them."""
     harmful = [result for result in results if result.mutant and not result.mutant.harmless]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for scheme in ALL:
         killed = sum(result.is_killed_by(scheme) for result in harmful)
         changed = sum(len(result.changed()) for result in harmful)
@@ -263,7 +263,7 @@ def report(originals: Mapping[str, TrialResult], results: Sequence[TrialResult],
                 f"{alarms} of {len(clean)}",
             )
         )
-    head = ("scheme", "mutants killed", "changed outputs flagged", "false alarms")
+    head: tuple[str, ...] = ("scheme", "mutants killed", "changed outputs flagged", "false alarms")
     parts = [table(head, rows)]
     rows = []
     for result in results:

@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,19 +134,19 @@ class _Watching:
         """Leave the trial's cases."""
         items[:] = [item for item in items if _is_asked(self._trial, item.task.case)]
         if self._trial.arch is not None:
-            from pytest_cutile.plugin import session_of
+            from pytest_cutile.pytest_parts.run import session_of
 
             # That the real compiler takes it is not the question, and takes longer than all the rest.
             session_of(config).__dict__["compiler"] = _NoCompiler()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: Any, call: pytest.CallInfo[None]) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: Any, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         """Take down the outcome of a case; one that fails with any of its inputs has failed."""
-        report: Any = yield
+        report = yield
         name = item.task.case.name
         if call.when == "call" and not report.skipped and self.found.get(name) is None:
             self.found[name] = None if call.excinfo is None else _shortened(call.excinfo.value)
-        return report  # type: ignore[return-value]
+        return report
 
 
 class _NoCompiler:

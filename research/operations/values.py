@@ -34,7 +34,8 @@ def values(dtype: str, count: int = COUNT) -> torch.Tensor:
     bits = _BITS[size]
     if 256**size <= count:
         every = torch.arange(256**size).repeat(count // 256**size)
-        return (every - 2 ** (8 * size) * (every >= 2 ** (8 * size - 1))).to(bits).view(kind)
+        signed: torch.Tensor = every - 2 ** (8 * size) * (every >= 2 ** (8 * size - 1))
+        return signed.to(bits).view(kind)
     generator = torch.Generator().manual_seed(1)
     limits = torch.iinfo(bits)
     low, high = limits.min, limits.max

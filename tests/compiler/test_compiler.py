@@ -411,7 +411,8 @@ def test_a_launch_finds_what_was_compiled_for_the_gpu_at_hand(tmp_path, monkeypa
 
     def launched() -> bytes:
         signature = derive_signature(launch.kernel, launch.args)
-        return launch.kernel._compile(signature, context, (9, 0))[0]
+        cubin: bytes = launch.kernel._compile(signature, context, (9, 0))[0]
+        return cubin
 
     with Compiler(cache_dir=tmp_path, jobs=1, timeout_s=60, gpu_arch="sm_80") as compiler:
         expected = compiler.submit(job).result().cubin

@@ -102,7 +102,7 @@ def kind_of(peer: str) -> str:
 def is_memory_bound(case: Mapping[str, Any]) -> bool:
     """Return whether a case moves several times the L2, and memory is what it is nearest to."""
     l2_bytes = case.get("l2_bytes") or 0
-    return case["ours"]["bound"] == "GB/s" and case["work"]["bytes"] >= SEVERAL_L2 * l2_bytes
+    return bool(case["ours"]["bound"] == "GB/s" and case["work"]["bytes"] >= SEVERAL_L2 * l2_bytes)
 
 
 def rival(case: Mapping[str, Any], peers: str) -> tuple[str, Mapping[str, Any]] | None:

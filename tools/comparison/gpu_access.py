@@ -168,6 +168,8 @@ class CutileAccess:
 
 def guard_cutile(access: GpuAccess) -> None:
     """Guard cuTile's compiler and tuner; to be called before TileGym imports the tuner by name."""
+    compiler: Any
+    tuner: Any
     compiler, tuner = importlib.import_module("cuda.tile._compile"), importlib.import_module("cuda.tile.tune")
     wrapped = CutileAccess(access, compiler.compile_tile, tuner.exhaustive_search)
     compiler.compile_tile, tuner.exhaustive_search = wrapped.compile_tile, wrapped.search

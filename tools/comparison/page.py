@@ -259,7 +259,7 @@ def _origin(document: Mapping[str, Any]) -> str:
 def _runs(documents: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return the number of the run that measured a case last, by name; those of one origin are one run."""
     numbers: dict[str, int] = {}
-    runs = {}
+    runs: dict[str, int] = {}
     for document in documents:
         number = numbers.setdefault(_origin(document), len(numbers) + 1)
         runs |= {_name(case): number for case in document["cases"]}

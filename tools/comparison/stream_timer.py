@@ -48,7 +48,7 @@ class StreamTimer(Timer):
         samples: list[list[float]] = [[] for _ in launches]
         for number in range(WARM_UP_ROUNDS + ROUNDS):
             for lane, launch in enumerate(launches):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 torch.cuda._sleep(LEAD_CYCLES)  # noqa: SLF001 - the only way to let the GPU wait
                 self._flush.zero_()
                 begin.record()

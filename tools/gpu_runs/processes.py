@@ -90,9 +90,9 @@ class Pool:
                 return
             deadline = min((place.deadline for place in busy), default=float("inf"))
             limit = max(0.0, min(deadline, until if waiting else deadline) - time.monotonic())
-            by_pipe = {place.pipe: place for place in usable}
-            for pipe in wait(list(by_pipe), None if limit == float("inf") else limit + 0.001):
-                if (done := by_pipe[pipe].receive()) is not None:  # type: ignore[index]
+            by_pipe: dict[Any, _Place] = {place.pipe: place for place in usable}
+            for pipe in wait([*by_pipe], None if limit == float("inf") else limit + 0.001):
+                if (done := by_pipe[pipe].receive()) is not None:
                     yield done
             for place in usable:
                 if place.task is not None and time.monotonic() > place.deadline:

@@ -86,7 +86,8 @@ def load_suite(name: str) -> Suite:
 
 def _of_tilegym(file: Any) -> Sequence[Case]:
     named = [case for case in file.CASES if case.name.startswith("tilegym-")]
-    return getattr(file, "TILEGYM", named)
+    of_tilegym: Sequence[Case] = getattr(file, "TILEGYM", named)
+    return of_tilegym
 
 
 def select(names: Sequence[str], text: str) -> list[tuple[str, str]]:
