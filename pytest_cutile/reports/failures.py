@@ -79,6 +79,9 @@ def regression_message(
     blocks: list[Block] = [_speed_table(case, comparison), Facts(facts)]
     if baseline_file:
         blocks += _accept("slower", case.case.nodeid, device.arch, baseline_option)
+    else:
+        command = f"pytest {shlex.quote(case.case.nodeid)} --arch {device.arch}{baseline_option}"
+        blocks += [Paragraph("To measure it again, in the rootdir:"), Code(command)]
     title = f"{key} on {device.arch} ({where}) is {abs(change):.1%} slower than {against}."
     return render_text(Document(title, blocks))
 

@@ -72,7 +72,8 @@ class Revision:
         self._resources.close()
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.commit[:12]})"
+        short = self.commit[:12]
+        return short if self.commit.startswith(self.name) else f"{self.name} ({short})"
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -162,8 +162,10 @@ def test_a_published_figure_is_named_with_its_margin_and_source():
 
 def test_a_revision_is_named_and_asks_for_no_baseline():
     comparison = Comparison(rule=Rule(), revision="main", launcher=lambda: None)
-    text = message(comparison=comparison, baseline_file="")
+    text = message(comparison=comparison, baseline_file="", baseline_option=" --perf-baseline=git:main")
     assert "is 6.0% slower than main." in text
+    command = "pytest 'kernels/softmax.py::speed[bf16-4096x8192]' --arch sm_90 --perf-baseline=git:main"
+    assert text.endswith(command)
     assert "the kernel of main, interleaved on the same buffers" in text
     assert "--update-baselines" not in text
     assert "None" not in text
@@ -174,6 +176,15 @@ def test_a_revision_is_named_and_asks_for_no_baseline():
     [paired(), stored(entry(record(1, 40.0), record(2, 41.0)))],
     ids=["paired", "stored"],
 )
+def test_what_the_compiler_made_otherwise_is_said_and_cut_short():
+    changes = ["worse: blocks per multiprocessor: 2 -> 1", *(f"different: site {n}" for n in range(9))]
+    text = message(compiled_otherwise=changes)
+    assert "  compiler    worse: blocks per multiprocessor: 2 -> 1" in text
+    assert "... and 2 more differences" in text
+    assert "site 7" not in text
+    assert "compiler" not in message()
+
+
 def test_messages_fit_into_a_hundred_columns(comparison):
     repeats = [measurement(42.4, 40.0, sustained=sustained(54.0, 50.0)) for _ in range(3)]
     assert max(len(line) for line in message(*repeats, comparison=comparison).splitlines()) <= WIDTH

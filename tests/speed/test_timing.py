@@ -55,7 +55,6 @@ def test_without_a_baseline_there_is_no_ratio():
     assert measurement.log_ratio(Regime.BURST) is None
     assert measurement.standard_error(Regime.BURST) is None
     assert measurement.baseline_us(Regime.BURST) is None
-    assert measurement.baseline_spread is None
 
 
 def test_the_standard_error_is_that_of_the_placements():

@@ -311,11 +311,6 @@ class Measurement:
         return relative_spread(self.samples_us)
 
     @property
-    def baseline_spread(self) -> float | None:
-        """The baseline kernel's; None without one."""
-        return relative_spread(self.baseline_samples_us) if self.baseline_samples_us else None
-
-    @property
     def placement_spread(self) -> float:
         """How much slower the slowest placement of the buffers is than the fastest, as a fraction."""
         times = [block.current_mean_us for block in self.burst]
