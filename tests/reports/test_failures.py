@@ -171,11 +171,6 @@ def test_a_revision_is_named_and_asks_for_no_baseline():
     assert "None" not in text
 
 
-@pytest.mark.parametrize(
-    "comparison",
-    [paired(), stored(entry(record(1, 40.0), record(2, 41.0)))],
-    ids=["paired", "stored"],
-)
 def test_what_the_compiler_made_otherwise_is_said_and_cut_short():
     changes = ["worse: blocks per multiprocessor: 2 -> 1", *(f"different: site {n}" for n in range(9))]
     text = message(compiled_otherwise=changes)
@@ -185,6 +180,11 @@ def test_what_the_compiler_made_otherwise_is_said_and_cut_short():
     assert "compiler" not in message()
 
 
+@pytest.mark.parametrize(
+    "comparison",
+    [paired(), stored(entry(record(1, 40.0), record(2, 41.0)))],
+    ids=["paired", "stored"],
+)
 def test_messages_fit_into_a_hundred_columns(comparison):
     repeats = [measurement(42.4, 40.0, sustained=sustained(54.0, 50.0)) for _ in range(3)]
     assert max(len(line) for line in message(*repeats, comparison=comparison).splitlines()) <= WIDTH
