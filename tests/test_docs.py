@@ -50,11 +50,12 @@ def write(folder: Path, files: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_the_example_of_the_readme_passes_when_pasted(tmp_path):
     files = files_of("README.md")
-    assert set(files) == {"row_softmax.py", "pytest.ini", "test_row_softmax.py"}
-    write(tmp_path, files)
+    assert set(files) == {"row_softmax.py", "pytest.ini"}
+    write(tmp_path, {**files, **files_of("docs/reference/fixtures.md")})
     recorded = run_pytest(tmp_path, "--arch", "sm_121", "--update-baselines")
     assert recorded.returncode == 0, recorded.stdout
     assert (tmp_path / "baselines" / "sm_121-static.json").exists()
+    assert "test_row_softmax.py" in recorded.stdout
     done = run_pytest(tmp_path, "--arch", "sm_121")
     assert done.returncode == 0, done.stdout
     for outcome in ("correct (cpu)", "compiles", "unchanged", "not measured"):
