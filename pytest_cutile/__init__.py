@@ -7,7 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_cutile.correctness.report import CheckReport
     from pytest_cutile.platforms.lookup import nearest_architecture
+    from pytest_cutile.pytest_parts.fixtures import CheckKernel, Perf
     from pytest_cutile.spec import Case, CheckOptions, KernelSpec, SpecError, Work
     from pytest_cutile.speed.measure.timing import (
         Block,
@@ -21,14 +23,19 @@ if TYPE_CHECKING:
         TimingError,
         TooLong,
     )
+    from pytest_cutile.tensors.seeded import MakeTensor
 
 __all__ = [
     "Block",
     "Case",
+    "CheckKernel",
     "CheckOptions",
+    "CheckReport",
     "Device",
     "KernelSpec",
+    "MakeTensor",
     "Measurement",
+    "Perf",
     "ReferenceWorkload",
     "Regime",
     "Skipped",
@@ -45,6 +52,9 @@ __all__ = [
 __version__: str
 
 _MODULES = {
+    "pytest_cutile.correctness.report": ("CheckReport",),
+    "pytest_cutile.pytest_parts.fixtures": ("CheckKernel", "Perf"),
+    "pytest_cutile.tensors.seeded": ("MakeTensor",),
     "pytest_cutile.platforms.lookup": ("nearest_architecture",),
     "pytest_cutile.spec": ("Case", "CheckOptions", "KernelSpec", "SpecError", "Work"),
     "pytest_cutile.speed.measure.timing": (
@@ -61,12 +71,9 @@ def __getattr__(name: str) -> Any:
         value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
         return value
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from pytest_cutile.version import version
 
-        try:
-            return version("pytest-cutile")
-        except PackageNotFoundError:  # a source tree on PYTHONPATH
-            return "unknown"
+        return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_cutile import __version__
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.commands import compare, doctor, merge, migrate
 from pytest_cutile.reports.document import printable
+from pytest_cutile.version import version
 
 COMMANDS = {"doctor": doctor, "compare": compare, "merge": merge, "migrate": migrate}
 """All subcommands, in the order of `--help`; a new one is a module in `commands/` and its entry here.
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="pytest-cutile", description="A look at this machine, and files of baselines."
     )
-    parser.add_argument("--version", action="version", version=f"pytest-cutile {__version__}")
+    parser.add_argument("--version", action="version", version=f"pytest-cutile {version()}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=command.HELP)

@@ -1,6 +1,9 @@
+import dataclasses
+import inspect
+
 import pytest
 
-from pytest_cutile import Case, CheckOptions, KernelSpec, SpecError, Work
+from pytest_cutile import Case, CheckKernel, CheckOptions, KernelSpec, SpecError, Work
 from pytest_cutile.correctness.check import check_kernel
 from pytest_cutile.input_names import REVEALING
 from pytest_cutile.spec import SHARES
@@ -178,3 +181,10 @@ def test_check_kernel_refuses_an_option_that_is_misspelled():
         TypeError, match="no option 'reducton', nor has the launcher: did you mean 'reduction'"
     ):
         check_kernel(copy, 1, reference=copy, reducton=3)
+
+
+def test_check_kernel_names_every_option_with_its_default():
+    parameters = inspect.signature(CheckKernel.__call__).parameters
+    others = {"self", "fn", "args", "reference", "kwargs"}
+    named = {name: parameter.default for name, parameter in parameters.items() if name not in others}
+    assert named == {option.name: option.default for option in dataclasses.fields(CheckOptions)}

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
+from pytest_cutile.version import version
 
 # No control characters, ends of lines or characters that reorder text: they rewrite what a terminal shows.
 TEXT = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]*\Z"
@@ -189,9 +190,7 @@ class StaticBaselines(Struct, frozen=True, kw_only=True):
 
 def recorded_by() -> str:
     """Return the name and version of what records."""
-    from pytest_cutile import __version__
-
-    return f"pytest-cutile {__version__}"
+    return f"pytest-cutile {version()}"
 
 
 def provenance(commit: str, reason: str | None) -> dict[str, str]:

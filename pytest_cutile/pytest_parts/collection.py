@@ -123,6 +123,7 @@ class KernelModule(pytest.Module):
                 search: KernelSearchTest = KernelSearchTest.from_parent(self, name=name)
                 search.cutile, search.spec = session, spec
                 search.add_marker(pytest.mark.cutile_search)
+                search.extra_keyword_matches.add(spec.name)
                 yield search
 
     def _bad_declaration(self, message: str) -> BadDeclaration:
@@ -173,6 +174,7 @@ class KernelModule(pytest.Module):
         item.gate, item.task = gate, task
         item.add_marker(getattr(pytest.mark, f"cutile_{gate.name}"))
         case = task.case
+        item.extra_keyword_matches |= {task.spec.name, case.name}  # for -k
         if not case.runs_on(task.arch):
             item.add_marker(
                 pytest.mark.skip(reason=f"{task.spec.name}[{case.name}] needs {case.min_arch} or newer")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,12 +20,15 @@ from pytest_cutile.gates.outcome import GateOutcome
 from pytest_cutile.gates.speed import gate_speed
 from pytest_cutile.results import names_of_test
 from pytest_cutile.session import Session
-from pytest_cutile.spec import CheckOptions, SpecError, Work
+from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.tensors.seeded import seed_from
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,26 @@ class CheckKernel:
     interpreting: Interpreting | None
 
     def __call__(
-        self, fn: Callable[..., Any], *args: Any, reference: Callable[..., Any], **options: Any
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        reference: Callable[..., Any],
+        reduction: int = 1,
+        rtol: float | None = None,
+        atol: float | None = None,
+        precision: torch.dtype | str | None = None,
+        mid: torch.dtype | str | None = None,
+        exp_error: float = 0.0,
+        fast_acc: bool = False,
+        mutates: Collection[str | int] = (),
+        writes: Collection[str | int] = (),
+        guard: bool = True,
+        vary_layout: bool | None = None,
+        independent: Axes | None = None,
+        sliced: Collection[str | int] = (),
+        sampled: bool = False,
+        mutation_test: bool = False,
+        **kwargs: Any,
     ) -> CheckReport:
         """Compare `fn(*args)` with `reference(*args in float64)`.
 
@@ -46,21 +68,50 @@ class CheckKernel:
             fn: The launcher; returns the output tensor or a tuple of them.
             *args: Its arguments.
             reference: Computes the exact outputs from the same arguments in float64.
-            **options: Fields of `pytest_cutile.CheckOptions`: `reduction` (length of the longest sum),
-                `rtol` and `atol` (instead of the derived bound), ...; others are arguments of `fn`.
+            reduction: Length of the longest sum behind one output element.
+            rtol: With `atol`, replaces the derived bound: |out - y| <= atol + rtol |y|.
+            atol: As `rtol`.
+            precision: Dtype that operands of matrix products are rounded to.
+            mid: Dtype that intermediate results are rounded to.
+            exp_error: Relative error of exponentials.
+            fast_acc: Whether products of 8-bit floats stay in the tensor cores' accumulator.
+            mutates: Arguments that `fn` may change, by name or position.
+            writes: Arguments that `fn` overwrites without reading, likewise.
+            guard: False for launchers that compute offsets into a storage.
+            vary_layout: Whether to run again with the inputs in other layouts.
+            independent: Dimensions along which arguments and outputs may be cut.
+            sliced: Arguments that the reference takes one slice at a time.
+            sampled: Whether only a few parts of a case that is checked in parts are compared.
+            mutation_test: Whether to report which mutants of the result survive.
+            **kwargs: Keyword arguments of `fn`.
 
-        Fails the test when the result is wrong; skips it as not-measured where it cannot run.
+        `pytest_cutile.CheckOptions` says more of each option. Fails the test when the result is wrong; skips
+        it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
-        defaults: dict[str, Any] = {"mutation_test": self.session.settings.mutation_test}
-        if self.session.settings.check_layouts:
-            defaults["vary_layout"] = True
-        chosen, kwargs = CheckOptions.split({**defaults, **options}, parameter_names(fn))
-        interpreting = self.interpreting
+        settings, interpreting = self.session.settings, self.interpreting
+        chosen = CheckOptions(
+            reduction=reduction,
+            rtol=rtol,
+            atol=atol,
+            precision=precision,
+            mid=mid,
+            exp_error=exp_error,
+            fast_acc=fast_acc,
+            mutates=mutates,
+            writes=writes,
+            guard=guard,
+            vary_layout=(settings.check_layouts or None) if vary_layout is None else vary_layout,
+            independent=independent,
+            sliced=sliced,
+            sampled=sampled,
+            mutation_test=mutation_test or settings.mutation_test,
+        )
+        CheckOptions.split(kwargs, parameter_names(fn))  # refuses what is spelled like an option
 
         def check(run: RunLaunch | None = None) -> CheckReport:
             __tracebackhide__ = True
-            if self.session.settings.sanitized:
+            if settings.sanitized:
                 return only_launch(fn, args, kwargs)
             from pytest_cutile.correctness.check import run_check
 

@@ -41,6 +41,12 @@ def test_gates_are_selected_by_marker_by_name_and_by_id(project):
     project.run("mykernels/scale.py::speed[n8]", gates="").assert_outcomes(passed=1)
 
 
+def test_kernels_and_cases_are_keywords(project):
+    project.kernel(KERNEL.replace('name="scale"', 'name="doubled"').replace('name="n8"', 'name="n8x1"'))
+    for expression, count in (("doubled", 2), ("n8x1", 2), ("scale", 2), ("halved", 0), ("not doubled", 0)):
+        project.run("-k", expression).assert_outcomes(passed=count)
+
+
 def test_declared_kernels_are_collected_although_testpaths_names_another_folder(project):
     (project.path / "tests").mkdir()
     (project.path / "tests" / "test_one.py").write_text("def test_one(): pass\n")
