@@ -55,11 +55,11 @@ class PendingCase:
 
     @property
     def next_regimes(self) -> tuple[Regime, ...]:
-        """What the next fresh processes decide: bursts first, since slower in one regime is slower.
+        """What the next fresh processes decide: at the first look one regime, since slower in one is slower.
 
-        Sustained measurements take ten times as long.
+        That is bursts, where there is a choice: sustained measurements take ten times as long.
         """
-        return self.open_regimes if self.records else self.open_regimes[:1]
+        return self.open_regimes if self.records or self.repeats else self.open_regimes[:1]
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:

@@ -113,7 +113,7 @@ class SpeedSuite:
             what = f"{len(live)} case{'s' if len(live) > 1 else ''}"
             self._context.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
             self._measure(live, min(look - len(case.repeats) for case in live), measure_again)
-            self._decide([self._cases[case.number] for case in live], n_comparisons)
+            self._decide(live, n_comparisons)
         for case in self.pending:
             if case.outcome is None:
                 self._update([case.closed(judge(case))])
@@ -136,14 +136,19 @@ class SpeedSuite:
                 lost = f"{case.case.key}: the fresh process that was to measure it again ended before it did"
                 self._update([case.failed(found or MeasurementFailed(Reason.NOT_TIMED, lost))])
 
-    def _decide(self, live: Sequence[PendingCase], n_comparisons: int) -> None:
-        """Decide what the evidence so far decides: pairs together, stored times one by one."""
+    def _decide(self, asked: Sequence[PendingCase], n_comparisons: int) -> None:
+        """Decide what the evidence so far decides: pairs together, stored times one by one.
+
+        Args:
+            asked: the cases as they were before fresh processes measured them.
+            n_comparisons: of the run.
+        """
         estimates: dict[tuple[int, Regime], Estimate] = {}
-        for case in live:
-            comparison = case.comparison
-            if comparison is None:
+        for before in asked:
+            case, comparison = self._cases[before.number], before.comparison
+            if comparison is None or case.outcome is not None:
                 continue
-            for regime in case.next_regimes:
+            for regime in before.next_regimes:
                 estimated = comparison.estimate(case.repeats, regime) if comparison.is_paired else None
                 if estimated is not None:
                     estimates[case.number, regime] = estimated
