@@ -336,3 +336,19 @@ def test_a_reader_that_has_enough_makes_no_noise(published):
         os.close(write_end)
     assert done.stderr == b""
     assert done.returncode == 141
+
+
+def test_history_takes_a_part_of_a_name(capsys, tmp_path):
+    write(tmp_path / "sm_121.json", file(softmax=entry(), matmul=entry()))
+    assert main(["history", "max", "--baselines", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "softmax[c] on NVIDIA GB10 (sm_121)" in printed
+    assert "matmul" not in printed
+
+
+def test_history_of_nothing_says_what_there_is(capsys, tmp_path):
+    write(tmp_path / "sm_121.json", file(softmax=entry(), matmul=entry()))
+    assert main(["history", "fmha", "--baselines", str(tmp_path)]) == 2
+    assert "no case has 'fmha' in its name; it knows matmul, softmax" in capsys.readouterr().err
+    assert main(["history", "fmha", "--baselines", str(tmp_path / "nowhere")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err

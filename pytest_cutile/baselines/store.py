@@ -144,6 +144,18 @@ def _check_speed_file(path: Path) -> None:
         )
 
 
+def speed_files(folder: Path) -> list[SpeedBaselines]:
+    """Return the speed baselines in the files of a folder.
+
+    Raises:
+        BaselineError: the folder is not there, or a file cannot be used.
+    """
+    if not folder.is_dir():
+        raise BaselineError(f"{folder}: there is no such folder")
+    found = (files.read_speed(path) for path in sorted(folder.glob("*.json")) if not files.is_static(path))
+    return [speed for speed in found if speed is not None]
+
+
 def summarize(folder: Path) -> list[str]:
     """Return a line for each file of baselines in a folder: whose they are, and how many cases."""
     lines = []
