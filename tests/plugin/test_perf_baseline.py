@@ -72,6 +72,22 @@ def test_the_margin_is_an_ini_option(paired):
     paired.run("-o", "cutile_perf_margin=0.15", "--perf-strict").assert_outcomes(passed=2)
 
 
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="pytest 9 reads the types of TOML")
+@pytest.mark.parametrize("margin", ["0.15", "0"])
+def test_keys_may_have_the_types_of_toml(paired, margin):
+    (paired.path / "tox.ini").unlink()
+    (paired.path / "pyproject.toml").write_text(
+        "[tool.pytest]\ncutile_kernels = ['mykernels']\ncutile_compile_timeout = 60\n"
+        f"cutile_perf_margin = {margin}\n"
+    )
+    paired.times(42.4)
+    result = paired.run("--perf-strict")
+    if margin == "0":
+        result.stderr.fnmatch_lines(["*cutile_perf_margin = 0*: expected a positive number"])
+    else:
+        result.assert_outcomes(passed=2)
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "3", "much", ""])
 def test_a_margin_that_is_no_fraction_is_a_usage_error(project, value):
     result = project.run("-o", f"cutile_perf_margin={value}")

@@ -10,21 +10,24 @@ import pytest
 
 from pytest_cutile.pytest_parts.options.option import Fields
 
+# A number of its own in a TOML file; pytest before 8.4 knows only texts.
+_NUMBER = "float" if pytest.version_tuple >= (8, 4) else None
 
-def _positive(name: str, text: str) -> float:
+
+def _positive(name: str, number: str | float) -> float:
     try:
-        value = float(text)
+        value = float(number)
     except ValueError:
         value = -1.0
     if not value > 0:
-        raise pytest.UsageError(f"{name} = {text!r}: expected a positive number")
+        raise pytest.UsageError(f"{name} = {number!r}: expected a positive number")
     return value
 
 
-def _fraction(name: str, text: str | None) -> float | None:
-    if text is None:
+def _fraction(name: str, number: str | float | None) -> float | None:
+    if number is None:
         return None
-    value = _positive(name, text)
+    value = _positive(name, number)
     if value >= 1:
         raise pytest.UsageError(f"{name} = {value}: expected a fraction below 1, such as 0.03 for 3 %")
     return value
@@ -63,19 +66,22 @@ INI_KEYS = (
         field="perf_margin",
         help="Slowdown, as a fraction, that the speed gate must not miss.",
         parse=_fraction,
+        type=_NUMBER,
     ),
     IniKey(
         name="cutile_static_margin",
         field="static_margin",
         help="Growth of registers, shared memory or spills, as a fraction, above which a kernel is worse.",
         parse=_fraction,
+        type=_NUMBER,
     ),
     IniKey(
         name="cutile_compile_timeout",
         field="compile_timeout_s",
         help="Seconds after which the compilation of one kernel counts as hung.",
-        default="300",
+        default=300.0,
         parse=_positive,
+        type=_NUMBER,
     ),
 )
 
@@ -92,7 +98,14 @@ def read_ini(config: pytest.Config) -> Fields:
         pytest.UsageError: a value makes no sense, or a key looks like this plugin's and is not.
     """
     _refuse_unknown_keys(config)
-    return {key.field: key.parse(key.name, config.getini(key.name)) for key in INI_KEYS}
+    return {key.field: key.parse(key.name, _value(config, key)) for key in INI_KEYS}
+
+
+def _value(config: pytest.Config, key: IniKey) -> Any:
+    try:
+        return config.getini(key.name)
+    except (TypeError, ValueError, pytest.UsageError) as error:  # which of them depends on pytest
+        raise pytest.UsageError(f"{key.name}: expected another value: {error}") from None
 
 
 def _refuse_unknown_keys(config: pytest.Config) -> None:
@@ -101,9 +114,7 @@ def _refuse_unknown_keys(config: pytest.Config) -> None:
     for name in given:
         if not name.startswith("cutile_"):
             continue
-        try:
-            config.getini(name)
-        except (ValueError, KeyError):
-            names = [key.name for key in INI_KEYS]
+        names = [key.name for key in INI_KEYS]
+        if name not in names:
             (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-            raise pytest.UsageError(f"the ini key {name!r} is unknown: did you mean {nearest!r}?") from None
+            raise pytest.UsageError(f"the ini key {name!r} is unknown: did you mean {nearest!r}?")
