@@ -63,8 +63,9 @@ def check_kernel(
     The bound follows from the dtypes, from `reduction` and from the reference itself: it runs once exactly
     and three times (twelve for outputs of under 256 elements) with noise of one float32 rounding, and as
     often again where a matrix product has operands that tensor cores would round, and where `mid` or
-    `exp_error` is given. Within the bound, all elements together may still not be off by more than noise
-    explains, nor follow the exact value (`pytest_cutile.correctness.compare.energy`).
+    `exp_error` is given. An output that fails by little is compared again with the noise of 12 and then 48
+    runs. Within the bound, all elements together may still not be off by more than noise explains, nor follow
+    the exact value (`pytest_cutile.correctness.compare.energy`).
 
     Memory: while `fn` runs, a copy of the inputs, with the gaps that their strides leave, and at most 2 MiB
     for each tensor. After that four float64 copies of the outputs, one of the inputs and what the reference

@@ -27,6 +27,9 @@ from pytest_cutile.tensors.dtypes import name_of
 from pytest_cutile.tensors.formats import FLOAT64, FORMATS
 from pytest_cutile.tensors.trees import map_leaves, named_tensors
 
+_NEAR = 16.0
+"""Largest error, in units of the bound, that more runs with noise are made for: of honest kernels, with three
+runs, 2.4 was seen."""
 _OR = ", or, in other parts, "
 
 
@@ -68,6 +71,16 @@ class OutputsComparison:
     @property
     def failed(self) -> list[str]:
         return [name for name, result in self.results.items() if result.failed]
+
+    @property
+    def fails_nearly(self) -> bool:
+        """Whether a derived bound might let pass what fails, if noise were measured better."""
+        if self._runs.terms.tolerance is not None or not self.failed:
+            return False
+        return all(
+            self.outputs[name].dtype.is_floating_point and _is_near(self.results[name])
+            for name in self.failed
+        )
 
     def exact(self, name: str) -> torch.Tensor:
         return self._runs.exact(self.outputs)[name]
@@ -141,11 +154,17 @@ def compare_outputs(outputs: Any, runs: ReferenceRuns, *, title: str) -> Outputs
         outputs = floats_as(torch.float32, outputs)
     outs = dict(named_tensors(outputs, OUTPUT))
     _check_width(outs, runs.terms, title)
-    comparison = OutputsComparison(outs, runs)
-    for part in runs.parts:
-        comparison.add_part(part, outputs, title)
-    comparison.complete_bounds()
-    return comparison
+    while True:
+        comparison = OutputsComparison(outs, runs)
+        for part in runs.parts:
+            comparison.add_part(part, outputs, title)
+        if not (comparison.fails_nearly and runs.refine()):
+            comparison.complete_bounds()
+            return comparison
+
+
+def _is_near(result: ElementComparison) -> bool:
+    return not result.pattern and result.worst is not None and result.worst.error <= _NEAR
 
 
 def floats_as(dtype: torch.dtype, result: Any) -> Any:

@@ -40,11 +40,12 @@ from pytest_cutile.tensors.formats import FLOAT32, FloatFormat
 from pytest_cutile.tensors.trees import have_same_bits, named_tensors, tensors_in
 
 _FLOAT32_POLICY = NumericsPolicy()
-RUNS = 3
-"""Noisy runs for each of the kinds; results are pooled over rows and columns, so a few are enough."""
-RUNS_OF_SMALL_OUTPUTS = 12
+RUNS = (3, 12, 48)
+"""Noisy runs for each of the kinds. Results are pooled over rows and columns, so a few are enough for most
+elements. In an element that is like no other in its row and column, two sources may cancel in three runs: an
+output that fails near its bound is compared again with more (`ReferenceRuns.refine`)."""
 SMALL_OUTPUT = 256
-"""Outputs of fewer elements have little to pool over, and cost little: they get more runs."""
+"""Outputs of fewer elements have little to pool over, and cost little: they begin with the second number."""
 _LARGEST = 1e150
 """Of float64: larger values have squares that it does not hold."""
 
@@ -66,14 +67,20 @@ class ReferenceEstimate:
     exact: bool
     """Whether all that it computes is exact in float32, too, so that a kernel has to be, as far as its policy
     rounds nothing."""
+    repeats: int
+    """How often it ran with noise of each kind."""
     runs: int
-    """How often the reference ran."""
+    """How often it ran in all."""
 
 
 def estimate(
-    call: ReferenceCall, *, operands: FloatFormat, policy: NumericsPolicy = _FLOAT32_POLICY
+    call: ReferenceCall,
+    *,
+    operands: FloatFormat,
+    policy: NumericsPolicy = _FLOAT32_POLICY,
+    repeats: int = RUNS[0],
 ) -> ReferenceEstimate:
-    """Run a reference once exactly, then with noise; raise ReferenceFailed."""
+    """Run a reference once exactly, then at least `repeats` times with noise; raise ReferenceFailed."""
     observed = Observer(operands)
     outputs = call.run(observed)
     if observed.draws_numbers and not have_same_bits(outputs, call.run()):
@@ -81,7 +88,7 @@ def estimate(
             f"{call.name} draws random numbers, and returns something else when it is called again: "
             "let it make a torch.Generator with a seed of its own, or give it what was drawn"
         )
-    noise = _Noise(call, outputs, observed)
+    noise = _Noise(call, outputs, observed, repeats)
     accumulation: Mapping[str, Spread] = {}
     of_operands: Mapping[str, Spread] = {}
     of_policy: Mapping[str, Spread] = {}
@@ -104,6 +111,7 @@ def estimate(
         observed=observed,
         is_fixed=_is_fixed(observed, accumulation, call),
         exact=exact,
+        repeats=noise.repeats,
         runs=1 + observed.draws_numbers + noise.runs,
     )
 
@@ -128,6 +136,14 @@ class ReferenceRuns:
         self.whole: ReferenceEstimate | None = None
         """What is kept: the values of the whole, if it is not cut and was needed."""
         self._exact: Mapping[str, torch.Tensor] | None = None
+        self._repeats = RUNS[0]
+
+    def refine(self) -> bool:
+        """Have the reference run more often with noise from now on; return False if it did so already."""
+        more = [repeats for repeats in RUNS if repeats > self._repeats]
+        if more:
+            self._repeats, self.whole = more[0], None
+        return bool(more)
 
     def under(self, policy: NumericsPolicy) -> ReferenceRuns:
         """Return the runs under another policy; of the whole, what the policy does not change is kept."""
@@ -141,7 +157,13 @@ class ReferenceRuns:
         """Return a part's exact values and their noise; raise ReferenceFailed."""
         if self.whole is not None:
             return self.whole
-        truth = estimate(self.call.of(part), operands=self.terms.operands, policy=self.terms.policy)
+        truth = estimate(
+            self.call.of(part),
+            operands=self.terms.operands,
+            policy=self.terms.policy,
+            repeats=self._repeats,
+        )
+        self._repeats = max(self._repeats, truth.repeats)
         self.count = max(self.count, truth.runs)
         self.is_fixed |= truth.is_fixed
         self.longest_sum = max(self.longest_sum, truth.observed.longest_sum)
@@ -172,7 +194,7 @@ def _measure_policy(
     """Return how far noise of a policy moves the outputs of a reference that was estimated."""
     if not policy.is_noise:
         return {}
-    noise = _Noise(call, truth.outputs, truth.observed)
+    noise = _Noise(call, truth.outputs, truth.observed, RUNS[0])
     return noise.measure(lambda run: PolicyNoise(run, policy, exact=truth.exact))
 
 
@@ -193,13 +215,13 @@ def _is_fixed(observed: Observer, spreads: Mapping[str, Spread], call: Reference
 class _Noise:
     """Runs a reference with noise, and measures how far that moves its outputs."""
 
-    def __init__(self, call: ReferenceCall, outputs: Any, observed: Observer) -> None:
+    def __init__(self, call: ReferenceCall, outputs: Any, observed: Observer, repeats: int) -> None:
         self.runs = 0
         self._call = call
         self._exact = {name: matrix_view(tensor) for name, tensor in _floats(outputs).items()}
         self._observed = observed
         small = any(0 < tensor.numel() < SMALL_OUTPUT for tensor in self._exact.values())
-        self._repeats = RUNS_OF_SMALL_OUTPUTS if small else RUNS
+        self.repeats = max(repeats, RUNS[1]) if small else repeats
         wide = any(tensor.dtype == torch.float64 for tensor in tensors_in(call.arguments))
         self._largest = _LARGEST if wide else FLOAT32.max_finite
         """The largest value that a kernel with these arguments holds, if its square is a float64."""
@@ -218,7 +240,7 @@ class _Noise:
         `proportional` says whether noise may be in proportion to an element's value.
         """
         totals = {name: tensor.new_zeros(tensor.shape) for name, tensor in self._exact.items()}
-        for run in range(self._repeats):
+        for run in range(self.repeats):
             result = self._run(make(run), None if decision_noise is None else decision_noise(run))
             moved = _floats(result)
             if [*map(torch.numel, moved.values())] != [*map(torch.numel, totals.values())]:
@@ -231,9 +253,10 @@ class _Noise:
                     change = (values - y).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).div_(unit)
                     # nor what the kernel cannot hold: it would outweigh all others, or be too large squared
                     change.masked_fill_(y.abs() > self._largest, 0.0)
-                    mean_square.addcmul_(change, change, value=1.0 / self._repeats)
+                    mean_square.addcmul_(change, change, value=1.0 / self.repeats)
         return {
-            name: Spread(total, self._exact[name] if proportional else None) for name, total in totals.items()
+            name: Spread(total, self._exact[name] if proportional else None, self.repeats)
+            for name, total in totals.items()
         }
 
     def _run(self, noise: Injector, decision_noise: Injector | None) -> Any:

@@ -12,8 +12,6 @@ from pytest_cutile.correctness.error_model.injection import CHUNK
 
 _BETTER = 0.5
 """What the variance of a better explanation is at most of that of the other one."""
-_OF_LOGARITHMS = 0.37
-"""What the logarithm of a mean of three squares is short of that of its mean, in the mean."""
 _FEW = 2.0
 """So many rows of average noise are added to those that the level of a column is the mean of."""
 
@@ -36,13 +34,15 @@ class Spread:
     elements: torch.Tensor
     exact: torch.Tensor | None = None
     """float64 `[rows, columns]`: the exact values, where noise may be in proportion to them."""
+    runs: float = math.inf
+    """Of how many runs it is the mean."""
 
     @functools.cached_property
     def _pool(self) -> _Pool:
-        absolute = _Pool.of(self.elements)
+        absolute = _Pool.of(self.elements, None, self.runs)
         if self.exact is None:
             return absolute
-        relative = _Pool.of(self.elements, self.exact)
+        relative = _Pool.of(self.elements, self.exact, self.runs)
         return relative if relative.misfit < _BETTER * absolute.misfit else absolute
 
     def block(self, rows: slice, columns: slice) -> torch.Tensor:
@@ -61,7 +61,11 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pool:
-    """What the rows and columns of an output have in common."""
+    """What the rows and columns of an output have in common, in the mean of logarithms.
+
+    A few elements may have far more noise than others, such as outliers, or in proportion to their value
+    those that cancel: it is their own.
+    """
 
     exact: torch.Tensor | None
     """float64 `[rows, columns]`: values in units of whose squares it is."""
@@ -72,11 +76,8 @@ class _Pool:
     """Variance of the logarithm of an element's own in units of these; infinite where there is nothing."""
 
     @classmethod
-    def of(cls, elements: torch.Tensor, exact: torch.Tensor | None = None) -> _Pool:
-        """Return what they have in common; with `exact` by logarithms.
-
-        A few values that cancel have far more noise in proportion to them than others, and it is their own.
-        """
+    def of(cls, elements: torch.Tensor, exact: torch.Tensor | None, runs: float) -> _Pool:
+        """Return what they have in common; a row or column without noise in most elements has nothing."""
         rows, columns = elements.shape
         by_row = elements.new_zeros(rows, 1)
         totals, counts = elements.new_zeros(2, 1, columns)
@@ -86,29 +87,27 @@ class _Pool:
             level = _level(elements[part], exact if exact is None else exact[part])
             usable = level.isfinite()
             level.masked_fill_(~usable, 0.0)
-            by_row[part] = level.sum(dim=1, keepdim=True) / usable.sum(dim=1, keepdim=True).clamp_(min=1)
-            level = level / by_row[part] if exact is None else level - by_row[part]
+            noisy = usable.sum(dim=1, keepdim=True)
+            common = level.sum(dim=1, keepdim=True) / noisy.clamp(min=1)
+            by_row[part] = common.masked_fill_(2 * noisy < columns, -math.inf)
+            level -= common
             usable &= level.isfinite()
             totals += level.masked_fill_(~usable, 0.0).sum(dim=0, keepdim=True)
             counts += usable.sum(dim=0, keepdim=True)
-        by_column = totals.add_(_FEW if exact is None else 0.0).div_(counts + _FEW)
+        by_column = totals.div_(counts + _FEW)
         moments = torch.zeros(3, dtype=torch.float64, device=elements.device)
         for part in parts:
             level = _level(elements[part], exact if exact is None else exact[part])
-            level = (
-                (level / (by_row[part] * by_column)).log_()
-                if exact is None
-                else level - by_row[part] - by_column
-            )
+            level -= by_row[part] + by_column
             usable = level.isfinite()
             level.masked_fill_(~usable, 0.0)
             moments += torch.stack([usable.sum(), level.sum(), level.square().sum()])
         count, total, square = moments.tolist()
         misfit = square / count - (total / count) ** 2 if count > 1 else math.inf
-        if exact is not None:
-            by_row, by_column = by_row.add_(_OF_LOGARITHMS).exp_(), by_column.exp_()
-        return cls(exact=exact, by_row=by_row, by_column=by_column, misfit=misfit)
+        # what the logarithm of a mean of k squares is short of on average: log(k / 2) - digamma(k / 2)
+        short = 1 / runs + 1 / (3 * runs * runs)
+        return cls(exact=exact, by_row=by_row.add_(short).exp_(), by_column=by_column.exp_(), misfit=misfit)
 
 
 def _level(elements: torch.Tensor, exact: torch.Tensor | None) -> torch.Tensor:
-    return elements.clone() if exact is None else exact.square().reciprocal_().mul_(elements).log_()
+    return elements.log() if exact is None else exact.square().reciprocal_().mul_(elements).log_()

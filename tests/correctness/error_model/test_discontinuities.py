@@ -64,7 +64,7 @@ def test_a_function_that_jumps():
 
 def slightly_off(y, at):
     off = y.clone()
-    off[at] *= 1 + 100 * 2.0**-24
+    off[at] *= 1 + 200 * 2.0**-24
     return off
 
 
