@@ -27,6 +27,7 @@ from pytest_cutile.interpreter.faults import InterpreterFailed, KernelFault, Not
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Block, EntryPoint, Module, Op, Pointer, Tile
 from pytest_cutile.interpreter.memory import Memory
+from pytest_cutile.interpreter.undetermined import propagate
 from pytest_cutile.interpreter.values import block_of, merge_blocks, select_blocks
 
 Handler: TypeAlias = Callable[["Machine", "Frame", Op], Any]
@@ -197,6 +198,8 @@ class Machine:
             if handler is None:
                 raise NotInterpreted(f"the interpreter does not know the operation {op.name}")
             result = handler(self, frame, op)
+            if self.memory.undetermined:
+                propagate(frame, op, result)
         except KernelFault as fault:
             self._place(fault, op)
             raise
@@ -228,7 +231,9 @@ class Machine:
     # -- control flow ---------------------------------------------------------------------------------
 
     def _if(self, op: Op, frame: Frame) -> list[Exit]:
-        condition = frame[op.operands["condition"]].reshape(-1)
+        condition = frame[op.operands["condition"]]
+        self.memory.undetermined.forbid(frame, condition, "takes a branch by")
+        condition = condition.reshape(-1)
         then, otherwise = op.regions
         if condition.all():
             return self.run_block(then, frame.inner())
@@ -249,7 +254,10 @@ class Machine:
 
     def _for(self, op: Op, frame: Frame) -> list[Exit]:
         carried = tuple(frame[value] for value in op.operands["initial"])
-        lower, upper, step = (frame[op.operands[name]].reshape(-1) for name in ("lower", "upper", "step"))
+        bounds = [frame[op.operands[name]] for name in ("lower", "upper", "step")]
+        for bound in bounds:
+            self.memory.undetermined.forbid(frame, bound, "bounds a loop by")
+        lower, upper, step = (bound.reshape(-1) for bound in bounds)
         if (step <= 0).any():
             blocks = frame.blocks.expand(frame.size)[(step <= 0).expand(frame.size)]
             raise KernelFault(

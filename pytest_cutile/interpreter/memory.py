@@ -16,7 +16,8 @@ from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.interpreter.frames import Frame, blocks_beside, first_block
 from pytest_cutile.interpreter.race_detector import RaceDetector
 from pytest_cutile.interpreter.shadow import Shadow, shadow_of
-from pytest_cutile.interpreter.values import moved
+from pytest_cutile.interpreter.undetermined import Undetermined
+from pytest_cutile.interpreter.values import mark_undetermined, moved, without_origins
 
 _OFFSET_BITS = 40
 _OFFSET = (1 << _OFFSET_BITS) - 1
@@ -46,6 +47,8 @@ class Memory:
         self.races = RaceDetector(check_races=check_races, grid=(*grid, 1, 1)[:3])
         self.check_tiles = check_tiles
         """Whether a tile that is wholly outside of its array may not be loaded or stored."""
+        self.undetermined = Undetermined()
+        """Where values come from that nothing determines."""
         self.observer: AccessObserver | None = None
         """Called for each store; with an observer all accesses go element by element."""
         self.changes = 0
@@ -114,12 +117,15 @@ class Memory:
         """Load the elements at `addresses`, `[blocks, ...]`; what `mask` leaves out is anything.
 
         Raises:
-            KernelFault: an element is in no array, was never written, or was written by another block.
+            KernelFault: an element is in no array, or was written by another block.
         """
         result: torch.Tensor | None = None
         for access in self.resolve(frame, addresses, dtype, mask, "loads"):
-            self.races.record_read(frame, access, dtype.itemsize)
+            unwritten = self.races.record_read(frame, access, dtype.itemsize)
             values = moved(_take(access.elements), access.allocation.flat(dtype))
+            if unwritten is not None:
+                element = int(access.elements.expand(unwritten.shape)[unwritten][0])
+                self.mark_unwritten(values, unwritten, access.allocation, element * dtype.itemsize)
             if result is None:
                 result = values
             else:
@@ -128,6 +134,31 @@ class Memory:
         if result is None:
             result = torch.zeros(addresses.shape, dtype=dtype)
         return result
+
+    def mark_unwritten(
+        self, values: torch.Tensor, unwritten: torch.Tensor, allocation: Allocation, offset: int
+    ) -> None:
+        """Mark loaded values that nothing has written, the first of them at a byte of the storage."""
+        element = f"{allocation.describe(offset)} of {allocation.layout}"
+        origin = self.undetermined.unwritten(self.races.op, element)
+        mark_undetermined(values, unwritten.to(torch.int16) * origin)
+
+    def forbid_access(self, frame: Frame, addresses: torch.Tensor, mask: torch.Tensor | None) -> None:
+        """Check that nothing undetermined says what is accessed.
+
+        Raises:
+            KernelFault: it does.
+        """
+        if mask is not None:
+            self.undetermined.forbid(frame, mask, "masks an access by")
+        self.undetermined.forbid(frame, addresses, "takes as an index", mask)
+
+    def _forbid_stored(self, frame: Frame, verb: str, value: torch.Tensor, access: Access) -> None:
+        def use(bad: torch.Tensor) -> str:
+            element = int(access.elements.expand(bad.shape)[bad][0])
+            return f"{verb} {access.allocation.describe(element * value.dtype.itemsize)}"
+
+        self.undetermined.forbid(frame, value, use, access.lanes)
 
     def store(
         self, frame: Frame, addresses: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
@@ -143,6 +174,7 @@ class Memory:
         if mask is not None:
             mask = mask.expand(shape)
         for access in self.resolve(frame, addresses, values.dtype, mask, "stores"):
+            self._forbid_stored(frame, "stores into", values, access)
             data, at, lanes = values, access.elements, access.lanes
             writers = blocks_beside(frame, len(shape)).expand(shape)
             if lanes is not None:
@@ -151,14 +183,14 @@ class Memory:
             self.races.record_write(frame, access.allocation, at, writers, values.dtype.itemsize)
             if self.observer is not None:
                 self.observer.stored(frame, access)
-            moved(_put(at), access.allocation.flat(values.dtype), data)
+            moved(_put(at), access.allocation.flat(values.dtype), without_origins(data))
 
     def update(
         self,
         frame: Frame,
         addresses: torch.Tensor,
-        operands: tuple[torch.Tensor, ...],
         mask: torch.Tensor | None,
+        operands: tuple[torch.Tensor, ...],
         act: Callable[..., torch.Tensor],
         *,
         reads: bool = True,
@@ -170,8 +202,8 @@ class Memory:
         Args:
             frame: the blocks.
             addresses: `[blocks, ...]`.
-            operands: each `[blocks, ...]`.
             mask: which lanes act; None: all.
+            operands: each `[blocks, ...]`.
             act: Called as `act(row, elements, *operands)` with a storage as one row and, of each lane that
                 acts, in the order of blocks, its element and operands; returns what the lanes saw.
             reads: whether what is left depends on what was there.
@@ -182,11 +214,13 @@ class Memory:
         tails = [tensor.shape[1:] for tensor in (addresses, *operands, *([] if mask is None else [mask]))]
         shape = (frame.size, *torch.broadcast_shapes(*tails))
         addresses = addresses.expand(shape)
-        operands = tuple(tensor.expand(shape) for tensor in operands)
+        operands = tuple(moved(lambda tensor: tensor.expand(shape), tensor) for tensor in operands)
         mask = None if mask is None else mask.expand(shape)
         result = operands[0].clone(memory_format=torch.contiguous_format)
         dtype = result.dtype
         for access in self.resolve(frame, addresses, dtype, mask, "updates"):
+            for operand in operands:
+                self._forbid_stored(frame, "updates", operand, access)
             if self.observer is not None:
                 self.observer.stored(frame, access)
             self.races.record_update(frame, access, dtype.itemsize, reads=reads)

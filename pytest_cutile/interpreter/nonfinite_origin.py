@@ -19,7 +19,7 @@ from pytest_cutile.interpreter.ops.access import accessed
 from pytest_cutile.interpreter.values import of_block
 
 Nonfinite: TypeAlias = Literal["NaN", "Inf"]
-OriginKind: TypeAlias = Literal["computed", "loaded", "passed", "padding"]
+OriginKind: TypeAlias = Literal["computed", "loaded", "passed"]
 
 _MOVES = {"constant", "reshape", "broadcast", "permute", "extract", "cat", "insert", "assume", "select"}
 _TESTS: dict[Nonfinite, Callable[[torch.Tensor], torch.Tensor]] = {"NaN": torch.isnan, "Inf": torch.isinf}
@@ -33,7 +33,7 @@ class Origin(Occurrence):
 
     value: Nonfinite
     kind: OriginKind
-    """Computed by an operation, loaded from an array, passed to the kernel, or padding that nobody chose."""
+    """Computed by an operation, loaded from an array, or passed to the kernel."""
     index: tuple[int, ...] = ()
     """Of the first such element, in its tile."""
     operands: tuple[tuple[str, str], ...] = ()
@@ -49,8 +49,6 @@ class Origin(Occurrence):
         at = f"element {list(self.index)} of the tile, in block {self.block}"
         if self.kind == "loaded":
             text = f"loads {self.value} from {self.element or 'memory'} ({at})"
-        elif self.kind == "padding":
-            text = f"loads a tile that sticks out of its array, with no padding_mode: anything may be in {at}"
         else:
             operands = ", ".join(f"{name} = {value}" for name, value in self.operands)
             text = f"{plain_name(self.op)} makes {self.value}{f' of {operands}' if operands else ''} ({at})"
@@ -144,17 +142,11 @@ class NonfiniteFinder:
     def first(self, value: Nonfinite) -> Origin | None:
         """Return where the first NaN or Inf that was stored comes from; None: none was.
 
-        What pads tiles, and what was passed to the kernel, is named only if nothing else is left. So is what
-        was made in elements of a tile that are not stored: a sum may have spread it to those that are.
+        What was passed to the kernel is named only if nothing else is left. So is what was made in elements
+        of a tile that are not stored: a sum may have spread it to those that are.
         """
-        made, padding = ("computed", "loaded"), ("padding",)
-        for kinds, spread in (
-            (made, False),
-            (("passed",), False),
-            (made, True),
-            (padding, False),
-            (padding, True),
-        ):
+        made = ("computed", "loaded")
+        for kinds, spread in ((made, False), (("passed",), False), (made, True)):
             for candidate in self._candidates:
                 if candidate.value != value or candidate.kind not in kinds:
                     continue
@@ -238,11 +230,9 @@ class NonfiniteFinder:
                 infinity = _infinity(machine, frame, op) if value == "NaN" and made.any() else None
                 self._keep(machine, frame, op, made, value, "computed", None, infinity)
             return
-        addresses, inside, padded = accessed(machine, frame, op)
+        addresses, inside = accessed(machine, frame, op)
         read = bad if inside is None else bad & inside
         self._keep(machine, frame, op, read, value, "loaded", addresses)
-        if inside is not None and not padded:
-            self._keep(machine, frame, op, bad & ~inside, value, "padding", None)
 
     def _keep(
         self,
@@ -319,7 +309,7 @@ def _infinity(machine: Machine, frame: Frame, op: Op) -> _Infinity | None:
         if source is None or source.name in FLOW:
             return infinity
         if source.name.startswith("load_"):
-            addresses, inside, _ = accessed(machine, frame, source)
+            addresses, inside = accessed(machine, frame, source)
             return _Infinity(op=source, bad=bad, addresses=addresses, inside=inside)
         op = source
 

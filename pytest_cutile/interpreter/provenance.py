@@ -345,8 +345,7 @@ def _walk(machine: Machine, frame: Frame, op: Op, role: str, value: int, ended: 
             if source is not None and source.name in _FLOW:
                 node.last = ended.get((id(source), value), ())
             if source is not None and source.name.startswith("load_"):
-                addresses, inside, _ = accessed(machine, frame, source)
-                node.loaded = addresses, inside
+                node.loaded = accessed(machine, frame, source)
             return node
         left = levels if source.name in _FREE else levels - 1
         if left >= 0:

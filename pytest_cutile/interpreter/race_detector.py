@@ -50,8 +50,12 @@ class Units:
         numbers: torch.Tensor = self.index
         return numbers if self.view is None else self.read(torch.arange(len(self.shadow.writers)))
 
+    def first_byte(self, bad: torch.Tensor) -> int:
+        """Return where in the storage the first bad unit begins."""
+        return int(self.numbers().expand(bad.shape)[bad][0]) * self.shadow.unit
+
     def describe_first(self, bad: torch.Tensor) -> str:
-        return self.allocation.describe(int(self.numbers().expand(bad.shape)[bad][0]) * self.shadow.unit)
+        return self.allocation.describe(self.first_byte(bad))
 
 
 class RaceDetector:
@@ -66,16 +70,20 @@ class RaceDetector:
         self._vector_clocks: VectorClocks | None = None
         """None: no block has acquired or released yet."""
 
-    def record_read(self, frame: Frame, access: Access, itemsize: int) -> None:
-        """Record a read.
+    def record_read(self, frame: Frame, access: Access, itemsize: int) -> torch.Tensor | None:
+        """Record a read; return which elements nothing has written (None: all were).
 
         Raises:
-            KernelFault: an element was never written, or was written by another block.
+            KernelFault: an element was written by another block.
         """
         allocation = access.allocation
-        if self.tracks_reads(allocation.shadow):
-            index, chosen = _unit_index(allocation.shadow, access.elements, access.lanes, itemsize)
-            self.read_units(frame, Units(allocation, index), chosen)
+        if not self.tracks_reads(allocation.shadow):
+            return None
+        index, chosen = _unit_index(allocation.shadow, access.elements, access.lanes, itemsize)
+        unwritten = self.read_units(frame, Units(allocation, index), chosen)
+        if unwritten is None or index.dim() == access.elements.dim():
+            return unwritten
+        return unwritten.any(dim=-1)
 
     def record_write(
         self,
@@ -103,8 +111,13 @@ class RaceDetector:
         allocation, shadow = access.allocation, access.allocation.shadow
         index, chosen = _unit_index(shadow, access.elements, access.lanes, itemsize)
         units = Units(allocation, index)
-        if reads and shadow.unwritten:
-            self._check_unwritten(frame, units, chosen)
+        if reads and (unwritten := self._unwritten(units, chosen)) is not None:
+            element = f"{units.describe_first(unwritten)} of {allocation.layout}"
+            raise KernelFault(
+                "uninitialized",
+                f"updates {element}, which nothing has written",
+                block=first_block(frame, unwritten),
+            )
         blocks = blocks_beside(frame, index.dim()).expand(index.shape)
         if chosen is not None:
             chosen = chosen.expand(index.shape)
@@ -128,17 +141,23 @@ class RaceDetector:
 
     def read_units(
         self, frame: Frame, units: Units, chosen: torch.Tensor | None, *, distinct: bool = False
-    ) -> None:
+    ) -> torch.Tensor | None:
         """Record a read in the lanes of `chosen` (None: all). With `distinct`, no two blocks read one unit.
 
+        Returns:
+            Which units nothing has written; None: all were.
+
         Raises:
-            KernelFault: a unit was never written, or was written by another block.
+            KernelFault: a unit was written by another block.
         """
+        if self.check_races:
+            self._record_readers(frame, units, chosen, distinct=distinct)
+        return self._unwritten(units, chosen)
+
+    def _record_readers(
+        self, frame: Frame, units: Units, chosen: torch.Tensor | None, *, distinct: bool
+    ) -> None:
         shadow = units.shadow
-        if shadow.unwritten:
-            self._check_unwritten(frame, units, chosen)
-        if not self.check_races:
-            return
         if self._is_ordered():
             if shadow.tracked:
                 numbers = units.numbers()
@@ -201,18 +220,16 @@ class RaceDetector:
 
     # -- checks ---------------------------------------------------------------------------------------
 
-    def _check_unwritten(self, frame: Frame, units: Units, chosen: torch.Tensor | None) -> None:
+    def _unwritten(self, units: Units, chosen: torch.Tensor | None) -> torch.Tensor | None:
+        """Return which of the units nothing has written; None: all were."""
         shadow = units.shadow
+        if not shadow.unwritten:
+            return None
         bad = _masked(units.read(shadow.writers) == UNWRITTEN, chosen)
         if bad.any():
             shadow.compare_with_pattern(units.allocation.tensor)
             bad = _masked(units.read(shadow.writers) == UNWRITTEN, chosen)
-        if bad.any():
-            raise KernelFault(
-                "uninitialized",
-                f"reads {units.describe_first(bad)} of {units.allocation.layout}, which nothing has written",
-                block=first_block(frame, bad),
-            )
+        return bad if bad.any() else None
 
     def _check_writers(self, frame: Frame, units: Units, chosen: torch.Tensor | None, verb: str) -> None:
         writers = units.read(units.shadow.writers)

@@ -96,11 +96,46 @@ def itemsize_of(element: Scalar | Pointer) -> int:
 
 
 def moved(move: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-    """Apply `move`, which only moves elements; of one-byte floats torch moves only the bytes."""
+    """Apply `move`, which only moves elements, and what is known of them.
+
+    Of one-byte floats torch moves only the bytes.
+    """
     dtype = tensors[0].dtype
-    if dtype not in _ONE_BYTE_FLOATS:
-        return move(*tensors)
-    return move(*(tensor.view(torch.uint8) for tensor in tensors)).view(dtype)
+    if dtype in _ONE_BYTE_FLOATS:
+        result = move(*(tensor.view(torch.uint8) for tensor in tensors)).view(dtype)
+    else:
+        result = move(*tensors)
+    if all(undetermined(tensor) is None for tensor in tensors):
+        return result
+    return mark_undetermined(result, move(*(origins_of(tensor) for tensor in tensors)))
+
+
+# -- what nothing determines --------------------------------------------------------------------------
+
+_UNDETERMINED = "_pytest_cutile_undetermined"
+
+
+def undetermined(tile: torch.Tensor) -> torch.Tensor | None:
+    """Return the origin of each element that nothing determines, int16, 0 for the others; None: all are."""
+    return getattr(tile, _UNDETERMINED, None)
+
+
+def origins_of(tile: torch.Tensor) -> torch.Tensor:
+    """Return what `undetermined` does, zeros in place of None."""
+    origins = undetermined(tile)
+    return torch.zeros((), dtype=torch.int16).expand(tile.shape) if origins is None else origins
+
+
+def mark_undetermined(tile: torch.Tensor, origins: torch.Tensor) -> torch.Tensor:
+    """Say of a tile which of its elements nothing determines, by their origins, and return it."""
+    if origins.any():
+        setattr(tile, _UNDETERMINED, origins.expand(tile.shape))
+    return tile
+
+
+def without_origins(tile: torch.Tensor) -> torch.Tensor:
+    """Return the same elements, of which nothing is said."""
+    return tile if undetermined(tile) is None else tile.detach()
 
 
 def of_block(value: torch.Tensor, row: int) -> torch.Tensor:

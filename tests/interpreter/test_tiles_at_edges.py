@@ -82,5 +82,5 @@ def test_reading_an_edge_that_nothing_has_written():
         x = torch.empty(10, dtype=torch.int32, device="cuda")
         x[:9] = 1
         fresh = torch.empty(10, dtype=torch.int32, device="cuda")
-        with pytest.raises(KernelFault, match=r"reads x\[0\] of \[10\], which nothing has written"):
+        with pytest.raises(KernelFault, match=r"depends on x\[0\] of \[10\], which nothing has written"):
             ct.launch(0, (1,), kernels.same_tile_kernel, (fresh, x, 16))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from pytest_cutile.interpreter.analysis import named_operands
 from pytest_cutile.interpreter.arrays import Allocation, nested
 from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.interpreter.frames import Frame, blocks_beside, first_block
@@ -21,6 +24,7 @@ from pytest_cutile.interpreter.values import (
     ViewValue,
     dtype_of,
     itemsize_of,
+    mark_undetermined,
     moved,
     of_block,
     select_blocks,
@@ -36,23 +40,29 @@ _PADDING = {
 }
 
 
-def _fill(machine: Machine, dtype: torch.dtype, padding: str | None) -> torch.Tensor:
-    if padding is None and not machine.poison_padding:
+def _fill(machine: Machine, op: Op, dtype: torch.dtype, padding: str | None) -> torch.Tensor:
+    """Return what a load has outside of its array."""
+    undetermined = padding is None and machine.poison_padding
+    if padding is None and not undetermined:
         padding = "zero"
-    if dtype.is_floating_point:
-        return torch.tensor(_PADDING[padding]).to(dtype)
-    if padding is None and dtype != torch.bool:
-        return torch.tensor(torch.iinfo(dtype).min // 3, dtype=dtype)  # no number that anybody expects
-    return torch.zeros((), dtype=dtype)
+    fill = (
+        torch.tensor(_PADDING[padding]).to(dtype) if dtype.is_floating_point else torch.zeros((), dtype=dtype)
+    )
+    if not undetermined:
+        return fill
+    origin = machine.memory.undetermined.padding(op)
+    return mark_undetermined(fill, torch.tensor(origin, dtype=torch.int16))
 
 
 # -- views --------------------------------------------------------------------------------------------
 
 
 @operation("make_tensor_view")
-def _make_tensor_view(_machine: Machine, frame: Frame, op: Op) -> ArrayValue:
+def _make_tensor_view(machine: Machine, frame: Frame, op: Op) -> ArrayValue:
     (type_,) = op.result_types
     assert isinstance(type_, TensorView)
+    for _, value in named_operands(op):
+        machine.memory.undetermined.forbid(frame, frame[value], "makes a view by")
     shape, strides = (list(numbers(frame, op.operands[name])) for name in ("shape", "strides"))
     return ArrayValue(
         element=type_.element,
@@ -101,7 +111,9 @@ def _step(view: TiledView, axis: int) -> int:
 class IndexedTiles:
     """Where the tiles of a view are that the blocks name by their indices."""
 
-    def __init__(self, frame: Frame, view: ViewValue, index: tuple[int, ...]) -> None:
+    def __init__(self, machine: Machine, frame: Frame, view: ViewValue, index: tuple[int, ...]) -> None:
+        for value in index:
+            machine.memory.undetermined.forbid(frame, frame[value], "takes as an index")
         self.frame = frame
         self.view = view
         self.dtype = dtype_of(view.array.element)
@@ -331,33 +343,42 @@ def _spread(value: int | torch.Tensor, dims: int) -> int | torch.Tensor:
 @operation("load_view_tko")
 def _load_view(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any]:
     view: ViewValue = frame[op.operands["view"]]
-    target = IndexedTiles(frame, view, op.operands["index"])
+    target = IndexedTiles(machine, frame, view, op.operands["index"])
     tiles = target.tiles(machine, op, "loads")
-    fill = _fill(machine, target.dtype, view.type.padding)
     if tiles is None:
         addresses, inside = target.addresses(machine, op, "loads")
-        return _load(machine, frame, addresses, target.dtype, inside, fill), TOKEN
-    for group in tiles:
-        shadow = group.allocation.shadow
-        if machine.memory.races.tracks_reads(shadow):
-            inner = group.frame(frame)
-            distinct = shadow.track_reads and group.distinct(inner.size)
-            units = Units(group.allocation, group.index, group.as_tiles)
-            machine.memory.races.read_units(inner, units, None, distinct=distinct)
+        padding = view.type.padding
+        return _load(
+            machine, frame, addresses, target.dtype, inside, lambda: _fill(machine, op, target.dtype, padding)
+        ), TOKEN
+    parts = [_load_group(machine, frame, group, target.dtype) for group in tiles]
     shape = view.type.tile_shape
-    row = tiles[0].allocation.flat(target.dtype)
     if len(tiles) == 1 and tiles[0].extents == shape:
-        return moved(lambda data: tiles[0].as_tiles(data)[tiles[0].index], row), TOKEN
+        return parts[0], TOKEN
+    count = max(len(index) for index in tiles[0].index) if len(tiles) == 1 else frame.size
 
-    def read(data: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        count = max(len(index) for index in tiles[0].index) if len(tiles) == 1 else frame.size
+    def read(padding: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
         result = padding.expand(count, *shape).clone()
-        for group in tiles:
+        for group, part in zip(tiles, parts, strict=True):
             blocks = slice(None) if group.blocks is None else group.blocks
-            result[(blocks, *group.within)] = group.as_tiles(data)[group.index]
+            result[(blocks, *group.within)] = part
         return result
 
-    return moved(read, row, fill), TOKEN
+    return moved(read, _fill(machine, op, target.dtype, view.type.padding), *parts), TOKEN
+
+
+def _load_group(machine: Machine, frame: Frame, group: _Tiles, dtype: torch.dtype) -> torch.Tensor:
+    """Return what of its tiles is in the array."""
+    allocation, memory = group.allocation, machine.memory
+    part = moved(lambda data: group.as_tiles(data)[group.index], allocation.flat(dtype))
+    if memory.races.tracks_reads(allocation.shadow):
+        inner = group.frame(frame)
+        distinct = allocation.shadow.track_reads and group.distinct(inner.size)
+        units = Units(allocation, group.index, group.as_tiles)
+        unwritten = memory.races.read_units(inner, units, None, distinct=distinct)
+        if unwritten is not None:
+            memory.mark_unwritten(part, unwritten, allocation, units.first_byte(unwritten))
+    return part
 
 
 def _load(
@@ -366,21 +387,26 @@ def _load(
     addresses: torch.Tensor,
     dtype: torch.dtype,
     mask: torch.Tensor | None,
-    fill: torch.Tensor,
+    fill: Callable[[], torch.Tensor],
 ) -> torch.Tensor:
+    machine.memory.forbid_access(frame, addresses, mask)
     if mask is None or mask.all():
         return machine.memory.load(frame, addresses, dtype, None)
     shape = torch.broadcast_shapes(mask.shape, addresses.shape)
     mask = mask.expand(shape)
     loaded = machine.memory.load(frame, addresses.expand(shape), dtype, mask)
-    return moved(lambda data, pad: torch.where(mask, data, pad), loaded, fill)
+    return moved(lambda data, pad: torch.where(mask, data, pad), loaded, fill())
+
+
+def _describe_store(units: Units, bad: torch.Tensor) -> str:
+    return f"stores into {units.describe_first(bad)}"
 
 
 @operation("store_view_tko")
 def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
     view: ViewValue = frame[op.operands["view"]]
     value: torch.Tensor = frame[op.operands["value"]]
-    target = IndexedTiles(frame, view, op.operands["index"])
+    target = IndexedTiles(machine, frame, view, op.operands["index"])
     tiles = target.tiles(machine, op, "stores")
     if tiles is None:
         addresses, inside = target.addresses(machine, op, "stores")
@@ -390,10 +416,18 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
         inner = group.frame(frame)
         index = tuple(positions.expand(inner.size) for positions in group.index)
         writers = blocks_beside(inner, len(group.extents) + 1)
+        units = Units(group.allocation, index, group.as_tiles)
+
+        def part(data: torch.Tensor, group: _Tiles = group) -> torch.Tensor:
+            rows = data if group.blocks is None or len(data) == 1 else data[group.blocks]
+            return rows[(slice(None), *group.within)]
+
+        stored = moved(part, value)
+        machine.memory.undetermined.forbid(inner, stored, partial(_describe_store, units))
         machine.memory.changes += 1
         machine.memory.races.write_units(
             inner,
-            Units(group.allocation, index, group.as_tiles),
+            units,
             writers.expand(-1, *group.extents),
             distinct=group.distinct(inner.size),
         )
@@ -401,11 +435,10 @@ def _store_view(machine: Machine, frame: Frame, op: Op) -> Any:
         def put(
             row: torch.Tensor, data: torch.Tensor, group: _Tiles = group, index: Any = index
         ) -> torch.Tensor:
-            rows = data if group.blocks is None or len(data) == 1 else data[group.blocks]
-            group.as_tiles(row)[index] = rows[(slice(None), *group.within)]
+            group.as_tiles(row)[index] = data
             return row
 
-        moved(put, group.allocation.flat(target.dtype), value)
+        moved(put, group.allocation.flat(target.dtype), stored)
     return TOKEN
 
 
@@ -429,10 +462,14 @@ def _load_ptr(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any
     assert isinstance(type_, Tile)
     dtype = dtype_of(type_.element)
     mask, padding = op.operands["mask"], op.operands["padding"]
-    fill = _fill(machine, dtype, None) if padding is None else frame[padding]
     return (
         _load(
-            machine, frame, frame[op.operands["source"]], dtype, None if mask is None else frame[mask], fill
+            machine,
+            frame,
+            frame[op.operands["source"]],
+            dtype,
+            None if mask is None else frame[mask],
+            lambda: _fill(machine, op, dtype, None) if padding is None else frame[padding],
         ),
         TOKEN,
     )
@@ -440,13 +477,10 @@ def _load_ptr(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any
 
 @operation("store_ptr_tko")
 def _store_ptr(machine: Machine, frame: Frame, op: Op) -> Any:
-    mask = op.operands["mask"]
-    machine.memory.store(
-        frame,
-        frame[op.operands["pointers"]],
-        frame[op.operands["value"]],
-        None if mask is None else frame[mask],
-    )
+    mask = None if op.operands["mask"] is None else frame[op.operands["mask"]]
+    pointers = frame[op.operands["pointers"]]
+    machine.memory.forbid_access(frame, pointers, mask)
+    machine.memory.store(frame, pointers, frame[op.operands["value"]], mask)
     return TOKEN
 
 
@@ -455,18 +489,12 @@ def _token(_machine: Machine, _frame: Frame, _op: Op) -> Any:
     return TOKEN
 
 
-def accessed(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, bool]:
-    """Return what a load or store that has run accessed.
-
-    Returns:
-        The address of each element, which elements were accessed (None: all), and whether the others have a
-        value that the kernel gave them.
-    """
+def accessed(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the addresses of a load or store that has run, and which of them it accessed (None: all)."""
     if "view" in op.operands:
         view: ViewValue = frame[op.operands["view"]]
         verb = "loads" if op.name.startswith("load_") else "stores"
-        addresses, inside = IndexedTiles(frame, view, op.operands["index"]).addresses(machine, op, verb)
-        return addresses, inside, view.type.padding is not None
+        return IndexedTiles(machine, frame, view, op.operands["index"]).addresses(machine, op, verb)
     mask = op.operands["mask"]
     addresses = frame[op.operands["source" if "source" in op.operands else "pointers"]]
-    return addresses, None if mask is None else frame[mask], op.operands.get("padding") is not None
+    return addresses, None if mask is None else frame[mask]

@@ -161,9 +161,12 @@ def compare_and_swap(
     return lanes.back(_in_turn(row, lanes, act))
 
 
-def _mask(frame: Frame, op: Op) -> torch.Tensor | None:
-    mask = op.operands["mask"]
-    return None if mask is None else frame[mask]
+def _lanes(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the address of each lane, and which of them act (None: all)."""
+    pointers = frame[op.operands["pointers"]]
+    mask = None if op.operands["mask"] is None else frame[op.operands["mask"]]
+    machine.memory.forbid_access(frame, pointers, mask)
+    return pointers, mask
 
 
 @operation("atomic_rmw_tko")
@@ -171,9 +174,8 @@ def _atomic_rmw(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, A
     mode, value = op.attributes["mode"], frame[op.operands["value"]]
     seen = machine.memory.update(
         frame,
-        frame[op.operands["pointers"]],
+        *_lanes(machine, frame, op),
         (value,),
-        _mask(frame, op),
         lambda row, elements, values: read_modify_write(mode, row, elements, values),
         reads=mode != "xchg",
     )
@@ -184,9 +186,7 @@ def _atomic_rmw(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, A
 def _atomic_cas(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, Any]:
     expected, value = frame[op.operands["compare"]], frame[op.operands["value"]]
     return (
-        machine.memory.update(
-            frame, frame[op.operands["pointers"]], (expected, value), _mask(frame, op), compare_and_swap
-        ),
+        machine.memory.update(frame, *_lanes(machine, frame, op), (expected, value), compare_and_swap),
         TOKEN,
     )
 
@@ -194,13 +194,13 @@ def _atomic_cas(machine: Machine, frame: Frame, op: Op) -> tuple[torch.Tensor, A
 @operation("atomic_red_view_tko")
 def _atomic_red_view(machine: Machine, frame: Frame, op: Op) -> Any:
     mode = op.attributes["mode"]
-    target = IndexedTiles(frame, frame[op.operands["view"]], op.operands["index"])
+    target = IndexedTiles(machine, frame, frame[op.operands["view"]], op.operands["index"])
     addresses, inside = target.addresses(machine, op, "updates")
     machine.memory.update(
         frame,
         addresses,
-        (frame[op.operands["value"]],),
         inside,
+        (frame[op.operands["value"]],),
         lambda row, elements, values: read_modify_write(mode, row, elements, values),
     )
     return TOKEN

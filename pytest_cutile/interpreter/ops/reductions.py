@@ -11,6 +11,7 @@ from pytest_cutile.interpreter.analysis import named_operands
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Block, Op
 from pytest_cutile.interpreter.machine import OPS, Machine, operation
+from pytest_cutile.interpreter.undetermined import propagate
 from pytest_cutile.interpreter.values import moved
 
 # Operations on two tiles of any shape, element by element.
@@ -67,6 +68,8 @@ class _Combine:
             inside = self._frame.inner()
             inside.values.update(zip(self._region.parameters, (lhs, rhs), strict=True))
             result: torch.Tensor = handler(self._machine, inside, op)
+            if self._machine.memory.undetermined:
+                propagate(inside, op, result)
             return result
 
         return combine
@@ -108,7 +111,7 @@ def _reduce(machine: Machine, frame: Frame, op: Op) -> Any:
     values, _ = _operands(frame, op, combine)
     while values[0].shape[-1] > 1:
         # Neighbours, so that what is combined keeps its order.
-        values = combine(tuple(tile[..., 0::2] for tile in values), tuple(tile[..., 1::2] for tile in values))
+        values = combine(_cut(values, slice(0, None, 2)), _cut(values, slice(1, None, 2)))
     results = tuple(moved(lambda tensor: tensor[..., 0], tile) for tile in values)
     return results if len(results) > 1 else results[0]
 
@@ -118,17 +121,24 @@ def _scan(machine: Machine, frame: Frame, op: Op) -> Any:
     combine = _Combine(machine, frame, op.regions[0])
     values, axis = _operands(frame, op, combine)
     if op.attributes["reverse"]:
-        values = tuple(tile.flip(-1) for tile in values)
+        values = _flipped(values)
     step = 1
     while step < values[0].shape[-1]:
-        later = combine(
-            tuple(tile[..., :-step] for tile in values), tuple(tile[..., step:] for tile in values)
-        )
+        later = combine(_cut(values, slice(-step)), _cut(values, slice(step, None)))
         values = tuple(
-            torch.cat([tile[..., :step], new], dim=-1) for tile, new in zip(values, later, strict=True)
+            moved(lambda *parts: torch.cat(parts, dim=-1), first, new)
+            for first, new in zip(_cut(values, slice(step)), later, strict=True)
         )
         step *= 2
     if op.attributes["reverse"]:
-        values = tuple(tile.flip(-1) for tile in values)
-    results = tuple(tile.movedim(-1, axis) for tile in values)
+        values = _flipped(values)
+    results = tuple(moved(lambda tensor: tensor.movedim(-1, axis), tile) for tile in values)
     return results if len(results) > 1 else results[0]
+
+
+def _cut(values: tuple[torch.Tensor, ...], along: slice) -> tuple[torch.Tensor, ...]:
+    return tuple(moved(lambda tensor: tensor[..., along], tile) for tile in values)
+
+
+def _flipped(values: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(moved(lambda tensor: tensor.flip(-1), tile) for tile in values)

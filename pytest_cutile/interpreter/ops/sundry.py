@@ -100,8 +100,9 @@ def _hexadecimal(number: float, precision: str) -> str:
 
 
 @operation("assert")
-def _assert(_machine: Machine, frame: Frame, op: Op) -> None:
+def _assert(machine: Machine, frame: Frame, op: Op) -> None:
     condition = frame[op.operands["condition"]]
+    machine.memory.undetermined.forbid(frame, condition, "asserts")
     holds = condition.reshape(len(condition), -1).all(dim=1)
     if holds.all():
         return
