@@ -28,7 +28,12 @@ from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.error_model.parts import WHOLE, Part, check_axes, cut, sample
 from pytest_cutile.correctness.error_model.running import ReferenceCall, check_independence, run_with
 from pytest_cutile.correctness.error_model.tolerance import Terms
-from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.correctness.errors import (
+    SECOND_LAUNCH,
+    KernelMismatch,
+    ReferenceFailed,
+    UncheckableOutput,
+)
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall, choose
 from pytest_cutile.correctness.mutation.report import MutationReport
@@ -124,6 +129,8 @@ def run_check(
     uncompared = _compare_mutated(launcher, check, fn)
     deterministic = _compare_repeat(launcher, check, outputs)
     layouts = _compare_layouts(launcher, check, vary=options.vary_layout)
+    if launcher.is_interpreted and launcher.is_small and "right" not in layouts.values():
+        _compare_again(launcher, check)
     return CheckReport(
         elements=sum(out.numel() for out in comparison.outputs.values()),
         worst_error=comparison.largest(lambda result: 0.0 if result.worst is None else result.worst.error),
@@ -264,9 +271,21 @@ def _compare_repeat(launcher: GuardedLauncher, check: _Check, outputs: Any) -> b
         try:
             check.compare(again)
         except KernelMismatch as mismatch:
-            mismatch.args = (f"launched again, after a launch that was right: {mismatch}",)
+            mismatch.args = (f"{SECOND_LAUNCH}: {mismatch}",)
             raise
     return is_same
+
+
+def _compare_again(launcher: GuardedLauncher, check: _Check) -> None:
+    """Launch with the same arguments as before; raise what says that it is the second launch, if it is."""
+    try:
+        check.compare(launcher.launch_again())
+    except KernelMismatch as mismatch:
+        mismatch.args = (f"{SECOND_LAUNCH}: {mismatch}",)
+        raise
+    except Exception as error:
+        error.add_note(SECOND_LAUNCH)
+        raise
 
 
 def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | None) -> dict[str, str]:
@@ -277,14 +296,26 @@ def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | N
             check.compare(launcher.launch_with(arguments))
             outcomes[layout] = "right"
         except KernelMismatch as mismatch:
+            _blame_second_launch(launcher, check)
             mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {description}",)
             raise
         except Exception as error:
             if not is_refusal(error):
+                _blame_second_launch(launcher, check)
                 error.add_note(f"with inputs of {layout}, as the check varies it: see vary_layout")
                 raise
             outcomes[layout] = f"{REFUSED}{type(error).__name__}: {error}".partition("\n")[0]
     return outcomes
+
+
+def _blame_second_launch(launcher: GuardedLauncher, check: _Check) -> None:
+    """Where another layout came with the second launch, raise what the latter does by itself.
+
+    A result may be wrong at every other launch.
+    """
+    if launcher.is_interpreted and launcher.is_small:
+        _compare_again(launcher, check)
+        _compare_again(launcher, check)
 
 
 def _run_mutants(

@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     import torch
 
 
+SECOND_LAUNCH = "the second launch, after one that was right"
+"""Begins a message about a launch that was to do the same as the one before it."""
+
+
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
     """A kernel's outputs are not what its reference computes, or it changed what it may not."""
 

@@ -25,12 +25,12 @@ SHOWN_TILES = 12
 """Lines of tiles that a wrong element came from."""
 
 
-def why_wrong(run: Run, check: Check) -> str:
+def why_wrong(run: Run, check: Check, launch: RunLaunch) -> str:
     """Return the origin of a NaN or Inf in the worst element of a wrong result, and who wrote the element."""
     lines: list[str] = []
     with _recorded(run):
         try:
-            check(lambda fn, args, kwargs: fn(*args, **kwargs))
+            check(launch)
         except KernelMismatch as again:
             if again.output is None:
                 return ""

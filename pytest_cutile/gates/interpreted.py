@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_cutile.compiler import Compiled
 from pytest_cutile.compiler.compilations import wait_for
 from pytest_cutile.compiler.toolchain import CompilerMissing
-from pytest_cutile.correctness.errors import KernelMismatch
+from pytest_cutile.correctness.errors import SECOND_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
-from pytest_cutile.gates.explained import Check, why_unwritten, why_wrong
+from pytest_cutile.gates.explained import Check, RunLaunch, why_unwritten, why_wrong
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -36,6 +36,9 @@ TOO_LARGE = (
     f"more than {LARGEST_BYTES >> 20} MiB or {LARGEST_FLOPS / 1e9:.0f} GFLOP are interpreted only with "
     "--correct-on=interpreter"
 )
+
+
+_LAST_FIRST = "with the last block first"
 
 
 class Interpreting:
@@ -156,7 +159,7 @@ class Interpreting:
         report = self._check_once(check)
         if self._asked.both_orders:
             with self._run.using(replace(self._run.options, reverse=True, one_by_one=True)):
-                self._check_once(check, "with the last block first: ")
+                self._check_once(check, f"{_LAST_FIRST}: ")
         self.wait_for_compiler()
         if len(self._run.launches) == before and report.elements:
             raise GateSkipped(
@@ -167,11 +170,16 @@ class Interpreting:
 
     def _check_once(self, check: Check, prefix: str = "") -> CheckReport:
         __tracebackhide__ = True
+        turns = _Turns(self._run)
         try:
-            return check(self._launch)
+            return check(turns.around(self._launch))
         except KernelMismatch as mismatch:
-            origin = why_wrong(self._run, check) if mismatch.output is not None else ""
-            explained = KernelMismatch(f"{prefix}{mismatch}{origin}")
+            origin, text = "", f"{prefix}{mismatch}"
+            if mismatch.output is not None:
+                origin = why_wrong(self._run, check, _Turns(self._run).around(call))
+            if turns.reversed and self._is_right_forward(check):
+                text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
+            explained = KernelMismatch(f"{text}{origin}")
             explained.picture = mismatch.picture
             raise explained from None
         except CompilerMissing as error:
@@ -182,10 +190,20 @@ class Interpreting:
             raise GateSkipped(Reason.NOT_INTERPRETED, fault.in_one_line()) from None
         except KernelFault as fault:
             writers = ""
+            if turns.reversed and self._is_right_forward(check):
+                prefix = f"{_LAST_FIRST}: "
             if isinstance(fault, UnwrittenOutput):
                 writers = why_unwritten(self._run, check, self._check_written)
             fault.message = f"{prefix}{fault.message}{writers}"
             raise
+
+    def _is_right_forward(self, check: Check) -> bool:
+        """Return whether a check passes if all its launches have the first block first."""
+        try:
+            check(self._launch)
+        except Exception:  # noqa: BLE001 - the failure that is explained matters more
+            return False
+        return True
 
     def _launch(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a launcher; the interpreter knows what was written, so that no memory is poisoned here."""
@@ -229,6 +247,34 @@ class Interpreting:
             return
         print(f"\n{run.watched}")  # noqa: T201 - asked for on the command line
         run.forget()
+
+
+def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return fn(*args, **kwargs)
+
+
+class _Turns:
+    """Has the last block first in the second launch of a check; what is wrong then may be due to that."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._launches = 0
+
+    @property
+    def reversed(self) -> bool:
+        """Whether a launch had the last block first."""
+        return self._launches > 1 and not self._run.options.reverse
+
+    def around(self, launch: RunLaunch) -> RunLaunch:
+        def take_turns(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            __tracebackhide__ = True
+            self._launches += 1
+            if self._launches != 2 or self._run.options.reverse:  # noqa: PLR2004
+                return launch(fn, args, kwargs)
+            with self._run.reversed():
+                return launch(fn, args, kwargs)
+
+        return take_turns
 
 
 @contextmanager

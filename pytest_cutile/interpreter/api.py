@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -131,6 +131,16 @@ class Run:
             yield
         finally:
             self.options, self.recording = before
+
+    @contextmanager
+    def reversed(self) -> Iterator[None]:
+        """Interpret with the last block first for a while, into the same recording."""
+        before = self.options
+        self.options = replace(before, reverse=not before.reverse)
+        try:
+            yield
+        finally:
+            self.options = before
 
     def forget(self) -> None:
         """Begin a new recording: what was recorded so far is dropped."""

@@ -587,12 +587,150 @@ def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
 
     no_gpu.run("--interpret-both-orders", gates="cutile_correct").assert_outcomes(passed=1)
     monkeypatch.setattr(Run, "launch", wrong_in_reverse)
-    no_gpu.run(gates="cutile_correct").assert_outcomes(passed=1)
-    result = no_gpu.run("--interpret-both-orders", gates="cutile_correct")
+    for options in ((), ("--interpret-both-orders",)):
+        result = no_gpu.run(*options, gates="cutile_correct")
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            ["*with the last block first: add differs from its reference*", "*worst element [[]7[]]*"]
+        )
+
+
+ROWS = """
+import cuda.tile as ct
+import torch
+
+import pytest_cutile
+
+STATE = {}
+
+
+def state():
+    return STATE.setdefault("state", torch.zeros(1, dtype=torch.int32))
+
+
+@ct.kernel
+def add_kernel(A, B, W, C, TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    t = ct.atomic_add(W, 0, 1)
+    wrong = WRONG
+    a, b = ct.load(A, (i, 0), (1, TILE)), ct.load(B, (i, 0), (1, TILE))
+    ct.store(C, (i, 0), a + b + ct.where(wrong, 1, 0).astype(C.dtype))
+
+
+def add(a, b):
+    c = torch.empty_like(a)
+    args = (a.reshape(10, -1), b.reshape(10, -1), WORKSPACE, c.reshape(10, -1), 128)
+    ct.launch(torch.cuda.current_stream(), (10,), add_kernel, args)
+    return c
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="add",
+    launch=add,
+    reference=lambda a, b: a + b,
+    inputs=lambda make_tensor, n: (make_tensor(SHAPE, "float16"), make_tensor(SHAPE, "float16")),
+    work=lambda n: pytest_cutile.Work(bytes=6 * n),
+    cases=[pytest_cutile.Case(name="n1000", params={"n": 1000})],
+)
+"""
+SHAPES = pytest.mark.parametrize("shape", ["(1000,)", "(10, 100)"])
+CHANGES_BY_LAUNCH = {
+    "never reset": ("t >= 10", "state()"),
+    "at every other launch": ("t % 20 >= 10", "state()"),
+    "in one block": ("(t >= 10) & (i == 3)", "state()"),
+}
+CHANGES_BY_ORDER = {
+    "number of the block": "t != i",
+    "number of the last block": "(t == 9) & (i != 9)",
+}
+
+
+def rows(shape, wrong, workspace):
+    return ROWS.replace("SHAPE", shape).replace("WRONG", wrong).replace("WORKSPACE", workspace)
+
+
+@SHAPES
+@pytest.mark.parametrize(("wrong", "workspace"), CHANGES_BY_LAUNCH.values(), ids=list(CHANGES_BY_LAUNCH))
+def test_what_the_launch_before_left_behind_is_found(no_gpu, shape, wrong, workspace):
+    no_gpu.kernel(rows(shape, wrong, workspace), name="add")
+    result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*with the last block first: add differs from its reference*", "*worst element [[]7[]]*"]
+        ["the second launch, after one that was right: add differs from its reference*"]
     )
+    assert "last block first" not in result.stdout.str()
+    assert "padded rows" not in result.stdout.str()
+
+
+@SHAPES
+@pytest.mark.parametrize("wrong", CHANGES_BY_ORDER.values(), ids=list(CHANGES_BY_ORDER))
+def test_what_depends_on_the_order_of_the_blocks_is_found(no_gpu, shape, wrong):
+    no_gpu.kernel(rows(shape, wrong, "torch.zeros(1, dtype=torch.int32)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["with the last block first: *add differs from its reference*"])
+    assert "second launch" not in result.stdout.str()
+
+
+@SHAPES
+def test_an_input_that_is_changed_through_a_closure_is_found(no_gpu, shape):
+    text = rows(shape, "ct.load(F, (0,), (1,)).item() > 1", "torch.zeros(1, dtype=torch.int32), factor()")
+    text = text.replace("W, C", "W, F, C").replace(
+        "    return c\n",
+        "    ct.launch(torch.cuda.current_stream(), (1,), double, (factor(),))\n    return c\n",
+    )
+    text = text.replace(
+        "def add(",
+        """@ct.kernel
+def double(F):
+    ct.store(F, (0,), ct.load(F, (0,), (1,)) * 2)
+
+
+def factor():
+    return STATE.setdefault("factor", torch.ones(1))
+
+
+def add(""",
+    )
+    no_gpu.kernel(text, name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["the second launch, after one that was right: add differs from its reference*"]
+    )
+
+
+@SHAPES
+def test_a_fault_of_the_second_launch_is_said_to_be_one(no_gpu, shape):
+    text = rows(shape, "False", "state()").replace("(i, 0), a + b", "(i + t // 10 * 10, 0), a + b")
+    no_gpu.kernel(text, name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*wholly outside of C*", "the second launch, after one that was right"])
+    assert "last block first" not in result.stdout.str()
+
+
+def test_the_second_launch_may_do_without_a_layout_that_is_refused(no_gpu):
+    text = rows("(10, 100)", "t >= 10", "state()").replace(
+        "    c = torch", "    if not a.is_contiguous():\n        raise ValueError('strided')\n    c = torch"
+    )
+    no_gpu.kernel(text, name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["the second launch, after one that was right: add differs from its reference*"]
+    )
+
+
+@SHAPES
+def test_arguments_that_a_launcher_changes_are_restored_for_its_second_launch(no_gpu, shape):
+    text = (
+        rows(shape, "False", "torch.zeros(1, dtype=torch.int32)")
+        .replace("c = torch.empty_like(a)", "c = a")
+        .replace("cases=", 'check={"mutates": ["a"]},\n    cases=')
+    )
+    no_gpu.kernel(text, name="add")
+    no_gpu.run(gates="cutile_correct").assert_outcomes(passed=1)
 
 
 def with_workspace(text, store):

@@ -102,6 +102,11 @@ class GuardedLauncher:
         return {name: value for name, value in self._arguments.items() if name not in written}
 
     @property
+    def is_interpreted(self) -> bool:
+        """Whether `repeat` never launches: the second launch is the one with another layout."""
+        return self._run is not None
+
+    @property
     def unguarded(self) -> tuple[str, ...]:
         return tuple(self._inputs.notes)
 
@@ -170,6 +175,10 @@ class GuardedLauncher:
 
     def launch_with(self, arguments: Mapping[str, Any]) -> Any:
         return self._launch(self._guarded(arguments))
+
+    def launch_again(self) -> Any:
+        """Launch with the arguments as they were given, in the same memory; return the outputs."""
+        return self._relaunch(Pattern.BESIDE_INPUT)
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional arguments and the others."""

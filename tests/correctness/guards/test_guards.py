@@ -394,7 +394,7 @@ def test_a_launcher_that_does_not_repeat_itself_is_reported_and_does_not_fail():
 def test_another_launch_has_to_be_right_as_well():
     calls = itertools.count(1)
     text = failure(lambda x: x * next(calls), tensor(4, 4), reference=identity, vary_layout=False)
-    assert text.startswith("launched again, after a launch that was right: ")
+    assert text.startswith("the second launch, after one that was right: ")
     assert "a constant factor" in text
 
     shapes = itertools.count(4, -1)
