@@ -92,10 +92,10 @@ def interpret_program() -> None:
 
 def interpret_all() -> None:
     """Interpret every launch from now on until the process ends."""
-    import cuda.tile as ct
     import torch
 
     from pytest_cutile.compiler.trace.cuda_api import replacements
+    from pytest_cutile.compiler.trace.launches import Recorder
     from pytest_cutile.compiler.trace.patching import Replacements
     from pytest_cutile.interpreter import Options, interpret
 
@@ -108,15 +108,15 @@ def interpret_all() -> None:
     # Nothing will be restored, so modules may keep what they get, and make tensors as they are imported.
     Replacements.paused = _unpaused  # type: ignore[method-assign]
     checks = Options(check_races=strict, check_uninitialized=strict, poison_padding=bool(os.environ[_POISON]))
+    launch = Recorder.launch
+
+    def launch_like_cutile(self: Recorder, *args: Any, **kwargs: Any) -> None:
+        with _cutile_errors():
+            launch(self, *args, **kwargs)
+
+    Recorder.launch = launch_like_cutile  # type: ignore[method-assign]
     _active.enter_context(interpret(arch, checks))
     _fill_gaps_of_cpu()
-    launch = ct.launch
-
-    def launch_like_cutile(*args: Any, **kwargs: Any) -> None:
-        with _cutile_errors():
-            launch(*args, **kwargs)
-
-    ct.launch = launch_like_cutile
     atexit.register(_active.close)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from pytest_cutile.interpreter.analysis import every_op, last_uses
 from pytest_cutile.interpreter.bytecode import read_module
 from pytest_cutile.interpreter.faults import NoSuchBlock
 from pytest_cutile.interpreter.ir import EntryPoint, Module, Op
-from pytest_cutile.interpreter.machine import Machine, batch_size
+from pytest_cutile.interpreter.machine import Machine, batch_size, waits_for_others
 from pytest_cutile.interpreter.memory import Memory
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.interpreter.recording import Recording
+from pytest_cutile.interpreter.turns import MOST_BLOCKS, take_turns
 
 
 def run_launch(
@@ -46,13 +47,18 @@ def run_launch(
         machine.last_uses = program.last_uses  # a recorder may look back at any value
     machine.make_constants(program.constants)
     try:
-        for blocks in _batches(machine, program.entry, options):
-            machine.run(program.entry, parameters, blocks)
+        run = partial(machine.run, program.entry, parameters)
+        batches = _batches(machine, program, options)
+        if program.waits:
+            take_turns(machine, run, batches)
+        else:
+            for blocks in batches:
+                run(blocks)
     finally:
         memory.end_launch()
 
 
-def _batches(machine: Machine, entry: EntryPoint, options: Options) -> Iterator[torch.Tensor]:
+def _batches(machine: Machine, program: _Program, options: Options) -> Iterator[torch.Tensor]:
     x, y, z = machine.grid
     if options.only_block is not None:
         i, j, k = options.only_block
@@ -61,8 +67,9 @@ def _batches(machine: Machine, entry: EntryPoint, options: Options) -> Iterator[
         yield torch.tensor([i + x * (j + y * k)])
         return
     blocks = torch.arange(x * y * z)
-    batches = blocks.split(1 if options.one_by_one else batch_size(entry)) if len(blocks) else ()
-    if options.reverse:
+    size = 1 if options.one_by_one or program.waits else batch_size(program.entry)
+    batches = blocks.split(size) if len(blocks) else ()
+    if options.reverse and not (program.waits and len(blocks) > MOST_BLOCKS):
         yield from (batch.flip(0) for batch in reversed(batches))
     else:
         yield from batches
@@ -76,14 +83,17 @@ class _Program:
     entry: EntryPoint
     last_uses: dict[int, tuple[int, ...]]
     constants: tuple[Op, ...]
+    waits: bool
+    """Whether a block may wait for what others do."""
 
 
 @lru_cache(maxsize=256)
 def _read(bytecode: bytes) -> _Program:
     module = read_module(bytecode)
     (entry,) = module.entries.values()
-    constants = tuple(op for op in every_op(entry.body) if op.name == "constant")
-    return _Program(module, entry, last_uses(entry.body), constants)
+    ops = list(every_op(entry.body))
+    constants = tuple(op for op in ops if op.name == "constant")
+    return _Program(module, entry, last_uses(entry.body), constants, any(map(waits_for_others, ops)))
 
 
 def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:

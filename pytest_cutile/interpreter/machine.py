@@ -74,6 +74,8 @@ MAX_ITERATIONS = 2**20
 MAX_SECONDS = 10.0
 """Likewise, seconds, if it has made `MIN_ITERATIONS`: few long ones are work."""
 MIN_ITERATIONS = 1000
+MAX_IDLE = 64
+"""Iterations without a change of memory after which a loop without a counter lets other blocks run."""
 
 _EXITS = {"yield", "continue", "break", "return"}
 
@@ -98,6 +100,8 @@ class Machine:
         """Values to drop after each operation, by its identity."""
         self.observers: Sequence[Observer] = ()
         """Called after each operation."""
+        self.wait: Callable[[], bool] = bool
+        """Called by a loop in which nothing changes; lets other blocks run and returns whether they did."""
         self.iterations: list[int] = []
         """How often each loop around the operation that runs has begun anew."""
         self.globals: dict[str, torch.Tensor] = {}
@@ -288,7 +292,7 @@ class Machine:
         exits: list[Exit] = []
         around = frame
         position: torch.Tensor | None = None
-        iterations = 0
+        iterations = idle = 0
         begin = time.monotonic()
         while True:
             before, changes = carried, self.memory.changes
@@ -323,9 +327,11 @@ class Machine:
             if counter is not None:
                 counter = counter.next()
             else:
-                stuck = kept is None and changes == self.memory.changes and _same(before, carried)
-                why = _why_endless(iterations, time.monotonic() - begin, stuck=stuck)
-                if why:
+                idle = idle + 1 if changes == self.memory.changes else 0
+                stuck = kept is None and bool(idle) and _same(before, carried)
+                if (stuck or idle == MAX_IDLE) and self.wait():
+                    iterations, idle, begin = 0, 0, time.monotonic()
+                elif why := _why_endless(iterations, time.monotonic() - begin, stuck=stuck):
                     raise self._endless(op, around, why)
             if kept is not None:
                 position = _compose(position, kept)
@@ -334,7 +340,7 @@ class Machine:
 
     def _endless(self, op: Op, frame: Frame, why: str) -> KernelFault:
         if waits_for_others(op):
-            why += ". It may wait for another block: here, blocks run one after another"
+            why += ". It may wait for another block, and no block does what it waits for"
         return KernelFault(
             "endless-loop",
             why,
@@ -438,11 +444,9 @@ def waits_for_others(loop: Op) -> bool:
 
 
 def batch_size(entry: EntryPoint) -> int:
-    """Return how many blocks to run together: one, where a block may wait for another to go on."""
+    """Return how many blocks to run together, by the size of their tiles."""
     largest = 1
     for op in every_op(entry.body):
-        if waits_for_others(op):
-            return 1
         for result_type in op.result_types:
             if isinstance(result_type, Tile):
                 largest = max(largest, math.prod(result_type.shape))
