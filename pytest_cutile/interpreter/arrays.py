@@ -18,6 +18,8 @@ class Allocation:
     tensor: torch.Tensor
     """The argument itself."""
     shadow: Shadow
+    parameter: int = 1
+    """Number of the parameter, from 1; the arrays of a list have one together."""
 
     def __post_init__(self) -> None:
         tensor = self.tensor

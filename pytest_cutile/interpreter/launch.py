@@ -117,7 +117,7 @@ def _parameters(
             yield number, torch.int64 if annotation.array.wide else torch.int32
     elif isinstance(value, list):
         rows = [
-            [memory.add(f"{name}[{index}]", item), *item.shape, *item.stride()]
+            [memory.add(f"{name}[{index}]", item, name), *item.shape, *item.stride()]
             for index, item in enumerate(value)
         ]
         table = torch.tensor(rows, dtype=torch.int64)

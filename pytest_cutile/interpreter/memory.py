@@ -42,6 +42,7 @@ class Memory:
         grid: Sequence[int] = (1, 1, 1),
     ) -> None:
         self.allocations: list[Allocation] = []
+        self._parameters: dict[str, int] = {}
         self._shadows: dict[int, Shadow] = {}
         """Of storages that several arguments may share, by identity."""
         self.races = RaceDetector(check_races=check_races, grid=(*grid, 1, 1)[:3])
@@ -54,10 +55,15 @@ class Memory:
         self.changes = 0
         """Counts what may have changed an element: while it stands still, memory is what it was."""
 
-    def add(self, name: str, tensor: torch.Tensor, shadow: Shadow | None = None) -> int:
-        """Add an array; return the address of its first element."""
-        if shadow is None:
-            shadow = shadow_of(tensor)
+    def add(self, name: str, tensor: torch.Tensor, parameter: str = "") -> int:
+        """Add an array; return the address of its first element.
+
+        Args:
+            name: of the array.
+            tensor: the array.
+            parameter: what it came by, if that has another name.
+        """
+        shadow = shadow_of(tensor)
         if shadow is None:
             key = tensor.untyped_storage()._cdata  # noqa: SLF001 - one of several arguments may share a storage
             shadow = self._shadows.get(key)
@@ -65,7 +71,9 @@ class Memory:
                 size = int(tensor.untyped_storage().nbytes())
                 shadow = self._shadows[key] = Shadow(size, tensor.element_size(), initialized=True)
         shadow.refine(tensor.element_size())
-        allocation = Allocation(name=name, tensor=tensor, shadow=shadow)
+        number = self._parameters.setdefault(parameter or name, len(self._parameters) + 1)
+        shadow.parameters.add(number)
+        allocation = Allocation(name=name, tensor=tensor, shadow=shadow, parameter=number)
         self.allocations.append(allocation)
         return (len(self.allocations) << _OFFSET_BITS | _MIDDLE) + allocation.start
 

@@ -93,11 +93,13 @@ class RaceDetector:
         blocks: torch.Tensor,
         itemsize: int,
     ) -> None:
-        """Record that each of `blocks` writes the element of the storage at the same index.
+        """Record that each of `blocks` writes the element of the storage at the same index, all at once.
 
         Raises:
-            KernelFault: another block has touched an element.
+            KernelFault: another block has touched an element, or one of these writes it twice.
         """
+        if self.check_races:
+            self._check_duplicates(allocation, elements, blocks, itemsize)
         index, _ = _unit_index(allocation.shadow, elements, None, itemsize)
         blocks = blocks.reshape(*blocks.shape, *[1] * (index.dim() - elements.dim()))
         self.write_units(frame, Units(allocation, index), blocks)
@@ -129,6 +131,7 @@ class RaceDetector:
             self._check_readers(units, blocks, "updates")
         if shadow.unwritten or (self.check_races and shadow.tracked):
             self._record_updaters(units, blocks)
+            self._record_parameter(units)
 
     def tracks_reads(self, shadow: Shadow) -> bool:
         return (
@@ -158,6 +161,7 @@ class RaceDetector:
         self, frame: Frame, units: Units, chosen: torch.Tensor | None, *, distinct: bool
     ) -> None:
         shadow = units.shadow
+        self._check_parameter(frame, units, chosen)
         if self._is_ordered():
             if shadow.tracked:
                 numbers = units.numbers()
@@ -195,6 +199,7 @@ class RaceDetector:
         shadow, clocks = units.shadow, self._vector_clocks
         if not shadow.unwritten and not (self.check_races and shadow.tracked):
             return
+        self._record_parameter(units)
         if self.check_races and self._is_ordered():
             self._record_updaters(units, blocks)
             return
@@ -230,6 +235,42 @@ class RaceDetector:
             shadow.compare_with_pattern(units.allocation.tensor)
             bad = _masked(units.read(shadow.writers) == UNWRITTEN, chosen)
         return bad if bad.any() else None
+
+    def _check_duplicates(
+        self, allocation: Allocation, elements: torch.Tensor, blocks: torch.Tensor, itemsize: int
+    ) -> None:
+        """Check that no block stores one element twice in one operation."""
+        pairs = elements.reshape(-1) * math.prod(self.grid) + blocks.reshape(-1)
+        ordered = pairs.sort().values
+        twice = ordered[1:] == ordered[:-1]
+        if twice.any():
+            element, block = divmod(int(ordered[1:][twice][0]), math.prod(self.grid))
+            raise KernelFault(
+                "race",
+                f"stores into {allocation.describe(element * itemsize)} twice in one operation: "
+                "which value stays is chance",
+                block=(block,),
+            )
+
+    def _record_parameter(self, units: Units) -> None:
+        """Record by which parameter units are written, where there is more than one."""
+        if self.check_races and len(units.shadow.parameters) > 1:
+            units.write(units.shadow.record("parameters"), units.allocation.parameter)
+
+    def _check_parameter(self, frame: Frame, units: Units, chosen: torch.Tensor | None) -> None:
+        shadow = units.shadow
+        if len(shadow.parameters) < 2 or not (shadow.was_written or shadow.was_updated):  # noqa: PLR2004
+            return
+        last = units.read(shadow.record("parameters"))
+        bad = _masked((last > 0) & (last != units.allocation.parameter), chosen)
+        if bad.any():
+            raise KernelFault(
+                "aliasing",
+                f"reads {units.describe_first(bad)} after it was written through another parameter"
+                f"{_places({**shadow.stores, **shadow.updates})}: the compiler takes for granted that "
+                "parameters share no memory that the kernel writes, and may read first",
+                block=first_block(frame, bad),
+            )
 
     def _check_writers(self, frame: Frame, units: Units, chosen: torch.Tensor | None, verb: str) -> None:
         writers = units.read(units.shadow.writers)

@@ -53,6 +53,8 @@ class Shadow:
         """The operations of this launch that wrote any, by their identity."""
         self.updates: dict[int, Op] = {}
         """The operations of this launch that wrote any atomically."""
+        self.parameters: set[int] = set()
+        """The parameters of this launch that have it."""
         self.track_reads = False
         """Whether this launch may write what it reads here, so that reads have to be known as well."""
         self.tracked = storage_bytes // unit <= MAX_UNITS
@@ -94,6 +96,7 @@ class Shadow:
         Args:
             name: "updaters" and "last_readers": the block that was the last to write atomically, or to read
                 (-1: none is known); "updated_by_several": whether more than one has written atomically;
+                "parameters": the parameter that wrote last (0: none);
                 "write_epochs", "update_epochs" and "read_epochs": how often the last block to do so had
                 released by then.
         """
@@ -136,6 +139,7 @@ class Shadow:
         self.stores = {}
         self.updates = {}
         self.track_reads = False
+        self.parameters = set()
         self._readers = None
         self._records = {}
 

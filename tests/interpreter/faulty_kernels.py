@@ -414,3 +414,58 @@ def repeating(x: ct.Array, out: ct.Array, n: ct.Constant[int]) -> None:
         tile = tile + 1.5
         turns = turns + 1
     ct.store(out, (ct.bid(0),), tile)
+
+
+@ct.kernel
+def read_back(x, y, z, n: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(x, (i,), ct.full((n,), 1, dtype=x.dtype))
+    ct.store(z, (i,), ct.load(y, (i,), (n,)))  # fault
+
+
+@ct.kernel
+def gather_back(x, y, z, n: ct.Constant[int]):
+    index = ct.bid(0) * n + ct.arange(n, dtype=ct.int32)
+    ct.atomic_add(x, index, 1)
+    ct.scatter(z, index, ct.gather(y, index))  # fault
+
+
+@ct.kernel
+def read_before_store(x, y, z, n: ct.Constant[int]):
+    i = ct.bid(0)
+    tile = ct.load(y, (i,), (n,))
+    ct.store(x, (i,), tile + 1)
+    ct.store(z, (i,), tile)
+
+
+@ct.kernel
+def read_back_in_list(arrays, z, n: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(arrays[0], (i,), ct.full((n,), 1, dtype=z.dtype))
+    ct.store(z, (i,), ct.load(arrays[1], (i,), (n,)))
+
+
+@ct.kernel
+def scatter_divided(x, y, divisor, n: ct.Constant[int]):
+    index = ct.bid(0) * n + ct.arange(n, dtype=ct.int32)
+    ct.scatter(y, index // divisor, ct.gather(x, index))  # fault
+
+
+@ct.kernel
+def scatter_rows(x, y, divisor, n: ct.Constant[int]):
+    rows = ct.arange(n, dtype=ct.int32) // divisor
+    columns = ct.arange(4, dtype=ct.int32)
+    tile = ct.load(x, (0, 0), (n, 4))
+    ct.scatter(y, (rows[:, None], columns[None, :]), tile)  # fault
+
+
+@ct.kernel
+def load_from(x, y, n: ct.Constant[int]):
+    tile = ct.load(x, (0,), (n,))  # fault
+    ct.store(y, (0,), tile)
+
+
+@ct.kernel
+def store_into(x, y, n: ct.Constant[int]):
+    tile = ct.load(x, (0,), (n,))
+    ct.store(y, (0,), tile)  # fault

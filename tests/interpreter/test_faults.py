@@ -164,6 +164,59 @@ def test_nothing_is_accessed_in_arrays_without_elements() -> None:
     assert fault_of(1, kernels.gather_unchecked, empty, vector(), 0, N).kind == "out-of-bounds"
 
 
+def test_a_tile_of_an_array_without_elements_is_outside() -> None:
+    empty = torch.zeros(0)
+    for kernel, name, arrays in (
+        (kernels.load_from, "x", (empty, vector())),
+        (kernels.store_into, "y", (vector(), empty)),
+    ):
+        fault = fault_of(1, kernel, *arrays, N)
+        assert fault.kind == "out-of-bounds"
+        assert f"tile [0], of shape [16], which is wholly outside of {name}, which is [0]" in fault.message
+
+
+# -- two parameters, one element ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [kernels.read_back, kernels.gather_back])
+@pytest.mark.parametrize("check_races", [True, False])
+def test_what_is_written_through_one_parameter_is_read_through_another(
+    kernel: Any, check_races: bool
+) -> None:
+    y, z = vector(), vector()
+    launch_clean(4, kernel, y, y.clone(), z, N)
+    launch_clean(4, kernel, y[:N], y[N:], z[N:], N) if kernel is kernels.gather_back else None
+    if not check_races:
+        with interpret("sm_90", Options(check_races=False)):
+            launch(4, kernel, y, y, z, N)
+        return
+    for x in (y, y.view(torch.float32), y[: 4 * N - 1]):
+        fault = fault_of(4, kernel, x, y, z, N)
+        assert fault.kind == "aliasing"
+        assert "reads y[0] after it was written through another parameter (at " in fault.message
+
+
+def test_parameters_may_share_what_is_read_before_it_is_written() -> None:
+    y = vector()
+    launch_clean(4, kernels.read_before_store, y, y, vector(), N)
+    assert torch.equal(y, vector() + 1)
+    launch_clean(4, kernels.read_back_in_list, [y, y], vector(), N)  # of a list, cuTile promises nothing
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_one_scatter_stores_one_element_twice_also_if_it_is_the_same_value(value: float) -> None:
+    x, y = torch.full((4 * N,), value), vector()
+    launch_clean(4, kernels.scatter_divided, x, y, 1, N)
+    fault = fault_of(4, kernels.scatter_divided, x, y, 2, N)
+    assert (fault.kind, fault.block) == ("race", (0, 0, 0))
+    assert "stores into y[0] twice in one operation: which value stays is chance" in fault.message
+    rows = torch.full((N, 4), value)
+    launch_clean(1, kernels.scatter_rows, rows, torch.zeros(N, 4), 1, N)
+    assert "stores into y[0, 0] twice" in fault_of(1, kernels.scatter_rows, rows, rows.clone(), 2, N).message
+    with interpret("sm_90", Options(check_races=False)):
+        launch(1, kernels.scatter_rows, rows, rows.clone(), 2, N)
+
+
 # -- two blocks, one element --------------------------------------------------------------------------
 
 

@@ -5,13 +5,16 @@ Measured with `python -m research.interpreter_against_gpu` (cuda-tile 1.7.0, til
 """
 
 import math
+import os
+import subprocess
+import sys
 
 import cuda.tile as ct
 import pytest
 import torch
 
 from pytest_cutile.interpreter import interpret
-from tests.interpreter.kernels_arithmetic import OPERATORS, binary, cast, run, unary
+from tests.interpreter.kernels_arithmetic import OPERATORS, binary, cast, product, run, unary
 
 NAN, INF = math.nan, math.inf
 
@@ -80,6 +83,43 @@ def test_of_a_signalling_nan_and_a_number_the_number_is_kept(function, dtype, bi
     with interpret("sm_90"):
         assert run(binary(function), [nans, torch.full_like(nans, -0.5)]).tolist() == [-0.5] * 8
         assert run(binary(function), [torch.full_like(nans, -0.5), nans]).tolist() == [-0.5] * 8
+
+
+FUNCTIONS = (
+    *(ct.exp, ct.exp2, ct.log, ct.log2, ct.rsqrt, ct.sqrt, ct.sin, ct.cos, ct.tan, ct.tanh, ct.sinh, ct.cosh),
+)
+OF_ALL = """
+import hashlib
+import torch
+from pytest_cutile.interpreter import interpret
+from tests.interpreter.test_measured_edges import FUNCTIONS, run, unary, in_products
+
+x = (torch.arange(4096) * 7919 % 4096 + 1) / 512
+with interpret("sm_90"):
+    for function in FUNCTIONS:
+        print(hashlib.md5(run(unary(function), [x]).numpy().tobytes()).hexdigest())
+    print(hashlib.md5(in_products().numpy().tobytes()).hexdigest())
+"""
+
+
+def in_products() -> torch.Tensor:
+    out = torch.empty(128, 128)
+    x = torch.sin(torch.arange(128.0 * 128).double()).float().reshape(128, 128)
+    ct.launch(None, (1,), product, (x, out, 128))
+    return out
+
+
+def test_results_do_not_depend_on_the_processor():
+    """torch, numpy and MKL have code for several processors, which differ in the last bits."""
+    results = set()
+    for torch_has, mkl_has in (("default", "SSE4_2"), ("avx2", "AVX2"), ("", "")):
+        host = {"ATEN_CPU_CAPABILITY": torch_has, "MKL_ENABLE_INSTRUCTIONS": mkl_has}
+        env = {**os.environ, **{name: value for name, value in host.items() if value}}
+        done = subprocess.run(
+            [sys.executable, "-c", OF_ALL], env=env, capture_output=True, text=True, check=True
+        )
+        results.add(done.stdout)
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize(("dtype", "number"), [("bfloat16", 89.0), ("float32", 89.25), ("float64", 710.25)])

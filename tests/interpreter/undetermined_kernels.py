@@ -175,7 +175,7 @@ def gather_at(x, at, y):
 @ct.kernel
 def scatter_at(x, at, y):
     index = ct.load(at, (0,), (TILE,))
-    ct.scatter(y, index, ct.full((TILE,), 1.0, ct.float32))
+    ct.scatter(y, index + ct.arange(TILE, dtype=ct.int32), ct.full((TILE,), 1.0, ct.float32))
 
 
 @ct.kernel

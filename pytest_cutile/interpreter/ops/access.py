@@ -162,8 +162,7 @@ class IndexedTiles:
             return  # cuTile's own tests rely on its being padding, whatever the documentation says
         else:
             length = self.view.array.shape[self.view.type.axes[at]]
-            some = _spread(length, within.dim() - 1)
-            bad = ~within.any(dim=at + 1, keepdim=True) & torch.as_tensor(some > 0)
+            bad = ~within.any(dim=at + 1, keepdim=True)
             what = "which cuTile leaves undefined"
         if not machine.memory.check_tiles or not bad.any():
             return

@@ -138,16 +138,19 @@ def _absf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return torch.abs(frame[op.operands["source"]])
 
 
-def _with_numpy(function: np.ufunc, value: torch.Tensor) -> torch.Tensor:
-    with np.errstate(over="ignore"):
-        return torch.from_numpy(np.asarray(function(value.numpy())))
+def _without_overflow(name: str, value: torch.Tensor) -> torch.Tensor:
+    """Compute sinh or cosh; torch's are infinite where the exponential overflows and half of it does not."""
+    root = torch.exp(value.abs() / 2)
+    large = root / 2 * root
+    plain = getattr(torch, name)(value)
+    large = torch.copysign(large, value) if name == "sinh" else large
+    return torch.where(plain.isinf(), large, plain)
 
 
 _FUNCTIONS = {
     **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "rsqrt")},
-    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "tanh", "floor", "ceil")},
-    # torch's are infinite where the exponential overflows and half of it does not.
-    **{name: functools.partial(_with_numpy, getattr(np, name)) for name in ("sinh", "cosh")},
+    **{name: getattr(torch, name) for name in ("sin", "cos", "tan", "tanh")},
+    **{name: functools.partial(_without_overflow, name) for name in ("sinh", "cosh")},
 }
 
 
@@ -155,8 +158,14 @@ _FUNCTIONS = {
 def _function(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     ftz = op.attributes.get("ftz", False)
     source = flush(frame[op.operands["source"]], ftz=ftz)
-    wide = source if source.dtype in {torch.float32, torch.float64} else source.float()
-    return flush(_FUNCTIONS[op.name](wide).to(source.dtype), ftz=ftz)
+    # The last bits of float32 functions differ from one processor to the next; rounded from float64 they do not.
+    return flush(_FUNCTIONS[op.name](source.double()).to(source.dtype), ftz=ftz)
+
+
+@operation("floor", "ceil")
+def _whole(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
+    result: torch.Tensor = getattr(torch, op.name)(frame[op.operands["source"]])
+    return result
 
 
 @operation("sqrt")
@@ -178,8 +187,7 @@ def _sqrt(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
 @operation("atan2")
 def _atan2(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
-    wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
-    return torch.atan2(lhs.to(wide), rhs.to(wide)).to(lhs.dtype)
+    return torch.atan2(lhs.double(), rhs.double()).to(lhs.dtype)
 
 
 @operation("fpowf", "fpowi")

@@ -13,9 +13,8 @@ from pytest_cutile.interpreter.ops.arithmetic import unsigned
 @operation("mmaf")
 def _mmaf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs, acc = (frame[op.operands[name]] for name in ("lhs", "rhs", "acc"))
-    wide = torch.float64 if acc.dtype == torch.float64 else torch.float32
-    product = torch.matmul(lhs.to(wide), rhs.to(wide))
-    result: torch.Tensor = (product + acc.to(wide)).to(acc.dtype)
+    # In float32, the order of the sums and with it the last bits would be the processor's.
+    result: torch.Tensor = (torch.matmul(lhs.double(), rhs.double()) + acc).to(acc.dtype)
     return result
 
 
