@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -79,6 +80,8 @@ class Session:
         """Shows what takes time."""
         self.checked: dict[str, Reason | None] = {}
         """Outcome of a case's last check, by its key: None if it is right, else why it has no speed."""
+        self.launched_again: set[Any] = set()
+        """Launchers with what they launched that interpreted checks have launched a second time."""
         self.results: list[Result] = []
         """Results of the running test, which its report takes along."""
         self.selected: frozenset[tuple[str, str, str, str]] = frozenset()

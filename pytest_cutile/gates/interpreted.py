@@ -170,13 +170,14 @@ class Interpreting:
 
     def _check_once(self, check: Check, prefix: str = "") -> CheckReport:
         __tracebackhide__ = True
-        turns = _Turns(self._run)
+        known = self._session.launched_again
+        turns = _Turns(self._run, self._launch, known)
         try:
-            return check(turns.around(self._launch))
+            return check(turns)
         except KernelMismatch as mismatch:
             origin, text = "", f"{prefix}{mismatch}"
             if mismatch.output is not None:
-                origin = why_wrong(self._run, check, _Turns(self._run).around(call))
+                origin = why_wrong(self._run, check, _Turns(self._run, call, known))
             if turns.reversed and self._is_right_forward(check):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
             explained = KernelMismatch(f"{text}{origin}")
@@ -254,27 +255,37 @@ def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 class _Turns:
-    """Has the last block first in the second launch of a check; what is wrong then may be due to that."""
+    """Calls launchers for a check: the second time with the last block first."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, launch: RunLaunch, known: set[Any]) -> None:
         self._run = run
-        self._launches = 0
+        self._launch = launch
+        self._known = known
+        """Launchers with what they launched, of which no check has to launch again."""
+        self._first: tuple[Any, ...] = ()
+        self._calls = 0
 
     @property
     def reversed(self) -> bool:
         """Whether a launch had the last block first."""
-        return self._launches > 1 and not self._run.options.reverse
+        return self._calls > 1 and not self._run.options.reverse
 
-    def around(self, launch: RunLaunch) -> RunLaunch:
-        def take_turns(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            __tracebackhide__ = True
-            self._launches += 1
-            if self._launches != 2 or self._run.options.reverse:  # noqa: PLR2004
-                return launch(fn, args, kwargs)
+    def is_new(self) -> bool:
+        """Return whether no check has launched this code again; from now on, one has."""
+        known = self._first in self._known
+        self._known.add(self._first)
+        return not known
+
+    def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        __tracebackhide__ = True
+        self._calls += 1
+        if self._calls == 2 and not self._run.options.reverse:  # noqa: PLR2004
             with self._run.reversed():
-                return launch(fn, args, kwargs)
-
-        return take_turns
+                return self._launch(fn, args, kwargs)
+        before = len(self._run.launches)
+        outputs = self._launch(fn, args, kwargs)
+        self._first = self._first or (fn, *self._run.launches[before:])
+        return outputs
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ class InterpretedLaunch:
     """Name of the kernel's function."""
     grid: tuple[int, ...]
     """Number of blocks along one to three axes."""
+    bytecode: bytes = field(default=b"", repr=False)
+    """The kernel as it was exported."""
 
 
 class Run:
@@ -96,7 +98,9 @@ class Run:
                 job = export(launch, self.arch)
                 if self._on_export is not None:
                     self._on_export(job)
-                self.launches.append(InterpretedLaunch(kernel=job.kernel, grid=launch.grid))
+                self.launches.append(
+                    InterpretedLaunch(kernel=job.kernel, grid=launch.grid, bytecode=job.bytecode)
+                )
                 run_launch(job, launch, arguments, self.options, self.recording)
         except KernelFault as fault:
             self.faults.append(fault)

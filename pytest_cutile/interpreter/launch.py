@@ -91,9 +91,9 @@ class _Program:
 def _read(bytecode: bytes) -> _Program:
     module = read_module(bytecode)
     (entry,) = module.entries.values()
-    ops = list(every_op(entry.body))
-    constants = tuple(op for op in ops if op.name == "constant")
-    return _Program(module, entry, last_uses(entry.body), constants, any(map(waits_for_others, ops)))
+    constants = tuple(op for op in every_op(entry.body) if op.name == "constant")
+    waits = any(waits_for_others(op) for op in every_op(entry.body))
+    return _Program(module, entry, last_uses(entry.body), constants, waits)
 
 
 def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:

@@ -292,11 +292,9 @@ class Machine:
         exits: list[Exit] = []
         around = frame
         position: torch.Tensor | None = None
-        iterations = idle = 0
-        begin = time.monotonic()
+        patience = _Patience()
         while True:
             before, changes = carried, self.memory.changes
-            iterations += 1
             if counter is not None:
                 running = counter.running()
                 if not running.all():
@@ -327,11 +325,9 @@ class Machine:
             if counter is not None:
                 counter = counter.next()
             else:
-                idle = idle + 1 if changes == self.memory.changes else 0
-                stuck = kept is None and bool(idle) and _same(before, carried)
-                if (stuck or idle == MAX_IDLE) and self.wait():
-                    iterations, idle, begin = 0, 0, time.monotonic()
-                elif why := _why_endless(iterations, time.monotonic() - begin, stuck=stuck):
+                changed = changes != self.memory.changes
+                stuck = kept is None and not changed and _same(before, carried)
+                if why := patience.after_iteration(self.wait, changed=changed, stuck=stuck):
                     raise self._endless(op, around, why)
             if kept is not None:
                 position = _compose(position, kept)
@@ -370,15 +366,30 @@ class _Counter:
         return _Counter(*(select_blocks(tensor, index) for tensor in (self.value, self.upper, self.step)))
 
 
-def _why_endless(iterations: int, seconds: float, *, stuck: bool) -> str:
-    """Return why a loop without a counter counts as endless, or nothing."""
-    if stuck:
-        return "a loop does not end: nothing changes from one iteration to the next"
-    if iterations >= MAX_ITERATIONS:
-        return f"a loop has not ended after {iterations} iterations"
-    if iterations >= MIN_ITERATIONS and seconds > MAX_SECONDS:
-        return f"a loop has not ended after {iterations} iterations, in {MAX_SECONDS:g} seconds"
-    return ""
+class _Patience:
+    """Counts the iterations of a loop without a counter, until it counts as endless."""
+
+    def __init__(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._iterations = self._idle = 0
+        self._begin = time.monotonic()
+
+    def after_iteration(self, wait: Callable[[], bool], *, changed: bool, stuck: bool) -> str:
+        """Return why the loop counts as endless, or nothing; other blocks may run before that."""
+        self._iterations += 1
+        self._idle = 0 if changed else self._idle + 1
+        if (stuck or self._idle == MAX_IDLE) and wait():
+            self._begin_anew()
+            return ""
+        if stuck:
+            return "a loop does not end: nothing changes from one iteration to the next"
+        if self._iterations >= MAX_ITERATIONS:
+            return f"a loop has not ended after {self._iterations} iterations"
+        if self._iterations >= MIN_ITERATIONS and time.monotonic() - self._begin > MAX_SECONDS:
+            return f"a loop has not ended after {self._iterations} iterations, in {MAX_SECONDS:g} seconds"
+        return ""
 
 
 _FLOW: Mapping[str, Callable[[Machine, Op, Frame], list[Exit]]] = {

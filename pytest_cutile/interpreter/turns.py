@@ -1,7 +1,8 @@
 """Runs blocks that may wait for each other: one at a time, and while one waits, the others.
 
-Each block has a thread, of which only one runs at any moment. A block is waiting when a loop of it has changed
-nothing. It goes on when memory has changed; if nobody can go on and no block is left to start, nobody ever will.
+Each block has a thread, of which only one runs at any moment. A block is waiting when a loop of it has
+changed nothing. It goes on when memory has changed; if nobody can go on and no block is left to start,
+nobody ever will.
 """
 
 from __future__ import annotations

@@ -20,6 +20,10 @@ GENERATED_ON_CPU = 1 << 24
 on the device itself (the CPU needs half a second for 64 million), the same on every GPU of that kind."""
 
 _INTEGERS = (-8, 9)  # half open; exact in every float dtype, e5m2 with its 3 bits included
+_SIGNED_ROWS = 3
+"""Rows from which on two of them have one sign."""
+_MOST_SIGNED = 8
+"""What those rows stay within; normal numbers plus 1 hardly reach it."""
 OUTLIERS = 0.005
 """Share of the elements that "outliers" makes larger."""
 OUTLIER_FACTOR = 60.0
@@ -51,9 +55,11 @@ def make_tensor(
         device: where the tensor lives. On "meta" it has no values, only shape, strides and dtype.
         seed: the same seed gives the same values on every device, up to 16 million elements; beyond that the
             device draws them itself.
-        dist: "normal" has mean 0 and standard deviation 1. "uniform" is in [low, high), by default [-1, 1).
-            "integers" are whole numbers in [low, high), by default [-8, 9), which every dtype holds exactly:
-            sums of them tell a rounding error from a wrong index. "zeros", "ones".
+        dist: "normal" has mean 0 and standard deviation 1. Of three rows (along the last dimension) or more,
+            the last but one is negative and the last one positive, every element of them by 1 at least.
+            "uniform" is in [low, high), by default [-1, 1). "integers" are whole numbers in [low, high), by
+            default [-8, 9), which every dtype holds exactly: sums of them tell a rounding error from a wrong
+            index. "zeros", "ones".
             Normal, but: "outliers" with 0.5 % of the elements, at least one, 60 times as large; "offset"
             around a mean of 8 or, depending on the seed, -8; "small" times the dtype's eps; "tiny" times its
             smallest normal number, so that two thirds are subnormal; "nan" with one element NaN; "inf" with
@@ -202,6 +208,8 @@ def _draw(
     fmt = format_of(dtype)
     if dist == "integers" or fmt is None:
         drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
+        if dist == "normal" and limits == _INTEGERS:
+            _give_rows_a_sign(drawn)
         return drawn.to(dtype).to(place)
     # float32 holds every smaller dtype's values; one draw for all of them
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -215,12 +223,25 @@ def _draw(
             rows.scatter_(-1, at, 1.0)
     else:
         values.normal_(generator=generator)
+        _give_rows_a_sign(values)
         _alter(values, dist, fmt, generator)
     if fmt.eight_bit:
         # not what is no number: it does not saturate
         rounded = round_to(values.double(), fmt, saturate=True).to(wide)
         values = torch.where(values.isfinite() | (values.isinf() & (fmt is FLOAT8_E4M3FN)), rounded, values)
     return values.to(dtype).to(place)
+
+
+def _give_rows_a_sign(values: torch.Tensor) -> None:
+    """Make the last row but one negative and the last one positive, and no element of them smaller than 1.
+
+    Padding by zero is then not the largest or the smallest of a row only by chance.
+    """
+    if values.ndim < 2 or values.numel() < _SIGNED_ROWS * max(values.shape[-1], 1):  # noqa: PLR2004
+        return
+    rows = values.view(-1, values.shape[-1])
+    for row, sign in ((rows[-2], -1), (rows[-1], 1)):
+        row.abs_().add_(1).clamp_(max=_MOST_SIGNED).mul_(sign)
 
 
 def _alter(values: torch.Tensor, dist: str, fmt: FloatFormat, generator: torch.Generator) -> None:

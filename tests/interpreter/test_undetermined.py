@@ -12,7 +12,8 @@ import torch
 
 from pytest_cutile.interpreter import KernelFault, Options, interpret
 from pytest_cutile.interpreter.ops import access
-from tests.interpreter import undetermined_kernels as kernels
+from pytest_cutile.tensors.make_tensor import make_tensor
+from tests.interpreter import kernels_undetermined as kernels
 
 N = 100
 
@@ -88,6 +89,31 @@ def test_what_nothing_determines_is_no_index_and_no_mask(kernel: Any) -> None:
         ct.launch(None, (1,), kernel, (x, torch.arange(kernels.TILE, dtype=torch.int32) * 0, x.clone()[:1]))
         with pytest.raises(KernelFault, match="what depends on undetermined padding"):
             ct.launch(None, (1,), kernel, (x, torch.zeros(N, dtype=torch.int32), x.clone()))
+
+
+SHOWN_BY_DEFAULT = {
+    kernels.take_max: lambda x: x.amax(1),
+    kernels.take_min: lambda x: x.amin(1),
+    kernels.take_argmax: lambda x: x.argmax(1),
+    kernels.count_positive: lambda x: (x >= 0).sum(1),
+    kernels.count_small: lambda x: (x.abs() < 0.5).sum(1),
+    kernels.max_of_integers: lambda x: x.to(torch.int32).amax(1),
+}
+
+
+@pytest.mark.parametrize("function", SHOWN_BY_DEFAULT, ids=name_of)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+@pytest.mark.parametrize("shape", [(3, N), (2, 5, N)])
+def test_the_default_inputs_show_padding_by_zero(
+    function: Callable[..., Any], dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    for seed in range(5):
+        x = make_tensor(shape, dtype, device="cpu", seed=seed).reshape(-1, N)
+        y = torch.zeros(len(x))
+        with interpret("sm_90"):
+            kernel = kernels.kernel_of(function, ct.PaddingMode.ZERO)
+            ct.launch(None, (len(x),), kernel, (x, y, N))
+        assert not torch.equal(y, SHOWN_BY_DEFAULT[function](x).float())
 
 
 def test_a_store_drops_what_is_outside_of_its_array() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_cutile.interpreter import KernelFault, Options, interpret
-from tests.interpreter import waiting_kernels as kernels
+from tests.interpreter import kernels_waiting as kernels
 
 N, BLOCKS = 16, 7
 ORDERS = pytest.mark.parametrize("reverse", [False, True])

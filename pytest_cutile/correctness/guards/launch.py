@@ -103,8 +103,13 @@ class GuardedLauncher:
 
     @property
     def is_interpreted(self) -> bool:
-        """Whether `repeat` never launches: the second launch is the one with another layout."""
-        return self._run is not None
+        """Whether `repeat` never launches, though it might: the second launch has another layout."""
+        return self._run is not None and self.is_small
+
+    def is_new(self) -> bool:
+        """Return whether an interpreted launch is worth repeating: no check has done so with this code."""
+        is_new = getattr(self._run, "is_new", None)
+        return is_new is None or is_new()
 
     @property
     def unguarded(self) -> tuple[str, ...]:
@@ -121,8 +126,8 @@ class GuardedLauncher:
         """
         if self._run is not None or not self.is_small:
             return None
-        first = self._kept(outputs)
-        again = self._kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
+        first = self.kept(outputs)
+        again = self.kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if unwritten := _never_written(first, again):
             raise KernelMismatch(f"{self.name}: {unwritten}")
         if have_same_bits(first, again):
@@ -143,7 +148,7 @@ class GuardedLauncher:
         """Say what made outputs wrong, as launches over other bytes tell; empty: that is not known."""
         if self._run is not None or not self.is_small:
             return ""
-        first = self._kept(outputs)
+        first = self.kept(outputs)
         unwritten = ""
         if any(bool(poisoned(tensor).any()) for tensor in _ambiguous(first).values()):
             with contextlib.suppress(KernelMismatch):
@@ -199,7 +204,7 @@ class GuardedLauncher:
         patterns, expected = (Pattern.BESIDE_INPUT, Pattern.BESIDE_INPUT_AGAIN), (first, again)
         return all(have_same_bits(self._relaunch(patterns[turn]), expected[turn]) for turn in _TURNS)
 
-    def _kept(self, outputs: Any) -> Any:
+    def kept(self, outputs: Any) -> Any:
         """Return outputs as they are now, whatever another launch does to the arguments."""
         return map_tensors(lambda tensor: tensor.clone() if self._inputs.holders(tensor) else tensor, outputs)
 

@@ -154,14 +154,13 @@ class IndexedTiles:
         return address, inside
 
     def _check_within(self, machine: Machine, op: Op, at: int, within: torch.Tensor, verb: str) -> None:
-        """Check that tiles reach into the array along an axis, unless there is nothing to reach."""
+        """Check that tiles reach into the array along an axis."""
         denied = op.attributes.get("inbounds") or ()
         if at < len(denied) and denied[at]:
             bad, what = ~within, "although check_bounds=False says that no tile sticks out"
         elif verb == "loads" and self.view.type.padding is not None:
             return  # cuTile's own tests rely on its being padding, whatever the documentation says
         else:
-            length = self.view.array.shape[self.view.type.axes[at]]
             bad = ~within.any(dim=at + 1, keepdim=True)
             what = "which cuTile leaves undefined"
         if not machine.memory.check_tiles or not bad.any():
@@ -252,7 +251,7 @@ class IndexedTiles:
                 return None
             extent = (shape[axis] - index * _step(type_, at)).clamp(0, length)
             if bool((extent < length).any()) and (denied[at] or not (padded or bool(extent.all()))):
-                return None  # a fault, unless there is nothing to reach
+                return None  # a fault
             indices.append(index)
             extents.append(extent)
         groups = _groups_of(extents)

@@ -158,7 +158,7 @@ _FUNCTIONS = {
 def _function(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     ftz = op.attributes.get("ftz", False)
     source = flush(frame[op.operands["source"]], ftz=ftz)
-    # The last bits of float32 functions differ from one processor to the next; rounded from float64 they do not.
+    # The last bits of float32 functions are the processor's; rounded from float64 they are not.
     return flush(_FUNCTIONS[op.name](source.double()).to(source.dtype), ftz=ftz)
 
 

@@ -9,47 +9,47 @@ import cuda.tile as ct
 TILE = 128
 
 
-def take_max(x, n):
+def take_max(x, _n):
     return ct.max(x)
 
 
-def take_min(x, n):
+def take_min(x, _n):
     return ct.min(x)
 
 
-def take_argmax(x, n):
+def take_argmax(x, _n):
     return ct.argmax(x)
 
 
-def count_positive(x, n):
+def count_positive(x, _n):
     return ct.sum(ct.where(x >= 0, 1, 0))
 
 
-def count_small(x, n):
+def count_small(x, _n):
     return ct.sum(ct.where(ct.abs(x) < 0.5, 1, 0))
 
 
-def sum_of_integers(x, n):
+def sum_of_integers(x, _n):
     return ct.sum(x.astype(ct.int32))
 
 
-def max_of_integers(x, n):
+def max_of_integers(x, _n):
     return ct.max(x.astype(ct.int32))
 
 
-def scanned(x, n):
+def scanned(x, _n):
     return ct.max(ct.cumsum(x.astype(ct.int32)))
 
 
-def sign_bit(x, n):
+def sign_bit(x, _n):
     return ct.sum(ct.bitcast(x, ct.int32) >> 31)
 
 
-def multiplied_by_zero(x, n):
+def multiplied_by_zero(x, _n):
     return ct.max(x * 0.0)
 
 
-def greater_of_both(x, n):
+def greater_of_both(x, _n):
     return ct.sum(ct.maximum(x, -1000.0))
 
 
@@ -57,37 +57,38 @@ def half_masked(x, n):
     return ct.sum(ct.where(ct.arange(TILE, dtype=ct.int32) < n + 1, x, 0.0))
 
 
-def one_side_of_a_product(x, n):
+def one_side_of_a_product(x, _n):
     ones = ct.full((TILE, 16), 1.0, ct.float32)
     return ct.max(
         ct.mma(ct.broadcast_to(x.reshape((1, TILE)), (16, TILE)), ones, ct.zeros((16, 16), ct.float32))
     )
 
 
-def transposed(x, n):
+def transposed(x, _n):
     return ct.max(ct.transpose(x.reshape((16, 8))))
 
 
-def joined(x, n):
+def joined(x, _n):
     return ct.max(ct.cat((x, x), 0))
 
 
-def decided(x, n):
+def decided(x, _n):
     if ct.max(x) > 2.0:
-        result = 1.0
+        result = ct.max(x)
+        result += 1.0
     else:
         result = 0.0
     return result
 
 
-def looped(x, n):
+def looped(x, _n):
     total = 0.0
     for _ in range(ct.sum(ct.where(x > 5.0, 1, 0))):
         total += 1.0
     return total
 
 
-def chosen_by(x, n):
+def chosen_by(x, _n):
     return ct.sum(ct.where(x > 2.0, 1.0, 0.0))
 
 
@@ -139,11 +140,11 @@ def reduced_with_its_mask(x, n):
     return total
 
 
-def extracted(x, n):
+def extracted(x, _n):
     return ct.max(ct.extract(x, (0,), (64,)))
 
 
-def unused(x, n):
+def unused(x, _n):
     ct.max(x)
     return 1.0
 
@@ -154,13 +155,13 @@ MASKED = (
 )
 
 
-def kernel_of(function):
+def kernel_of(function, padding=ct.PaddingMode.UNDETERMINED):
     """Return a kernel that stores what a function makes of a row of n elements in a tile of `TILE`."""
 
     @ct.kernel
     def kernel(x, y, n):
         i = ct.bid(0)
-        row = ct.load(x, (i, 0), (1, TILE)).reshape((TILE,))
+        row = ct.load(x, (i, 0), (1, TILE), padding_mode=padding).reshape((TILE,))
         ct.store(y, (i,), ct.full((1,), function(row, n), ct.float32))
 
     return kernel
@@ -173,7 +174,7 @@ def gather_at(x, at, y):
 
 
 @ct.kernel
-def scatter_at(x, at, y):
+def scatter_at(_x, at, y):
     index = ct.load(at, (0,), (TILE,))
     ct.scatter(y, index + ct.arange(TILE, dtype=ct.int32), ct.full((TILE,), 1.0, ct.float32))
 
@@ -185,19 +186,19 @@ def load_tile_at(x, at, y):
 
 
 @ct.kernel
-def add_atomically(x, at, y):
+def add_atomically(_x, at, y):
     index = ct.arange(TILE, dtype=ct.int32)
     ct.atomic_add(y, index * 0, ct.load(at, (0,), (TILE,)).astype(ct.float32))
 
 
 @ct.kernel
-def add_atomically_under_a_mask(x, at, y):
+def add_atomically_under_a_mask(_x, at, y):
     index = ct.where(ct.load(at, (0,), (TILE,)) >= 0, 0, 1000)
     ct.atomic_add(y, index, ct.full((TILE,), 1.0, ct.float32))
 
 
 @ct.kernel
-def assert_something(x, at, y):
+def assert_something(_x, at, _y):
     ct.assert_(ct.load(at, (0,), (TILE,)) >= -(2**31))
 
 
@@ -205,6 +206,6 @@ INDEXED = (gather_at, scatter_at, load_tile_at, add_atomically, add_atomically_u
 
 
 @ct.kernel
-def copy_row(x, y, n):
+def copy_row(x, y, _n):
     row = ct.load(x, (0,), (TILE,))
     ct.store(y, (0,), row * 2)
