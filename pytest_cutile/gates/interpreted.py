@@ -284,7 +284,10 @@ class _Turns:
                 return self._launch(fn, args, kwargs)
         before = len(self._run.launches)
         outputs = self._launch(fn, args, kwargs)
-        self._first = self._first or (fn, *self._run.launches[before:])
+        launched = self._run.launches[before:]
+        # Blocks that do not communicate do the same whatever the sizes and dtypes.
+        codes = (launch if launch.communicates else launch.kernel for launch in launched)
+        self._first = self._first or (fn, *codes)
         return outputs
 
 

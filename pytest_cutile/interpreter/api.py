@@ -13,7 +13,7 @@ from pytest_cutile.compiler.export import export
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.trace.launches import Launch, pretend_gpu
 from pytest_cutile.interpreter.faults import KernelFault, UnwrittenOutput
-from pytest_cutile.interpreter.launch import run_launch
+from pytest_cutile.interpreter.launch import communicates, run_launch
 from pytest_cutile.interpreter.nonfinite_origin import NonfiniteFinder
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.interpreter.provenance import Trace
@@ -58,6 +58,8 @@ class InterpretedLaunch:
     """Number of blocks along one to three axes."""
     bytecode: bytes = field(default=b"", repr=False)
     """The kernel as it was exported."""
+    communicates: bool = False
+    """Whether the kernel has atomics, or other operations that acquire or release."""
 
 
 class Run:
@@ -98,9 +100,13 @@ class Run:
                 job = export(launch, self.arch)
                 if self._on_export is not None:
                     self._on_export(job)
-                self.launches.append(
-                    InterpretedLaunch(kernel=job.kernel, grid=launch.grid, bytecode=job.bytecode)
+                launched = InterpretedLaunch(
+                    kernel=job.kernel,
+                    grid=launch.grid,
+                    bytecode=job.bytecode,
+                    communicates=communicates(job),
                 )
+                self.launches.append(launched)
                 run_launch(job, launch, arguments, self.options, self.recording)
         except KernelFault as fault:
             self.faults.append(fault)

@@ -17,7 +17,7 @@ from pytest_cutile.interpreter.analysis import every_op, last_uses
 from pytest_cutile.interpreter.bytecode import read_module
 from pytest_cutile.interpreter.faults import NoSuchBlock
 from pytest_cutile.interpreter.ir import EntryPoint, Module, Op
-from pytest_cutile.interpreter.machine import Machine, batch_size, waits_for_others
+from pytest_cutile.interpreter.machine import Machine, batch_size, is_ordered, waits_for_others
 from pytest_cutile.interpreter.memory import Memory
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.interpreter.recording import Recording
@@ -56,6 +56,11 @@ def run_launch(
                 run(blocks)
     finally:
         memory.end_launch()
+
+
+def communicates(job: CompileJob) -> bool:
+    """Return whether a kernel has atomics, or other operations that acquire or release."""
+    return any(map(is_ordered, every_op(_read(job.bytecode).entry.body)))
 
 
 def _batches(machine: Machine, program: _Program, options: Options) -> Iterator[torch.Tensor]:

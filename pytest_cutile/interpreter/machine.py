@@ -445,13 +445,14 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 _ATOMIC = {"atomic_cas_tko", "atomic_rmw_tko", "atomic_red_view_tko"}
 
 
+def is_ordered(op: Op) -> bool:
+    """Return whether an operation is an atomic, or acquires or releases."""
+    return op.name in _ATOMIC or op.attributes.get("ordering", "weak") != "weak"
+
+
 def waits_for_others(loop: Op) -> bool:
     """Return whether a loop without a counter may wait for what other blocks do."""
-    return loop.name == "loop" and any(
-        op.name in _ATOMIC or op.attributes.get("ordering", "weak") != "weak"
-        for region in loop.regions
-        for op in every_op(region)
-    )
+    return loop.name == "loop" and any(is_ordered(op) for region in loop.regions for op in every_op(region))
 
 
 def batch_size(entry: EntryPoint) -> int:
