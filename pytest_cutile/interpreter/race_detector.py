@@ -20,6 +20,8 @@ from pytest_cutile.interpreter.values import block_of
 View: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Shapes a row of the shadow so that an index selects the accessed units."""
 
+_MOST_PLACES = 3
+"""Places in the source up to which a message names them all."""
 _WHICH_IS_FIRST = "which of them comes first is chance"
 
 
@@ -178,13 +180,15 @@ class RaceDetector:
             blocks = blocks_beside(frame, units.read(shadow.writers).dim())
             self._check_updaters(units, blocks, "reads", chosen)
         if shadow.track_reads:
+            if self.op is not None:
+                shadow.loads[id(self.op)] = self.op
             fresh = not shadow.was_read
             readers = units.shaped(shadow.readers)
             if distinct and fresh:
                 dims = readers.dim() // 2 + 1  # of tiles, and the blocks
                 readers[units.index] = blocks_beside(frame, dims)
             else:
-                _add_readers(frame, readers, units.index, chosen, distinct=distinct)
+                _add_readers(frame, units, chosen, distinct=distinct)
             if self._vector_clocks is not None:
                 self._record_read_epochs(frame, units, chosen, self._vector_clocks)
 
@@ -290,7 +294,8 @@ class RaceDetector:
             raise self._race(units, bad, (blocks, writers), "writes", does)
 
     def _check_readers(self, units: Units, blocks: torch.Tensor, verb: str) -> None:
-        readers = units.read(units.shadow.readers)
+        shadow = units.shadow
+        readers = units.read(shadow.readers)
         bad = (readers == SEVERAL) | ((readers >= 0) & (readers != blocks))
         suspects = readers
         if self._vector_clocks is not None and bad.any():
@@ -298,7 +303,10 @@ class RaceDetector:
             suspects = torch.where(readers == SEVERAL, torch.where(last == blocks, NOBODY, last), readers)
         bad = self._unsynchronized(units, bad, blocks, suspects, "read_epochs")
         if bad.any():
-            raise self._race(units, bad, (blocks, readers), verb, f"reads: {_WHICH_IS_FIRST}")
+            one, other = (units.read(shadow.record(name)) for name in ("one_reader", "other_readers"))
+            readers = torch.where(readers == SEVERAL, torch.where(one == blocks, other, one), readers)
+            does = f"reads{_places(shadow.loads)}: {_WHICH_IS_FIRST}"
+            raise self._race(units, bad, (blocks, readers), verb, does)
 
     def _check_updaters(
         self, units: Units, blocks: torch.Tensor, verb: str, chosen: torch.Tensor | None = None
@@ -311,7 +319,10 @@ class RaceDetector:
         bad = self._unsynchronized(units, bad, blocks, suspects, "update_epochs")
         if bad.any():
             does = f"updates atomically{_places(shadow.updates)}: {_WHICH_IS_FIRST}"
-            raise self._race(units, bad, (blocks, suspects), verb, does)
+            other = units.read(shadow.record("other_updaters"))
+            raise self._race(
+                units, bad, (blocks, torch.where(suspects == NOBODY, other, suspects)), verb, does
+            )
 
     # -- records --------------------------------------------------------------------------------------
 
@@ -323,9 +334,12 @@ class RaceDetector:
             return
         before = units.read(shadow.record("updaters"))
         units.write(shadow.record("updaters"), blocks)
-        others = ((before >= 0) & (before != blocks)) | (units.read(shadow.record("updaters")) != blocks)
+        followed = (before >= 0) & (before != blocks)
+        overtaken = units.read(shadow.record("updaters")) != blocks
         numbers = units.numbers().expand(blocks.shape)
-        shadow.record("updated_by_several")[numbers[others]] = 1
+        shadow.record("updated_by_several")[numbers[followed | overtaken]] = 1
+        shadow.record("other_updaters")[numbers[followed]] = before[followed]
+        shadow.record("other_updaters")[numbers[overtaken]] = blocks[overtaken]
         if self._vector_clocks is not None:
             epochs = self._vector_clocks.epochs[blocks.to(torch.int64)]
             units.write(shadow.record("update_epochs"), epochs)
@@ -393,29 +407,47 @@ class RaceDetector:
         return KernelFault("race", message, block=(one,))
 
 
-def _add_readers(
-    frame: Frame, readers: torch.Tensor, index: Any, chosen: torch.Tensor | None, *, distinct: bool
-) -> None:
-    """Record who reads, or that several blocks do."""
+def _add_readers(frame: Frame, units: Units, chosen: torch.Tensor | None, *, distinct: bool) -> None:
+    """Record who reads, or that several blocks do, and two of them."""
+    readers, index = units.shaped(units.shadow.readers), units.index
     before = readers[index]
     own = blocks_beside(frame, before.dim())
     shape = torch.broadcast_shapes(before.shape, own.shape, () if chosen is None else chosen.shape)
     reader = torch.where((before == NOBODY) | (before == own), own, SEVERAL)
+    _name_two_readers(units, (before >= 0) & (before != own), before, own, chosen)
     if before.shape[0] == 1 and frame.size > 1:
         reader = torch.full_like(before, SEVERAL) if chosen is None else reader[:1].fill_(SEVERAL)
+        first = torch.ones_like(before, dtype=torch.bool)
+        _name_two_readers(units, first, own[:1], own[-1:], None if chosen is None else chosen[:1])
     if chosen is None:
         readers[index] = reader
         if frame.size > 1 and not distinct:
             # Two blocks of these may have read one element: one of the two wrote last.
             after = readers[index]
+            _name_two_readers(units, (after != reader) & (after >= 0), after, own, None)
             readers[index] = torch.where(after == reader, after, SEVERAL)
         return
     lanes = chosen.expand(shape)
-    units = index.expand(shape)[lanes]
     reader = reader.expand(shape)[lanes]
-    readers[units] = reader
-    after = readers[units]
-    readers[units[after != reader]] = SEVERAL
+    numbers = index.expand(shape)[lanes]
+    readers[numbers] = reader
+    after = readers[numbers]
+    overtaken = after != reader
+    units = Units(units.allocation, numbers)
+    _name_two_readers(units, overtaken & (after >= 0), after, own.expand(shape)[lanes], None)
+    readers[numbers[overtaken]] = SEVERAL
+
+
+def _name_two_readers(
+    units: Units, several: torch.Tensor, one: torch.Tensor, other: torch.Tensor, chosen: torch.Tensor | None
+) -> None:
+    """Record two of the blocks that have read a unit, where there are several."""
+    several = _masked(several, chosen)
+    if not several.any():
+        return
+    numbers = units.numbers().expand(several.shape)[several]
+    for name, blocks in (("one_reader", one), ("other_readers", other)):
+        units.shadow.record(name)[numbers] = blocks.expand(several.shape)[several]
 
 
 def _unit_index(
@@ -435,6 +467,6 @@ def _masked(bad: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
 
 
 def _places(ops: Mapping[int, Op]) -> str:
-    """Return where other blocks have written, if that is one place."""
-    places = {str(user_location(op.location)) for op in ops.values()}
-    return f" (at {places.pop()})" if len(places) == 1 else ""
+    """Return where operations are, if those are few places."""
+    places = sorted({str(user_location(op.location)) for op in ops.values()})
+    return f" (at {' or '.join(places)})" if 0 < len(places) <= _MOST_PLACES else ""

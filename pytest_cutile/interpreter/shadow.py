@@ -25,6 +25,7 @@ SEVERAL = -2
 MAX_UNITS = 1 << 28
 """Units of the largest storage that is tracked: its shadow takes 1 GiB."""
 
+_OF_BLOCKS = {"updaters", "other_updaters", "last_readers", "one_reader", "other_readers"}
 _ATTRIBUTE = "_pytest_cutile_shadow"
 _PATTERNS = MappingProxyType(
     {
@@ -51,6 +52,8 @@ class Shadow:
         """Whether this launch has written any."""
         self.stores: dict[int, Op] = {}
         """The operations of this launch that wrote any, by their identity."""
+        self.loads: dict[int, Op] = {}
+        """The operations of this launch that read any, as far as reads are tracked."""
         self.updates: dict[int, Op] = {}
         """The operations of this launch that wrote any atomically."""
         self.parameters: set[int] = set()
@@ -95,13 +98,14 @@ class Shadow:
 
         Args:
             name: "updaters" and "last_readers": the block that was the last to write atomically, or to read
-                (-1: none is known); "updated_by_several": whether more than one has written atomically;
+                (-1: none is known); "other_updaters": another one, if there are several; "one_reader" and "other_readers": two of several;
+                "updated_by_several": whether more than one has written atomically;
                 "parameters": the parameter that wrote last (0: none);
                 "write_epochs", "update_epochs" and "read_epochs": how often the last block to do so had
                 released by then.
         """
         if name not in self._records:
-            self._records[name] = self._row(NOBODY if name in {"updaters", "last_readers"} else 0)
+            self._records[name] = self._row(NOBODY if name in _OF_BLOCKS else 0)
         return self._records[name]
 
     def _row(self, value: int) -> torch.Tensor:
@@ -137,6 +141,7 @@ class Shadow:
             self.was_written = False
             self.unwritten = self.unwritten and bool((self.writers == UNWRITTEN).any())
         self.stores = {}
+        self.loads = {}
         self.updates = {}
         self.track_reads = False
         self.parameters = set()

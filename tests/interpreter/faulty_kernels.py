@@ -469,3 +469,15 @@ def load_from(x, y, n: ct.Constant[int]):
 def store_into(x, y, n: ct.Constant[int]):
     tile = ct.load(x, (0,), (n,))
     ct.store(y, (0,), tile)  # fault
+
+
+@ct.kernel
+def store_what_all_read(x, y, writer: ct.Constant[int], atomic: ct.Constant[bool], n: ct.Constant[int]):
+    i = ct.bid(0)
+    if i != writer:
+        if atomic:
+            ct.atomic_add(x, 0, 1.0)  # other
+        else:
+            ct.store(y, (i,), ct.load(x, (0,), (n,)))  # other
+    if i == writer:
+        ct.store(x, (0,), ct.full((n,), 1.0, dtype=x.dtype))  # fault

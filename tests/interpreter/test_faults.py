@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from typing import Any
 
 import cuda.tile as ct
@@ -259,6 +260,27 @@ def test_reading_what_another_block_writes_is_a_race_in_either_order(shift: int,
         launch(4, kernels.add_neighbour, vector(), shift, 4, N)
 
 
+@pytest.mark.parametrize("together", [1, 2, 100])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_race_names_the_other_block_and_its_line(
+    together: int, atomic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_cutile.interpreter.launch.batch_size", lambda _: together)
+    for writer in (3, 7):
+        with interpret("sm_90"), pytest.raises(KernelFault) as caught:
+            launch(8, kernels.store_what_all_read, torch.zeros(N), torch.zeros(8 * N), writer, atomic, N)
+        fault = caught.value
+        assert fault.kind == "race"
+        named = re.search(
+            r"which block \((\d), 0, 0\) of the same launch .* \(at (.*):(\d+):\d+\): ", str(fault)
+        )
+        assert named is not None, str(fault)
+        assert fault.block is not None
+        assert int(named[1]) != fault.block[0]
+        lines, first = inspect.getsourcelines(cutile.kernel_function(kernels.store_what_all_read))
+        assert "# other" in lines[int(named[3]) - first] or "# fault" in lines[int(named[3]) - first]
+
+
 def test_a_kernel_may_work_in_place_and_be_launched_again() -> None:
     y = vector()
     with interpret("sm_90"):
@@ -379,7 +401,7 @@ def test_blocks_that_read_an_unfinished_total() -> None:
     with interpret("sm_90"), pytest.raises(KernelFault, match=r"(reads|updates) total\[0\], which block"):
         launch(4, kernels.divide_by_total, vector(), torch.zeros(1), vector(), N)
     fault = fault_of(2, kernels.divide_by_total_relaxed, vector(), torch.zeros(1), vector(), N)
-    assert fault.message.startswith("reads total[0], which another block of the same launch updates")
+    assert re.match(r"reads total\[0\], which block \([01], 0, 0\) of the same launch updates", fault.message)
 
 
 @ONE_BY_ONE
