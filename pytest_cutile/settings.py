@@ -48,7 +48,7 @@ class Interpretation(NamedTuple):
     both_orders: bool = False
     """Whether each check is made a second time with the blocks in reverse order."""
     poison_padding: bool = True
-    """Whether undetermined padding holds NaN or an unlikely integer, not zero."""
+    """Whether a result that depends on undetermined padding is a fault; else the padding is zero."""
     check_races: bool = True
     """Whether a race between two blocks is a fault."""
 

@@ -58,7 +58,7 @@ class InterpretedLaunch:
     """Number of blocks along one to three axes."""
     bytecode: bytes = field(default=b"", repr=False)
     """The kernel as it was exported."""
-    communicates: bool = False
+    communicates: bool = field(default=False, repr=False)
     """Whether the kernel has atomics, or other operations that acquire or release."""
 
 

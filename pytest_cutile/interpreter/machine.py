@@ -89,7 +89,7 @@ class Machine:
         self.grid = (*grid, 1, 1, 1)[:3]
         self.kernel = ""
         self.poison_padding = True
-        """Whether undetermined padding is something that nobody expects, or zero."""
+        """Whether padding that no padding_mode chooses is undetermined, or zero."""
         self.constants: dict[int, Any] = {}
         """Values of constants, by the identity of their operation."""
         self.definitions = NOTHING_DEFINED

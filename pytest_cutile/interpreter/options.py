@@ -10,16 +10,17 @@ class Options:
     """Which faults are checked, which blocks run in which order, and what is recorded."""
 
     check_races: bool = True
-    """Whether two blocks that touch one element without atomics, one of them writing, are a fault."""
+    """Whether two blocks that touch one element without atomics, one of them writing, are a fault; so are one
+    scatter that names an index twice, and a read of what was written through another parameter."""
     check_uninitialized: bool = True
-    """Whether reading what nothing has written is a fault."""
+    """Whether a result that depends on what nothing has written is a fault."""
     check_tiles: bool = True
     """Whether a tile that is wholly outside of its array is a fault: cuTile leaves its effect undefined.
 
     A load with a padding_mode is no fault: the whole tile is padding."""
     poison_padding: bool = True
-    """Whether undetermined padding (a load beyond an array with no padding_mode) is NaN or an unlikely
-    integer; else it is zero, as it happens to be on many GPUs."""
+    """Whether a result that depends on undetermined padding (a load beyond an array with no padding_mode) is a
+    fault; else that padding is zero, as it happens to be on many GPUs."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
     one_by_one: bool = False

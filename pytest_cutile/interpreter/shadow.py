@@ -98,9 +98,9 @@ class Shadow:
 
         Args:
             name: "updaters" and "last_readers": the block that was the last to write atomically, or to read
-                (-1: none is known); "other_updaters": another one, if there are several; "one_reader" and "other_readers": two of several;
-                "updated_by_several": whether more than one has written atomically;
-                "parameters": the parameter that wrote last (0: none);
+                (-1: none is known); "other_updaters": another one, if there are several; "one_reader" and
+                "other_readers": two of several; "updated_by_several": whether more than one has written
+                atomically; "parameters": the parameter that wrote last (0: none);
                 "write_epochs", "update_epochs" and "read_epochs": how often the last block to do so had
                 released by then.
         """
