@@ -106,7 +106,7 @@ def interpret_all() -> None:
         if owner is torch.cuda:  # test modules ask while they are imported, too
             setattr(owner, name, value)
     # Nothing will be restored, so modules may keep what they get, and make tensors as they are imported.
-    Replacements.paused = _unpaused  # type: ignore[method-assign]
+    Replacements._import = _import_as_it_is  # type: ignore[method-assign]  # noqa: SLF001
     checks = Options(check_races=strict, check_uninitialized=strict, poison_padding=bool(os.environ[_POISON]))
     launch = Recorder.launch
 
@@ -177,9 +177,8 @@ def _without_static_shape(parameter: Any) -> Any:
     return parameter
 
 
-@contextlib.contextmanager
-def _unpaused(_: Any) -> Iterator[None]:
-    yield
+def _import_as_it_is(replacements: Any, name: str, how: Any) -> Any:
+    return replacements._find_and_load(name, how)  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ class Options:
 
     A load with a padding_mode is no fault: the whole tile is padding."""
     poison_padding: bool = True
-    """Whether a result that depends on undetermined padding (a load beyond an array with no padding_mode) is a
-    fault; else that padding is zero, as it happens to be on many GPUs."""
+    """Whether a result that depends on undetermined padding (a load beyond an array with no padding_mode) is
+    a fault; else that padding is zero, as it happens to be on many GPUs."""
     reverse: bool = False
     """Whether the last block runs first: a result that depends on the order of the blocks differs."""
     one_by_one: bool = False

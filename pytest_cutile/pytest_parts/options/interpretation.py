@@ -86,8 +86,8 @@ _OF_INTERPRETER = (
     Option(
         name="--interpret-padding",
         choices=("poison", "zero"),
-        help="What the interpreter puts where a load with no padding_mode sticks out of its array: NaN or an "
-        "unlikely integer (poison, the default), or zero, as many GPUs happen to do.",
+        help="What padding is that no padding_mode chooses, where a load sticks out of its array: a result "
+        "that depends on it is a fault (poison, the default), or it is zero, as on many GPUs.",
         read=read_with_another,
         repeat=Repeat.IF_INTERPRETED,
     ),
