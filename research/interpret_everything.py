@@ -35,6 +35,12 @@ _STARTUP = "import research.interpret_everything as i\ni.interpret_program()\n"
 _STATIC_SHAPES_SINCE = 2
 """Version of the calling convention."""
 
+_FUNCTIONS = (
+    *("sqrt", "rsqrt", "exp", "exp2", "log", "log2"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
+)
+"""Functions of torch that tests hold results against, bit by bit."""
+
 _active = contextlib.ExitStack()
 
 
@@ -124,19 +130,25 @@ def _fill_gaps_of_cpu() -> None:
     """Have torch do on the CPU what tests take for granted on CUDA."""
     import torch
 
-    mm, sqrt = torch.mm, torch.sqrt
+    mm = torch.mm
 
     def exact_mm(lhs: Any, rhs: Any, *, out_dtype: Any = None, **kwargs: Any) -> Any:
         """Multiply; the CPU knows no `out_dtype`."""
         return mm(lhs, rhs, **kwargs) if out_dtype is None else mm(lhs.to(out_dtype), rhs.to(out_dtype))
 
-    def exact_sqrt(x: Any, **kwargs: Any) -> Any:
-        """Take the root; the CPU's is off by a unit in the last place at times."""
-        if kwargs or x.dtype == torch.float64:
-            return sqrt(x, **kwargs)
-        return sqrt(x.double()).to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
+    def rounded(function: Any) -> Any:
+        """Compute in float64 and round: of float32, the last bits are those of the CPU's kind."""
 
-    torch.mm, torch.sqrt = exact_mm, exact_sqrt
+        def compute(x: Any, **kwargs: Any) -> Any:
+            if kwargs or x.dtype == torch.float64 or x.is_complex():
+                return function(x, **kwargs)
+            return function(x.double()).to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
+
+        return compute
+
+    torch.mm = exact_mm
+    for name in _FUNCTIONS:
+        setattr(torch, name, rounded(getattr(torch, name)))
 
 
 def _answer_for_driver(arch: str) -> None:

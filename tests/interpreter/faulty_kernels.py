@@ -481,3 +481,8 @@ def store_what_all_read(x, y, writer: ct.Constant[int], atomic: ct.Constant[bool
             ct.store(y, (i,), ct.load(x, (0,), (n,)))  # other
     if i == writer:
         ct.store(x, (0,), ct.full((n,), 1.0, dtype=x.dtype))  # fault
+
+
+@ct.kernel
+def copy_empty_slice(x, y, n: ct.Constant[int]):
+    ct.store(y.slice(0, 3, 3), (0,), ct.load(x.slice(0, 3, 3), (0,), (n,)))

@@ -176,6 +176,12 @@ def test_a_tile_of_an_array_without_elements_is_outside() -> None:
         assert f"tile [0], of shape [16], which is wholly outside of {name}, which is [0]" in fault.message
 
 
+def test_an_empty_slice_of_an_array_has_no_elements_to_miss() -> None:
+    x, y = torch.zeros(8, 10), torch.zeros(4, 4)
+    launch_clean(1, kernels.load_slice, x, y, 0, 3, 3, 4, 4)
+    launch_clean(1, kernels.copy_empty_slice, vector(), vector(), N)
+
+
 # -- two parameters, one element ----------------------------------------------------------------------
 
 
