@@ -88,14 +88,16 @@ def seed_of(task: Task, test: RunningTest) -> int:
     return seed_from(test.nodeid) if task.case.seed is None else task.case.seed
 
 
-def make_inputs(session: Session, task: Task, *, seed: int, torch_device: str | None = None) -> Any:
+def make_inputs(
+    session: Session, task: Task, *, seed: int, torch_device: str | None = None, signed_rows: bool = True
+) -> Any:
     """Return the arguments of a task's launch, by default in the GPU's memory.
 
     Raises:
         GateSkipped: there is no such GPU.
     """
     device = torch_device or session.gpu.usable_device(task.arch).torch_device
-    make = functools.partial(MakeTensor, device=device, seed=seed)
+    make = functools.partial(MakeTensor, device=device, seed=seed, signed_rows=signed_rows)
     return task.spec.make_inputs(make, task.case, task.inputs)
 
 

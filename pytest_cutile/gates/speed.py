@@ -289,7 +289,8 @@ class SpeedGate(Gate):
         session, spec = self.session, task.spec
 
         def call() -> Call:
-            return call_of(spec.launch, make_inputs(session, task, seed=timed_seed(spec, task.case)))
+            seed = timed_seed(spec, task.case)
+            return call_of(spec.launch, make_inputs(session, task, seed=seed, signed_rows=False))
 
         def launcher_at(revision: str) -> Launcher | None:
             kernels = session.kernels_at(revision)

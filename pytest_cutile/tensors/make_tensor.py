@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -43,6 +44,7 @@ def make_tensor(
     strides: Sequence[int] | None = None,
     offset: int = 0,
     requires_grad: bool = False,
+    signed_rows: bool = True,
 ) -> torch.Tensor:
     """Return a tensor of random values that depend on the arguments alone.
 
@@ -55,11 +57,10 @@ def make_tensor(
         device: where the tensor lives. On "meta" it has no values, only shape, strides and dtype.
         seed: the same seed gives the same values on every device, up to 16 million elements; beyond that the
             device draws them itself.
-        dist: "normal" has mean 0 and standard deviation 1. Of three rows (along the last dimension) or more,
-            the last but one is negative and the last one positive, every element of them by 1 at least.
-            "uniform" is in [low, high), by default [-1, 1). "integers" are whole numbers in [low, high), by
-            default [-8, 9), which every dtype holds exactly: sums of them tell a rounding error from a wrong
-            index. "zeros", "ones".
+        dist: "normal" has mean 0 and standard deviation 1, but for the signed rows. "uniform" is in
+            [low, high), by default [-1, 1). "integers" are whole numbers in [low, high), by default [-8, 9),
+            which every dtype holds exactly: sums of them tell a rounding error from a wrong index. "zeros",
+            "ones".
             Normal, but: "outliers" with 0.5 % of the elements, at least one, 60 times as large; "offset"
             around a mean of 8 or, depending on the seed, -8; "small" times the dtype's eps; "tiny" times its
             smallest normal number, so that two thirds are subnormal; "nan" with one element NaN; "inf" with
@@ -76,6 +77,8 @@ def make_tensor(
         offset: elements of that buffer, NaN as well, before the first one: `offset=1` makes it a view whose
             address is aligned to one element only.
         requires_grad: as in torch.
+        signed_rows: whether of three rows (along the last dimension) of normal numbers or more the last but
+            one is negative and the last one positive, every element of them by 1 at least.
 
     Raises:
         TypeError: an argument of the wrong type.
@@ -93,13 +96,15 @@ def make_tensor(
     if strides is None and offset:
         strides = _contiguous_strides(sizes)
     limits = _check_range(dtype, dist, low, high)
+    draw = functools.partial(
+        _draw, dtype=dtype, place=place, seed=seed, dist=dist, limits=limits, signed_rows=signed_rows
+    )
     if strides is None:
-        return _draw(sizes, dtype, place, seed, dist=dist, limits=limits).requires_grad_(requires_grad)
+        return draw(sizes).requires_grad_(requires_grad)
     steps = _check_strides(sizes, strides)
     # a dimension of stride 0 holds one element, repeated
     once = [min(size, 1) if step == 0 else size for size, step in zip(sizes, steps, strict=True)]
-    values = _draw(once, dtype, place, seed, dist=dist, limits=limits).expand(sizes)
-    return laid_out(values, steps, offset).requires_grad_(requires_grad)
+    return laid_out(draw(once).expand(sizes), steps, offset).requires_grad_(requires_grad)
 
 
 def _contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -191,12 +196,13 @@ def _whole_numbers(dtype: torch.dtype) -> tuple[float, float]:
 
 def _draw(
     sizes: Sequence[int],
+    *,
     dtype: torch.dtype,
     place: torch.device,
     seed: int,
-    *,
     dist: str,
     limits: tuple[float, float],
+    signed_rows: bool,
 ) -> torch.Tensor:
     if place.type == "meta":
         return torch.empty(sizes, dtype=dtype, device=place)
@@ -208,7 +214,7 @@ def _draw(
     fmt = format_of(dtype)
     if dist == "integers" or fmt is None:
         drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
-        if dist == "normal" and limits == _INTEGERS:
+        if signed_rows and dist == "normal" and limits == _INTEGERS:
             _give_rows_a_sign(drawn)
         return drawn.to(dtype).to(place)
     # float32 holds every smaller dtype's values; one draw for all of them
@@ -223,7 +229,8 @@ def _draw(
             rows.scatter_(-1, at, 1.0)
     else:
         values.normal_(generator=generator)
-        _give_rows_a_sign(values)
+        if signed_rows:
+            _give_rows_a_sign(values)
         _alter(values, dist, fmt, generator)
     if fmt.eight_bit:
         # not what is no number: it does not saturate

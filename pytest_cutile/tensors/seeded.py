@@ -32,12 +32,22 @@ class MakeTensor:
 
     Without `seed` every call has its own, derived from that of the test's id and the number of the call: the
     same test makes the same tensors, wherever and in whatever order it runs. `dist` and `layout` (of
-    `input_names.LAYOUTS`) are the defaults of its tensors.
+    `input_names.LAYOUTS`) are the defaults of its tensors. Signed rows are for checks: what is timed is drawn
+    without them.
     """
 
-    def __init__(self, *, device: str, seed: int, dist: str = "normal", layout: str = "contiguous") -> None:
+    def __init__(
+        self,
+        *,
+        device: str,
+        seed: int,
+        dist: str = "normal",
+        layout: str = "contiguous",
+        signed_rows: bool = True,
+    ) -> None:
         self.device = device
         self.seed = seed
+        self._signed_rows = signed_rows
         self._dist = dist
         self._layout = layout
         self._calls = 0
@@ -79,4 +89,5 @@ class MakeTensor:
             strides=strides,
             offset=offset or 0,
             requires_grad=requires_grad,
+            signed_rows=self._signed_rows,
         )

@@ -233,7 +233,8 @@ def test_a_reference_that_rounds_on_its_way_is_named():
 
 
 def test_no_policy_is_suggested_for_elements_that_are_lost():
-    x = tensor(6, 257, dtype="float32")
+    # Of most draws, the three smallest sums cancel so much that float16 does explain them.
+    x = torch.randn(6, 257, generator=torch.Generator().manual_seed(1))
     least = x.cumsum(1).abs().flatten().kthvalue(3).values
 
     def kernel(x):

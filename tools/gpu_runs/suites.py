@@ -153,7 +153,7 @@ def prepare(suite: str, case: str, device: str, *, arch: str | None = None) -> P
     if arch is not None and not chosen.runs_on(arch):
         raise ValueError(f"it needs {chosen.min_arch} or newer, and this is {arch}")
     seed = timed_seed(loaded.spec, chosen)
-    inputs = loaded.spec.make_inputs(partial(MakeTensor, device=device, seed=seed), chosen)
+    inputs = loaded.spec.make_inputs(partial(MakeTensor, device=device, seed=seed, signed_rows=False), chosen)
     return Prepared(suite=loaded, case=chosen, inputs=inputs)
 
 
