@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status, lines = options.run(options)
     except BaselineError as error:
-        print("pytest-cutile:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        print("pytest-cutile:", " ".join(printable(str(error)).split()), file=sys.stderr)  # noqa: T201
         return BAD_FILE
     try:
         for line in lines:

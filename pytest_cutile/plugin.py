@@ -196,12 +196,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     settings = run.settings
     if settings.asked != ("all",) or settings.baseline_path is None or settings.xdist_worker:
         return []
+    from pytest_cutile.reports.document import printable
+
     store = run.session.baselines
     recorded = store.static_architectures() if store is not None else set()
     missing = sorted(recorded - {*run.session.target.architectures})
     return [
         f"cutile: not compared: {arch}: it has static baselines, but the installed tileiras lacks it"
-        for arch in missing
+        for arch in map(printable, missing)
     ]
 
 

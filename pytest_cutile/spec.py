@@ -257,6 +257,10 @@ class KernelSpec:
         object.__setattr__(self, "cases", tuple(self.cases))
         if not self.name:
             raise SpecError("a KernelSpec needs a name: it is part of baseline keys")
+        if not self.name.isprintable():
+            raise SpecError(
+                f"KernelSpec {self.name!r}: control characters cannot be part of a test id: rename it"
+            )
         if not self.cases:
             raise SpecError(
                 f"KernelSpec {self.name!r} declares no cases, so nothing would be gated: "

@@ -81,6 +81,8 @@ class Reason(StrEnum):
     """There is no GPU for it, and the interpreter lacks an operation that the kernel uses."""
     NOT_LAUNCHED = "not-launched"
     """There is no GPU, and nothing was launched that could be interpreted."""
+    SKIPPED = "skipped"
+    """The kernel's own code called `pytest.skip`."""
     NOTHING_TRIED = "nothing-tried"
     """A search found no example that the kernel takes."""
     WRONG_RESULT = "wrong-result"
@@ -127,6 +129,7 @@ VERDICT_OF: dict[Reason, Verdict] = {
     Reason.ONE_BLOCK: Verdict.NOT_MEASURED,
     Reason.NOT_INTERPRETED: Verdict.NOT_MEASURED,
     Reason.NOT_LAUNCHED: Verdict.NOT_MEASURED,
+    Reason.SKIPPED: Verdict.NOT_MEASURED,
     Reason.NOTHING_TRIED: Verdict.NOT_MEASURED,
     Reason.WRONG_RESULT: Verdict.NOT_MEASURED,
     Reason.UNCHECKED: Verdict.NOT_MEASURED,

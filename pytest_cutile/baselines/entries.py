@@ -14,12 +14,8 @@ from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.version import version
 
-# No control characters, ends of lines or characters that reorder text: they rewrite what a terminal shows.
-TEXT = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]*\Z"
-"""Pattern of every text in a file of speed baselines."""
 _COMMIT = re.compile(r"([0-9a-f]{7,64}\+?)?", re.ASCII)
 
-Text = Annotated[str, Meta(pattern=TEXT)]
 # A number outside of these bounds would pass everything, or nothing.
 Microseconds = Annotated[float, Meta(gt=1e-4, lt=1e9)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
@@ -76,12 +72,12 @@ class PairedChange(_Checked, frozen=True, kw_only=True):
 class Record(_Checked, frozen=True, kw_only=True):
     """What one session measured of one case. It is added and never rewritten; old runs are dropped."""
 
-    session: Text
+    session: str
     """Key of `SpeedBaselines.sessions`."""
     work: Work
-    fingerprint: Text = ""
+    fingerprint: str = ""
     """Digest of code, launches, launcher and inputs; empty where it is not known."""
-    source: Text = ""
+    source: str = ""
     """Digest of the kernels' source, which verifies the anchor's commit."""
     runs: tuple[Run, ...] = ()
     """One for each process; empty once they were dropped."""
@@ -89,25 +85,25 @@ class Record(_Checked, frozen=True, kw_only=True):
     """By regime: "burst", "sustained"."""
     moved: Moved = ""
     """Why the anchor moved here: "faster", "accepted", or "" where it did not."""
-    reason: Text = ""
+    reason: str = ""
     """Text of `--reason`."""
 
 
 class RecordedSession(_Checked, frozen=True, kw_only=True):
     """One run of pytest on one GPU."""
 
-    at: Text
+    at: str
     """When, ISO 8601 in UTC."""
-    gpu_uuid: Text
-    commit: Text
+    gpu_uuid: str
+    commit: str
     """Hash of the commit, with "+" where the checkout had changes; empty outside of git."""
-    by: Text
+    by: str
     """Who recorded it: "pytest-cutile 0.1.0"."""
-    environment: Mapping[Text, Text]
+    environment: Mapping[str, str]
     """Driver, compiler, versions, power limit."""
-    workload: Text = ""
+    workload: str = ""
     """Name of the reference workload."""
-    unseen: Text = ""
+    unseen: str = ""
     """What of the GPU's condition could not be watched."""
 
     def __post_init__(self) -> None:
@@ -117,7 +113,7 @@ class RecordedSession(_Checked, frozen=True, kw_only=True):
             raise ValueError(f"at is {self.at!r}, no date and time of ISO 8601") from None
         if offset != dt.timedelta(0):
             raise ValueError(f"at is {self.at!r}, not in UTC: it must end in +00:00")
-        if not _COMMIT.fullmatch(self.commit):
+        if not is_commit(self.commit):
             raise ValueError(f"commit is {self.commit!r}, no hash of git")
 
     @property
@@ -132,11 +128,11 @@ class Published(_Checked, frozen=True, kw_only=True):
     median_us: Microseconds
     margin: Fraction
     """Slowdown, as a fraction, that one figure of unknown spread can be trusted to show."""
-    source: Text
+    source: str
     """Document (title and address)."""
-    printed: Text = ""
+    printed: str = ""
     """What the document prints, where `median_us` was computed from it."""
-    environment: Mapping[Text, Text] = {}
+    environment: Mapping[str, str] = {}
 
 
 class Entry(_Checked, frozen=True, kw_only=True):
@@ -186,6 +182,11 @@ class StaticBaselines(Struct, frozen=True, kw_only=True):
 
     arch: str
     entries: Mapping[str, StaticEntry] = {}
+
+
+def is_commit(text: str) -> bool:
+    """Say whether a text is a commit's hash, with "+" for uncommitted changes; empty means outside of git."""
+    return _COMMIT.fullmatch(text) is not None
 
 
 def recorded_by() -> str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,12 +19,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_cutile.baselines.entries import (
-    TEXT,
     Entry,
     RecordedSession,
     SpeedBaselines,
     StaticBaselines,
     StaticEntry,
+    is_commit,
 )
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.locking import replacing
@@ -35,10 +34,10 @@ from pytest_cutile.static.facts import CaseFacts
 
 SPEED_SCHEMA, STATIC_SCHEMA = 4, 2
 """Versions of the two forms that this release writes and reads."""
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 32 * 2**20
 """Size of a file above which it is refused unread. 200 cases on 20 GPUs take about 10 MiB."""
-_ABANDONED_S = 3600.0
-"""Age of a temporary file whose writer was killed: no writer takes that long."""
+# Control characters, ends of lines, characters that reorder text, and surrogates, which cannot be printed.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _STATIC = "-static.json"
 _RESTORE = "Restore it from version control"
 _Form = TypeVar("_Form")
@@ -84,7 +83,7 @@ def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
     if not re.fullmatch(r"sm_\d+", arch):
         raise _EntryError(path, "arch", f"{arch!r:.40} is not a name such as sm_90")
     gpu = _required(path, data, "gpu", str)
-    if not gpu or not re.search(TEXT, gpu):
+    if not gpu:
         raise _EntryError(path, "gpu", f"{gpu!r:.40} is not a GPU's name")
     sessions = {
         name: _converted(path, f"sessions / {name}", raw, RecordedSession)
@@ -133,6 +132,9 @@ def _static_entry(path: Path, name: str, raw: Any) -> StaticEntry:
         about: _required(path, _converted(path, key, raw, dict[str, Any]), about, dict[str, str], key)
         for about in ("toolchain", "provenance")
     }
+    commit = about["provenance"].get("commit", "")
+    if not is_commit(commit):
+        raise _EntryError(path, f"{key} / provenance / commit", f"{commit!r:.80} is no hash of git")
     facts = _converted(path, key, {k: v for k, v in raw.items() if k not in about}, CaseFacts)
     return StaticEntry(facts=facts, **about)
 
@@ -148,13 +150,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Read a file of baselines of any schema; None when there is none.
 
     Raises:
-        BaselineError: it cannot be read, holds a merge conflict, is no JSON, repeats a key, or has no schema.
+        BaselineError: it cannot be read, holds a merge conflict, is no JSON, repeats a key, has control
+            characters, or has no schema.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise BaselineError(f"{path} is no file. {_RESTORE}.")
+        if facts.st_size > MAX_BYTES:
             raise BaselineError(
-                f"{path} has {size / 2**20:.0f} MiB, more than the {MAX_BYTES / 2**20:.0f} MiB that "
+                f"{path} has {facts.st_size / 2**20:.0f} MiB, more than the {MAX_BYTES / 2**20:.0f} MiB that "
                 f"baselines can have. {_RESTORE}."
             )
         text = path.read_text(encoding="utf-8")
@@ -162,6 +167,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise BaselineError(f"{path} cannot be read: {error}. {_RESTORE}.") from error
+    return _document(path, text)
+
+
+def _document(path: Path, text: str) -> dict[str, Any]:
+    """Return the text of a file as plain values."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith(("<<<<<<<", "=======", ">>>>>>>")):
             raise BaselineError(
@@ -179,7 +189,23 @@ def read_json(path: Path) -> dict[str, Any] | None:
     schema = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise BaselineError(f'{path}:1: no baseline file: the key "schema" is missing or no number.')
+    for place, problem in _control_characters(data):
+        raise _EntryError(path, " / ".join(place) or "(top level)", problem)
     return dict(data)
+
+
+def _control_characters(value: Any, *place: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield where a text has control characters: they rewrite what a terminal or a log shows."""
+    if isinstance(value, str) and _CONTROL.search(value):
+        yield place, "it has control characters"
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _control_characters(item, *place, f"{number}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if _CONTROL.search(key):
+                yield place, f"the key {key!a} has control characters"
+            yield from _control_characters(item, *place, key)
 
 
 def check_schema(path: Path, data: Mapping[str, Any], known: int) -> None:
@@ -210,10 +236,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _raw_entries(path: Path, data: Mapping[str, Any], name: str = "entries") -> Iterator[tuple[str, Any]]:
-    for key, raw in _required(path, data, name, dict[str, Any]).items():
-        if not re.search(TEXT, key):
-            raise _EntryError(path, name, f"the key {key!a} has control characters")
-        yield key, raw
+    yield from _required(path, data, name, dict[str, Any]).items()
 
 
 def _required(path: Path, data: Mapping[str, Any], name: str, form: type[_Form], where: str = "") -> _Form:
@@ -235,8 +258,6 @@ def _explained(error: msgspec.ValidationError) -> tuple[list[str], str]:
     """Return the keys that lead to a wrong value, and what is wrong with it."""
     # Of the form "... - at `$.runs[0].session`" or "... - at `key` in `$.environment`".
     problem, _, place = str(error).partition(" - at `")
-    if repr(TEXT) in problem:
-        problem = "it has control characters"
     return re.findall(r"\.\.\.|\w+", place.rpartition("$")[2]), problem
 
 
@@ -253,8 +274,6 @@ def _refuse_unknown(
 
 class _EntryError(BaselineError):
     def __init__(self, path: Path, key: str, problem: str) -> None:
-        # A name that the file has wrong may have control characters.
-        problem = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in problem)
         super().__init__(
             f"{path}: bad entry at key {key!r}: {problem}. {_RESTORE}, "
             "or delete the entry and record it with pytest --update-baselines."
@@ -272,16 +291,25 @@ def rewriting(path: Path) -> Iterator[Path]:
         path = path.resolve()  # a link stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path):
+            _unfinished(path).unlink(missing_ok=True)  # of a writer that was killed, for the lock is held
             yield path
     except OSError as error:
         raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
 
 
 def write_speed(path: Path, baselines: SpeedBaselines) -> None:
-    """Replace a file of speed baselines, if its text can be read again."""
+    _write(path, lambda: render_speed(baselines), speed_baselines)
+
+
+def write_static(path: Path, baselines: StaticBaselines) -> None:
+    _write(path, lambda: render_static(baselines), static_baselines)
+
+
+def _write(path: Path, render: Callable[[], str], read: Callable[[Path, Mapping[str, Any]], object]) -> None:
+    """Replace a file of baselines, if its text can be read again."""
     try:
-        text = render_speed(baselines)
-        speed_baselines(path, json.loads(text))
+        text = render()
+        read(path, _document(path, text))
     except _EntryError as error:
         problem = f"{error.key}: {error.problem}"
     except (TypeError, ValueError) as error:
@@ -291,29 +319,24 @@ def write_speed(path: Path, baselines: SpeedBaselines) -> None:
     raise BaselineError(f"{path}: nothing was written, for it could not be read again: {problem}")
 
 
-def write_static(path: Path, baselines: StaticBaselines) -> None:
-    write_text(path, render_static(baselines))
-
-
 def write_text(path: Path, text: str) -> None:
-    """Replace the file at `path` as a whole or not at all."""
-    prefix = f".{path.name}."
-    for abandoned in path.parent.iterdir():
-        if abandoned.name.startswith(prefix) and abandoned.suffix == ".tmp":
-            with suppress(FileNotFoundError):
-                if time.time() - abandoned.stat().st_mtime > _ABANDONED_S:
-                    abandoned.unlink()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".tmp")
+    """Replace the file at `path`, whose lock is held, as a whole or not at all."""
+    unfinished = _unfinished(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with unfinished.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        unfinished.chmod(0o644)
+        unfinished.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
+
+
+def _unfinished(path: Path) -> Path:
+    """Return the file that is written before it replaces `path`: one name, so that no two can be left."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def render_speed(baselines: SpeedBaselines) -> str:

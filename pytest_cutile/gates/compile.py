@@ -53,6 +53,9 @@ class CompilingGate(Gate):
             GateSkipped: another case has failed because the same is not installed: one failure reports that.
         """
         detail = f"{error}".partition("\n")[0]
+        if isinstance(error, GateSkipped):
+            self.append(case, Verdict.NOT_MEASURED, error.reason, detail)
+            return
         if isinstance(error, CompilerMissing | ModuleNotFoundError):
             first = self._first_without.setdefault(f"{error}", case)
             if first.key != case.key:

@@ -64,7 +64,8 @@ def _relative(remarks: Sequence[_Remark], root: Path) -> tuple[_Remark, ...]:
 def _with_text(site: Site) -> Site:
     """Add the line of source. Not earlier: what is remembered of a compiled kernel holds no names."""
     linecache.checkcache(site.file)
-    return replace(site, text=linecache.getline(site.file, site.line).strip()[:_SHOWN_TEXT])
+    text = " ".join(linecache.getline(site.file, site.line).split())  # no tabs, which baselines refuse
+    return replace(site, text=text[:_SHOWN_TEXT])
 
 
 def _joined(launches: Iterable[LaunchFacts]) -> tuple[LaunchFacts, ...]:

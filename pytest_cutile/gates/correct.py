@@ -15,6 +15,7 @@ from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.declared import check_inputs, compiled_case
 from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
+from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.interpreter.faults import KernelFault
 from pytest_cutile.results import INTERPRETER, NONDETERMINISTIC, CorrectResult
@@ -158,11 +159,12 @@ def gate_correct(
     try:
         if interpreted:
             session.progress(f"interpreting {kernel}[{case}]")
-            report = check()
+            with user_code():
+                report = check()
         else:
             session.gpu.usable_device(arch)
             session.progress(f"checking {kernel}[{case}]")
-            with session.gpu.lock.shared():
+            with session.gpu.lock.shared(), user_code():
                 report = check()
     except GateSkipped as skipped:
         record(Verdict.NOT_MEASURED, reason=skipped.reason, detail=skipped.detail)

@@ -11,6 +11,7 @@ from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.explained import RunLaunch
+from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
 from pytest_cutile.session import Session
 from pytest_cutile.settings import Settings
@@ -39,8 +40,9 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
 
     def run() -> object:
         __tracebackhide__ = True
-        inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
-        return call_of(spec.launch, inputs)()
+        with user_code():
+            inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
+            return call_of(spec.launch, inputs)()
 
     return CompileCase(kernel=spec.name, case=case.name, arch=arch, run=run)
 

@@ -16,6 +16,7 @@ from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, Un
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
+from pytest_cutile.reports.document import printable
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed
 from pytest_cutile.session import Session
@@ -67,13 +68,13 @@ class GateOutcome:
         if isinstance(error, GateSkipped):
             message = f"not-measured ({error.reason}): {error.detail}"
             if not self.session.settings.strict:
-                raise pytest.skip.Exception(message, _use_item_location=True) from None
-            raise pytest.fail.Exception(f"{message} [--perf-strict]", pytrace=False) from None
+                raise pytest.skip.Exception(printable(message), _use_item_location=True) from None
+            raise GateFailed(f"{message} [--perf-strict]", pytrace=False) from None
         if isinstance(error, ReferenceFailed) and _is_out_of_memory(error.__cause__):
             error = error.__cause__
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
-            raise pytest.fail.Exception(advice, pytrace=False) from None
+            raise GateFailed(advice, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK):
             message = "\n".join([f"{error}", *getattr(error, "__notes__", ())])
             failure = GateFailed(message, pytrace=False)
@@ -86,7 +87,7 @@ class GateOutcome:
         if _is_out_of_memory(error):
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
             message = _out_of_memory_message(error, self.where)
-            raise pytest.fail.Exception(message, pytrace=False) from None
+            raise GateFailed(message, pytrace=False) from None
         error.__traceback__ = _without_own_frames(error.__traceback__)
 
 
@@ -112,11 +113,11 @@ class LaunchesOutcome(AbstractContextManager[None]):
         __tracebackhide__ = True
         self.interpreting.show_watched()
         for fault in self.interpreting.swallowed_faults(self.item.path) if error is None else ():
-            warning = pytest.PytestWarning(f"the test passed over a fault: {fault.in_one_line()}")
+            text = printable(f"the test passed over a fault: {fault.in_one_line()}")
             try:
-                self.item.warn(warning)
+                self.item.warn(pytest.PytestWarning(text))
             except pytest.PytestWarning:  # with -W error
-                raise pytest.fail.Exception(str(warning), pytrace=False) from None
+                raise GateFailed(text, pytrace=False) from None
         with GateOutcome(self.session, ""):
             if error is None:
                 self.interpreting.wait_for_compiler()

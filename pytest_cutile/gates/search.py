@@ -22,6 +22,7 @@ from pytest_cutile.gates.declared import check_inputs
 from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateOutcome, breaks_the_context
+from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import LAYOUTS
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, SpecError
@@ -305,20 +306,20 @@ class KernelSearch:
         """
         spec, case, settings = self._spec, example.case, self._session.settings
         self._session.progress(f"searching {spec.name}: {example.inputs} {case.name}")
-        with _refusing():
+        with _refusing(), user_code():
             work = spec.work_of(case)
         self._refuse_large(work.bytes, work.flops)
 
         def check(run: RunLaunch | None = None) -> CheckReport:
             device = "cuda" if run is not None else self._session.gpu.usable_device(self._arch).torch_device
             make = functools.partial(MakeTensor, device=device, seed=case.seed or 0)
-            with _refusing():
+            with _refusing(), user_code():
                 inputs = spec.make_inputs(make, case, example.inputs)
             tensors = [tensor for _, tensor in named_tensors(inputs, "input")]
             self._refuse_large(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
             return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
 
-        with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)):
+        with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)), user_code():
             if self._interpreted:
                 self._report = Interpreting(self._session, self._arch, compiles=False).check(check)
             else:

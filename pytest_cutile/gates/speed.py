@@ -26,6 +26,7 @@ from pytest_cutile.gates.correct import check_task, make_inputs
 from pytest_cutile.gates.declared import call_of, compile_case
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.speed_comparison import find_comparison
+from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Asked, MeasuredAgain, Session
@@ -71,7 +72,10 @@ def gate_speed(
         Exception: what `case.check` raises when the result is wrong.
     """
     try:
-        _skip_unless_measurable(session, case)
+        with user_code():
+            return _gate_speed(
+                session, suite, case, may_be_unmeasured=may_be_unmeasured, is_sentinel=is_sentinel
+            )
     except GateSkipped as skipped:
         if session.measured_again is None:
             note = "no speed was recorded: nothing was measured" if session.settings.update_baselines else ""
@@ -85,6 +89,12 @@ def gate_speed(
                 )
             )
         raise
+
+
+def _gate_speed(
+    session: Session, suite: SpeedSuite, case: SpeedCase, *, may_be_unmeasured: bool, is_sentinel: bool
+) -> SpeedOutcome:
+    _skip_unless_measurable(session, case)
     if session.measured_again is not None:
         return _measure_for_another(session, case, session.measured_again)
     settings = session.settings
@@ -109,9 +119,12 @@ def gate_speed(
     if case.check is not None and case.check_key not in session.checked:
         case.check()
     try:
-        outcome = _screen(session, suite, case, comparison, judgement)
+        with user_code():
+            outcome = _screen(session, suite, case, comparison, judgement)
     except MeasurementFailed as error:
         outcome = _failed(error)
+    except GateSkipped:
+        raise
     except Exception as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         session.results.append(speed_result(case, verdict=Verdict.FAIL, reason="raised", detail=detail))
@@ -158,7 +171,8 @@ def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain
         measurement = measure_case(session, case, sustained=False)
         return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
     try:
-        measurement = measure_again(session, case, request)
+        with user_code():
+            measurement = measure_again(session, case, request)
     except Exception as error:
         reason, text = Reason.NOT_TIMED, f"{case.key}: {type(error).__name__}: {error}"
         if isinstance(error, MeasurementFailed):

@@ -171,9 +171,10 @@ class DeferredReports:
     @staticmethod
     def _failed(item: pytest.Item, passed: pytest.TestReport, message: str) -> pytest.TestReport:
         """Return the report of the same phase as if it had failed: xfail markers and other plugins see it."""
+        from pytest_cutile.gates.outcome import GateFailed
 
         def fail() -> None:
-            pytest.fail(message, pytrace=False)
+            raise GateFailed(message, pytrace=False)
 
         if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
             item.funcargs = {}  # type: ignore[attr-defined]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameter_names
 from pytest_cutile.gates.base import RunningTest
@@ -16,7 +14,7 @@ from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import only_launch
 from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
-from pytest_cutile.gates.outcome import GateOutcome
+from pytest_cutile.gates.outcome import GateFailed, GateOutcome
 from pytest_cutile.gates.speed import gate_speed
 from pytest_cutile.results import names_of_test
 from pytest_cutile.session import Session
@@ -172,8 +170,10 @@ class Perf:
         """
         __tracebackhide__ = True
         label = name or ""
+        if not label.isprintable():
+            raise GateFailed(f"perf(): name={label!r} has control characters", pytrace=False)
         if label in self.used:
-            pytest.fail(
+            raise GateFailed(
                 "perf() was called twice in one test under the same name: give each call its own name=...",
                 pytrace=False,
             )
@@ -183,7 +183,7 @@ class Perf:
             work = Work(**counts, dtype=dtype)
         except SpecError as error:
             wrong = str(error).removeprefix("Work: ")
-            raise pytest.fail.Exception(f"perf(): {wrong}", pytrace=False) from None
+            raise GateFailed(f"perf(): {wrong}", pytrace=False) from None
         nodeid, suffix = self.test.nodeid, f"#{label}" if label else ""
         kernel, case = names_of_test(nodeid)
         with GateOutcome(self.session, case):
@@ -206,7 +206,7 @@ class Perf:
         if outcome.measurement is not None:
             self.test.publish(outcome.measurement)
         if outcome.failure is not None:
-            pytest.fail(outcome.failure, pytrace=False)
+            raise GateFailed(outcome.failure, pytrace=False)
         if outcome.measurement is None:
             raise RuntimeError("the speed gate neither measured nor failed")
         return outcome.measurement

@@ -93,7 +93,9 @@ class Sanitizing:
                     result, verdict=Verdict.FAIL, reason="sanitizer", detail=detail
                 )
                 self._session.checked[result.key] = Reason.WRONG_RESULT  # and so it gets no speed
-        pytest.fail("\n".join(findings), pytrace=False)
+        from pytest_cutile.gates.outcome import GateFailed
+
+        raise GateFailed("\n".join(findings), pytrace=False)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._unmeasured:

@@ -84,11 +84,16 @@ class TerminalSummary:
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
         if not isinstance(report, pytest.TestReport) or report.when != "call" or hasattr(report, "wasxfail"):
             return None
-        for result in results_of(report):
+        results = results_of(report)
+        if not results:
+            return None
+        from pytest_cutile.reports.document import printable
+
+        for result in results:
             if report.skipped and result.verdict == Verdict.NOT_MEASURED:
                 return "skipped", "s", (f"NOT MEASURED ({result.reason})", {"yellow": True})
             if report.passed and result.shown_pass:
-                return "passed", ".", (f"PASSED {result.shown_pass}", {"green": True})
+                return "passed", ".", (f"PASSED {printable(result.shown_pass)}", {"green": True})
         return None
 
     @pytest.hookimpl(tryfirst=True)

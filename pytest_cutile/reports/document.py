@@ -6,6 +6,7 @@ A builder (`summary`, `failures`, `compiled` ...) makes a `Document` from result
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
@@ -116,9 +117,19 @@ class Document:
     blocks: Sequence[Block]
 
 
+# What GitHub, Azure and TeamCity obey in a log: "::command" where a line begins, "##[command" anywhere.
+_LOG_COMMAND = re.compile(r"(?<!\S)(?=::)|(?<=#)(?=#\w*\[)")
+
+
 def printable(text: str) -> str:
-    """Return `text` on one line, with spaces for control characters: an escape sequence would be obeyed."""
-    return "".join(char if char.isprintable() else " " for char in text)
+    """Return `text` on one line, with nothing in it that a terminal or the log of a CI service would obey.
+
+    All that this package prints of others' words goes through here.
+    """
+    shown = "".join(
+        char if char.isprintable() else " " if char.isspace() else ascii(char)[1:-1] for char in text
+    )
+    return _LOG_COMMAND.sub(r"\\", shown)
 
 
 def shorten(text: str, width: int) -> str:

@@ -206,7 +206,7 @@ def test_a_folder_of_older_files_is_rewritten(path, capsys):
         (('"control_us"', '"controls_us"'), "unknown field `controls_us`"),
         (('"2025-', '"yesterday'), "it is not of the form of schema 3: ValueError("),
         (('"session"', '"sess"'), "it is not of the form of schema 3: KeyError('session')"),
-        (('"identity": "abc"', '"identity": "\\u001b[2J"'), "fingerprint': it has control characters"),
+        (('"identity": "abc"', '"identity": "\\u001b[2J"'), "identity': it has control characters"),
         (('"median_us": 40.0', '"median_us": -1'), "runs / 0 / burst_us': Expected `float` > 0"),
     ],
 )

@@ -35,7 +35,7 @@ def entry(*launches: LaunchFacts) -> StaticEntry:
     return StaticEntry(
         facts=CaseFacts(fingerprint="1234", source="abcd", launches=launches or (LAUNCH,)),
         toolchain={"cuda-tile": "1.7.0", "tileiras": "13.4.92"},
-        provenance={"by": "pytest-cutile", "commit": "abc", "at": "2026-11-21T10:00:00+00:00"},
+        provenance={"by": "pytest-cutile", "commit": "abcdef0", "at": "2026-11-21T10:00:00+00:00"},
     )
 
 
@@ -111,6 +111,35 @@ def test_files_are_sorted_and_a_remark_is_a_line():
             "Expected `int`, got `bool`",
         ),
         (lambda raw: raw["launches"][0]["sites"][0].pop("line"), "line"),
+        (
+            lambda raw: raw["provenance"].update(commit="--upload-pack=x"),
+            "provenance / commit': '--upload-pack=x' is no hash of git",
+        ),
+        (
+            lambda raw: raw["provenance"].update(commit="main"),
+            "provenance / commit': 'main' is no hash of git",
+        ),
+        # control characters, which a terminal would obey
+        (
+            lambda raw: raw["provenance"].update(reason="a\n::set-output name=x::y"),
+            "provenance / reason': it has control characters",
+        ),
+        (
+            lambda raw: raw["toolchain"].update(tileiras="\x1b[2J"),
+            "toolchain / tileiras': it has control characters",
+        ),
+        (
+            lambda raw: raw["toolchain"].update({"\x1b": "1"}),
+            r"toolchain': the key '\x1b' has control characters",
+        ),
+        (
+            lambda raw: raw["launches"][0].update(kernel="k\udc80"),
+            "launches / 0 / kernel': it has control characters",
+        ),
+        (
+            lambda raw: raw["launches"][0]["sites"][0].update(missed=["a", "\u202eb"]),
+            "missed / 1': it has control characters",
+        ),
     ],
 )
 def test_a_damaged_entry_is_named(tmp_path, damage, said):
@@ -121,6 +150,22 @@ def test_a_damaged_entry_is_named(tmp_path, damage, said):
     path.write_text(json.dumps(data))
     with pytest.raises(BaselineError, match=re.escape(said)):
         read_static(path, "sm_90")
+
+
+def test_a_key_with_control_characters_is_refused(tmp_path):
+    path = tmp_path / "sm_90-static.json"
+    BaselineStore(path.parent, path.parent).record_static("sm_90", "k[c]", lambda _: entry())
+    path.write_text(path.read_text().replace("k[c]", r"k\u001b[2J[c]"))
+    with pytest.raises(BaselineError, match=r"'entries': the key 'k\\x1b\[2J\[c\]' has control characters"):
+        read_static(path, "sm_90")
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    store = BaselineStore(tmp_path, tmp_path)
+    launch = msgspec.structs.replace(LAUNCH, notes=(Note(text="a\nb", file="k.py", line=2),))
+    with pytest.raises(BaselineError, match=r"nothing was written, .* notes / 0 / text: it has control char"):
+        store.record_static("sm_90", "k[c]", lambda _: entry(launch))
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("text", ['{"schema": 1' + "0" * 5000 + "}", "[" * 100_000])

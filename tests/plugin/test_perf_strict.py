@@ -1,6 +1,10 @@
 """`--perf-strict`: what says nothing about the speed fails."""
 
+import itertools
+
 import pytest
+
+from tests.plugin.conftest import KERNEL
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,101 @@ def test_a_pass_passes(project):
 
 def test_recording_a_first_baseline_is_no_failure(project):
     project.run("--perf-strict", "--update-baselines").assert_outcomes(passed=2)
+
+
+SKIPS = ['pytest.skip("tired")', 'pytest.xfail("tired")', 'raise __import__("unittest").SkipTest("tired")']
+
+
+def skipping(where: str, how: str) -> str:
+    code = {
+        "launcher": ("return x * 2\n", f"{how}\n"),
+        "inputs": ("return (make_tensor", f"{how}\n    return (make_tensor"),
+        "reference": ("reference=lambda x: x * 2", "reference=reference"),
+    }
+    reference = f"import pytest\n\n\ndef reference(x):\n    {how}\n"
+    return reference + KERNEL.replace(*code[where], 1)
+
+
+@pytest.mark.parametrize(
+    ("where", "how"), [*itertools.product(["launcher", "inputs"], SKIPS), ("reference", SKIPS[0])]
+)
+def test_a_skip_in_a_kernels_own_code_has_a_row_and_fails(project, where, how):
+    project.kernel(skipping(where, how))
+    for gates in ("cutile_correct", "cutile_speed"):
+        result = project.run(gates=gates)
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["scale *not-measured*", f"*1 {gates[7:]}: *called pytest.*: tired*"])
+        result = project.run("--perf-strict", gates=gates)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            ["not-measured (skipped): *tired [[]--perf-strict[]]", "scale *not-measured*"]
+        )
+
+
+@pytest.mark.parametrize("gate", ["compile", "static"])
+@pytest.mark.parametrize("where", ["launcher", "inputs"])
+def test_a_skip_while_it_is_traced(project, gate, where):
+    project.kernel(skipping(where, SKIPS[0]))
+    result = project.run("--perf-strict", gates=f"cutile_{gate}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["not-measured (skipped): *tired*", "scale *"])
+
+
+def test_a_skip_in_a_timer(project):
+    project.conftest("FileTimer.time_block = lambda self, launches: __import__('pytest').skip('tired')")
+    result = project.run("--perf-strict")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["not-measured (skipped): *called pytest.skip: tired*", "scale *"])
+
+
+def test_a_skip_in_a_fresh_process_is_no_pass(project):
+    project.record(40.0)
+    project.conftest(
+        """
+        first = FileTimer.time_block
+
+        def time_block(self, launches):
+            if self.blocks:
+                __import__("pytest").skip("tired")
+            return first(self, launches)
+
+        FileTimer.time_block = time_block
+        """
+    )
+    project.times(44.0)
+    result = project.run("--perf-strict")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*tired*"])
+
+
+@pytest.mark.parametrize("how", ['pytest.fail("tired")', 'raise SystemExit("tired")'])
+def test_other_ends_of_a_kernels_own_code_have_a_row(project, how):
+    project.kernel(skipping("launcher", how))
+    for gates in ("cutile_correct", "cutile_speed"):
+        result = project.run(gates=gates)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["scale *raised*"])
+
+
+def test_a_module_that_skips_itself(project):
+    project.kernel('import pytest\npytest.skip("tired", allow_module_level=True)\n' + KERNEL)
+    project.run().assert_outcomes(skipped=1)
+    result = project.run("--perf-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*scale.py: the module skips itself: tired [[]--perf-strict[]]"])
+
+
+def test_a_skip_of_the_user_is_a_skip(project):
+    (project.path / "test_mine.py").write_text(
+        "import pytest\n\ndef test_it(perf):\n    pytest.skip('mine')\n"
+    )
+    project.run("test_mine.py", "--perf-strict", gates="").assert_outcomes(skipped=1)
+
+
+def test_a_skip_in_what_a_fixture_launches(project):
+    launcher = "import pytest\n\ndef launch():\n    pytest.skip('mine')\n\n"
+    test = launcher + "def test_it(perf):\n    perf(launch, bytes=1e8)\n"
+    (project.path / "test_mine.py").write_text(test)
+    result = project.run("test_mine.py", "--perf-strict", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["not-measured (skipped): *mine*", "test_mine *not-measured"])

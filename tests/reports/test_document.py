@@ -1,5 +1,7 @@
 """The document model's renderers: what fits, what is cut or split, and what cannot break out."""
 
+import pytest
+
 from pytest_cutile.quantities import format_time
 from pytest_cutile.reports.document import (
     Block,
@@ -13,6 +15,7 @@ from pytest_cutile.reports.document import (
     Section,
     Table,
     Tone,
+    printable,
 )
 from pytest_cutile.reports.markdown import render_markdown
 from pytest_cutile.reports.text import render_lines, render_text
@@ -81,7 +84,30 @@ def test_control_characters_reach_neither_terminal_nor_page():
         assert "[31mred" in text
         assert all(char.isprintable() or char == "\n" for char in text)
     # Of all these only a command has several lines.
-    assert [line for line in render_text(document).splitlines() if line.strip() == "next"] == ["  next"]
+    following = [line for line in render_text(document).splitlines() if line.strip() == r"next\x07"]
+    assert following == [r"  next\x07"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("\u202eb\udc80", r"\u202eb\udc80"),
+        ("::set-output name=x::y", r"\::set-output name=x::y"),
+        ("a\n::error::b", r"a \::error::b"),
+        ("  ::stop-commands::x", r"  \::stop-commands::x"),
+        ("##[error]x ##vso[task.x] ###[group]", r"#\#[error]x #\#vso[task.x] ##\#[group]"),
+        ("tests/test_a.py::test_b ## c", "tests/test_a.py::test_b ## c"),
+        ("a\tb\xa0c", "a b c"),
+    ],
+)
+def test_what_a_terminal_or_a_log_would_obey_is_shown(text, shown):
+    assert printable(text) == printable(shown) == shown
+
+
+def test_a_wrapped_line_is_no_command():
+    text = render_text(Document("t", [Paragraph("word " * 19 + "::error::x")]))
+    assert r"  \::error::x" in text.splitlines()
 
 
 def test_commands_are_fenced_in_markdown():

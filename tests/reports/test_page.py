@@ -147,11 +147,11 @@ def test_what_no_result_says_is_said():
     ("text", "cell"),
     [
         ("a|b", r"`a\|b`"),
-        ("one\ttwo\x1b[1m\x00three", "`one two [1m three`"),
+        ("one\ttwo\x1b[1m\x00three", r"`one two\x1b[1m\x00three`"),
         ("<b>&amp;</b> *x* @you", "`<b>&amp;</b> *x* @you`"),
         ("a `tile` here", "``a `tile` here``"),
         ("`tile`", "`` `tile` ``"),
-        ("\ud800", ""),
+        ("\ud800", r"`\ud800`"),
         ("x" * 500, f"`{'x' * 236} ...`"),
     ],
 )

@@ -40,7 +40,7 @@ def _path(config: pytest.Config, text: str | None) -> Path | None:
         check_location(path)  # also where no GPU will ask for it
     except BaselineError as error:
         raise pytest.UsageError(f"--perf-baseline: {error}") from None
-    if not path.exists() and not update:
+    if not os.path.exists(path) and not update:  # noqa: PTH110 - Path.exists raises where a name is too long
         revision = "" if path.suffix else f"; a revision of git is --perf-baseline=git:{text}"
         raise pytest.UsageError(
             f"--perf-baseline: {text} does not exist. Check the path, or record it: pytest --perf-baseline="
@@ -70,7 +70,7 @@ def _read_reason(config: pytest.Config) -> Fields:
         )
     if reason is not None and not reason.strip():
         raise pytest.UsageError("--reason is empty: say why the slower figures are accepted")
-    return {"reason": reason}
+    return {"reason": None if reason is None else " ".join(reason.split())}
 
 
 def _read_changed_only(config: pytest.Config) -> Fields:
