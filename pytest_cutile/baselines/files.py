@@ -36,7 +36,7 @@ SPEED_SCHEMA, STATIC_SCHEMA = 4, 2
 """Versions of the two forms that this release writes and reads."""
 MAX_BYTES = 32 * 2**20
 """Size of a file above which it is refused unread. 200 cases on 20 GPUs take about 10 MiB."""
-# Control characters, ends of lines, characters that reorder text, and surrogates, which cannot be printed.
+# Characters that control a terminal, end lines or reorder text, and surrogates, which cannot be printed.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _STATIC = "-static.json"
 _RESTORE = "Restore it from version control"
