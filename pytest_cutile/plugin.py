@@ -71,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     with_benchmark = plugins.hasplugin("benchmark")
     plugins.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
+    plugins.register(run.progress, "cutile-status")
     plugins.register(run.results, "cutile-results")
     plugins.register(TerminalSummary(settings, run.results), "cutile-summary")
     plugins.register(Controller(run), "cutile-controller")
@@ -222,7 +223,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         with _gpu_shared(item, run), _shown(run), _interpreted(item, run):
             return (yield)
     finally:
-        run.progress.clear()
+        run.progress.over()
 
 
 def _interpreted(item: pytest.Item, run: PytestRun) -> AbstractContextManager[None]:

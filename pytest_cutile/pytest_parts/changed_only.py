@@ -41,7 +41,7 @@ class ChangedOnly:
             raise pytest.UsageError(
                 f"{'--changed-only' if settings.changed_only else revision}: {error}"
             ) from error
-        run.progress.clear()
+        run.progress.over()
         run.n_unchanged = len(left_out)
         if left_out:
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])

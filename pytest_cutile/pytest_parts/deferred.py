@@ -141,7 +141,7 @@ class DeferredReports:
                     if suite.pending and not stopped:
                         from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 
-                        with FreshProcesses(session.config) as fresh:
+                        with FreshProcesses(session.config, self._run.progress) as fresh:
                             suite.settle(fresh)
                 except Exception as error:  # noqa: BLE001 - whatever it is, nothing pending may pass
                     suite.fail(error)

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -92,8 +92,9 @@ It imports nothing of this package before pytest does: pytest warns of what it c
 class FreshProcesses:
     """Measures cases once more in each of several fresh processes."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, progress: Callable[[str], None]) -> None:
         self._config = config
+        self._progress = progress
         self._resources = contextlib.ExitStack()
         self._server: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
@@ -173,15 +174,16 @@ class FreshProcesses:
     def _answers(
         self, files: ProcessFiles, first: Mapping[str, Measurement]
     ) -> Mapping[str, Measurement | MeasurementFailed]:
-        problem = self._wait(files)
+        problem = self._wait(files, len(first))
         return _read(files.measured(), first, problem)
 
-    def _wait(self, files: ProcessFiles) -> str:
+    def _wait(self, files: ProcessFiles, cases: int) -> str:
         """Wait for a fresh process; return what went wrong, with the end of its output, or nothing."""
         answers = -1
         while (code := files.exit_code()) is None:
             if len(measured := files.measured()) != answers:
                 answers, deadline = len(measured), time.monotonic() + SILENT_SECONDS
+                self._progress(f"fresh process {files.number} has measured {answers} of {cases} again")
             if self._server is None or (ended := self._server.poll()) == ANOTHER_SERVER:
                 self._server = self._start(files.folder)
             elif ended is not None:

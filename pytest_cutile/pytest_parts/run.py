@@ -13,7 +13,7 @@ import pytest
 from pytest_cutile.pytest_parts.collected import Collected
 from pytest_cutile.pytest_parts.options import read_settings
 from pytest_cutile.pytest_parts.reporting import Results
-from pytest_cutile.pytest_parts.terminal import Progress
+from pytest_cutile.pytest_parts.status import StatusLine
 from pytest_cutile.settings import RUN_VARIABLE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class PytestRun:
         self.settings = read_settings(config)  # may raise: then nothing is left behind
         self._own_variable = RUN_VARIABLE not in os.environ
         os.environ.setdefault(RUN_VARIABLE, str(os.getpid()))
-        self.progress = Progress(config)
+        self.progress = StatusLine(config)
         self.results = Results(xdist_worker=self.settings.xdist_worker)
         self.collected = Collected()
         self.is_measuring = False

@@ -1,10 +1,8 @@
-"""What the terminal shows: a progress line while something takes long, a word per test, the summary."""
+"""What the terminal shows: a word per test, and the summary."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,58 +16,6 @@ if TYPE_CHECKING:
 
 SHOWN_WHOLE = 3
 """Wrong cases of a kernel that are printed whole: one bug fails dozens, and they say the same."""
-
-
-class Progress:
-    """One line that is rewritten in place on a terminal; in a log, a line now and then."""
-
-    LOG_SECONDS = 20.0
-    """Time between lines in a log."""
-    TERMINAL_SECONDS = 0.1
-    """Least time between rewrites on a terminal."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._plugins = config.pluginmanager
-        self._start = self._last = time.monotonic()
-        self._shown = False
-
-    def __call__(self, text: str) -> None:
-        """Show `text`, unless the run has just begun or something was shown a moment ago."""
-        reporter = self._reporter
-        if reporter is None or reporter.verbosity < 0:
-            return
-        now = time.monotonic()
-        pause = self.TERMINAL_SECONDS if reporter.isatty else self.LOG_SECONDS
-        if now - self._start < 1 or now - self._last < pause:
-            return
-        self._last = now
-        from pytest_cutile.reports.document import printable
-
-        with self._uncaptured():
-            text = f"cutile: {printable(text)}"
-            if not reporter.isatty:
-                reporter.write_line(text)
-                return
-            if not self._shown:
-                reporter.ensure_newline()  # the line with the dots stays
-            self._shown = True
-            reporter.rewrite(text[:99], erase=True)
-
-    def _uncaptured(self) -> AbstractContextManager[None]:
-        """Suspend pytest's capture: a test is running, and what it prints is captured."""
-        capture: Any = self._plugins.get_plugin("capturemanager")
-        return capture.global_and_fixture_disabled() if capture is not None else nullcontext()
-
-    @property
-    def _reporter(self) -> Any:
-        return self._plugins.get_plugin("terminalreporter")  # not there yet when this object is made
-
-    def clear(self) -> None:
-        """Remove the line, so that pytest goes on with a clean one."""
-        if self._shown:
-            self._shown = False
-            with self._uncaptured():
-                self._reporter.rewrite("", erase=True)
 
 
 class TerminalSummary:

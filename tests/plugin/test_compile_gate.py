@@ -1,8 +1,5 @@
 """The gate `compile` on real kernels with the real compiler, on a machine without a GPU."""
 
-import subprocess
-import sys
-
 import pytest
 
 from pytest_cutile.compiler import toolchain
@@ -189,21 +186,3 @@ def test_the_second_run_compiles_nothing(no_gpu, monkeypatch):
 
     monkeypatch.setattr("pytest_cutile.compiler.cutile.run_tileiras", run)
     no_gpu.run("--arch", "sm_121", gates="cutile_compile").assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_progress_is_shown_outside_of_captured_output(no_gpu, terminal):
-    many = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 4))
-    no_gpu.kernel(ADD.replace('pytest_cutile.Case(name="n1000", params={"n": 1000})', many), "add")
-    (no_gpu.path / "conftest.py").write_text(
-        "import itertools, types\n"
-        "from pytest_cutile.pytest_parts import terminal\n"
-        "seconds = itertools.count(step=30.0)\n"
-        "terminal.time = types.SimpleNamespace(monotonic=lambda: next(seconds))\n"
-    )
-    command = f"{sys.executable} -m pytest -m cutile_compile --arch sm_90,sm_121"
-    if terminal:
-        command = f"script -qec '{command}' /dev/null"
-    output = subprocess.run(command, shell=True, capture_output=True, text=True, check=False).stdout
-    assert "cutile: " in output
-    assert "6 passed" in output

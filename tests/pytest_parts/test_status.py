@@ -1,0 +1,116 @@
+"""The status line, on a pseudo-terminal and in a log."""
+
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+import time
+from fcntl import ioctl
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cutile.pytest_parts.status import StatusLine
+
+SLOW = """
+import time
+
+import pytest
+
+def test_quick():
+    pass
+
+def test_slow(request):
+    say = request.config.pluginmanager.get_plugin("cutile-status")
+    say("confirming softmax[bf16-16384x8192]")
+    print("captured")
+    time.sleep(SECONDS)
+
+def test_after():
+    pass
+"""
+SPLIT = re.compile(r"\x1b7\x1b\[B\r\x1b\[2K(.*?)\x1b8")
+"""What was written below the cursor; empty where it was cleared."""
+
+
+def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 3.0) -> str:
+    """Run pytest on a terminal of its own; return all that was written there."""
+    (folder / "test_it.py").write_text(SLOW.replace("SECONDS", f"{seconds}"))
+    pid, descriptor = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        for name in [name for name in os.environ if name.startswith("PYTEST")]:
+            del os.environ[name]
+        os.environ["TERM"] = "xterm"
+        os.environ.pop("CI", None)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *args]
+        os.execv(sys.executable, command)
+    ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    written = b""
+    while True:
+        try:
+            part = os.read(descriptor, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        written += part
+    assert os.waitpid(pid, 0)[1] == 0, written.decode()
+    return written.decode()
+
+
+@pytest.mark.parametrize("columns", [60, 100, 200])
+@pytest.mark.parametrize("args", [(), ("-v",)])
+def test_the_line_appears_below_after_two_seconds_and_goes(tmp_path, columns, args):
+    written = on_terminal(tmp_path, *args, columns=columns)
+    lines = SPLIT.findall(written)
+    shown = [line for line in lines if line]
+    assert shown
+    assert all(len(line) < columns for line in shown)
+    assert shown[0] == "cutile: for 2 s: confirming softmax[bf16-16384x8192]"[: columns - 1]
+    assert lines[-1] == ""
+    # pytest's own output is what it is without the line.
+    own = SPLIT.sub("", written).replace("\x1bD\x1b[A", "")
+    assert "cutile: for" not in own
+    if args:
+        assert len(re.findall(r"test_it\.py::test_slow", own)) == 1
+    else:
+        assert re.search(r"test_it\.py.{0,30}\.\.\..*100%", own)
+    assert "3 passed" in own
+
+
+def test_no_line_where_pytest_says_little(tmp_path):
+    assert SPLIT.findall(on_terminal(tmp_path, "-q", "-q")) == []
+
+
+def test_a_quick_run_shows_no_line(tmp_path):
+    assert SPLIT.findall(on_terminal(tmp_path, seconds=0.5)) == []
+
+
+def test_a_log_gets_a_line_now_and_then(pytester, monkeypatch):
+    monkeypatch.setattr("pytest_cutile.pytest_parts.status.LOG_SECONDS", 0.0)
+    pytester.makepyfile(SLOW.replace("SECONDS", "0"))
+    result = pytester.runpytest("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*cutile: for 0 s: confirming softmax[[]bf16-16384x8192[]]"])
+
+
+def test_the_controller_of_workers_says_which_test_runs_longest(monkeypatch):
+    plugins = SimpleNamespace(has_plugin=lambda name: name == "dsession", get_plugin=lambda _: None)
+    config: Any = SimpleNamespace(pluginmanager=plugins)
+    status = StatusLine(config)
+    for nodeid in (
+        "kernels/softmax.py::speed[a]",
+        "tests/test_mine.py::test_it",
+        "kernels/rope.py::correct[b]",
+    ):
+        status.pytest_runtest_logstart(nodeid)
+    began = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: began + 41)
+    assert status._status() == "cutile: 2 tests run, the longest for 41 s: kernels/softmax.py::speed[a]"
+    status.pytest_runtest_logfinish("kernels/softmax.py::speed[a]")
+    assert status._status() == "cutile: for 41 s: kernels/rope.py::correct[b]"
