@@ -148,6 +148,8 @@ class ElementComparison:
         self.worst_ulps = 0.0
         self.pattern = 0
         """How many of the elements outside are NaN or Inf on one side only (T0)."""
+        self.overflowed = 0
+        """How many 8-bit elements are NaN or Inf where the exact value is finite, and beyond the largest."""
         self._shape, self._device = tuple(out.shape), out.device
         self._mismatch = Mismatch(self._shape, self._device, lambda: matrix_view(exact()))
 
@@ -167,6 +169,9 @@ class ElementComparison:
                 compared = _compare_integers(got, y, float(bound.atol))
             else:
                 compared = _compare_floats(got.double(), y.double(), bound, block, here, self._mismatch)
+                if bound.target.eight_bit:
+                    special = compared.got.isfinite().logical_not_() & compared.exact.isfinite()
+                    self.overflowed += int((special & ~compared.outside).sum())
             if not may_be_value(got.dtype):
                 # also where NaN is right: that of what nobody wrote is this check's
                 unwritten = poisoned(got)

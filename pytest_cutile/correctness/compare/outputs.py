@@ -137,6 +137,9 @@ class OutputsComparison:
         for name, out in self.outputs.items():
             if self._rounded[name]:
                 self.bounds[name] += f", {self._rounded[name]:,} of them as rounding makes them"
+            if overflowed := self.results[name].overflowed:
+                how = "as conversions that do not saturate do"
+                self.bounds[name] += f"; {overflowed:,} of {name} overflowed to NaN or Inf, {how}"
             if out.dtype.is_floating_point and self.looser is not None:
                 self.bounds[name] += f"; it allows {self.looser:.3g} times as much (median over elements)"
             if out.dtype.is_floating_point and self.allowed:
