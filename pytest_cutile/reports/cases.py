@@ -11,7 +11,7 @@ import msgspec
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.results import CorrectResult, Result
-from pytest_cutile.verdicts import ERRORS, UNDECIDED, Verdict
+from pytest_cutile.verdicts import ERRORS, UNDECIDED, Reason, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +123,10 @@ def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
 
 
 def interpreted_line(results: Iterable[Result]) -> str:
-    """Return how many cases no GPU has run; "" if none."""
-    count = sum(isinstance(result, CorrectResult) and bool(result.on) for result in results)
+    """Return how many cases were checked and no GPU has run; "" if none."""
+    unchecked = ("raised", Reason.NOT_COMPILED)
+    count = sum(
+        isinstance(result, CorrectResult) and bool(result.on) and result.reason not in unchecked
+        for result in results
+    )
     return f"correct was checked by interpretation on the CPU: {counted(count, 'case')}" if count else ""

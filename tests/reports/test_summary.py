@@ -54,6 +54,16 @@ def test_a_measured_case_has_a_row_with_every_figure():
         assert figure in row
 
 
+def test_what_raised_or_did_not_compile_was_not_checked_by_interpretation():
+    checked = result(gate="correct", case="a", on="interpreter")
+    wrong = result(gate="correct", case="b", on="interpreter", verdict=Verdict.FAIL, reason="")
+    others = [
+        result(gate="correct", case=reason, on="interpreter", verdict=Verdict.FAIL, reason=reason)
+        for reason in ("raised", "not-compiled")
+    ]
+    assert "correct was checked by interpretation on the CPU: 2 cases" in lines_of(checked, wrong, *others)
+
+
 def test_unchanged_cases_say_how_the_gpu_does_today():
     unchanged = [
         result(key=f"k{change}", case=f"n{change}", reason="unchanged", change=change)
