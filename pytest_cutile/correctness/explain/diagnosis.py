@@ -10,7 +10,7 @@ import torch
 
 from pytest_cutile.correctness.compare.elements import CHUNK, blocks, differ
 from pytest_cutile.correctness.error_model.spread import matrix_view
-from pytest_cutile.correctness.explain.places import WrongIndices
+from pytest_cutile.correctness.explain.places import WrongIndices, is_scattered
 from pytest_cutile.tensors.dtypes import format_of
 from pytest_cutile.tensors.rounding import convert, spacing
 
@@ -61,8 +61,10 @@ def _rounded_blocks(
         yield block, grid[block].double(), rounded, spacing(rounded, target)
 
 
-def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor) -> list[str]:
-    """Say whether the errors are a constant factor, or all toward zero."""
+def find_direction(
+    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, dtype: torch.dtype
+) -> list[str]:
+    """Say whether the errors are a constant factor, or all toward zero; `dtype` is what the kernel returned."""
     at = _first(outside, _SAMPLE)
     got, y = (whole.reshape(-1)[at].double() for whole in (out, exact))
     usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
@@ -71,13 +73,14 @@ def find_direction(out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor
         return []
     ratios = got / y
     quarter, middle, three = torch.quantile(ratios[:100_000], ratios.new_tensor([0.25, 0.5, 0.75])).tolist()
-    fmt = format_of(out.dtype)
+    fmt = format_of(dtype)
     resolution = fmt.unit_roundoff if fmt else 0.0
-    if abs(middle - 1.0) > 2 * (three - quarter) and abs(middle - 1.0) > 2 * resolution:
-        return [f"a constant factor: got / exact is about {middle:.4g}"]
     toward = float((got.abs() < y.abs()).double().mean())
     if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
         return ["all errors are toward zero (truncation instead of rounding?)"]
+    is_factor = abs(middle - 1.0) > 2 * (three - quarter) and abs(middle - 1.0) > 2 * resolution
+    if is_factor and not is_scattered(outside, int(outside.sum())):
+        return [f"a constant factor: got / exact is about {middle:.4g}"]
     return []
 
 

@@ -155,7 +155,7 @@ def _find(
             findings.append("the whole output is zero")
         elif zeros > bad // 2:
             findings.append(f"{zeros:,} of them are zero")
-        direction = find_direction(wide, exact, outside)
+        direction = find_direction(wide, exact, outside, out.dtype)
         findings += direction or find_terms(wide, exact, outside, bad, reduction=reduction)
     elif zeros and zeros == bad:
         findings.append("all of them are zero")

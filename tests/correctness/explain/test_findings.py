@@ -117,6 +117,41 @@ def test_a_corner_is_no_diagonal():
     assert "dim 0: only the first 10 of 50; dim 1: only the last 10 of 50" in text
 
 
+def test_a_few_errors_on_one_side_are_no_diagonal():
+    rows, columns = torch.tensor([[60, 3], [40, 20], [33, 5], [50, 40], [20, 2], [62, 61]]).unbind(1)
+
+    def bug(x):
+        x[rows, columns] += 3
+        return x
+
+    assert "diagonal" not in message_of(bug, tensor(64, 64))
+
+
+def test_scattered_errors_of_one_size_are_no_constant_factor():
+    places = torch.arange(1, 4096, 211)
+    assert len(places) > 16
+
+    def bug(x):
+        x.view(-1)[places] *= 0.94
+        return x
+
+    text = message_of(bug, tensor(64, 64))
+    assert "few and scattered" in text
+    assert "factor" not in text
+
+
+def test_truncation_to_eight_bits_is_no_constant_factor():
+    def truncated(x):
+        nearest = x.to(torch.float8_e4m3fn)
+        beyond = nearest.float().abs() > x.abs()
+        lower = (nearest.view(torch.int8) - 1).view(torch.float8_e4m3fn)
+        return torch.where(beyond, lower.float(), nearest.float()).to(torch.float8_e4m3fn)
+
+    text = str(mismatch(truncated, tensor(64, 64, dtype="float32"), reference=lambda x: x))
+    assert "all errors are toward zero" in text
+    assert "factor" not in text
+
+
 @pytest.mark.parametrize(
     ("kernel", "said", "terms"),
     [
