@@ -64,7 +64,7 @@ def _rounded_blocks(
 def find_direction(
     out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, dtype: torch.dtype
 ) -> list[str]:
-    """Say whether the errors are a constant factor, or all toward zero; `dtype` is what the kernel returned."""
+    """Say whether the errors are a constant factor, or all toward zero. `dtype` is the output's own."""
     at = _first(outside, _SAMPLE)
     got, y = (whole.reshape(-1)[at].double() for whole in (out, exact))
     usable = got.isfinite() & y.isfinite() & (y != 0) & (got != 0)
