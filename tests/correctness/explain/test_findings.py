@@ -117,6 +117,16 @@ def test_a_corner_is_no_diagonal():
     assert "dim 0: only the first 10 of 50; dim 1: only the last 10 of 50" in text
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (100, 700), (998, 999)])
+def test_exchanged_rows_are_named_wherever_they_are(first, second):
+    def bug(x):
+        x[[first, second]] = x[[second, first]]
+        return x
+
+    text = message_of(bug, tensor(1000, 48))
+    assert f"dim 0: {first} holds what belongs to {second}, {second} holds what belongs to {first}" in text
+
+
 def test_a_few_errors_on_one_side_are_no_diagonal():
     rows, columns = torch.tensor([[60, 3], [40, 20], [33, 5], [50, 40], [20, 2], [62, 61]]).unbind(1)
 
