@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.pytest_parts.status import StatusLine
+from pytest_cutile.pytest_parts.status import QUIET_SECONDS, StatusLine
 
 SLOW = """
 import time
@@ -33,12 +33,20 @@ def test_slow(request):
 def test_after():
     pass
 """
+QUICK = """
+from pytest_cutile.pytest_parts import status
+
+status.QUIET_SECONDS, status.TICK_SECONDS = 0.2, 0.02
+"""
+"""So that no test waits for seconds."""
 SPLIT = re.compile(r"\x1b7\x1b\[B\r\x1b\[2K(.*?)\x1b8")
 """What was written below the cursor; empty where it was cleared."""
 
 
-def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 3.0) -> str:
+def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 0.6) -> str:
     """Run pytest on a terminal of its own; return all that was written there."""
+    if seconds > 0.5:
+        (folder / "conftest.py").write_text(QUICK)
     (folder / "test_it.py").write_text(SLOW.replace("SECONDS", f"{seconds}"))
     pid, descriptor = pty.fork()
     if pid == 0:
@@ -65,13 +73,13 @@ def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 3
 
 @pytest.mark.parametrize("columns", [60, 100, 200])
 @pytest.mark.parametrize("args", [(), ("-v",)])
-def test_the_line_appears_below_after_two_seconds_and_goes(tmp_path, columns, args):
+def test_the_line_appears_below_when_pytest_is_silent_and_goes(tmp_path, columns, args):
     written = on_terminal(tmp_path, *args, columns=columns)
     lines = SPLIT.findall(written)
     shown = [line for line in lines if line]
     assert shown
     assert all(len(line) < columns for line in shown)
-    assert shown[0] == "cutile: for 2 s: confirming softmax[bf16-16384x8192]"[: columns - 1]
+    assert shown[0] == "cutile: for 0 s: confirming softmax[bf16-16384x8192]"[: columns - 1]
     assert lines[-1] == ""
     # pytest's own output is what it is without the line.
     own = SPLIT.sub("", written).replace("\x1bD\x1b[A", "")
@@ -88,7 +96,8 @@ def test_no_line_where_pytest_says_little(tmp_path):
 
 
 def test_a_quick_run_shows_no_line(tmp_path):
-    assert SPLIT.findall(on_terminal(tmp_path, seconds=0.5)) == []
+    assert QUIET_SECONDS == 2.0
+    assert SPLIT.findall(on_terminal(tmp_path, seconds=0.05)) == []
 
 
 def test_a_log_gets_a_line_now_and_then(pytester, monkeypatch):
