@@ -43,7 +43,7 @@ SPLIT = re.compile(r"\x1b7\x1b\[B\r\x1b\[2K(.*?)\x1b8")
 """What was written below the cursor; empty where it was cleared."""
 
 
-def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 0.6) -> str:
+def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 1.0) -> str:
     """Run pytest on a terminal of its own; return all that was written there."""
     if seconds > 0.5:
         (folder / "conftest.py").write_text(QUICK)
