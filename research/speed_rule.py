@@ -243,12 +243,9 @@ def run_gate(
         us=US,
         workload_us=US,
         workload=WORKLOAD,
-        clock_mhz=None,
         own_gpu=True,
         gpus=1,
-        sessions=4,
-        n_runs=12,
-        environments=(),
+        n_runs=3,
     )
     comparison = Comparison(
         rule=Rule(),
@@ -400,7 +397,7 @@ def _driver(rng: random.Random) -> float:
 def _off(rng: random.Random, movement: float) -> float:
     """Return what the times of a case are off by on another GPU: two sessions, two GPUs, a driver."""
     gpus = rng.gauss(0, GPU * math.sqrt(2))
-    sessions = rng.gauss(0, SESSION * math.sqrt(1 + 1 / 4))
+    sessions = rng.gauss(0, SESSION * math.sqrt(2))
     return gpus + sessions + movement
 
 

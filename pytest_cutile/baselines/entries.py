@@ -76,17 +76,30 @@ class Record(_Checked, frozen=True, kw_only=True):
     """Key of `SpeedBaselines.sessions`."""
     work: Work
     fingerprint: str = ""
-    """Digest of code, launches, launcher and inputs; empty where it is not known."""
+    """Digest of machine code, launches, torch operations and inputs; empty where it is not known."""
     source: str = ""
-    """Digest of the kernels' source, which verifies the anchor's commit."""
+    """Digest of the launcher and its inputs as written: no compiler changes it. It verifies a commit that was
+    not recorded itself, as after a squash merge."""
     runs: tuple[Run, ...] = ()
     """One for each process; empty once they were dropped."""
     changes: Mapping[Regime, PairedChange] = {}
     """By regime: "burst", "sustained"."""
+    anchor: str = ""
+    """The `code` of the anchor that it was compared with; "" where it is the first record, or moved it."""
     moved: Moved = ""
     """Why the anchor moved here: "faster", "accepted", or "" where it did not."""
     reason: str = ""
     """Text of `--reason`."""
+
+    @property
+    def code(self) -> str:
+        """What names its code: one name for what several machines recorded of one kernel."""
+        return self.fingerprint or self.session
+
+    @property
+    def compared_with(self) -> str:
+        """The code of the anchor that its times are about: its own, where it was compared with none."""
+        return self.anchor or self.code
 
 
 class RecordedSession(_Checked, frozen=True, kw_only=True):

@@ -30,23 +30,21 @@ class SessionConflictError(BaselineError):
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """Stored times of a case: of one GPU where it has some, else of all GPUs."""
+    """Stored times of a case: each GPU's first since the anchor, of one GPU where it has some, else of all.
+
+    Later ones do not count: they would follow an environment that gets slower step by step.
+    """
 
     us: float
-    """Time per launch: geometric mean over the sessions of each GPU, then over the GPUs."""
+    """Time per launch: geometric mean over the runs of each GPU, then over the GPUs."""
     workload_us: float | None
     """The same mean of the reference workload; None unless every run has one, and all the same."""
     workload: str
     """Name of that reference workload; empty where there is none."""
-    clock_mhz: float | None
-    """The same mean of the SM clock in this regime; None unless every run has one."""
     own_gpu: bool
     """Whether the times are of the GPU that was asked for."""
     gpus: int
-    sessions: int
     n_runs: int
-    environments: tuple[Mapping[str, str], ...]
-    """Those of the sessions, without repeats, oldest first."""
 
 
 # -- selecting ----------------------------------------------------------------------------------------
@@ -58,7 +56,16 @@ def anchor_of(entry: Entry) -> Record | None:
 
 
 def since_anchor(entry: Entry) -> tuple[Record, ...]:
-    """Return the anchor's record and those after it."""
+    """Return the anchor's record and those after it that were compared with it, or are of its code.
+
+    What another branch compared with an earlier anchor is not known to be as fast as this one.
+    """
+    records = _from_anchor(entry)
+    return *records[:1], *(one for one in records[1:] if one.compared_with == records[0].code)
+
+
+def _from_anchor(entry: Entry) -> tuple[Record, ...]:
+    """Return the anchor's record and all after it."""
     moves = [place for place, record in enumerate(entry.records) if record.moved]
     return entry.records[moves[-1] if moves else 0 :]
 
@@ -79,43 +86,44 @@ def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: st
         regime: "burst" or "sustained".
         gpu_uuid: GPU whose own times are preferred.
     """
-    timed: dict[str, list[tuple[RecordedSession, Record]]] = defaultdict(list)
-    for record in since_anchor(entry):
-        session = baselines.sessions[record.session]
-        runs = tuple(run for run in record.runs if run.time_us(regime) is not None)
-        if runs and record.work == work_of(entry):
-            timed[session.gpu_uuid].append((session, replace(record, runs=runs)))
+    comparable = (one for one in since_anchor(entry) if one.work == work_of(entry))
+    timed = _first_timed(baselines, comparable, regime)
     own_gpu = gpu_uuid in timed
-    by_gpu = [timed[gpu_uuid]] if own_gpu else [*timed.values()]
-    used = [session for records in by_gpu for session, _ in records]
+    records = [timed[gpu_uuid]] if own_gpu else [*timed.values()]
+    used = [[run for run in record.runs if run.time_us(regime) is not None] for record in records]
     if not used:
         return None
 
     def mean(field: str) -> float | None:
-        return _mean(
-            _mean(_mean(getattr(run, field) for run in record.runs) for _, record in records)
-            for records in by_gpu
-        )
+        return _mean(_mean(getattr(run, field) for run in runs) for runs in used)
 
     us = mean(f"{regime}_us")
     assert us is not None
-    workloads = {session.workload for session in used}
+    workloads = {baselines.sessions[record.session].workload for record in records}
     workload_us = mean("workload_us") if len(workloads) == 1 else None
-    environments: list[Mapping[str, str]] = []
-    for session in sorted(used, key=lambda session: session.time):
-        if session.environment not in environments:
-            environments.append(session.environment)
     return Stored(
         us=us,
         workload_us=workload_us,
         workload=workloads.pop() if workload_us is not None else "",
-        clock_mhz=mean("clock_mhz" if regime == "burst" else "sustained_clock_mhz"),
         own_gpu=own_gpu,
-        gpus=len(by_gpu),
-        sessions=len(used),
-        n_runs=sum(len(record.runs) for records in by_gpu for _, record in records),
-        environments=tuple(environments),
+        gpus=len(used),
+        n_runs=sum(map(len, used)),
     )
+
+
+def _first_timed(baselines: SpeedBaselines, records: Iterable[Record], regime: str) -> dict[str, Record]:
+    """Return the first record that has times in a regime, by GPU."""
+    first: dict[str, Record] = {}
+    for record in records:
+        if any(run.time_us(regime) is not None for run in record.runs):
+            first.setdefault(baselines.sessions[record.session].gpu_uuid, record)
+    return first
+
+
+def n_runs(baselines: SpeedBaselines, entry: Entry, gpu_uuid: str) -> int:
+    """Return how many runs of a GPU are kept since the anchor."""
+    records = since_anchor(entry)
+    return sum(len(one.runs) for one in records if baselines.sessions[one.session].gpu_uuid == gpu_uuid)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -203,12 +211,12 @@ def _difference(one: Struct, other: Struct) -> str:
 def pruned(baselines: SpeedBaselines) -> SpeedBaselines:
     """Return baselines without old runs, and without records and sessions that nothing needs any more.
 
-    - Of each case and GPU the newest `MAX_RUNS` runs stay.
+    - Of each case and GPU the newest `MAX_RUNS` runs stay, and those that count as its stored times.
     - A record without runs stays if it is the anchor, or after the anchor the newest of its code, work and
-      environment.
+      environment that was compared with one kernel.
     - A session stays if a record names it.
 
-    Dropping before a merge or after it leaves the same.
+    Dropping before a merge or after it leaves the same of what is compared, and the same newest runs.
     """
     entries = {key: _pruned_entry(baselines, entry) for key, entry in baselines.entries.items()}
     named = {record.session for entry in entries.values() for record in entry.records}
@@ -217,22 +225,28 @@ def pruned(baselines: SpeedBaselines) -> SpeedBaselines:
 
 
 def _pruned_entry(baselines: SpeedBaselines, entry: Entry) -> Entry:
+    current = _from_anchor(entry)
+    about: dict[object, list[Record]] = defaultdict(list)  # what times are about: one of these is compared
+    for record in current:
+        about[record.compared_with, record.work].append(record)
+    timed = {
+        record.session
+        for records in about.values()
+        for regime in ("burst", "sustained")
+        for record in _first_timed(baselines, records, regime).values()
+    }
     room: Counter[str] = Counter()  # runs kept, by GPU
-    records = []
+    pruned_records = []
     for record in reversed(entry.records):
         gpu = baselines.sessions[record.session].gpu_uuid
-        kept = record.runs[: max(MAX_RUNS - room[gpu], 0)]
+        kept = record.runs if record.session in timed else record.runs[: max(MAX_RUNS - room[gpu], 0)]
         room[gpu] += len(kept)
-        records.append(replace(record, runs=kept))
-    entry = replace(entry, records=tuple(reversed(records)))
-    current = since_anchor(entry)
+        pruned_records.append(replace(record, runs=kept))
     needed = {record.session for record in current[:1]}
     kinds = []
     for record in reversed(current):
-        if (kind := _kind(baselines, record)) not in kinds:
+        if (kind := (record.compared_with, _kind(baselines, record))) not in kinds:
             kinds.append(kind)
             needed.add(record.session)
-    return replace(
-        entry,
-        records=tuple(record for record in entry.records if record.runs or record.session in needed),
-    )
+    kept_records = (one for one in reversed(pruned_records) if one.runs or one.session in needed)
+    return replace(entry, records=tuple(kept_records))

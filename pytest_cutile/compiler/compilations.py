@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from pytest_cutile.compiler import (
@@ -16,9 +15,10 @@ from pytest_cutile.compiler import (
     digest_code,
     digest_launches,
     export,
-    source_digest,
 )
-from pytest_cutile.compiler.reach import describe_kernel
+from pytest_cutile.compiler.cutile import kernel_function
+from pytest_cutile.compiler.reach import describe
+from pytest_cutile.compiler.source import digest_text, source_digest, versioned_digest
 from pytest_cutile.compiler.trace.launches import record
 
 
@@ -31,6 +31,10 @@ class CompileCase:
     arch: str
     run: Callable[[], object]
     """Makes the inputs and calls the launcher, as on a GPU."""
+    inputs: Callable[..., object]
+    """The declaration's function that makes the inputs."""
+    params: Mapping[str, object]
+    """What the case says to it."""
     base: Callable[[], CompileCase | None] | None = None
     """Returns the same case of the revision to compare with, or None if it has none; only for paired runs."""
 
@@ -127,24 +131,24 @@ class Compilations:
         launches = [compilation.launch for compilation in self.of(case)]
         return digest_launches(zip(codes, launches, strict=True))
 
-    def launch_fingerprint(self, case: CompileCase, *, inputs: Callable[..., object]) -> str:
+    def speed_fingerprint(self, case: CompileCase) -> str:
         """Wait for a case; return the digest of all that can change its time on a GPU.
 
-        Beside what `fingerprint` digests: the torch operations of its launcher, and the source of the
-        function that makes its inputs. "1-" in front names the rules: digests by other rules cannot be
-        compared.
+        Beside what `fingerprint` digests: the torch operations of its launcher, the source of the function
+        that makes its inputs, and the case's parameters.
         """
-        code = self.fingerprint(case)
-        parts = [code, *self._operations[case.key], *describe_kernel(inspect.unwrap(inputs))]
-        return f"1-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[: len(code)]}"
+        declared = describe([case.inputs, dict(case.params)])
+        return versioned_digest([self.fingerprint(case), *self._operations[case.key], *declared])
+
+    def kernel_functions(self, case: CompileCase) -> set[FunctionType]:
+        """Return the functions of the kernels that a case launches."""
+        return {kernel_function(compilation.launch.kernel) for compilation in self.of(case)}
 
     def source(self, case: CompileCase) -> str:
         """Return the digest of the source of a case's kernels, with what they are specialized for."""
         digests = [source_digest(compilation.launch, case.arch) for compilation in self.of(case)]
         different = list(dict.fromkeys(digests))
-        if len(different) == 1:
-            return different[0]
-        return hashlib.sha256("+".join(different).encode()).hexdigest()[: len(different[0])]
+        return different[0] if len(different) == 1 else digest_text("+".join(different))
 
     def _progress_text(self) -> str:
         futures = [c.compiling for o in self._started.values() if not isinstance(o, Exception) for c in o]

@@ -24,7 +24,7 @@ import inspect
 import sys
 import warnings
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -36,6 +36,8 @@ from types import (
     SimpleNamespace,
 )
 from typing import Any, TypeAlias
+
+from pytest_cutile.compiler import cutile
 
 Chain: TypeAlias = tuple[str, ...]
 """A name and the attributes taken of it: `helpers.tiles.swizzle`."""
@@ -59,10 +61,10 @@ def describe_kernel(function: FunctionType) -> list[str]:
     return description.finish()
 
 
-def describe_value(value: Any) -> str:
-    """Return one line about a constant: a number, a string, a dtype, a tuple of such."""
+def describe(values: Iterable[Any]) -> list[str]:
+    """Return lines about functions, constants and containers of such, and everything they reach."""
     description = _Description()
-    return "; ".join([description.render(value), *description.finish()])
+    return [*map(description.render, values), *description.finish()]
 
 
 class _Description:
@@ -113,6 +115,8 @@ class _Description:
             return f"module {value.__name__.rpartition('.')[2] if _is_users(value) else value.__name__}"
         if isinstance(value, type):
             return f"class {self._class_name(value)}"
+        if _package(type(value)) == "cuda" and cutile.is_kernel(value):
+            return f"kernel {self.refer(cutile.kernel_function(value))}"
         if callable(value) and not _is_users(value) and hasattr(value, "__wrapped__"):
             return self.render(value.__wrapped__)
         if isinstance(value, FunctionType) and _is_users(value):

@@ -16,16 +16,20 @@ Nothing in it names a version, a file's place or an address.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytest_cutile.compiler import cutile
 from pytest_cutile.compiler.fingerprint import settled_strides
-from pytest_cutile.compiler.reach import describe_kernel, describe_value
+from pytest_cutile.compiler.reach import describe, describe_kernel
 from pytest_cutile.compiler.signature import derive_signature
 from pytest_cutile.compiler.trace.launches import Launch
 
 DIGEST_RULES = 3
 """Counts changes of the rules: digests made by different rules cannot be compared."""
+
+SPEED_RULES = 2
+"""The same for `versioned_digest`."""
 
 _DIGITS = 16
 _ARRAY_FACTS = (
@@ -45,7 +49,25 @@ def source_digest(launch: Launch, arch: str) -> str:
         TypeError, ValueError, OverflowError: `derive_signature` refuses the launch's arguments.
         CompilerMissing: cuda-tile is not installed.
     """
-    return hashlib.sha256(source_text(launch, arch).encode()).hexdigest()[:_DIGITS]
+    return digest_text(source_text(launch, arch))
+
+
+def declaration_digest(functions: Iterable[Callable[..., Any]], params: Mapping[str, Any]) -> str:
+    """Return a digest of a launcher, and of what makes its inputs, as their authors wrote them.
+
+    It holds the kernels that the launcher reaches, and depends on no compiler and no driver. What a run keeps
+    in a module (a cache) changes it, too.
+    """
+    return versioned_digest(describe([*functions, dict(params)]))
+
+
+def versioned_digest(lines: Iterable[str]) -> str:
+    """Return a digest for speed baselines, with the number of the rules in front."""
+    return f"{SPEED_RULES}-{digest_text(chr(10).join(lines))}"
+
+
+def digest_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def source_text(launch: Launch, arch: str) -> str:
@@ -80,7 +102,7 @@ def _constraint_text(constraint: Any) -> str:
     )
 
     if isinstance(constraint, ConstantConstraint):
-        return f"constant {describe_value(constraint.value)}"
+        return f"constant {'; '.join(describe([constraint.value]))}"
     if isinstance(constraint, ScalarConstraint):
         return f"scalar {constraint.dtype}"
     if isinstance(constraint, TupleConstraint):

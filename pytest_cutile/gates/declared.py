@@ -22,17 +22,60 @@ from pytest_cutile.tensors.seeded import MakeTensor
 
 def compiled_case(session: Session, task: Task) -> CompileCase:
     """Return what is compiled for a task: its launcher, with inputs that have no data."""
-    revision, spec, case, arch = session.revision_kernels, task.spec, task.case, task.arch
+    compiled, revision = compile_case(task.spec, task.case, task.arch), session.settings.baseline_revision
+    if revision is None:
+        return compiled
+    return replace(compiled, base=functools.partial(compiled_at, session, task, revision))
 
-    def baseline() -> CompileCase | None:
-        declared = revision.spec(task.module, spec.name) if revision is not None else None
-        if revision is None or declared is None:
-            return None
-        launch = revision.with_own_imports(declared.launch)
-        return compile_case(replace(spec, name=f"{spec.name} as of {revision}", launch=launch), case, arch)
 
-    compiled = compile_case(spec, case, arch)
-    return compiled if revision is None else replace(compiled, base=baseline)
+def launcher_at(session: Session, task: Task, revision: str) -> Callable[..., Any] | None:
+    """Return a task's launcher as of a git revision; None if that declares no such kernel.
+
+    Raises:
+        RevisionError: the revision, or its module, cannot be had.
+    """
+    kernels = session.kernels_at(revision)
+    spec = kernels.spec(task.module, task.spec.name)
+    return None if spec is None else kernels.with_own_imports(spec.launch)
+
+
+def compiled_at(session: Session, task: Task, revision: str) -> CompileCase | None:
+    """Return what is compiled for a task with the launcher of a git revision, on today's inputs; or None.
+
+    Raises:
+        RevisionError: the revision, or its module, cannot be had.
+    """
+    launch = launcher_at(session, task, revision)
+    if launch is None:
+        return None
+    named = replace(task.spec, name=f"{task.spec.name} as of {revision}", launch=launch)
+    return compile_case(named, task.case, task.arch)
+
+
+def recorded_at(session: Session, task: Task, revision: str) -> CompileCase | None:
+    """Return what was compiled for a task when it was recorded at a git revision: on that one's inputs.
+
+    Raises:
+        RevisionError: the revision, or its module, cannot be had.
+    """
+    declared = declared_at(session, task, revision)
+    if declared is None:
+        return None
+    (spec, case), kernels = declared, session.kernels_at(revision)
+    launch, inputs = map(kernels.with_own_imports, (spec.launch, spec.inputs))
+    named = replace(spec, name=f"{spec.name} recorded at {revision}", launch=launch, inputs=inputs)
+    return replace(compile_case(named, case, task.arch), inputs=spec.inputs)
+
+
+def declared_at(session: Session, task: Task, revision: str) -> tuple[KernelSpec, Case] | None:
+    """Return a task's kernel and case as a git revision declares them; None if it does not.
+
+    Raises:
+        RevisionError: the revision, or its module, cannot be had.
+    """
+    spec = session.kernels_at(revision).spec(task.module, task.spec.name)
+    cases = [] if spec is None else [case for case in spec.cases if case.name == task.case.name]
+    return (spec, cases[0]) if spec is not None and cases else None
 
 
 def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
@@ -44,7 +87,9 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
             inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
             return call_of(spec.launch, inputs)()
 
-    return CompileCase(kernel=spec.name, case=case.name, arch=arch, run=run)
+    return CompileCase(
+        kernel=spec.name, case=case.name, arch=arch, run=run, inputs=spec.inputs, params=case.params
+    )
 
 
 def check_inputs(

@@ -14,16 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.baselines.select import (
-    MAX_RUNS,
-    stored_us,
-)
-from pytest_cutile.compiler.compilations import CompileCase, NothingLaunched
+from pytest_cutile.baselines.select import MAX_RUNS, n_runs
+from pytest_cutile.compiler.compilations import NothingLaunched
+from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.gates.compiled_facts import compiled_facts
 from pytest_cutile.gates.correct import check_task, make_inputs
-from pytest_cutile.gates.declared import call_of, compile_case
+from pytest_cutile.gates.declared import (
+    call_of,
+    compile_case,
+    compiled_at,
+    declared_at,
+    launcher_at,
+    recorded_at,
+)
 from pytest_cutile.gates.outcome import GateFailed
 from pytest_cutile.gates.speed_comparison import find_comparison
 from pytest_cutile.gates.user_code import user_code
@@ -36,7 +41,7 @@ from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
 from pytest_cutile.speed.measure.blocks import measure, to_plain
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
-from pytest_cutile.speed.measure.timing import Measurement, Regime
+from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
@@ -103,10 +108,9 @@ def _gate_speed(
         comparison, judgement = find_comparison(session, case)
     except (BaselineError, MeasurementFailed) as error:
         return _report(session, case, _failed(error))
-    is_unchanged = comparison is not None and comparison.is_same_code and not comparison.environment_changes
     if (
-        is_unchanged
-        and comparison is not None
+        comparison is not None
+        and comparison.is_unchanged
         and comparison.is_fingerprinted
         and may_be_unmeasured
         and not (settings.perf_all or _has_room(session, case))
@@ -149,9 +153,7 @@ def _has_room(session: Session, case: SpeedCase) -> bool:
     baselines = session.speed_baselines
     if not session.settings.update_baselines or baselines is None:
         return False
-    uuid = session.gpu.timer.device.uuid
-    stored = (stored_us(baselines, baselines.entries[case.key], regime, uuid) for regime in Regime)
-    return not any(times is not None and times.own_gpu and times.n_runs >= MAX_RUNS for times in stored)
+    return n_runs(baselines, baselines.entries[case.key], session.gpu.timer.device.uuid) < MAX_RUNS
 
 
 def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
@@ -255,7 +257,7 @@ def _screen(
     if comparison is not None:
         judgement = judge_screening(case.key, comparison, measurement)
     records = settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
-    if comparison is not None and comparison.is_same_code and not comparison.environment_changes:
+    if comparison is not None and comparison.is_unchanged:
         records = records and _has_room(session, case)
     is_pending = records or judgement.reason is Reason.UNCONFIRMED
     if is_pending:
@@ -301,42 +303,34 @@ class SpeedGate(Gate):
         """
         __tracebackhide__ = True
         session, spec = self.session, task.spec
+        current = compile_case(spec, task.case, task.arch)
 
         def call() -> Call:
             seed = timed_seed(spec, task.case)
             return call_of(spec.launch, make_inputs(session, task, seed=seed, signed_rows=False))
 
-        def launcher_at(revision: str) -> Launcher | None:
-            kernels = session.kernels_at(revision)
-            declared = kernels.spec(task.module, spec.name)
-            return None if declared is None else kernels.with_own_imports(declared.launch)
-
-        def compiled_at(revision: str) -> CompileCase:
-            if not revision:
-                return compile_case(spec, task.case, task.arch)
-            launch = launcher_at(revision)
-            if launch is None:
-                raise RevisionError(f"{revision} declares no {spec.name}")
-            named = replace(spec, name=f"{spec.name} as of {revision}", launch=launch)
-            return compile_case(named, task.case, task.arch)
-
         def fingerprint(revision: str) -> str:
-            declared = session.kernels_at(revision).spec(task.module, spec.name) if revision else spec
-            inputs = (declared or spec).inputs  # of the revision: other inputs are no registered kernel
-            return session.compilations.launch_fingerprint(compiled_at(revision), inputs=inputs)
+            compiled = recorded_at(session, task, revision) if revision else current
+            return "" if compiled is None else session.compilations.speed_fingerprint(compiled)
 
         def source(revision: str) -> str:
-            return session.compilations.source(compiled_at(revision))
+            declared = declared_at(session, task, revision) if revision else (spec, task.case)
+            if declared is None:
+                return ""
+            return declaration_digest([declared[0].launch, declared[0].inputs], declared[1].params)
 
         def compiled_otherwise(revision: str) -> Sequence[str]:
+            compiled = compiled_at(session, task, revision)
+            if compiled is None:
+                return ()
             try:
-                baseline, current = (compiled_facts(session, compiled_at(name)) for name in (revision, ""))
+                baseline, now = (compiled_facts(session, one) for one in (compiled, current))
             except NothingLaunched:  # torch operations alone
                 return ()
-            if baseline.fingerprint == current.fingerprint:
+            if baseline.fingerprint == now.fingerprint:
                 return ["the machine code and its launches are the same"]
             rule = session.settings.static_rule
-            changes = compare(baseline, current, arch=task.arch, rule=rule).changes
+            changes = compare(baseline, now, arch=task.arch, rule=rule).changes
             return [f"{change.effect}: {change.text}" for change in changes]
 
         case = SpeedCase(
@@ -348,7 +342,7 @@ class SpeedGate(Gate):
             arch=task.arch,
             work=spec.work_of(task.case),
             call=call,
-            launcher_at=launcher_at,
+            launcher_at=functools.partial(launcher_at, session, task),
             fingerprint=fingerprint,
             source=source,
             compiled_otherwise=compiled_otherwise,

@@ -5,8 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from pytest_cutile.baselines.entries import Record, SpeedBaselines, environment_changes
-from pytest_cutile.baselines.select import Stored, anchor_of, since_anchor, stored_us, unchanged_record
+from pytest_cutile.baselines.entries import Entry, SpeedBaselines, environment_changes
+from pytest_cutile.baselines.select import (
+    Stored,
+    anchor_of,
+    since_anchor,
+    stored_us,
+    unchanged_record,
+    work_of,
+)
+from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Work
@@ -14,7 +22,7 @@ from pytest_cutile.speed.case import Launcher, SpeedCase
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Regime
-from pytest_cutile.speed.recording import fingerprint_of
+from pytest_cutile.speed.recording import fingerprint_of, source_of
 from pytest_cutile.verdicts import Judgement, Reason
 
 
@@ -32,17 +40,16 @@ def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | Non
     if baselines is None:
         return None, judgement
     entry = baselines.entries[case.key]
-    if entry.published is not None:
-        return Comparison(rule=settings.rule, published=entry.published), judgement
-    anchor = anchor_of(entry)
-    if anchor is None:
-        return None, Judgement(reason=Reason.NO_ENTRY, detail=f"{case.key} has no records")
-    if anchor.work != case.work:
+    work = work_of(entry)
+    if work != case.work:
         detail = (
-            f"{case.key} does {_work(case.work)} now, {_work(anchor.work)} in "
+            f"{case.key} does {_work(case.work)} now, {_work(work)} in "
             f"{session.speed_baselines_name}; {_advice(case)} --reason TEXT"
         )
         return None, Judgement(reason=Reason.WORK_CHANGED, detail=detail)
+    anchor = anchor_of(entry)
+    if anchor is None:
+        return Comparison(rule=settings.rule, published=entry.published), judgement
     comparison = Comparison(
         rule=settings.rule,
         anchor=anchor,
@@ -103,70 +110,94 @@ def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBase
 def _with_baseline_kernel(
     session: Session, case: SpeedCase, comparison: Comparison, baselines: SpeedBaselines
 ) -> Comparison:
-    """Return the comparison with the kernel of the anchor, or with why it cannot be had."""
+    """Return the comparison with the kernel of the anchor, or with why it cannot be had.
+
+    Raises:
+        MeasurementFailed: today's kernel and the baseline's cannot be told apart in this process.
+    """
     anchor, entry = comparison.anchor, baselines.entries[case.key]
     if anchor is None:
         return comparison
-    commit = _commit_of(session, anchor, baselines)
-    today, environment = fingerprint_of(case), session.gpu.timer.environment()
+    environment = dict(session.gpu.timer.environment())
+    is_recorded_environment = dict(baselines.sessions[anchor.session].environment) == environment
+    commit, is_recorded = _commit_of(session, entry, baselines)
+    today = fingerprint_of(case)
     if today and (
-        today == anchor.fingerprint
+        same_digest(anchor.fingerprint, today)
         or unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
+        # Another compiler may compile the same source otherwise.
+        or (not is_recorded_environment and same_digest(anchor.source, source_of(case)))
     ):
         return comparison.of_same_code(commit)
-    is_recorded = commit == baselines.sessions[anchor.session].commit  # not the one of a squash merge
-    is_here = bool(commit) and session.checkout.is_at(commit)
-    was_here = dict(baselines.sessions[anchor.session].environment) == dict(environment)
-    has_rules = bool(today) and _rules(anchor.fingerprint) == _rules(today)
-    if is_here and is_recorded:
-        is_other = was_here and has_rules  # with another fingerprint
-        return (
-            comparison.without_baseline_kernel(
-                f"its code is not the one recorded at {commit[:12]}, which is checked out: does it depend "
-                "on a file that git does not track?"
-            )
-            if is_other
-            else comparison.of_same_code(commit, is_fingerprinted=False)
-        )
     try:
         launcher = _launcher_at(case, commit)
-        is_same = bool(today) and fingerprint_of(case, commit) == today
-        if is_same and is_recorded and was_here and has_rules:
-            raise MeasurementFailed(
-                Reason.SAME_KERNEL,
-                f"{case.key}: this process gets one kernel for both the working tree and {commit[:12]}, "
-                "although another one was recorded there. Is it registered once in a process "
-                "(torch.library, a shared library)? Such a kernel cannot be measured beside its baseline; "
-                "give --perf-baseline none",
-            )
-        _verify(case, commit, anchor)
+        compiled = _compiled_at(case, commit) if is_recorded_environment else ""
+        is_anchors = same_digest(anchor.fingerprint, compiled)
+        if is_anchors is None:
+            is_anchors = is_recorded or same_digest(anchor.source, source_of(case, commit))
+        is_here = session.checkout.is_at(commit)
+        if not is_anchors:
+            if is_recorded and compiled == today and not is_here:
+                raise MeasurementFailed(Reason.SAME_KERNEL, _ONE_KERNEL.format(case.key, commit[:12]))
+            raise RevisionError(_other_code(commit, is_recorded=is_recorded, is_known=is_anchors is not None))
     except RevisionError as error:
         return comparison.without_baseline_kernel(str(error))
-    if is_here or is_same:
-        return comparison.of_same_code(commit, is_fingerprinted=is_same)
+    if is_here:  # and nobody knows a fingerprint
+        return comparison.of_same_code(commit, is_fingerprinted=False)
     return comparison.with_launcher(commit, launcher)
 
 
-def _commit_of(session: Session, anchor: Record, baselines: SpeedBaselines) -> str:
-    """Return the commit of the anchor's kernel: after a squash merge, the one that added its session."""
-    commit = baselines.sessions[anchor.session].commit
-    if not commit or commit.endswith("+") or session.checkout.has_commit(commit):
-        return commit
-    return session.checkout.commit_that_added(anchor.session) or commit
+def same_digest(recorded: str, found: str) -> bool | None:
+    """Say whether two digests are equal; None if one is not known, or was made by other rules."""
+    rules = [digest.rpartition("-")[0] for digest in (recorded, found)]
+    return recorded == found if rules[0] and rules[0] == rules[1] else None
 
 
-def _verify(case: SpeedCase, commit: str, anchor: Record) -> None:
-    """Raise RevisionError if the kernel's source at a commit is not the one that was recorded."""
-    if not anchor.source or case.source is None:
-        return
+_ONE_KERNEL = (
+    "{0}: this process gets one kernel for both the working tree and {1}, although another one was recorded "
+    "there. Is it registered once in a process (torch.library, a shared library)? Such a kernel cannot be "
+    "measured beside its baseline; give --perf-baseline none"
+)
+
+
+def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:
+    """Return why the code at a commit is not taken for the anchor's."""
+    if is_recorded:
+        return (
+            f"the code at {commit[:12]} is not the one that was recorded there: does it depend on a file "
+            "that git does not track?"
+        )
+    what = "is not the one that was recorded" if is_known else "cannot be compared with what was recorded"
+    return f"the code at {commit[:12]}, which added the record to the baselines, {what}: record it again"
+
+
+def _commit_of(session: Session, entry: Entry, baselines: SpeedBaselines) -> tuple[str, bool]:
+    """Return the commit of the anchor's code, and whether it was recorded there, without changes.
+
+    After a squash merge, or a recording from uncommitted changes, it is the one that added the anchor's
+    session to the baselines.
+    """
+    anchor, *later = since_anchor(entry)
+    for record in (anchor, *(one for one in later if same_digest(anchor.fingerprint, one.fingerprint))):
+        commit = baselines.sessions[record.session].commit
+        if not commit.endswith("+") and session.checkout.has_commit(commit):
+            return commit, True
+    added = session.checkout.commit_that_added(anchor.session)
+    return added or baselines.sessions[anchor.session].commit, False
+
+
+def _compiled_at(case: SpeedCase, commit: str) -> str:
+    """Return the fingerprint as of a commit; empty where nobody knows one.
+
+    Raises:
+        RevisionError: it does not compile any more.
+    """
     try:
-        source = case.source(commit)
-    except RevisionError:
-        raise
+        return "" if case.fingerprint is None else case.fingerprint(commit)
+    except (RevisionError, NothingLaunched):
+        return ""
     except Exception as error:
         raise RevisionError(f"the baseline kernel of {commit[:12]} does not compile: {error}") from error
-    if source != anchor.source:
-        raise RevisionError(f"the kernel's source at {commit[:12]} is not the one that was recorded")
 
 
 def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
@@ -179,18 +210,13 @@ def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
         raise RevisionError("it was recorded outside of git, so there is no baseline kernel")
     if commit.endswith("+"):
         raise RevisionError(
-            f"it was recorded from uncommitted changes of {commit[:12]}, so git has no baseline kernel: "
-            "commit, then record it again"
+            f"it was recorded from uncommitted changes of {commit[:12]}: commit the kernel together with the "
+            "baselines, so that git has a baseline kernel"
         )
     launcher = case.launcher_at(commit)
     if launcher is None:
         raise RevisionError(f"{commit[:12]}, the commit of the baseline kernel, has no {case.key}")
     return launcher
-
-
-def _rules(fingerprint: str) -> str:
-    """Return by which rules a fingerprint was made: others cannot be compared with it."""
-    return fingerprint.rpartition("-")[0]
 
 
 def _work(work: Work) -> str:

@@ -9,6 +9,7 @@ from pytest_cutile.compiler.compilations import CompileCase
 from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.declared import compiled_case
 from pytest_cutile.revisions.modules import RevisionError
+from pytest_cutile.revisions.paired import shared_kernels
 from pytest_cutile.session import Session
 
 
@@ -38,14 +39,15 @@ def is_unchanged(session: Session, case: CompileCase) -> bool:
         RevisionError: the other revision's module cannot be imported.
     """
     try:
+        compilations = session.compilations
         if case.base is not None:
             baseline = case.base()
-            fingerprint = session.compilations.fingerprint(baseline) if baseline is not None else None
-        else:
-            store = session.baselines
-            entry = store.static_entry(case.arch, case.baseline_key) if store is not None else None
-            fingerprint = entry.facts.fingerprint if entry is not None else None
-        return fingerprint is not None and session.compilations.fingerprint(case) == fingerprint
+            if baseline is None or shared_kernels(*map(compilations.kernel_functions, (case, baseline))):
+                return False
+            return compilations.speed_fingerprint(baseline) == compilations.speed_fingerprint(case)
+        store = session.baselines
+        entry = store.static_entry(case.arch, case.baseline_key) if store is not None else None
+        return entry is not None and compilations.fingerprint(case) == entry.facts.fingerprint
     except (BaselineError, RevisionError):
         raise
     except Exception:  # noqa: BLE001 - what does not compile has to be seen: its tests stay

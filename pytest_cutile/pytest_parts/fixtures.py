@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import parameter_names
 from pytest_cutile.gates.base import RunningTest
@@ -186,6 +187,16 @@ class Perf:
             raise GateFailed(f"perf(): {wrong}", pytrace=False) from None
         nodeid, suffix = self.test.nodeid, f"#{label}" if label else ""
         kernel, case = names_of_test(nodeid)
+
+        def launcher_at(revision: str) -> Callable[..., Any] | None:
+            kernels = self.session.kernels_at(revision)
+            launcher = kernels.counterpart(fn)
+            return None if launcher is None else kernels.with_own_imports(launcher)
+
+        def source(revision: str) -> str:
+            launcher = self.session.kernels_at(revision).counterpart(fn) if revision else fn
+            return "" if launcher is None else declaration_digest([launcher], {})
+
         with GateOutcome(self.session, case):
             outcome = gate_speed(
                 self.session,
@@ -199,7 +210,8 @@ class Perf:
                     arch=self.arch,
                     work=work,
                     call=lambda: Call(fn, args, kwargs),
-                    launcher_at=lambda revision: self.session.kernels_at(revision).counterpart(fn),
+                    launcher_at=launcher_at,
+                    source=source,
                     interpreted=self.interpreting is not None,
                 ),
             )

@@ -147,21 +147,24 @@ def _evidence(
         if estimated is not None:
             low, high = estimated.interval()
             text = f"{regime}: 95 % interval {format_change(low)} to {format_change(high)}"
+            if regime is Regime.BURST:
+                text += f", placements within {max(one.placement_spread for one in found):.1%}"
             measured.append(text if found[0] in case.measurements else f"{text}, in the first process alone")
     if case.screening.sustained_skipped:
         measured.append(f"sustained: skipped, {case.screening.sustained_skipped}")
     yield "measured", measured
     if comparison.is_paired:
         of = f", which {baseline_file} was recorded from" if baseline_file else ""
-        yield "baseline", [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
+        lines = [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
+        if comparison.anchor is not None and comparison.anchor.reason:
+            lines.append(f"accepted because: {comparison.anchor.reason}")
+        yield "baseline", lines
     elif comparison.published is not None:
         yield "baseline", [baseline_file, comparison.published.source]
     else:
         stored = next(iter(comparison.stored.values()), None)
         runs = (
-            ""
-            if stored is None
-            else f" ({counted(stored.n_runs, 'run')} in {counted(stored.sessions, 'session')})"
+            "" if stored is None else f" ({counted(stored.n_runs, 'run')} on {counted(stored.gpus, 'GPU')})"
         )
         yield "baseline", [f"stored times of {baseline_file}{runs}"]
     if comparison.environment_changes:

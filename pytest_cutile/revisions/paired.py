@@ -38,9 +38,8 @@ class RevisionKernels:
         return self._specs[module, name]
 
     def counterpart(self, launcher: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return the revision's launcher of the same name, to be called at any time; None if it has none."""
-        counterpart = self._revision.counterpart(launcher)
-        return None if counterpart is None else self.with_own_imports(counterpart)
+        """Return the revision's launcher of the same name; None if it has none."""
+        return self._revision.counterpart(launcher)
 
     def with_own_imports(self, launcher: Callable[..., Any]) -> Callable[..., Any]:
         """Return a launcher of the revision whose imports, while it runs, find the revision's modules.
@@ -98,14 +97,18 @@ class LaunchedKernels:
 
     @property
     def shared(self) -> str:
-        """The names of the project's kernels that all launchers share; "" if they launch others, too.
+        """The names of the project's kernels that all launchers share; "" if they launch others, too."""
+        return shared_kernels(*self._seen)
 
-        Modules of two revisions define two functions. A kernel that is registered once in a process
-        (`torch.library`) is one function for both. So is an installed one, but then it is no other one.
-        """
-        first, *others = self._seen
-        own = sorted(function.__name__ for function in first if not _is_installed(function))
-        return ", ".join(own) if all(seen == first for seen in others) else ""
+
+def shared_kernels(first: set[FunctionType], *others: set[FunctionType]) -> str:
+    """Return the names of the project's kernels in `first` if all sides launch just these; else "".
+
+    Modules of two revisions define two functions. A kernel that is registered once in a process
+    (`torch.library`) is one function for both. So is an installed one, but then it is no other one.
+    """
+    own = sorted(function.__name__ for function in first if not _is_installed(function))
+    return ", ".join(own) if all(other == first for other in others) else ""
 
 
 def _is_installed(function: FunctionType) -> bool:

@@ -36,8 +36,8 @@ class SpeedCase:
     fingerprint: Callable[[str], str] | None = None
     """Returns the fingerprint as of a git revision ("": of the working tree), or raises if it does not
     compile. None where nobody knows what is compiled before it runs."""
-    source: Callable[[str], str] | None = None
-    """Returns the digest of the kernels' source, likewise."""
+    source: Callable[[str], str]
+    """Returns the digest of the launcher as written, likewise; "" if the revision lacks it."""
     compiled_otherwise: Callable[[str], Sequence[str]] | None = None
     """Returns what the compiler made otherwise than as of a git revision, in words; likewise None."""
     check: Callable[[], object] | None = None

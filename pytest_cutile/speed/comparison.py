@@ -20,7 +20,7 @@ from pytest_cutile.speed.decide import (
     is_faster,
     is_suspect,
 )
-from pytest_cutile.speed.measure.timing import Measurement, Regime
+from pytest_cutile.speed.measure.timing import LONGEST_BURST_US, Measurement, Regime
 from pytest_cutile.statistics import median
 
 
@@ -56,6 +56,11 @@ class Comparison:
 
     def without_baseline_kernel(self, why: str) -> Comparison:
         return replace(self, revision="", launcher=None, unavailable=why)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether code and environment are those of a record."""
+        return self.is_same_code and not self.environment_changes
 
     @property
     def is_paired(self) -> bool:
@@ -101,14 +106,16 @@ class Comparison:
         """
         changes: dict[Regime, float] = {}
         for regime in Regime:
-            us = measurement.baseline_us(regime) if of_baseline else measurement.us(regime)
-            if us is None:
-                continue
+            time_us = measurement.baseline_us if of_baseline else measurement.us
+            us = time_us(regime)
             if self.published is not None:
-                if regime is Regime.BURST:
+                if regime is Regime.BURST and us is not None:
                     changes[regime] = math.log(us / self.published.median_us)
             elif (stored := self.stored.get(regime)) is not None:
-                changes[regime] = math.log(us / stored.us) - _movement(measurement, stored)
+                if us is None and regime is Regime.BURST and (sustained_us := time_us(Regime.SUSTAINED)):
+                    us = min(sustained_us, LONGEST_BURST_US)  # too long for the bursts that it had once
+                if us is not None:
+                    changes[regime] = math.log(us / stored.us) - _movement(measurement, stored)
         return changes
 
     def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:

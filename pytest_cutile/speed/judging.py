@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_cutile.quantities import format_change
+from pytest_cutile.quantities import format_change, format_time
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
@@ -79,7 +79,10 @@ def _undecided(
     visible = []
     for regime in regimes:
         estimated = comparison.estimate(case.repeats, regime)
-        if estimated is not None:
+        if estimated is None:
+            why = "; ".join(case.sustained_skipped) or "too long for a burst"
+            visible.append(f"{regime}: no fresh process measured it: {why}")
+        else:
             missed = comparison.rule.missed
             least = max(estimated.upper(missed) - estimated.value, comparison.rule.least)
             visible.append(
@@ -109,9 +112,19 @@ def _not_slower(
         reason = Reason.UNCHANGED
     elif comparison.is_faster(measurements):
         reason = Reason.FASTER
-    judgement = Judgement(reason=reason, change=change)
+    judgement = Judgement(
+        reason=reason, change=change, detail=_hidden_by_tick(key, comparison, measurements[0])
+    )
     # An interleaved baseline kernel shows noise as a wide interval; stored times do not.
     return judgement if comparison.is_paired else unless_noisy(judgement, key, measurements)
+
+
+def _hidden_by_tick(key: str, comparison: Comparison, measurement: Measurement) -> str:
+    """Return that a pair is too fast for its timer to show the margin; "" where it is not."""
+    tick, us = measurement.tick_us, measurement.burst_us
+    if not comparison.is_paired or us is None or tick / us <= comparison.rule.margin:
+        return ""
+    return f"{key}: the timer's tick of {format_time(tick)} hides changes below {tick / us:.0%} in bursts"
 
 
 def unless_noisy(judgement: Judgement, key: str, measurements: Sequence[Measurement]) -> Judgement:

@@ -11,7 +11,7 @@ from pytest_cutile.speed.case import SpeedCase, SpeedOutcome
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.call import MeasurementFailed
-from pytest_cutile.speed.measure.timing import Measurement, Regime
+from pytest_cutile.speed.measure.timing import NOT_ASKED, Measurement, Regime
 from pytest_cutile.verdicts import Judgement
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ class PendingCase:
     def measurements(self) -> tuple[Measurement, ...]:
         """What decides: the fresh processes, or the screening where there were none."""
         return self.repeats or (self.screening,)
+
+    @property
+    def sustained_skipped(self) -> tuple[str, ...]:
+        """Why fresh processes that were to measure sustained did not."""
+        reasons = dict.fromkeys(one.sustained_skipped for one in self.repeats)
+        return tuple(reason for reason in reasons if reason not in ("", NOT_ASKED))
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -79,8 +79,8 @@ def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[st
     if not session.commit.endswith("+"):
         return notes, ""
     return notes, (
-        f"warning: recorded from uncommitted changes of {session.commit[:12]}: no later run can measure the "
-        "baseline kernel; commit it, then record it again"
+        f"warning: recorded from uncommitted changes of {session.commit[:12]}: commit them together with the "
+        "baselines, else no later run can measure the baseline kernel"
     )
 
 
@@ -101,12 +101,19 @@ def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
         session=session,
         work=case.case.work,
         fingerprint=fingerprint_of(case.case),
-        source=_digest(case.case.source, ""),
+        source=source_of(case.case),
         runs=tuple(map(_run, case.measurements)),
         changes=_changes(case),
+        anchor=_compared_with(case) if not moved else "",
         moved=moved,
         reason=(reason or "") if moved == "accepted" else "",
     )
+
+
+def _compared_with(case: PendingCase) -> str:
+    """Return the code of the anchor that a case was compared with; "" where there is none."""
+    anchor = case.comparison.anchor if case.comparison is not None else None
+    return anchor.code if anchor is not None else ""
 
 
 def _moved(case: PendingCase, reason: str | None) -> str:
@@ -201,6 +208,11 @@ def _added(case: PendingCase, added: Record) -> str:
 def fingerprint_of(case: SpeedCase, revision: str = "") -> str:
     """Return the fingerprint of a case as of a git revision; empty where it is not known."""
     return _digest(case.fingerprint, revision)
+
+
+def source_of(case: SpeedCase, revision: str = "") -> str:
+    """Return the digest of a case as written, as of a git revision; empty where it is not known."""
+    return _digest(case.source, revision)
 
 
 def _digest(make: Callable[[str], str] | None, revision: str) -> str:

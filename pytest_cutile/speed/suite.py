@@ -279,9 +279,8 @@ def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) 
     if comparison.is_same_code:
         return Decision.CLEAR
     if comparison.is_paired:  # no fresh process has measured this regime
-        not_limited = regime is Regime.SUSTAINED and all(
-            one.sustained_skipped.startswith(NOT_LIMITED) for one in case.repeats
-        )
+        skipped = case.sustained_skipped
+        not_limited = bool(skipped) and all(reason.startswith(NOT_LIMITED) for reason in skipped)
         return Decision.CLEAR if not_limited else Decision.UNDECIDED
     return comparison.decide_stored(case.repeats, regime)
 

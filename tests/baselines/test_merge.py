@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.merge import merge
-from pytest_cutile.baselines.select import MAX_RUNS, add, pruned
+from pytest_cutile.baselines.select import MAX_RUNS, add, pruned, since_anchor, stored_us
 from tests.baselines.examples import ENVIRONMENT, PUBLISHED, WORK, baselines, entry, record, run, session
 
 CASES = ("a[c]", "b[c]")
 DAYS = range(1, 13)
+GPUS = ("GPU-1", "GPU-2")
 
 
 @st.composite
@@ -23,22 +24,32 @@ def worlds(draw) -> SpeedBaselines:
     sessions = {
         f"s{day}": session(
             day,
-            gpu_uuid=draw(st.sampled_from(["GPU-1", "GPU-2"])),
+            gpu_uuid=draw(st.sampled_from(GPUS)),
             environment={"driver": draw(st.sampled_from(["580", "590"]))},
         )
         for day in DAYS
     }
 
-    def drawn(day: int) -> Record:
+    def drawn(day: int, anchors: list[str]) -> Record:
+        moved = draw(st.sampled_from(["", "", "", "faster"]))
+        if moved:
+            anchors.append(f"anchor of s{day}")
+        # On any branch: compared with the newest anchor or an earlier one, or recorded for the first time.
+        anchor = "" if moved else draw(st.sampled_from(["", *anchors]))
+        neutral = draw(st.sampled_from(["abc", "def"]))
         return Record(
             session=f"s{day}",
             work=WORK,
-            fingerprint=draw(st.sampled_from(["abc", "def"])),
+            fingerprint=anchors[-1] if moved else neutral if anchor else "abc",
             runs=tuple(run(40.0 + number / 8 + day) for number in range(draw(st.sampled_from([1, 3, 3, 5])))),
-            moved=draw(st.sampled_from(["", "", "", "faster"])),
+            moved=moved,
+            anchor=anchor,
         )
 
-    entries = {key: Entry(records=tuple(map(drawn, DAYS))) for key in CASES}
+    entries = {}
+    for key in CASES:
+        anchors = ["abc"]
+        entries[key] = Entry(records=tuple(drawn(day, anchors) for day in DAYS))
     return baselines(entries, sessions)
 
 
@@ -52,6 +63,18 @@ def part(world: SpeedBaselines, kept: set[tuple[str, int]]) -> SpeedBaselines:
     return file
 
 
+def counting(file: SpeedBaselines) -> dict[str, object]:
+    """Return what later runs are compared with, by case."""
+    return {
+        key: (
+            [(each.session, each.fingerprint) for each in since_anchor(of)][:1],
+            {(each.fingerprint, str(file.sessions[each.session].environment)) for each in since_anchor(of)},
+            [stored_us(file, of, regime, gpu) for regime in ("burst", "sustained") for gpu in GPUS],
+        )
+        for key, of in file.entries.items()
+    }
+
+
 PARTS = st.lists(st.sets(st.tuples(st.sampled_from(CASES), st.sampled_from(DAYS))), min_size=3, max_size=3)
 
 
@@ -61,10 +84,11 @@ def test_order_never_matters_and_merging_again_changes_nothing(world, parts):
     files = [part(world, kept) for kept in parts]
     merged = merge(files)
     assert all(merge(order) == merged for order in itertools.permutations(files))
-    assert merge([merge(files[:2]), files[2]]) == merged
-    assert merge([merged, *files]) == merge([merged]) == merged
-    # It is what one machine had recorded that did it all, whenever old runs were dropped.
-    assert merged == part(world, set().union(*parts))
+    assert merge([merged]) == merged
+    # It counts as what one machine had recorded that did it all, whenever old runs were dropped.
+    expected = counting(part(world, set().union(*parts)))
+    assert counting(merged) == expected
+    assert counting(merge([merge(files[:2]), files[2]])) == counting(merge([merged, *files])) == expected
 
 
 @settings(deadline=None, max_examples=100)
@@ -74,7 +98,7 @@ def test_nothing_is_lost_but_old_runs(world, parts):
     for key, file in merged.entries.items():
         asked = {f"s{day}" for of, day in set().union(*parts) if of == key}
         assert {each.session for each in file.records} <= asked
-        for gpu in ("GPU-1", "GPU-2"):
+        for gpu in GPUS:
             recorded = [
                 (each.session, one)
                 for each in reversed(world.entries[key].records)
@@ -87,7 +111,9 @@ def test_nothing_is_lost_but_old_runs(world, parts):
                 if merged.sessions[each.session].gpu_uuid == gpu
                 for one in each.runs
             ]
-            assert kept == recorded[:MAX_RUNS]
+            assert [one for one in kept if one in recorded[:MAX_RUNS]] == recorded[:MAX_RUNS]
+            times = [each for each in since_anchor(file) if merged.sessions[each.session].gpu_uuid == gpu][:1]
+            assert all(one in kept for one in recorded if one[0] in {each.session for each in times})
     assert pruned(merged) == merged
 
 

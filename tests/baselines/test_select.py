@@ -9,6 +9,7 @@ from pytest_cutile.baselines.select import (
     SessionConflictError,
     add,
     anchor_of,
+    n_runs,
     pruned,
     since_anchor,
     stored_us,
@@ -52,8 +53,9 @@ def test_a_published_figure_has_no_anchor():
 
 # -- stored times -------------------------------------------------------------------------------------
 
+EMPTY = baselines({})
 TWO_GPUS = baselines(
-    {"k[c]": entry(record(1, 40.0, 40.0, 40.0), record(2, 90.0), record(3, 10.0))},
+    {"k[c]": entry(record(1, 60.0, 60.0, 60.0), record(2, 90.0), record(3, 10.0))},
     {"s3": session(3, gpu_uuid="GPU-2")},
 )
 
@@ -62,31 +64,59 @@ def stored(of=TWO_GPUS, gpu="GPU-1", regime="burst"):
     return stored_us(of, of.entries["k[c]"], regime, gpu)
 
 
-def test_stored_times_are_those_of_the_own_gpu():
+def test_stored_times_are_the_first_of_the_own_gpu():
     own = stored()
-    assert own.us == pytest.approx(60.0)  # each session counts once, whatever the number of its processes
-    assert (own.own_gpu, own.gpus, own.sessions, own.n_runs) == (True, 1, 2, 4)
+    assert own.us == pytest.approx(60.0)
+    assert (own.own_gpu, own.gpus, own.n_runs) == (True, 1, 3)
     assert stored(gpu="GPU-2").us == pytest.approx(10.0)
+
+
+def test_an_environment_that_gets_slower_step_by_step_moves_no_stored_time():
+    of = EMPTY
+    for day in range(1, 16):
+        changed = {**ENVIRONMENT, "driver": f"{580 + day}"}
+        us = 40.0 * 1.02**day
+        of = add(of, f"s{day}", session(day, environment=changed), {"k[c]": record(day, us, us, us)})
+    assert stored(of).us == pytest.approx(40.0 * 1.02)
+    assert n_runs(of, of.entries["k[c]"], "GPU-1") == MAX_RUNS + 3
 
 
 def test_a_new_gpu_is_compared_with_the_mean_over_gpus():
     mean = stored(gpu="GPU-3")
     assert mean.us == pytest.approx((60.0 * 10.0) ** 0.5)
-    assert (mean.own_gpu, mean.gpus, mean.sessions, mean.n_runs) == (False, 2, 3, 5)
+    assert (mean.own_gpu, mean.gpus, mean.n_runs) == (False, 2, 4)
 
 
 def test_times_before_the_anchor_and_of_other_work_are_left_out():
-    records = [record(1, 10.0), record(2, 20.0, moved="accepted"), record(3, 80.0), record(4, 1.0)]
-    records[3] = replace(records[3], work=OTHER_WORK)
-    assert stored(baselines({"k[c]": entry(*records)})).us == pytest.approx(40.0)
+    records = [record(1, 10.0), record(2, moved="accepted"), record(3, 1.0), record(4, 80.0)]
+    records[2] = replace(records[2], work=OTHER_WORK)
+    assert stored(baselines({"k[c]": entry(*records)})).us == pytest.approx(80.0)
+
+
+def test_what_was_compared_with_another_anchor_does_not_count():
+    """As after a merge of a branch that recorded a neutral change of a kernel that is faster by now."""
+    branch = record(3, 40.0, fingerprint="neutral", anchor="old")
+    records = [record(1, 40.0, fingerprint="old"), record(2, 30.0, moved="faster"), branch]
+    of = baselines({"k[c]": entry(*records)}, {"s3": session(3, gpu_uuid="GPU-2")})
+    assert names(since_anchor(of.entries["k[c]"])) == ["s2"]
+    known = replace(branch, anchor="abc")
+    for entry_, found in ((of.entries["k[c]"], None), (entry(*records[:2], known), known)):
+        unchanged = unchanged_record(of, entry_, work=WORK, fingerprint="neutral", environment=ENVIRONMENT)
+        assert unchanged == found
+    assert stored(of, gpu="GPU-2").us == pytest.approx(30.0)
+
+
+def test_what_several_machines_recorded_first_of_one_kernel_counts_for_all():
+    of = entry(record(1, 40.0), record(2, 41.0), record(3, 50.0, fingerprint="other"))
+    assert names(since_anchor(of)) == ["s1", "s2"]
 
 
 def test_each_regime_has_its_own_times():
-    runs = (run(40.0, sustained_us=50.0, clock_mhz=1980.0, sustained_clock_mhz=1700.0), run(40.0))
-    of = baselines({"k[c]": entry(record(1, runs=runs), record(2, runs=(run(None, sustained_us=50.0),)))})
-    assert (stored(of).us, stored(of).n_runs, stored(of).clock_mhz) == (pytest.approx(40.0), 2, None)
+    runs = (run(40.0), run(None, sustained_us=50.0))
+    of = baselines({"k[c]": entry(record(1, 42.0), record(2, runs=runs), record(3, 40.0))})
+    assert (stored(of).us, stored(of).n_runs) == (pytest.approx(42.0), 1)
     sustained = stored(of, regime="sustained")
-    assert (sustained.us, sustained.n_runs, sustained.sessions) == (pytest.approx(50.0), 2, 2)
+    assert (sustained.us, sustained.n_runs) == (pytest.approx(50.0), 1)
 
 
 def test_no_times_are_none():
@@ -96,27 +126,17 @@ def test_no_times_are_none():
 
 def test_the_reference_workload_is_one():
     """Times beside several workloads, or beside none, say nothing of a GPU's condition."""
-    runs = (run(40.0, workload_us=50.0, clock_mhz=1980.0),)
+    runs = (run(40.0, workload_us=50.0),)
 
     def of(first: str, second: str, *, more=()):
         entries = {"k[c]": entry(record(1, runs=runs), record(2, runs=(*runs, *more)))}
-        return baselines(entries, {"s1": session(1, workload=first), "s2": session(2, workload=second)})
+        other = session(2, workload=second, gpu_uuid="GPU-2")
+        return baselines(entries, {"s1": session(1, workload=first), "s2": other})
 
-    same = stored(of("copy", "copy"))
-    assert (same.workload_us, same.workload, same.clock_mhz) == (
-        pytest.approx(50),
-        "copy",
-        pytest.approx(1980),
-    )
+    same = stored(of("copy", "copy"), "GPU-3")
+    assert (same.workload_us, same.workload) == (pytest.approx(50), "copy")
     for other in (of("copy", "mm"), of("copy", "copy", more=(run(),))):
-        assert (stored(other).workload_us, stored(other).workload) == (None, "")
-
-
-def test_environments_are_those_of_the_times():
-    new = {**ENVIRONMENT, "driver": "590"}
-    sessions = {"s2": session(2, environment=new)}
-    of = baselines({"k[c]": entry(record(1, 40.0), record(2, 40.0), record(3, 40.0))}, sessions)
-    assert stored(of).environments == (ENVIRONMENT, new)
+        assert (stored(other, "GPU-3").workload_us, stored(other, "GPU-3").workload) == (None, "")
 
 
 # -- unchanged ----------------------------------------------------------------------------------------
@@ -138,7 +158,7 @@ def test_unchanged_is_the_same_code_work_and_environment(changes, found):
         record(1, 40.0, fingerprint="old"),
         record(2, 40.0, moved="faster"),
         record(3, 40.0),
-        record(4, 40.0, fingerprint=""),
+        record(4, 40.0, fingerprint="", anchor="abc"),
     ]
     of = baselines({"k[c]": entry(*records)})
     asked = {"work": WORK, "fingerprint": "abc", "environment": ENVIRONMENT, **changes}
@@ -147,8 +167,6 @@ def test_unchanged_is_the_same_code_work_and_environment(changes, found):
 
 
 # -- adding and dropping ------------------------------------------------------------------------------
-
-EMPTY = baselines({})
 
 
 def test_a_record_is_added_in_the_order_of_sessions():
@@ -185,7 +203,7 @@ def test_of_each_gpu_the_newest_runs_stay():
         of = add(of, f"s{day}", session(day, gpu_uuid=gpu), {"k[c]": record(day, 40.0, 41.0, 42.0)})
     records = of.entries["k[c]"].records
     assert {each.session: len(each.runs) for each in records} == {
-        "s1": 0,
+        "s1": 3,  # the GPU's first since the anchor: they are its stored times
         "s2": 3,
         "s6": 3,
         "s7": 3,
@@ -196,13 +214,13 @@ def test_of_each_gpu_the_newest_runs_stay():
     assert pruned(of) == of
 
 
-def test_exactly_twelve_runs_stay():
+def test_exactly_twelve_newest_runs_stay():
     of = EMPTY
-    for day in range(1, 4):
+    for day in range(1, 5):
         of = add(of, f"s{day}", session(day), {"k[c]": record(day, *range(day * 10, day * 10 + 5))})
-    assert [len(each.runs) for each in of.entries["k[c]"].records] == [2, 5, 5]
-    assert of.entries["k[c]"].records[0].runs == (run(10), run(11))
-    assert sum(len(each.runs) for each in of.entries["k[c]"].records) == MAX_RUNS
+    assert [len(each.runs) for each in of.entries["k[c]"].records] == [5, 2, 5, 5]
+    assert of.entries["k[c]"].records[1].runs == (run(20), run(21))
+    assert sum(len(each.runs) for each in of.entries["k[c]"].records[1:]) == MAX_RUNS
 
 
 def full(*records: Record):
@@ -213,12 +231,13 @@ def full(*records: Record):
 
 def test_records_without_runs_stay_where_something_needs_them():
     accepted = record(3, 40.0, moved="accepted", reason="worth it")
-    refactored = [record(day, 40.0, fingerprint="def") for day in (4, 5)]
+    refactored = [record(day, 40.0, fingerprint="def", anchor="abc") for day in (4, 5)]
     left = full(record(1, 40.0), record(2, 40.0, fingerprint="x"), accepted, *refactored, record(6, 40.0))
     records = left.entries["k[c]"].records
     # The anchor, and the newest of each fingerprint since then: it keeps a refactored case unchanged.
     assert names(records) == ["s3", "s5", "s20", "s21", "s22", "s23"]
-    assert records[0] == replace(accepted, runs=())
+    assert records[0] == accepted
+    assert records[1] == replace(refactored[1], runs=())
     assert left.sessions.keys() == {*names(records)}
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.compiler.reach import describe_kernel, describe_value
+from pytest_cutile.compiler.reach import describe as describe_values
+from pytest_cutile.compiler.reach import describe_kernel
 
 
 def describe(function: Any) -> str:
@@ -385,6 +386,6 @@ def test_objects_that_keep_their_state_in_slots() -> None:
         def __init__(self, n: int, width: int) -> None:
             self.n, self.width = n, width
 
-    texts = {describe_value(Config(*values)) for values in ((1, 2), (1, 3), (2, 2))}
+    texts = {tuple(describe_values([Config(*values)])) for values in ((1, 2), (1, 3), (2, 2))}
     assert len(texts) == 3
-    assert describe_value(Config(1, 2)) in texts
+    assert tuple(describe_values([Config(1, 2)])) in texts

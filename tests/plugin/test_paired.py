@@ -233,7 +233,7 @@ def test_without_a_baseline_kernel_stored_times_decide(paired, what):
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*is 7.0% slower than its baseline*"])
     output = pytest.LineMatcher([unwrapped(result)])
-    output.fnmatch_lines([f"*baseline stored times of baselines/*(3 runs in 1 session)*note*{why}"])
+    output.fnmatch_lines([f"*baseline stored times of baselines/*(3 runs on 1 GPU)*note*{why}"])
 
 
 def test_a_baseline_launcher_that_raises_now_is_named(project):
@@ -264,7 +264,35 @@ def test_a_baseline_of_uncommitted_changes_has_no_kernel(project):
     project.times(41.4)
     result = project.run()
     result.assert_outcomes(passed=2)
-    assert "so git has no baseline kernel: commit, then record it again" in unwrapped(result)
+    said = unwrapped(result)
+    assert "commit the kernel together with the baselines, so that git has a baseline kernel" in said
+
+
+def test_uncommitted_changes_that_are_committed_with_their_baselines_have_one(project):
+    project.commit()
+    project.edit("return x * 2", "return 2 * x")
+    project.run("--update-baselines").assert_outcomes(passed=2)
+    added = project.commit()
+    project.edit("return 2 * x", "return x + x")
+    project.times(42.4)
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"*the kernel of {added[:12]}, which *"])
+
+
+def test_a_commit_that_has_other_code_than_was_recorded_is_no_baseline(project):
+    project.commit()
+    project.edit("return x * 2", "return 2 * x")
+    project.run("--update-baselines").assert_outcomes(passed=2)
+    project.edit("return 2 * x", "return x + x")  # between recording and committing
+    added = project.commit()
+    project.times(41.4)
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    said = unwrapped(result)
+    assert "inconclusive: scale[n8]: stored times show +3.5 %" in said
+    why = "which added the record to the baselines, is not the one that was recorded: record it again"
+    assert f"the code at {added[:12]}, {why}" in said
 
 
 def test_a_shallow_clone_says_how_to_deepen(paired):

@@ -35,7 +35,7 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
             "* 2315 GB/s *2500 GB/s",
             "*measured *in 3 fresh processes, after a first one that is not counted",
             "*sustained: skipped, not limited by power",
-            "*baseline *stored times of baselines/sm_90-nvidia-h200.json (3 runs in 1 session)",
+            "*baseline *stored times of baselines/sm_90-nvidia-h200.json (3 runs on 1 GPU)",
             "*environment *driver: 580.1 -> 590.2",
             "*note *outside of git*",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",

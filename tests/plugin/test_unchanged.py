@@ -210,14 +210,14 @@ def test_one_kernel_for_both_sides_is_not_measured(timed, monkeypatch):
 
 def test_a_baseline_kernel_that_does_not_compile_leaves_stored_times(timed, monkeypatch):
     timed.start()
-    of_today = Compilations.source
+    of_today = Compilations.speed_fingerprint
 
-    def source(compilations, case):
-        if " as of " in case.kernel:
+    def speed_fingerprint(compilations, case):
+        if " recorded at " in case.kernel:
             raise ValueError("error: unknown operation")
         return of_today(compilations, case)
 
-    monkeypatch.setattr(Compilations, "source", source)
+    monkeypatch.setattr(Compilations, "speed_fingerprint", speed_fingerprint)
     timed.static.change(*CHANGES["code"])
     timed.project.times(41.4)
     result = timed.run()
@@ -227,18 +227,99 @@ def test_a_baseline_kernel_that_does_not_compile_leaves_stored_times(timed, monk
     assert "does not compile: error: unknown operation" in said
 
 
-def test_a_squash_merge_that_changed_the_kernel_too_is_no_anchor(timed):
+@pytest.mark.parametrize("environment", [{}, {"driver": "590.2", "tileiras": "13.4.92"}])
+@pytest.mark.parametrize("what", ["code", "tile", "torch operation", "inputs"])
+def test_a_squash_merge_that_changed_the_case_too_is_no_anchor(timed, what, environment):
     timed.start()
-    timed.static.change(*CHANGES["code"])
-    project = timed.project
-    project.git("checkout", "-q", "--orphan", "squashed")
-    project.commit()
-    project.git("branch", "-qD", "main")
-    project.git("reflog", "expire", "--expire=now", "--all")
-    project.git("gc", "-q", "--prune=now")
-    project.times(41.4)
+    timed.static.change(*CHANGES[what])
+    squash(timed.project)
+    timed.project.times(41.4, **({"environment": environment} if environment else {}))
     result = timed.run()
     result.assert_outcomes(passed=1)
     said = " ".join(result.stdout.str().split())
     assert "inconclusive: mm[n256]: stored times show +3.5 %" in said
     assert "is not the one that was recorded" in said
+
+
+def squash(project) -> None:
+    """Replace the history by one commit of everything."""
+    project.git("checkout", "-q", "--orphan", "squashed")
+    project.commit()
+    project.git("branch", "-qD", "main")
+    project.git("reflog", "expire", "--expire=now", "--all")
+    project.git("gc", "-q", "--prune=now")
+
+
+def test_another_commit_of_the_same_code_stands_in_for_one_that_is_gone(timed):
+    timed.start()
+    recorded = timed.records[0]
+    timed.static.change(("def mm(a, b):", "def mm(a, b):  # multiplies"))
+    timed.project.commit()
+    timed.record()
+    other = timed.project.git("rev-parse", "HEAD").strip()
+    timed.project.edit_baselines(lambda data: data["sessions"][recorded["session"]].update(commit="1" * 40))
+    timed.static.change(*CHANGES["code"])
+    timed.project.times(42.4)
+    result = timed.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"*the kernel of {other[:12]}, which *"])
+
+
+PERF = """
+    def launch(): return 1
+
+    def test_mine(perf): perf(launch, bytes=1e8)
+"""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_after_a_squash_merge_perf_has_the_launcher_that_was_recorded(project, changed):
+    module = project.pytester.makepyfile(test_mine=PERF)
+    project.commit()
+    project.run("test_mine.py", "--update-baselines", gates="").assert_outcomes(passed=1)
+    if changed:
+        module.write_text(module.read_text().replace("return 1", "return 2"))
+    squash(project)
+    module.write_text(module.read_text().replace("return ", "return 1 + "))
+    project.times(41.4)
+    result = project.run("test_mine.py", gates="")
+    said = " ".join(result.stdout.str().split())
+    result.assert_outcomes(passed=int(changed), failed=int(not changed))
+    assert ("is not the one that was recorded" in said) == changed
+
+
+def test_parameters_that_change_values_alone_are_measured(timed):
+    timed.static.text = timed.static.text.replace("*, n):", "*, n, low):").replace(
+        "lambda n:", "lambda n, low:"
+    )
+    timed.static.change(('params={"n": 256}', 'params={"n": 256, "low": 0}'))
+    timed.start()
+    timed.static.change(('params={"n": 256}', 'params={"n": 256, "low": 1}'))
+    timed.project.times(42.4)
+    result = timed.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*is 6.0% slower than its baseline*"])
+
+
+# -- `--perf-baseline git:REV` ---------------------------------------------------------------------------
+
+
+def test_the_same_code_in_a_revision_is_left_out(timed):
+    timed.start()
+    result = timed.run("--perf-baseline=git:HEAD")
+    result.stdout.fnmatch_lines(["cutile: 1 speed tests of cases left out that compile to the same in *"])
+    timed.static.change(*CHANGES["torch operation"])
+    timed.project.times(42.4)
+    timed.run("--perf-baseline=git:HEAD").assert_outcomes(failed=1)
+
+
+def test_one_kernel_for_both_sides_is_not_left_out(timed, monkeypatch):
+    import torch
+
+    timed.static.change(*ONCE)
+    timed.start()
+    monkeypatch.delattr(torch, "_mm_of_the_test")
+    timed.static.change(*ONCE, *CHANGES["code"])
+    result = timed.run("--perf-baseline=git:HEAD")
+    assert "left out" not in result.stdout.str()
+    monkeypatch.delattr(torch, "_mm_of_the_test")

@@ -67,6 +67,7 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
         work=WORK,
         call=lambda: Call(int),
         launcher_at=lambda _: None,
+        source=lambda _: "",
     )
     judgement = Judgement(reason=Reason.SLOWER, change=0.06)
     repeats = measurements or tuple(measurement(us, 40.0) for us in (42.3, 42.4, 42.5))
@@ -129,7 +130,7 @@ def test_without_a_baseline_kernel_the_stored_times_and_the_reason_are_shown():
     repeats = [measurement(us) for us in (42.3, 42.4, 42.5)]
     text = message(*repeats, comparison=stored(entry(record(1, 40.0, 40.0, 40.0))), judgement=judgement)
     assert re.search(r"burst: time per launch +42\.4 us +40 us +\+6\.0 %", text)
-    assert f"baseline    stored times of {FILE} (3 runs in 1 session)" in text
+    assert f"baseline    stored times of {FILE} (3 runs on 1 GPU)" in text
     assert "note        it was recorded outside of git" in text
     assert "interval" not in text
 

@@ -69,12 +69,9 @@ def stored(us: float = 100.0, **changed: Any) -> dict[Regime, Stored]:
     facts = {
         "workload_us": 100.0,
         "workload": WORKLOAD,
-        "clock_mhz": None,
         "own_gpu": True,
         "gpus": 1,
-        "sessions": 1,
         "n_runs": 3,
-        "environments": (),
     }
     return dict.fromkeys(Regime, Stored(us=us, **{**facts, **changed}))
 
@@ -86,7 +83,7 @@ def paired(**changed: Any) -> Comparison:
 
 def unpaired(why: str = "abc1234 is not in this clone", **changed: Any) -> Comparison:
     """Return a comparison with stored times alone."""
-    return Comparison(rule=RULE, unavailable=why, stored=stored(), **changed)
+    return Comparison(**{"rule": RULE, "unavailable": why, "stored": stored(), **changed})
 
 
 def make_case(key: str = "k[c]", **changed: Any) -> SpeedCase:
@@ -97,6 +94,7 @@ def make_case(key: str = "k[c]", **changed: Any) -> SpeedCase:
         "call": lambda: pytest.fail("nothing is run here"),
         "launcher_at": lambda _: None,
         "fingerprint": lambda _: "fingerprint",
+        "source": lambda _: "source",
     }
     return SpeedCase(key=key, check_key=key, arch="sm_90", work=WORK, **{**facts, **changed})
 

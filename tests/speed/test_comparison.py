@@ -1,11 +1,12 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Decision
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.speed.measure.timing import Block, Regime, Sustained
 from tests.speed.simulated import RULE, WORK, measured, paired, stored, unpaired
 
 BURST, SUSTAINED = Regime.BURST, Regime.SUSTAINED
@@ -108,6 +109,15 @@ def test_a_published_figure_has_its_own_margin(slower, decision):
     assert bool(comparison.suspects(measured(slower))) is (decision is Decision.SLOWER)
     assert comparison.is_faster([measured(-0.2)])
     assert not comparison.is_faster([measured(-0.1)])
+
+
+def test_what_is_too_long_for_a_burst_by_now_is_slower_than_stored_bursts():
+    """Both kernels are, as after an update of the driver."""
+    blocks = (Block(current_us=(9e3,), baseline_us=(9e3,)),)
+    long = replace(measured(0.0), burst=(), sustained=Sustained(blocks=blocks))
+    bursts = {BURST: stored(4e3)[BURST]}
+    assert paired(stored=bursts).slower_than_stored([long]) == pytest.approx(0.25)
+    assert unpaired("gone", stored=bursts).suspects(long) == (BURST,)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
-from pytest_cutile.speed.measure.timing import Block, Regime, Sustained
+from pytest_cutile.speed.measure.timing import Regime
 from pytest_cutile.verdicts import Judgement, Reason
 from tests.speed.simulated import RULE, WORK, measured, paired, stored, unpaired
 
@@ -37,11 +37,10 @@ def test_one_measurement_clears_a_case_or_leaves_it_to_fresh_processes(compariso
 
 
 def test_no_regime_in_common_with_the_baseline_decides_nothing():
-    long = replace(measured(9.0), burst=(), sustained=Sustained(blocks=(Block(current_us=(4e5,)),)))
-    bursts = replace(unpaired(), stored={Regime.BURST: unpaired().stored[Regime.BURST]})
-    judgement = judged(bursts, long)
+    sustained = replace(unpaired(), stored={Regime.SUSTAINED: unpaired().stored[Regime.SUSTAINED]})
+    judgement = judged(sustained, measured(0.0))
     assert judgement.reason is Reason.UNANCHORED
-    assert "measured sustained, and its baseline was not" in judgement.detail
+    assert "measured burst, and its baseline was not" in judgement.detail
 
 
 def test_a_suspect_is_shown_with_its_change():

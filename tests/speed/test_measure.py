@@ -152,6 +152,15 @@ def test_impossible_times_are_refused(samples, side):
     assert caught.value.reason is Reason.BAD_SAMPLES
 
 
+def test_the_impossible_times_among_good_ones_are_shown():
+    class Broken(Pretend):
+        def time_block(self, launches):
+            return [[*super().time_block(launches)[0], math.nan, -2.0]]
+
+    with pytest.raises(MeasurementFailed, match=r"returned nan, -2\.0 as times"):
+        timed(Broken())
+
+
 @pytest.mark.parametrize(
     "block",
     [Block(current_us=(1.0,)), Block(current_us=(), baseline_us=(1.0,)), Block(current_us=(math.nan,))],

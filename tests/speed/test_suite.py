@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.call import MeasurementFailed
+from pytest_cutile.speed.measure.timing import NOT_ASKED, NOT_LIMITED
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 from tests.speed.simulated import (
@@ -91,13 +93,56 @@ def test_a_kernel_that_power_does_not_limit_in_fresh_processes_is_not_slower_by_
     assert case.decided.judgement.reason is Reason.WITHIN_MARGIN
 
 
+@pytest.mark.parametrize(
+    ("skipped", "reason"),
+    [
+        (f"{NOT_LIMITED}: the SM clock stays at 1980 MHz", Reason.WITHIN_MARGIN),
+        ("the GPU is short of memory", Reason.NOISY),
+    ],
+)
+def test_a_suspect_in_both_regimes_that_cannot_be_measured_sustained_says_why(skipped, reason):
+    reasons = itertools.chain([NOT_ASKED] * FIRST, itertools.repeat(skipped))  # at first bursts alone
+    case, _ = settle(
+        screening=measured(0.05, 0.05),
+        again=lambda: replace(measured(0.0), sustained_skipped=next(reasons)),
+    )
+    assert case.decided.judgement.reason is reason
+    assert (skipped in case.decided.judgement.detail) == (reason is Reason.NOISY)
+
+
+def test_a_slow_placement_in_eight_is_no_pass():
+    def again():
+        one = measured(0.0)
+        slow = replace(one.burst[0], current_us=(300.0, 300.0))
+        return replace(one, burst=(slow, *one.burst[1:]))
+
+    case, _ = settle(screening=again(), again=again)
+    assert judge_screening("k[c]", paired(), again()).reason is Reason.UNCONFIRMED
+    assert case.decided.judgement.reason is Reason.NOISY
+
+
+def test_what_the_timer_cannot_resolve_is_told():
+    tiny = replace(measured(0.0), tick_us=25.0)
+    judgement = judge_screening("k[c]", paired(), tiny)
+    assert judgement.reason is Reason.WITHIN_MARGIN
+    assert judgement.detail == "k[c]: the timer's tick of 25 us hides changes below 25% in bursts"
+    assert not judge_screening("k[c]", paired(), measured(0.0)).detail
+
+
 def test_the_message_tells_both_regimes():
     case, _ = settle(
         screening=measured(0.0, 0.08), again=lambda: measured(0.0, 0.08), comparison=paired(stored=stored())
     )
     message = case.decided.failure
     assert message.startswith("k[c] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.")
-    for text in ("burst", "sustained", "95 % interval", "3 fresh processes", "--reason"):
+    for text in (
+        "burst",
+        "sustained",
+        "95 % interval",
+        "placements within ",
+        "3 fresh processes",
+        "--reason",
+    ):
         assert text in message
 
 

@@ -64,6 +64,13 @@ def test_the_standard_error_is_that_of_the_placements():
     assert paired(([40.0], [41.0])).standard_error(Regime.BURST) is None
 
 
+def test_one_slow_placement_of_eight_shows_in_the_standard_error():
+    """It is trimmed away from the mean."""
+    slow = paired(([120.0], [40.0]), *[([40.0], [40.0])] * 7)
+    assert slow.log_ratio(Regime.BURST) == 0
+    assert slow.standard_error(Regime.BURST) == pytest.approx(math.log(3) / 8)
+
+
 def test_a_single_block_shows_its_error_by_repeated_segments():
     steady, swinging = (
         Measurement(

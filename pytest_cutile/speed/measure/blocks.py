@@ -16,6 +16,7 @@ from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.placement import placed_anew, placed_in_rotation
 from pytest_cutile.speed.measure.timing import (
+    NOT_ASKED,
     Block,
     Launch,
     Measurement,
@@ -36,8 +37,6 @@ GPU_SECONDS = 0.1
 """GPU time after which no further placement is tried, estimated from the samples."""
 KEPT = 0.6
 """Share of the GPU time that is in the samples; the rest flushes the L2 and leads in."""
-NOT_ASKED = "not asked for"
-"""Why the sustained regime was not measured, where the caller wants bursts alone."""
 
 
 def measure(
@@ -171,7 +170,8 @@ def validate(key: str, measurement: Measurement, *, is_paired: bool = False) -> 
             has_pair = is_paired or bool(block.baseline_us)
             for samples in (block.current_us, block.baseline_us) if has_pair else (block.current_us,):
                 if not usable(samples):
-                    shown = ", ".join(f"{value}" for value in samples[:4]) or "nothing"
+                    bad = [f"{value}" for value in samples if not usable([value])]
+                    shown = ", ".join(bad[:4]) or "nothing"
                     raise MeasurementFailed(
                         Reason.BAD_SAMPLES,
                         f"{key}: the timer returned {shown} as times per launch (of {len(samples)} samples): "

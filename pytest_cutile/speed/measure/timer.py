@@ -21,6 +21,7 @@ from pytest_cutile.quantities import format_time
 from pytest_cutile.speed.measure import graphs, sustained
 from pytest_cutile.speed.measure.reference_workload import REFERENCE_WORKLOADS
 from pytest_cutile.speed.measure.timing import (
+    LONGEST_BURST_US,
     Device,
     Launch,
     ReferenceWorkload,
@@ -36,8 +37,6 @@ BURST_SECONDS = 0.011
 """GPU time of one burst. Under longer load an H200 lowers its clock."""
 REPLAY_SECONDS = 0.002
 """GPU time of one replay to aim at, so that several fit into a burst."""
-LONGEST_US = 5000.0
-"""Longest launch that fits into a burst: a replay has four of them."""
 MOST_ROUNDS = 8
 """Most rounds of all launches in one replay."""
 LEAST_REPLAYS = 4
@@ -73,7 +72,7 @@ class CudaGraphTimer(Timer):
     read from memory, as it does between the other kernels of a model.
     """
 
-    def __init__(self, device: Device, *, longest_us: float = LONGEST_US) -> None:
+    def __init__(self, device: Device, *, longest_us: float = LONGEST_BURST_US) -> None:
         """Make a timer.
 
         Args:
@@ -214,7 +213,7 @@ class CudaGraphTimer(Timer):
             launch()  # the first one compiles
             us = graphs.time_once(launch)
             # The host may have been late.
-            times.append(min(us, graphs.time_once(launch)) if us < 10 * LONGEST_US else us)
+            times.append(min(us, graphs.time_once(launch)) if us < 10 * LONGEST_BURST_US else us)
         if max(times) > self._longest_us:
             limit = format_time(self._longest_us)
             raise TooLong(f"a launch takes {format_time(max(times))}; in bursts it may take {limit}")

@@ -23,12 +23,16 @@ from typing import TypeAlias
 
 from pytest_cutile.platforms.data import Platform
 from pytest_cutile.spec import Work
-from pytest_cutile.statistics import mean, relative_spread, standard_error, sum_of_squares, trimmed_mean
+from pytest_cutile.statistics import mean, relative_spread, sum_of_squares, trimmed_mean
 
 Launch: TypeAlias = Callable[[], object]
 
 NOISE_LIMIT = 0.10
 """Largest spread of samples, as a fraction of their median, that a pass or a baseline may rest on."""
+
+
+LONGEST_BURST_US = 5000.0
+"""Longest launch that fits into a burst: a replay has four of them."""
 
 
 class Regime(StrEnum):
@@ -115,6 +119,8 @@ class Sustained:
 
 NOT_LIMITED = "not limited by power"
 """How the reason begins where sustained times cannot differ from those in bursts."""
+NOT_ASKED = "not asked for"
+"""The reason where the caller wanted bursts alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,11 +285,13 @@ class Measurement:
     def standard_error(self, regime: Regime) -> float | None:
         """Return the standard error of `log_ratio`; None where nothing was repeated.
 
-        It follows from the blocks, or in a single block from the samples of each kernel.
+        It follows from the blocks, all of them: a kernel that is slow at one placement in eight scatters.
+        In a single block it follows from the samples of each kernel.
         """
         ratios = self._log_ratios(regime)
         if len(ratios) != 1:
-            return standard_error(ratios) if ratios else None
+            count = len(ratios)
+            return math.sqrt(sum_of_squares(ratios) / (count - 1) / count) if ratios else None
         (block,) = self.blocks(regime)
         kernels = [[*map(math.log, us)] for us in (block.current_us, block.baseline_us)]
         dof = sum(len(logs) - 1 for logs in kernels)
