@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_cutile.baselines.errors import BaselineError
@@ -35,7 +35,7 @@ from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Asked, MeasuredAgain, Session
-from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
@@ -60,6 +60,7 @@ def gate_speed(
     suite: SpeedSuite,
     case: SpeedCase,
     *,
+    work: Callable[[], Work] | None = None,
     may_be_unmeasured: bool = False,
     is_sentinel: bool = False,
 ) -> SpeedOutcome:
@@ -69,6 +70,7 @@ def gate_speed(
         session: of the run.
         suite: takes a pending case.
         case: what is measured.
+        work: returns what one launch does, where the user's code says that.
         may_be_unmeasured: whether a case that is known to be unchanged passes without a measurement.
         is_sentinel: whether it is measured even so, to say how this GPU does today.
 
@@ -78,6 +80,7 @@ def gate_speed(
     """
     try:
         with user_code():
+            case = case if work is None else replace(case, work=work())
             return _gate_speed(
                 session, suite, case, may_be_unmeasured=may_be_unmeasured, is_sentinel=is_sentinel
             )
@@ -340,7 +343,7 @@ class SpeedGate(Gate):
             case=task.case.name,
             nodeid=test.nodeid,
             arch=task.arch,
-            work=spec.work_of(task.case),
+            work=Work(),
             call=call,
             launcher_at=functools.partial(launcher_at, session, task),
             fingerprint=fingerprint,
@@ -352,7 +355,12 @@ class SpeedGate(Gate):
             ),
         )
         outcome = gate_speed(
-            session, self.suite, case, may_be_unmeasured=True, is_sentinel=task.key in self._sentinels
+            session,
+            self.suite,
+            case,
+            work=functools.partial(spec.work_of, task.case),
+            may_be_unmeasured=True,
+            is_sentinel=task.key in self._sentinels,
         )
         if outcome.measurement is not None:
             test.publish(outcome.measurement)

@@ -50,18 +50,23 @@ def skipping(where: str, how: str) -> str:
     code = {
         "launcher": ("return x * 2\n", f"{how}\n"),
         "inputs": ("return (make_tensor", f"{how}\n    return (make_tensor"),
-        "reference": ("reference=lambda x: x * 2", "reference=reference"),
+        "reference": ("reference=lambda x: x * 2", "reference=leave"),
+        "work": ("work=lambda n: pytest_cutile.Work(bytes=1e8)", "work=leave"),
     }
-    reference = f"import pytest\n\n\ndef reference(x):\n    {how}\n"
-    return reference + KERNEL.replace(*code[where], 1)
+    replaced = code.get(where, ("reference=", f"{where}=leave, reference="))
+    return f"import pytest\n\n\ndef leave(*_, **__):\n    {how}\n" + KERNEL.replace(*replaced, 1)
 
 
 @pytest.mark.parametrize(
-    ("where", "how"), [*itertools.product(["launcher", "inputs"], SKIPS), ("reference", SKIPS[0])]
+    ("where", "how"),
+    [
+        *itertools.product(["launcher", "inputs"], SKIPS),
+        *itertools.product(["reference", "reduction", "check", "independent", "work"], SKIPS[:1]),
+    ],
 )
 def test_a_skip_in_a_kernels_own_code_has_a_row_and_fails(project, where, how):
     project.kernel(skipping(where, how))
-    for gates in ("cutile_correct", "cutile_speed"):
+    for gates in ("cutile_correct", "cutile_speed")[where == "work" :]:  # only times need the work
         result = project.run(gates=gates)
         result.assert_outcomes(skipped=1)
         result.stdout.fnmatch_lines(["scale *not-measured*", f"*1 {gates[7:]}: *called pytest.*: tired*"])
