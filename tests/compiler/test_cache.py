@@ -1,5 +1,8 @@
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -104,3 +107,22 @@ def test_without_a_folder_nobody_waits():
     with cache.making(KEY, wait_s=600):
         cache.write(KEY, b"made")
     assert cache.read(KEY) is None
+
+
+def test_a_writer_that_is_killed_leaves_nothing_beside_the_entries(tmp_path):
+    """The limit on a file's size kills it (SIGXFSZ) amid its write."""
+    code = f"""
+import resource, signal
+from pathlib import Path
+from pytest_cutile.compiler.cache import DiskCache
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+DiskCache(Path({str(tmp_path)!r}), suffix=".x").write({KEY!r}, bytes(1000))
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGXFSZ
+    cache = DiskCache(tmp_path, suffix=".x")
+    assert cache.read(KEY) is None
+    cache.write(KEY, b"made")
+    assert cache.read(KEY) == b"made"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [f"{KEY}.x"]
