@@ -67,10 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("lf", False):  # that leaves out tests while it collects a file
         plugins.register(run.collected, "cutile-collected")
     _check_early(run)
-    from pytest_cutile.pytest_parts.benchmark import NoBenchmark, WithBenchmark
+    from pytest_cutile.pytest_parts.benchmark import NoBenchmark, WithBenchmark, takes_samples
 
-    with_benchmark = plugins.hasplugin("benchmark")
-    plugins.register(WithBenchmark() if with_benchmark else NoBenchmark(), "cutile-benchmark")
+    plugins.register(WithBenchmark() if takes_samples(config) else NoBenchmark(), "cutile-benchmark")
     plugins.register(run.progress, "cutile-status")
     plugins.register(run.results, "cutile-results")
     plugins.register(TerminalSummary(settings, run.results), "cutile-summary")

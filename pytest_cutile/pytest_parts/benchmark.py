@@ -41,8 +41,19 @@ class SampleClock:
         self._now += next(self._samples, 0.0) * 1e-6
 
 
+def takes_samples(config: pytest.Config) -> bool:
+    """Return whether pytest-benchmark is there, and keeps samples or skips what has any.
+
+    In workers of pytest-xdist benchmarks are disabled. pytest-benchmark warns of that where a test has its
+    fixture, which nobody but this plugin may have asked for.
+    """
+    if not config.pluginmanager.hasplugin("benchmark"):
+        return False
+    return not hasattr(config, "workerinput") or bool(config.getoption("benchmark_skip"))
+
+
 class NoBenchmark:
-    """Stands in where pytest-benchmark is absent."""
+    """Stands in where pytest-benchmark is absent, or keeps nothing."""
 
     @pytest.fixture
     def _cutile_benchmark(self) -> Publish:

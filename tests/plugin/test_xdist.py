@@ -28,6 +28,23 @@ def test_results_of_workers_reach_the_summary_and_the_baselines(project):
     result.stdout.fnmatch_lines(["scale *+8.0 % *regression"])
 
 
+def test_workers_ask_for_no_benchmark(project):
+    """pytest-benchmark 5.3 warns, where the user has no benchmark either, that they are disabled."""
+    pytest.importorskip("pytest_benchmark")
+    project.conftest(
+        """
+        def pytest_collection_finish(session):
+            assert not any("benchmark" in item.fixturenames for item in session.items)
+        """
+    )
+    project.run("-n", "2", gates="cutile_speed").assert_outcomes(passed=1)
+
+
+def test_skipped_benchmarks_are_skipped_in_workers(project):
+    pytest.importorskip("pytest_benchmark")
+    project.run("-n", "2", "--benchmark-skip").assert_outcomes(passed=1, skipped=1)
+
+
 def test_a_worker_prepares_the_next_cases_of_its_module(project):
     names = [f"n{n}" for n in range(1, CASES_AHEAD + 10)]
     cases = ", ".join(f'pytest_cutile.Case(name="{name}", params={{"n": 8}})' for name in names)
