@@ -87,9 +87,10 @@ def speed_baselines(path: Path, data: Mapping[str, Any]) -> SpeedBaselines:
         raise _EntryError(path, "gpu", f"{gpu!r:.40} is not a GPU's name")
     sessions = {
         name: _converted(path, f"sessions / {name}", raw, RecordedSession)
-        for name, raw in _raw_entries(path, data, "sessions")
+        for name, raw in _required(path, data, "sessions", dict[str, Any]).items()
     }
-    entries = {name: _speed_entry(path, name, raw, sessions) for name, raw in _raw_entries(path, data)}
+    raw_entries = _required(path, data, "entries", dict[str, Any])
+    entries = {name: _speed_entry(path, name, raw, sessions) for name, raw in raw_entries.items()}
     return SpeedBaselines(arch=arch, gpu=gpu, sessions=sessions, entries=entries).in_order()
 
 
@@ -122,7 +123,8 @@ def read_static(path: Path, arch: str) -> StaticBaselines | None:
 
 def static_baselines(path: Path, data: Mapping[str, Any]) -> StaticBaselines:
     arch = _required(path, data, "arch", str)
-    entries = {name: _static_entry(path, name, raw) for name, raw in _raw_entries(path, data)}
+    raw_entries = _required(path, data, "entries", dict[str, Any])
+    entries = {name: _static_entry(path, name, raw) for name, raw in raw_entries.items()}
     return StaticBaselines(arch=arch, entries=entries)
 
 
@@ -233,10 +235,6 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> Any:
     raise _BadValue(f"{constant} is no measurement")
-
-
-def _raw_entries(path: Path, data: Mapping[str, Any], name: str = "entries") -> Iterator[tuple[str, Any]]:
-    yield from _required(path, data, name, dict[str, Any]).items()
 
 
 def _required(path: Path, data: Mapping[str, Any], name: str, form: type[_Form], where: str = "") -> _Form:
