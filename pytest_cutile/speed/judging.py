@@ -41,6 +41,12 @@ def judge(case: PendingCase) -> Judgement:
     undecided = [regime for regime in case.regimes if decisions.get(regime) is not Decision.CLEAR]
     if undecided:
         return _undecided(case, comparison, undecided, change)
+    scatter = max(map(case.scatter, Regime))
+    if not case.regimes and comparison.is_paired and scatter > comparison.rule.margin:
+        detail = (
+            f"{key}: the first process was steady, and the times of {len(repeats)} differ by {scatter:.1%}"
+        )
+        return Judgement(reason=Reason.NOISY, change=change, detail=detail)
     return _not_slower(key, comparison, repeats, change)
 
 

@@ -72,6 +72,11 @@ class PendingCase:
         reasons = dict.fromkeys(one.sustained_skipped for one in self.repeats)
         return tuple(reason for reason in reasons if reason not in ("", NOT_ASKED))
 
+    def scatter(self, regime: Regime) -> float:
+        """Return by what fraction the slowest process took longer than the fastest."""
+        times = [us for one in self.repeats if (us := one.us(regime)) is not None]
+        return max(times) / min(times) - 1 if times else 0.0
+
     @property
     def problems(self) -> tuple[str, ...]:
         """What disturbed the GPU."""

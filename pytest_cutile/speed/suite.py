@@ -71,6 +71,8 @@ class SpeedSuite:
         records = self._context.settings.update_baselines
         if comparison is None:
             regimes: tuple[Regime, ...] = ()
+        elif records and judgement.reason is Reason.WITHIN_MARGIN:
+            regimes = ()  # it is decided: fresh processes measure today's kernel alone
         elif records:
             regimes = tuple(comparison.regimes(screening))
         else:
@@ -270,9 +272,13 @@ def _request(case: PendingCase) -> Request:
     return Request(
         case=case.case,
         screening=case.screening,
-        revision=comparison.revision if comparison is not None and comparison.is_paired else "",
+        revision=comparison.revision if comparison is not None and _needs_pairs(case, comparison) else "",
         sustained=case.screening.sustained is not None and needs_sustained,
     )
+
+
+def _needs_pairs(case: PendingCase, comparison: Comparison) -> bool:
+    return comparison.is_paired and bool(case.regimes or not case.records)
 
 
 def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) -> Decision:

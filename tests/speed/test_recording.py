@@ -54,6 +54,22 @@ def test_a_record_holds_the_change_against_the_anchor_with_its_interval():
     assert recorded.changes["sustained"].value == pytest.approx(-0.004, abs=1e-3)
 
 
+def test_a_kernel_that_the_screening_has_cleared_is_measured_alone_again():
+    """Beside the baseline kernel it would take three times as long."""
+    store = FakeStore()
+    suite = SpeedSuite(make_context(store, update_baselines=True))
+    fresh = Fresh(**{key: lambda _: measured(0.0, 0.0) for key in ("k[c]", "k[d]")})
+    cleared, suspect = Judgement(reason=Reason.WITHIN_MARGIN), Judgement(reason=Reason.UNCONFIRMED)
+    suite.add(make_case("k[c]"), paired(), cleared, measured(0.0, 0.0))
+    suite.add(make_case("k[d]"), paired(), suspect, measured(0.03, 0.0))
+    suite.settle(fresh)
+    assert {request.key: request.revision for request in fresh.requests} == {"k[c]": "", "k[d]": "abc1234"}
+    assert all(request.sustained for request in fresh.requests)
+    recorded = store.baselines.entries["k[c]"].records[0]
+    assert len(recorded.runs) == RULE.looks[0]
+    assert recorded.changes.keys() == {"burst", "sustained"}
+
+
 @pytest.mark.parametrize(
     ("again", "reason", "moved"),
     [
