@@ -310,6 +310,7 @@ def _case(key: str) -> SpeedCase:
         arch="sm_90",
         work=WORK,
         call=lambda: Call(lambda: None),
+        source=lambda _: "",
         launcher_at=lambda _: None,
     )
 
