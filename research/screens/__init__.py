@@ -1,0 +1,1 @@
+"""What a terminal shows of sound kernels, and of each planted bug."""
