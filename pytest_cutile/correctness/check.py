@@ -33,6 +33,7 @@ from pytest_cutile.correctness.errors import (
     KernelMismatch,
     ReferenceFailed,
     UncheckableOutput,
+    with_facts,
 )
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall, choose
@@ -121,7 +122,7 @@ def run_check(
     outputs = launcher.launch()
     call = _reference_call(fn, reference, launcher, options, terms, outputs)
     check = _Check(
-        title=f"{name_of(fn)} differs from its reference {name_of(reference)}",
+        title=f"{name_of(fn)} differs from its reference{_own_name(reference)}",
         runs=ReferenceRuns(call, _parts(call, launcher, options, outputs), terms),
         started=started,
         first=launcher.kept(outputs) if launcher.is_small else None,
@@ -152,6 +153,12 @@ def run_check(
         parts=len(check.runs.parts),
         layouts=layouts,
     )
+
+
+def _own_name(reference: Callable[..., Any]) -> str:
+    """Return the name of a reference, if it says more than that it is one."""
+    name = name_of(reference)
+    return "" if name == "reference" or name.endswith("<lambda>") else f" {name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +232,7 @@ def _compare_first(launcher: GuardedLauncher, check: _Check, outputs: Any) -> Ou
         text, cause = f"{mismatch}", launcher.cause(outputs)
         if SCATTERED in text:
             text = text.replace(SCATTERED, _describe_scattered(launcher, outputs))
-        mismatch.args = (f"{text}\n{cause}" if cause else text,)
+        mismatch.args = (with_facts(text, cause) if cause else text,)
         raise
 
 
@@ -234,7 +241,8 @@ def _describe_scattered(launcher: GuardedLauncher, outputs: Any) -> str:
         if (repeat := launcher.repeat(outputs)) is not None:
             bits, race = ("the same", "hardly") if repeat[1] else ("other", "perhaps")
             return f"few and scattered, and {bits} bits when run again: {race} a race"
-    return SCATTERED
+    # The interpreter looks for races itself, and would have found one.
+    return "few and scattered" if launcher.is_interpreted else SCATTERED
 
 
 def _compare_mutated(launcher: GuardedLauncher, check: _Check, fn: Callable[..., Any]) -> tuple[str, ...]:
@@ -305,7 +313,8 @@ def _compare_layouts(launcher: GuardedLauncher, check: _Check, *, vary: bool | N
             outcomes[layout] = "right"
         except KernelMismatch as mismatch:
             _blame_second_launch(launcher, check)
-            mismatch.args = (f"with inputs of {layout}: {mismatch}\n  {layout}: {description}",)
+            text = with_facts(f"{mismatch}", f"  {layout}: {description}")
+            mismatch.args = (f"with inputs of {layout}: {text}",)
             raise
         except Exception as error:
             if not is_refusal(error):

@@ -12,6 +12,12 @@ SECOND_LAUNCH = "the second launch, after one that was right"
 """Begins a message about a launch that was to do the same as the one before it."""
 
 
+def with_facts(text: str, *facts: str) -> str:
+    """Return a message with further facts before its details, which follow the first empty line."""
+    story, gap, details = text.partition("\n\n")
+    return "\n".join([story, *facts]) + gap + details
+
+
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
     """A kernel's outputs are not what its reference computes, or it changed what it may not."""
 
@@ -19,6 +25,10 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """The first output that is wrong, if its elements could be compared."""
     index: tuple[int, ...] = ()
     """Its worst element."""
+    tells: int = 0
+    """How much the first line tells of the cause: of several failures, the one with most is shown."""
+    advice: str = ""
+    """Which looser numerics policy would let the outputs pass; empty where none was tried."""
     picture: str = ""
     """Where the errors of that output are, as an SVG document; empty if there are none to show."""
 

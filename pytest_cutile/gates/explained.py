@@ -9,46 +9,69 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_cutile.correctness.errors import KernelMismatch
+from pytest_cutile.correctness.errors import KernelMismatch, with_facts
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.interpreter.faults import UnwrittenOutput
 
 if TYPE_CHECKING:
     from pytest_cutile.interpreter import Run
+    from pytest_cutile.interpreter.provenance import Trace
 
 RunLaunch = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Calls a launcher with its arguments and returns its outputs."""
 Check = Callable[[RunLaunch], CheckReport]
 """Makes a check, given what runs the launcher."""
 
+PADDING = "padding"
+"""Source of an element that was loaded from outside of an array."""
 SHOWN_TILES = 12
 """Lines of tiles that a wrong element came from."""
 
 
-def why_wrong(run: Run, check: Check, launch: RunLaunch) -> str:
-    """Return the origin of a NaN or Inf in the worst element of a wrong result, and who wrote the element."""
-    lines: list[str] = []
+def add_origin(text: str, run: Run, check: Check, launch: RunLaunch) -> str:
+    """Return the message of a wrong result with where its worst element comes from.
+
+    What often is the cause stands below the first line: where a NaN or Inf was made, what was rounded, or
+    loaded from padding. Who wrote the element is the last fact. The tiles that it was made of are details.
+    """
+    clues: list[str] = []
+    head: list[str] = []
+    tiles: list[str] = []
     with _recorded(run):
         try:
             check(launch)
         except KernelMismatch as again:
             if again.output is None:
-                return ""
+                return text
             worst = again.output[again.index].item()
             if not math.isfinite(worst):
                 name: Literal["NaN", "Inf"] = "NaN" if math.isnan(worst) else "Inf"
                 if origin := run.nonfinite.first(name):
-                    lines += f"the first {name} that was stored: {origin}".splitlines()
+                    clues += f"the first {name} that was stored: {origin}".splitlines()
             with contextlib.suppress(LookupError):  # the host wrote it
                 trace = run.trace_element(again.output, again.index)
                 head = f"{replace(trace, tiles=())}".splitlines()
                 tiles = f"{trace}".splitlines()[len(head) :]
                 if len(tiles) > SHOWN_TILES:
                     tiles[SHOWN_TILES:] = ["  ..."]
-                lines += head + tiles
+                clues += _remarkable(trace)
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
-            return ""
-    return "".join(f"\n  {line}" for line in lines)
+            return text
+    clues, head, tiles = ([f"  {line}" for line in lines] for lines in (clues, head, tiles))
+    first, *facts = text.split("\n")
+    return "\n".join([with_facts("\n".join([first, *clues, *facts]), *head), *tiles])
+
+
+def _remarkable(trace: Trace) -> Iterator[str]:
+    """Yield what of the tiles behind an element is a frequent cause of errors."""
+    for source, tile in zip(trace.tiles[1:], trace.tiles, strict=False):
+        narrower = source.tile.is_floating_point() and tile.tile.itemsize < source.tile.itemsize
+        if tile.depth and source.depth > tile.depth and narrower:
+            dtype = f"{tile.tile.dtype}".removeprefix("torch.")
+            yield f"an intermediate result is rounded to {dtype} at {tile.location}"
+    for tile in trace.tiles:
+        if tile.source == PADDING:
+            yield f"computed from padding, loaded beyond the end of an array at {tile.location}"
 
 
 def why_unwritten(run: Run, check: Check, check_written: Callable[[Callable[..., Any], Any], None]) -> str:

@@ -16,7 +16,7 @@ from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.errors import GateSkipped
-from pytest_cutile.gates.explained import Check, RunLaunch, why_unwritten, why_wrong
+from pytest_cutile.gates.explained import Check, RunLaunch, add_origin, why_unwritten
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -175,13 +175,14 @@ class Interpreting:
         try:
             return check(turns)
         except KernelMismatch as mismatch:
-            origin, text = "", f"{prefix}{mismatch}"
+            text = f"{prefix}{mismatch}"
             if mismatch.output is not None:
-                origin = why_wrong(self._run, check, _Turns(self._run, call, known))
+                text = add_origin(text, self._run, check, _Turns(self._run, call, known))
             if turns.reversed and self._is_right_forward(check):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
-            explained = KernelMismatch(f"{text}{origin}")
-            explained.picture = mismatch.picture
+            explained = KernelMismatch(text)
+            explained.picture, explained.tells = mismatch.picture, mismatch.tells
+            explained.advice = mismatch.advice
             raise explained from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error

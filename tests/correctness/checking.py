@@ -26,3 +26,8 @@ def failure(*args, error=KernelMismatch, **options):
     with pytest.raises(error) as caught:
         check_kernel(*args, **options)
     return str(caught.value)
+
+
+def story(text):
+    """Return a message without its details, which follow the first empty line."""
+    return text.partition("\n\n")[0]

@@ -112,7 +112,7 @@ def test_products_that_were_meant_for_tensor_cores_are_told_by_their_precision()
 def test_nothing_is_tried_for_a_wrong_pattern(rows):
     x = rows[0].half()
     text = failure(lambda x: x * math.nan, x, reference=lambda x: x)
-    assert "failed: T0 pattern" in text
+    assert "failed: pattern of NaN and Inf" in text
     assert "would" not in text
 
 
@@ -202,7 +202,7 @@ def test_complex_arguments_are_upcast_and_their_products_may_cancel():
     report = check_kernel(lambda a, b: torch.view_as_real(a * b), a, b, reference=reference)
     assert report.worst_error < 0.8
     assert {*seen} == {torch.complex128}
-    with pytest.raises(KernelMismatch, match="T1 interval"):
+    with pytest.raises(KernelMismatch, match="interval"):
         check_kernel(lambda a, b: torch.view_as_real(a * b.conj()), a, b, reference=reference)
 
 

@@ -186,11 +186,11 @@ class ElementComparison:
 
     @functools.cached_property
     def failed(self) -> tuple[str, ...]:
-        """The failed tests: "T0 pattern", "T1 interval", "T2 energy in rows 0 to 15"."""
+        """The failed tests: "pattern of NaN and Inf", "interval", "energy in rows 0 to 15"."""
         outside = 0 if self.outside is None else int(self.outside.sum())
         return (
-            *(("T0 pattern",) if self.pattern else ()),
-            *(("T1 interval",) if outside > self.pattern else ()),
+            *(("pattern of NaN and Inf",) if self.pattern else ()),
+            *(("interval",) if outside > self.pattern else ()),
             *(f"{excess.test} {excess.where}" for excess in self.together.excesses),
         )
 

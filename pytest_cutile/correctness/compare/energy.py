@@ -202,7 +202,7 @@ class Mismatch:
                 says = f"mismatch of {times:.3g} times the energy that rounding and noise explain"
                 where = self._name(scope, at, size)
                 says += f", at most {most:.3g} times is chance"
-                return Excess(test="T2 energy", where=where, says=says), ratio
+                return Excess(test="energy", where=where, says=says), ratio
         return None, float(largest.values[0])
 
     def _name(self, scope: str, at: int, size: int) -> str:
@@ -235,7 +235,7 @@ class Mismatch:
             return None, ratio
         says = f"out - exact is {slope:+.3g} of exact on average, at most {allowed / square:.2g} is chance"
         says += ": truncation, a wrong divisor or scale, eps in the wrong place?"
-        return Excess(test="T3 slope", where="in all of it", says=says), ratio
+        return Excess(test="slope", where="in all of it", says=says), ratio
 
 
 def _rare(step: float | torch.Tensor, variance: torch.Tensor, risk: float) -> torch.Tensor:

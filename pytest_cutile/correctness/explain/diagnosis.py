@@ -26,6 +26,10 @@ LARGEST = 1 << 24
 """Elements up to which an output is compared with itself in other layouts: eight float64 copies of it."""
 _TRIED = 4096
 """Indices of a dimension up to which it is looked for where their values belong."""
+_NOISE = 2.0**-5
+"""Of the values: larger errors are no rounding."""
+_INDEPENDENT = 0.3
+"""Correlation of errors with values up to which they do not follow them."""
 _PROJECTIONS = 6
 """Random directions by which the values of an index are known again: rounding moves them less than others
 differ."""
@@ -124,6 +128,31 @@ def find_terms(
             terms = f"{part * reduction:.3g} of the {reduction:,} terms" if reduction > 1 else f"{part:.2%}"
             return [f"as if {terms} of each sum were {what} (relative error {math.sqrt(share):.3g} all over)"]
     return []
+
+
+def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
+    """Say how many significant bits errors leave that are small, everywhere, and follow nothing.
+
+    Rounding to p bits moves a value by 0.4 times 2^-p of it, in the root mean square.
+    """
+    if bad < _MOST * out.numel() or out.numel() < _ENOUGH * _ENOUGH:
+        return []
+    y, got = (whole.flatten()[:_SAMPLE].double() for whole in (exact, out))
+    d = got - y
+    usable = y.isfinite() & d.isfinite()
+    y, d = y[usable], d[usable]
+    size, error = float(y.dot(y)), float(d.dot(d))
+    share = math.sqrt(error / size) if size else 0.0
+    if not 0 < share < _NOISE or abs(float(d.dot(y))) > _INDEPENDENT * math.sqrt(error * size):
+        return []
+    bits = math.floor(math.log2(0.4 / share))
+    size_of_noise = f"errors like noise, {share:.2g} of the values"
+    formats = "bfloat16 has 8, float16 and tfloat32 11"
+    return [f"{size_of_noise}: as of intermediate results with about {bits} significant bits ({formats})"]
+
+
+def all_zero(out: torch.Tensor) -> bool:
+    return not bool((out.half() if out.dtype.itemsize == 1 else out).any())
 
 
 def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIndices]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,10 +15,13 @@ from pytest_cutile.correctness.compare.outputs import OutputsComparison
 from pytest_cutile.correctness.error_model.noise import ReferenceRuns
 from pytest_cutile.correctness.errors import KernelMismatch
 from pytest_cutile.correctness.explain.diagnosis import (
+    LARGEST,
+    all_zero,
     count_ulps,
     find_direction,
     find_inexact,
     find_layout,
+    find_noise,
     find_terms,
 )
 from pytest_cutile.correctness.explain.places import (
@@ -28,12 +32,13 @@ from pytest_cutile.correctness.explain.places import (
     find_places,
     is_scattered,
 )
-from pytest_cutile.correctness.explain.relaxation import advise
+from pytest_cutile.correctness.explain.reduced import find_reduced
+from pytest_cutile.correctness.explain.relaxation import WOULD, advise
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
 
 WIDTH = 100
-LINES = 32
+LINES = 60
 SCATTERED = "few and scattered: run again; if other elements are wrong then, it is a race"
 """What is said of a single launch."""
 _MOST_FINDINGS = 5
@@ -52,25 +57,50 @@ def explain_mismatch(
     name, *others = comparison.failed
     out, exact, result = comparison.outputs[name], comparison.expected(name), comparison.results[name]
     wrong = find_inexact(out, exact) if result.outside is None else result.outside
-    lines = explain(
-        name, out, exact, result, wrong, basis=comparison.bounds[name], reduction=runs.terms.reduction
+    may_run = (
+        len(runs.parts) == 1 and not runs.is_fixed and out.numel() <= LARGEST and out.is_floating_point()
     )
-    if len(runs.parts) > 1:
-        lines.append(f"  compared in {len(runs.parts)} parts, which independent=... says may be")
-    if runs.is_fixed:
-        lines.append("  the reference does not follow its arguments: it has to compute from them")
-    elif runs.terms.tolerance is None and not any(output.pattern for output in comparison.results.values()):
-        advice = advise(outputs, comparison, runs, title, started)
-        lines += [f"  {advice}"] if advice else []
-    text = fit([title, *lines])
+    reduction = runs.terms.reduction
+    explained = explain(
+        name,
+        out,
+        exact,
+        result,
+        wrong,
+        basis=comparison.bounds[name],
+        reduction=reduction,
+        causes=find_reduced(name, out, exact, wrong, runs.call, reduction) if may_run else (),
+    )
+    facts, details, advice = [*explained.facts], [*explained.details], ""
     if others:
         more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
-        text += f"\nwrong, too: {', '.join(others[:_MAX_NAMES])}{more}"
-    mismatch = KernelMismatch(text)
+        facts.insert(1, f"  wrong, too: {', '.join(others[:_MAX_NAMES])}{more}")
+    if len(runs.parts) > 1:
+        details.append(f"  compared in {len(runs.parts)} parts, which independent=... says may be")
+    if runs.is_fixed:
+        facts.append("  the reference does not follow its arguments: it has to compute from them")
+    elif runs.terms.tolerance is None and not any(output.pattern for output in comparison.results.values()):
+        advice = advise(outputs, comparison, runs, title, started)
+        (facts if advice.startswith(WOULD) else details).extend([f"  {advice}"] * bool(advice))
+    mismatch = KernelMismatch(fit([f"{title}: {explained.headline}", *facts, "", *details]))
+    mismatch.advice, mismatch.tells = advice, explained.tells
     mismatch.picture = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1]).as_svg()
     if result.outside is not None and result.worst is not None:
         mismatch.output, mismatch.index = out, result.worst.index
     return mismatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What is wrong with an output, in lines."""
+
+    headline: str
+    """The finding that tells most, and where; else how many elements are wrong."""
+    tells: int
+    """How much the headline tells: 2 of a cause, 1 of what the errors have in common, 0 of their number."""
+    facts: Sequence[str]
+    details: Sequence[str]
+    """What somebody reads who doubts the check."""
 
 
 def explain(
@@ -82,8 +112,9 @@ def explain(
     *,
     basis: str,
     reduction: int = 1,
-) -> list[str]:
-    """Say what is wrong with an output, in lines; `basis` is its bound in words."""
+    causes: Sequence[str] = (),
+) -> Explanation:
+    """Say what is wrong with an output; `basis` is its bound in words, `causes` what is known already."""
     total, bad = out.numel(), int(wrong.sum())
     if comparison.outside is None:  # each element may be as it is, but not all of them together
         share = (
@@ -93,16 +124,28 @@ def explain(
     else:
         share = f"{bad:,} of {total:,} elements ({100.0 * bad / total:.3g} %) are outside the bound"
     ulps = count_ulps(out, exact)
-    return [
-        f"{name} ({describe(out)}): {share}",
-        f"  failed: {', '.join(comparison.failed)}",
-        *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.together.excesses),
-        *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
-        *([f"  ulps from the right value: {ulps}"] if ulps else []),
-        *(f"  {line}" for line in _find(out, exact, wrong, bad, reduction)),
-        *_draw(wrong, name),
-        f"  bound: {basis}",
-    ]
+    places = find_places(wrong)
+    found, patterns = _find(out, exact, wrong, bad, places, 0 if causes else reduction)
+    causes = [*causes, *found]
+    first, *findings = [*causes, *patterns, share]
+    where = ", ".join(place.short for place in places[:_MAX_PLACES] if place.is_range)
+    return Explanation(
+        headline=f"{first}, only in {where}" if where else first,
+        tells=2 if causes else int(bool(patterns)),
+        facts=[
+            f"  {name} ({describe(out)}): {share}",
+            *(f"  {line}" for line in findings[:_MOST_FINDINGS] if line != share),
+            *(f"  {line}" for line in _describe_places(places, wrong, bad)),
+            *([] if comparison.worst is None else _describe_worst(comparison.worst, out.dtype)),
+            *_draw(wrong, name),
+        ],
+        details=[
+            f"  failed: {', '.join(comparison.failed)}",
+            *(f"  {excess.test} {excess.where}: {excess.says}" for excess in comparison.together.excesses),
+            *([f"  ulps from the right value: {ulps}"] if ulps else []),
+            f"  bound: {basis}",
+        ],
+    )
 
 
 def _draw(wrong: torch.Tensor, name: str) -> list[str]:
@@ -129,42 +172,63 @@ def _describe_worst(worst: Worst, dtype: torch.dtype) -> list[str]:
 
 
 def _find(
-    out: torch.Tensor, exact: torch.Tensor, outside: torch.Tensor, bad: int, reduction: int
-) -> list[str]:
+    out: torch.Tensor,
+    exact: torch.Tensor,
+    outside: torch.Tensor,
+    bad: int,
+    places: Sequence[WrongIndices],
+    reduction: int,
+) -> tuple[list[str], list[str]]:
+    """Return what tells a cause, and what the errors have in common besides; first what tells most.
+
+    `reduction` is the length of sums in which terms may be missing; 0 where their cause is known.
+    """
     wide = out.half() if out.dtype.is_floating_point and out.dtype.itemsize == 1 else out
 
     def count(elements: torch.Tensor) -> int:
         return int((elements & outside).sum())
 
-    findings = []
+    causes, patterns = [], []
     never = count(poisoned(out))
     beside = 0 if never else count(poisoned(out, Pattern.BESIDE_INPUT))
     if never and out.dtype in (torch.int8, torch.uint8, torch.float8_e4m3fn):
-        findings.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
+        causes.append(f"{never:,} elements hold the poison, which may be a value: perhaps never written")
     elif never:
-        findings.append(f"{never:,} elements still hold the poison: never written")
+        causes.append(f"{never:,} elements still hold the poison: never written")
     if beside:
-        findings.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
+        causes.append(f"{beside:,} elements hold what lies around the inputs: read out of bounds")
+    if never < bad and not all_zero(out):
+        causes += find_layout(out, exact, places)
     zeros = count((wide if out.dtype.is_floating_point else out.to(torch.int64)) == 0)
     if out.dtype.is_floating_point:
         if (nans := count(wide.isnan()) - never - beside) > 0:
-            findings.append(f"{nans:,} of them are NaN where the reference is not")
+            patterns.append(f"{nans:,} elements are NaN where the reference is not")
         if infs := count(wide.isinf()):
-            findings.append(f"{infs:,} of them are Inf")
+            patterns.append(f"{infs:,} elements are Inf")
         if zeros == out.numel():
-            findings.append("the whole output is zero")
+            patterns.append("the whole output is zero")
         elif zeros > bad // 2:
-            findings.append(f"{zeros:,} of them are zero")
-        direction = find_direction(wide, exact, outside, out.dtype)
-        findings += direction or find_terms(wide, exact, outside, bad, reduction=reduction)
+            patterns.append(f"{zeros:,} wrong elements are zero")
+        box = tuple(slice(place.first, place.last + 1) for place in _along_each_dim(places, outside))
+        patterns += find_direction(wide[box], exact[box], outside[box], out.dtype)
+        if not patterns and reduction:
+            terms = find_terms(wide[box], exact[box], outside[box], bad, reduction=reduction)
+            causes += terms
+            patterns += [] if terms or causes else find_noise(wide[box], exact[box], bad)
     elif zeros and zeros == bad:
-        findings.append("all of them are zero")
-    places = find_places(outside)
-    if never < bad and zeros < out.numel():
-        findings += find_layout(out, exact, places)
+        patterns.append("all wrong elements are zero")
     if is_scattered(outside, bad) and bool(wide.isfinite().all()):
-        findings.append(SCATTERED)
-    return [*findings[:_MOST_FINDINGS], *_describe_places(places, outside, bad)]
+        patterns.append(SCATTERED)
+    return causes, patterns
+
+
+def _along_each_dim(places: Sequence[WrongIndices], outside: torch.Tensor) -> list[WrongIndices]:
+    """Return the range of wrong indices of each dimension: all of them where none is special."""
+    special = {place.dim: place for place in places if place.is_range}
+    return [
+        special.get(dim, WrongIndices(dim=dim, size=size, first=0, last=size - 1, count=size))
+        for dim, size in enumerate(outside.shape)
+    ]
 
 
 def _describe_places(places: Sequence[WrongIndices], outside: torch.Tensor, bad: int) -> list[str]:
@@ -179,8 +243,8 @@ def _describe_places(places: Sequence[WrongIndices], outside: torch.Tensor, bad:
 
 
 def fit(lines: list[str]) -> str:
-    """Return `lines` as one text of at most `LINES` lines; one wider than `WIDTH` goes on in the next."""
-    lines = [part for line in lines for part in _wrap(line)]
+    """Return `lines` as one text of at most `LINES` lines; but for the first, wide ones go on in the next."""
+    lines = [lines[0], *(part for line in lines[1:] for part in _wrap(line))]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... and {len(lines) - LINES + 1} lines more"]
     return "\n".join(lines)

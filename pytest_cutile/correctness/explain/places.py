@@ -42,8 +42,9 @@ class WrongIndices:
     def is_range(self) -> bool:
         return self.last - self.first + 1 == self.count
 
-    def __str__(self) -> str:
-        """Return "dim 1: only the last 4 of 100 (a last partial tile, if tiles have 16 or 32)"."""
+    @property
+    def short(self) -> str:
+        """The indices in words: "the last 4 of 100 of dim 1"."""
         size, count, first, last = self.size, self.count, self.first, self.last
         if count == 1:
             text = f"index {first} of {size}"
@@ -55,7 +56,11 @@ class WrongIndices:
             text = f"the first {count:,} of {size:,}"
         else:
             text = f"{first:,} to {last:,} of {size:,}"
-        return f"dim {self.dim}: only {text}{self._tile()}"
+        return f"{text} of dim {self.dim}"
+
+    def __str__(self) -> str:
+        """Return "dim 1: only the last 4 of 100 (a last partial tile, if tiles have 16 or 32)"."""
+        return f"dim {self.dim}: only {self.short.removesuffix(f' of dim {self.dim}')}{self._tile()}"
 
     def _tile(self) -> str:
         if not self.is_range or self.count == self.size:

@@ -381,7 +381,7 @@ def test_a_value_beyond_float32_says_nothing_of_others():
     x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     x[3, 5] = 400.0  # exp(400) is 1e173, the square of which no float64 holds
     assert check_kernel(torch.exp, x, reference=torch.exp).worst_error < 0.5
-    with pytest.raises(KernelMismatch, match="T1 interval"):
+    with pytest.raises(KernelMismatch, match="interval"):
         check_kernel(lambda x: torch.exp(x) * (1 + 1e-5), x, reference=torch.exp)
 
 
@@ -445,7 +445,7 @@ def test_large_elements_do_not_widen_the_bound_of_small_ones(dtype):
 
     check_kernel(exponential, x, reference=torch.exp)
     lost = int((x < -10).sum())
-    assert f"{lost:,} of them are zero" in failure(flushing, x, reference=torch.exp)
+    assert f"{lost:,} wrong elements are zero" in failure(flushing, x, reference=torch.exp)
 
 
 def test_a_softmax_that_drops_small_terms():
@@ -460,7 +460,7 @@ def test_a_softmax_that_drops_small_terms():
         return torch.softmax(x, -1)
 
     check_kernel(softmax, x, reference=reference, reduction=1000)
-    assert "T1 interval" in failure(lambda x: softmax(x, -25), x, reference=reference, reduction=1000)
+    assert "interval" in failure(lambda x: softmax(x, -25), x, reference=reference, reduction=1000)
 
 
 def test_two_sources_of_noise_that_cancel_in_all_runs():

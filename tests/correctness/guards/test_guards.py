@@ -14,7 +14,7 @@ from pytest_cutile.correctness.guards.memory import KEPT_BYTES, Allocations, Inp
 from pytest_cutile.correctness.guards.redzones import enclose, redzone_bytes
 from pytest_cutile.tensors.dtypes import DTYPE_NAMES, resolve_dtype
 from pytest_cutile.tensors.poison import Pattern, poisoned, poisoned_allocations
-from tests.correctness.checking import copy, failure, identity, tensor
+from tests.correctness.checking import copy, failure, identity, story, tensor
 
 
 def beyond(out, count, *, first=0):
@@ -134,7 +134,7 @@ def test_reading_past_an_input_is_nan(strides):
     x, y = tensor(4, 12, dtype="float32", strides=strides), tensor(4, dtype="float32")
     text = failure(kernel, x, y, reference=lambda _, y: y)
     assert "4 elements hold what lies around the inputs: read out of bounds" in text
-    assert text.endswith("what lies around input x reached the outputs: it is read out of bounds")
+    assert story(text).endswith("what lies around input x reached the outputs: it is read out of bounds")
     assert "what lies around input" not in failure(
         lambda x, y: x + torch.nan + y[0], x, y, reference=lambda x, _: x
     )

@@ -10,7 +10,7 @@ from pytest_cutile.correctness.guards.layouts import Layout, in_layout
 from pytest_cutile.correctness.guards.redzones import extent
 from pytest_cutile.correctness.rejections import is_refusal
 from pytest_cutile.tensors.poison import Pattern
-from tests.correctness.checking import copy, failure, identity, tensor
+from tests.correctness.checking import copy, failure, identity, story, tensor
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from tests.correctness.checking import copy, failure, identity, tensor
 def test_what_a_kernel_takes_for_granted_is_named(kernel, named):
     text = failure(kernel, tensor(6, 10), reference=identity, vary_layout=True)
     assert text.startswith(f"with inputs of {named.partition(':')[0]}: ")
-    assert f"  {named}" in text.splitlines()[-1]
+    assert f"  {named}" in story(text).splitlines()[-1]
     check_kernel(kernel, tensor(6, 10), reference=identity, vary_layout=False)
 
 

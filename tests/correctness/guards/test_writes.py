@@ -8,7 +8,7 @@ import torch
 from pytest_cutile.correctness.check import UncheckableOutput, check_kernel
 from pytest_cutile.tensors.dtypes import bits_of, resolve_dtype
 from pytest_cutile.tensors.poison import Pattern
-from tests.correctness.checking import copy, failure, identity, tensor
+from tests.correctness.checking import copy, failure, identity, story, tensor
 
 
 def test_the_caller_sees_what_may_change_and_nothing_else():
@@ -234,4 +234,4 @@ def test_those_that_are_passed_in():
 def test_small_integers_that_are_the_poison_may_be_values(kernel, known):
     said = failure(kernel, torch.ones(8, 5, dtype=torch.int8), reference=identity)
     assert "elements hold the poison, which may be a value: perhaps never written" in said
-    assert said.endswith(f"\n{known}")
+    assert story(said).endswith(f"\n{known}")
