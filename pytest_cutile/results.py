@@ -51,16 +51,36 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
 
     not_in_junit: ClassVar[frozenset[str]] = frozenset({"gate"})
     """Fields that `to_properties` leaves out."""
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """What results of one root cause have in common: a run tells it once. By default their case."""
+        return self.gate, self.key, self.arch
+
     precedence: ClassVar[int] = 0
     """Which of several failures names a case: the one with the highest, because it explains the others."""
     stands_alone: ClassVar[bool] = False
     """Whether its verdict, if it has one, is that of a case in which nothing failed."""
-    repetitive: ClassVar[bool] = False
-    """Whether failures of several cases say the same, so that a few are shown whole."""
+    tells: ClassVar[int] = 0
+    """How much its failure tells of the cause: of several, the one with most is shown."""
 
     @property
     def gate(self) -> str:
         return str(self.__struct_config__.tag)
+
+    @property
+    def of_case(self) -> tuple[str, str]:
+        """Name and key of the declared case, whatever inputs it was checked with."""
+        return self.case, self.key
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it has no baseline because this run made the first one."""
+        return (
+            bool(self.recorded)
+            and "not recorded" not in self.recorded
+            and self.verdict is Verdict.NO_BASELINE
+        )
 
     @property
     def figures(self) -> dict[str, str]:
@@ -72,7 +92,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         """The verdict in words: "wrong result", "regression (worse-code)", "no-baseline"."""
         where = f" on {self.gpu_id}" if self.gpu_id else ""
         if self.verdict is not Verdict.FAIL:
-            return f"{self.verdict}{where}"
+            return f"{'recorded' if self.is_recorded else self.verdict}{where}"
         special = {
             Reason.NOT_COMPILED: "does not compile",
             "raised": f"{self.gate}: raised",
@@ -125,10 +145,11 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Does the kernel compute what its reference computes?"""
 
     precedence = 2
-    repetitive = True
 
     on: str = ""
     """`INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
+    inputs: str = ""
+    """Name of its inputs, which is part of its case's name; empty for normal ones."""
     tolerance: str = ""
     """rtol and atol, where they were given in place of the derived bound: "rtol=0, atol=0.01"."""
     looser: float | None = None
@@ -143,8 +164,29 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Other layouts of its inputs that the launcher refused, and how."""
     searched: str = ""
     """Of a search: what it has tried, and on further lines why examples were refused."""
+    tells: int = 0  # type: ignore[misc]
+    advice: str = ""
+    """Of a wrong result: which looser numerics policy would let it pass; empty where none was tried."""
     mutation: dict[str, Any] | None = None
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """Its kernel, and how that failed: inputs and cases of one kernel share a bug."""
+        raised = self.detail if self.reason in ("raised", Reason.NOT_COMPILED) else ""
+        return self.gate, self.kernel, self.reason, raised
+
+    @property
+    def of_case(self) -> tuple[str, str]:
+        suffix = f"-{self.inputs}" if self.inputs else ""
+        return self.case.removesuffix(suffix), self.key.replace(f"{suffix}]", "]") if suffix else self.key
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict in words; of special inputs, which ones."""
+        # "correct: raised" would read as if it were.
+        shown = super().shown_verdict.replace(f"{self.gate}: raised", "raised")
+        return f"{shown} ({self.inputs} inputs)" if self.inputs and self.verdict is Verdict.FAIL else shown
 
     @property
     def _failed(self) -> str:
@@ -165,6 +207,12 @@ class CompileResult(Result, frozen=True, kw_only=True, tag="compile"):
 
     precedence = 3
     _failed = "does not compile"
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """What the compiler said of the kernel, for whatever case and architecture."""
+        return self.gate, self.kernel, self.detail.replace(self.arch, "")
+
     as_part = "compiles"
 
 
@@ -172,6 +220,11 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
     """Is the compiled kernel as good as its baseline?"""
 
     not_in_junit = Result.not_in_junit | {"facts"}
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """Its kernel, and what compiled to something worse."""
+        return self.gate, self.kernel, *(text for text in self.changes if text.startswith("worse"))
 
     changes: tuple[str, ...] = ()
     """What is worse, better or different than in the baseline; a line for each."""
@@ -187,7 +240,22 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
 
     @property
     def as_part(self) -> str:
-        return self.reason or self.verdict
+        return "recorded" if self.is_recorded else self.reason or self.verdict
+
+    @property
+    def change_word(self) -> str:
+        """How the compiled code differs from the baseline's, in a word for tables; "" if nobody knows."""
+        if self.is_recorded:
+            return "recorded"
+        if self.verdict is Verdict.PASS:
+            return "no" if self.reason == Reason.UNCHANGED else "other code"
+        words = {
+            Verdict.REGRESSION: "worse",
+            Verdict.IMPROVEMENT: "better",
+            Verdict.NO_BASELINE: "no baseline",
+            Verdict.INCONCLUSIVE: "unknown",
+        }
+        return words.get(self.verdict, "")
 
 
 class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):

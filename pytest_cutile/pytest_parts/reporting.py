@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-from pathlib import Path
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
-from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
@@ -15,8 +13,7 @@ if TYPE_CHECKING:
     from pytest_cutile.reports.cases import RunOutcome
     from pytest_cutile.results import Result
 
-KEPT_FIRST, KEPT_LAST = slice(0, 3), slice(-2, None)
-"""Lines of a message that `shorten` leaves: what is wrong with how many elements, and how to repeat it."""
+
 PROPERTY = "cutile"
 """Name of the report property that carries a `Result`."""
 
@@ -31,45 +28,6 @@ def results_of(report: pytest.TestReport) -> list[Result]:
     return [Result.from_builtins(value) for value in carried]  # type: ignore[arg-type]
 
 
-def gate_message(text: str, path: Path) -> ReprExceptionInfo:
-    """Return a gate's own message: whole where failures are shown, its first line in pytest's short summary.
-
-    There, pytest prints a plain text whole in CI and with -vv: a second time. In this form it is also sent
-    between the processes of pytest-xdist.
-    """
-    from pytest_cutile.reports.document import printable
-
-    shown = [printable(line) for line in text.splitlines()]
-    lines = ReprEntryNative([f"{line}\n" for line in shown])
-    return ReprExceptionInfo(
-        reprcrash=ReprFileLocation(path=str(path), lineno=0, message=shown[0] if shown else ""),
-        reprtraceback=ReprTraceback([lines], extraline=None, style="value"),
-    )
-
-
-def shorten(report: pytest.TestReport, why: str) -> None:
-    """Leave of a gate's message its first lines and the command to repeat it; other messages stay whole."""
-    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
-    if len(entries) != 1 or not isinstance(entries[0], ReprEntryNative):
-        return
-    lines = entries[0].lines
-    kept = [*lines[KEPT_FIRST], f"  {why}\n", *lines[KEPT_LAST]]
-    if len(kept) < len(lines):
-        entries[0].lines = kept
-
-
-def attach_picture(config: pytest.Config, report: pytest.TestReport, svg: str) -> None:
-    """Show an SVG document with a test's report in the page of pytest-html, if that is installed."""
-    if not config.pluginmanager.hasplugin("html"):
-        return
-    try:
-        from pytest_html import extras
-    except ImportError:  # another plugin of that name
-        return
-    image = extras.svg(base64.b64encode(svg.encode()).decode(), name="where the errors are")
-    report.extras = [*getattr(report, "extras", []), image]  # type: ignore[attr-defined]
-
-
 class Results:
     """The results of all tests of the run, and which of them failed their tests."""
 
@@ -77,6 +35,8 @@ class Results:
         self.all: list[Result] = []
         self.failed: list[Result] = []
         self.other_failures = 0
+        self.seconds: dict[str, float] = defaultdict(float)
+        """What the tests of each kernel took."""
         self.left_out = 0
         """Tests that `--changed-only` left out."""
         self.remarks: list[str] = []
@@ -87,6 +47,8 @@ class Results:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the results along, and leave their figures to those that write the report to a file."""
         results = results_of(report)
+        for kernel in {result.kernel for result in results}:
+            self.seconds[kernel] += report.duration
         if report.failed:
             self._add_failure(results)
         if report.when != "teardown":  # reports of later phases repeat the results of earlier ones
@@ -107,6 +69,7 @@ class Results:
             other_failures=self.other_failures,
             left_out=self.left_out,
             unfinished=unfinished,
+            seconds=dict(self.seconds),
             remarks=tuple(self.remarks),
         )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -29,6 +29,8 @@ class RunOutcome:
     """Tests that `--changed-only` left out."""
     unfinished: bool = False
     """Whether the run was stopped before its end."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What the tests of each kernel took, in all processes together."""
     remarks: Sequence[str] = ()
     """Lines about baselines without a case, and about what the session did to all cases."""
 
@@ -55,9 +57,9 @@ class CaseRow:
 
 
 def cases_of(results: Iterable[Result]) -> list[CaseRow]:
-    """Return the cases, sorted. Of several workers' results for the same gate and case the worst one counts.
+    """Return the cases, sorted. Of several results for the same gate and case the worst one counts.
 
-    Such a result keeps the GPU's id only where the workers' verdicts differ.
+    They are of several inputs, or of several workers. A result keeps the GPU's id only where verdicts differ.
     """
     results = list(results)
     gpus: dict[str, set[str]] = defaultdict(set)
@@ -66,7 +68,8 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
     alike: dict[tuple[str, str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         arch = f"{result.arch} {result.gpu}".strip() if len(gpus[result.arch]) > 1 else result.arch
-        alike[result.kernel, result.case, arch, result.key][result.gate].append(result)
+        name, key = result.of_case
+        alike[result.kernel, name, arch, key][result.gate].append(result)
     cases = []
     for (kernel, name, arch, _), by_gate in sorted(alike.items(), key=lambda item: item[0]):
         worst = sorted(map(_worst, by_gate.values()), key=gate_position)
@@ -76,7 +79,10 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
 
 
 def _worst(results: Sequence[Result]) -> Result:
-    worst = max(reversed(results), key=lambda result: (_badness(result), result.verdict in UNDECIDED))
+    def badness(result: Result) -> tuple[int, bool, bool]:
+        return _badness(result), result.verdict in UNDECIDED, result.of_case[0] == result.case
+
+    worst = max(reversed(results), key=badness)
     agree = len({result.verdict for result in results}) == 1
     return msgspec.structs.replace(worst, gpu_id="") if agree else worst
 
@@ -93,7 +99,8 @@ def _verdict(results: Sequence[Result]) -> tuple[str, Tone]:
     measured = [result for result in results if result.verdict is not Verdict.NOT_MEASURED]
     for result in measured:
         if result.stands_alone:
-            return result.shown_verdict, Tone.PLAIN if result.verdict in UNDECIDED else Tone.GOOD
+            undecided = result.verdict in UNDECIDED and not result.is_recorded
+            return result.shown_verdict, Tone.PLAIN if undecided else Tone.GOOD
     words = [result.as_part for result in measured]
     if len(measured) == len(results):
         return ", ".join(words), Tone.GOOD
@@ -112,21 +119,27 @@ def figure_titles(figures: Iterable[Mapping[str, str]]) -> list[str]:
 
 def not_measured(results: Iterable[Result]) -> list[tuple[str, str]]:
     """Return what was not measured: counts by gate ("3 correct, 3 speed") and the reason in words."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    cases: dict[str, dict[str, set[tuple[str, ...]]]] = defaultdict(lambda: defaultdict(set))
     for result in results:
         if result.verdict == Verdict.NOT_MEASURED:
-            counts[result.detail or result.reason][result.gate] += 1
+            cases[result.detail or result.reason][result.gate].add(_identity(result))
     return [
-        (", ".join(f"{count} {gate}" for gate, count in sorted(by_gate.items())), why)
-        for why, by_gate in sorted(counts.items())
+        (", ".join(f"{len(keys)} {gate}" for gate, keys in sorted(by_gate.items())), why)
+        for why, by_gate in sorted(cases.items())
     ]
+
+
+def _identity(result: Result) -> tuple[str, ...]:
+    return (result.kernel, *result.of_case, result.arch)
 
 
 def interpreted_line(results: Iterable[Result]) -> str:
     """Return how many cases were checked and no GPU has run; "" if none."""
     unchecked = ("raised", Reason.NOT_COMPILED)
-    count = sum(
-        isinstance(result, CorrectResult) and bool(result.on) and result.reason not in unchecked
+    checked = {
+        _identity(result)
         for result in results
-    )
+        if isinstance(result, CorrectResult) and bool(result.on) and result.reason not in unchecked
+    }
+    count = len(checked)
     return f"correct was checked by interpretation on the CPU: {counted(count, 'case')}" if count else ""

@@ -26,7 +26,7 @@ from pytest_cutile.static.changes import Change, Effect, StaticComparison
 from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Reason
 
-_SHOWN_DIFFERENCES = 8
+_SHOWN_DIFFERENCES = 6
 
 
 def _accept(what: str, nodeid: str, arch: str, baseline_option: str) -> list[Block]:
@@ -36,6 +36,12 @@ def _accept(what: str, nodeid: str, arch: str, baseline_option: str) -> list[Blo
         Paragraph("To accept it, in the rootdir (the reason is stored with the baseline):"),
         Code(f"{command}  --update-baselines --reason 'why it is {what}'"),
     ]
+
+
+def _not_shown(differences: Sequence[object]) -> list[str]:
+    """Return a line that says how many differences of the compiled code are not shown, if any."""
+    more = len(differences) - _SHOWN_DIFFERENCES
+    return [f"... and {counted(more, 'more difference')}"] if more > 0 else []
 
 
 # -- speed ------------------------------------------------------------------------------------------
@@ -68,9 +74,8 @@ def regression_message(
         against = f"the published figure (margin {comparison.published.margin:.0%})"
     facts: list[tuple[str, Sequence[str]]] = [*_evidence(case, comparison, baseline_file)]
     if compiled_otherwise:
-        more = len(compiled_otherwise) - _SHOWN_DIFFERENCES
-        rest = [f"... and {counted(more, 'more difference')}"] if more > 0 else []
-        facts.append(("compiler", [*compiled_otherwise[:_SHOWN_DIFFERENCES], *rest]))
+        shown_ones = compiled_otherwise[:_SHOWN_DIFFERENCES]
+        facts.append(("compiler", [*shown_ones, *_not_shown(compiled_otherwise)]))
     if judgement.detail:
         facts.append(("cause" if judgement.reason == Reason.ENVIRONMENT else "note", [judgement.detail]))
     if case.problems:
@@ -195,21 +200,19 @@ def static_message(
     worse, better, different = (comparison.of(effect) for effect in Effect)
     # What has a line in the source says most.
     different.sort(key=lambda change: not (change.place or change.detail))
-    more = len(different) - _SHOWN_DIFFERENCES
     changes = [*worse, *better, *different[:_SHOWN_DIFFERENCES]]
     differences: list[tuple[str, Sequence[str]]] = [(change.effect, _changed(change)) for change in changes]
-    if more > 0:
-        differences.append(("", [f"... and {counted(more, 'more difference')}"]))
+    differences.append(("", _not_shown(different)))
     recorded = f"{entry.provenance.get('at', '')[:10]}, commit {entry.provenance.get('commit') or 'unknown'}"
     facts = [
         ("cause", [_cause(entry, toolchain, same_source=entry.facts.source == current.source)]),
         ("baseline", [f"{baseline_file} ({recorded.removeprefix(', ')})"]),
         *(("unknown", [text]) for text in current.missing),
+        ("note", ["nothing was run: the compiled code was compared"]),
     ]
     blocks = [
         Facts(differences),
         Facts(facts),
-        Paragraph("Nothing was run: the compiled code was compared."),
         *_accept("worse", nodeid, arch, baseline_option),
     ]
     first = replace(worse[0], detail="").text if worse else "?"

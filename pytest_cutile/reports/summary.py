@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_cutile.quantities import counted, format_change
 from pytest_cutile.reports.cases import (
@@ -24,25 +24,38 @@ from pytest_cutile.reports.document import (
     Table,
     Tone,
 )
-from pytest_cutile.results import NONDETERMINISTIC, CorrectResult, Result, SpeedResult, StaticResult
+from pytest_cutile.results import (
+    NONDETERMINISTIC,
+    CompileResult,
+    CorrectResult,
+    Result,
+    SpeedResult,
+    StaticResult,
+)
 from pytest_cutile.static.changes import Effect
 from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import UNDECIDED, Reason, Verdict
 
 _SHOWN_UNDECIDED = 5
 _SHOWN_CHANGES = 8
-NAMES = (Column("kernel", shrinks=True), Column("case", shrinks=True), Column("arch"))
+NAMES = (Column("kernel", shrinks=True), Column("case", shrinks=True))
 
 
 def summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     """Return the table of cases and notes on what the table cannot show.
 
-    Cases in which nothing was timed and nothing failed share a row for each kernel unless `verbose`.
+    Where nothing was timed, each kernel has one row, and each case that failed; with `verbose` each case.
     """
     results = run.results
     if not results:
         return Document("cuTile kernels", [])
-    blocks: list[Block] = [_table(cases_of(results), verbose=verbose)]
+    cases = cases_of(results)
+    if verbose or any(filter(None, (text for case in cases for text in case.figures.values()))):
+        blocks: list[Block] = [_table(cases, verbose=verbose)]
+    else:
+        failed = {(result.gate, *result.of_case, result.arch) for result in run.failed}
+        shown = [case for case in cases if case.tone is Tone.BAD or not failed.isdisjoint(_identities(case))]
+        blocks = [_overview(cases, run.seconds), *([_table(shown, verbose=True)] if shown else [])]
 
     def add(texts: Iterable[str], tone: Tone = Tone.PLAIN, *, clipped: bool = False) -> None:
         overflow = Overflow.CLIP if clipped and not verbose else Overflow.KEEP
@@ -76,7 +89,7 @@ def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
     for case in cases:
         figures = [case.figures.get(title, "") for title in titles]
         if verbose or case.tone is Tone.BAD or any(figures):
-            rows.append(Row((case.kernel, case.name, case.arch, *figures, case.verdict), case.tone))
+            rows.append(Row((case.kernel, case.name, *figures, case.arch, case.verdict), case.tone))
         else:
             quiet[case.kernel, case.verdict, case.arch, case.tone] += 1
     archs: dict[tuple[str, str, int, Tone], list[str]] = defaultdict(list)
@@ -84,8 +97,49 @@ def _table(cases: Sequence[CaseRow], *, verbose: bool) -> Table:
         archs[kernel, verdict, count, tone].append(arch)
     for (kernel, verdict, count, tone), alike in archs.items():
         arch = alike[0] if len(alike) == 1 else f"{len(alike)} archs"
-        rows.append(Row((kernel, counted(count, "case"), arch, *("",) * len(titles), verdict), tone))
-    return Table([*NAMES, *(Column(title, right=True) for title in titles), Column("verdict")], rows)
+        rows.append(Row((kernel, counted(count, "case"), *("",) * len(titles), arch, verdict), tone))
+    figures_of = [Column(title, right=True) for title in titles]
+    return Table([*NAMES, *figures_of, Column("arch"), Column("verdict")], rows)
+
+
+def _identities(case: CaseRow) -> set[tuple[str, ...]]:
+    return {(result.gate, *result.of_case, result.arch) for result in case.results}
+
+
+def _overview(cases: Sequence[CaseRow], seconds: Mapping[str, float]) -> Table:
+    """Return a row for each kernel: how many of its cases are right and compile, and what has changed."""
+    by_kernel: dict[str, list[CaseRow]] = defaultdict(list)
+    for case in cases:
+        by_kernel[case.kernel].append(case)
+    rows = []
+    for kernel, own in by_kernel.items():
+        results = [(case.name, result) for case in own for result in case.results]
+        changes: dict[str, set[str]] = defaultdict(set)
+        for name, result in results:
+            if isinstance(result, StaticResult) and result.change_word:
+                changes[result.change_word].add(name)
+        if len(changes) == 1 and not {"no", "no baseline", "recorded"}.isdisjoint(changes):
+            words = [*changes]
+        else:
+            words = [f"{len(names)} {word}" for word, names in changes.items() if word != "no"]
+        took = f"{seconds[kernel]:.1f} s" if kernel in seconds else ""
+        cells = (_passed(results, CorrectResult), _passed(results, CompileResult), ", ".join(words), took)
+        tone = Tone.BAD if any(case.tone is Tone.BAD for case in own) else Tone.GOOD
+        rows.append(Row((kernel, f"{len({case.name for case in own})}", *cells), tone))
+    titles = ("cases", "right", "compiles", "changed", "time")
+    return Table([NAMES[0], *(Column(title, right=True) for title in titles)], rows)
+
+
+def _passed(results: Sequence[tuple[str, Result]], kind: type[Result]) -> str:
+    """Return how many cases pass a gate, on all architectures: "3", or "2 of 3"."""
+    verdicts: dict[str, set[Verdict]] = defaultdict(set)
+    for name, result in results:
+        if isinstance(result, kind):
+            verdicts[name].add(result.verdict)
+    count = sum(found == {Verdict.PASS} for found in verdicts.values())
+    if count == len(verdicts):
+        return f"{count}" if count else ""
+    return f"{count} of {len(verdicts)}"
 
 
 def _gpu_today(results: Sequence[Result]) -> Iterator[str]:

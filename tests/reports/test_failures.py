@@ -176,7 +176,7 @@ def test_what_the_compiler_made_otherwise_is_said_and_cut_short():
     changes = ["worse: blocks per multiprocessor: 2 -> 1", *(f"different: site {n}" for n in range(9))]
     text = message(compiled_otherwise=changes)
     assert "  compiler    worse: blocks per multiprocessor: 2 -> 1" in text
-    assert "... and 2 more differences" in text
+    assert "... and 4 more differences" in text
     assert "site 7" not in text
     assert "compiler" not in message()
 

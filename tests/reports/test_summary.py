@@ -49,7 +49,7 @@ def test_nothing_gated_prints_nothing():
 
 def test_a_measured_case_has_a_row_with_every_figure():
     header, _, row = lines_of(result())
-    assert header.split() == ["kernel", "case", "arch", "time/launch", "rate", "limit", "change", "verdict"]
+    assert header.split() == ["kernel", "case", "time/launch", "rate", "limit", "change", "arch", "verdict"]
     for figure in ("softmax", "bf16-4096x8192", "sm_90", "38.8 us", "3459 GB/s", "72 %", "+0.3 %", "pass"):
         assert figure in row
 
@@ -87,15 +87,58 @@ def test_not_measured_is_never_shown_as_passed():
         result(**{**NOT_MEASURED, "gate": "correct"}),
         result(gate="compile", reason=""),
     )
-    assert "compiles, not-measured" in rows[2]
+    assert rows[0].split() == ["kernel", "cases", "right", "compiles"]
+    assert rows[2].split() == ["softmax", "1", "0", "of", "1", "1"]
     assert rows[-1] == "not measured: 1 correct, 1 speed: no GPU: no NVIDIA driver"
 
 
-def test_quiet_rows_are_joined_unless_verbose():
+def test_without_a_time_a_kernel_has_one_row_unless_verbose():
     cases = [result(**{**NOT_MEASURED, "case": f"c{n}"}) for n in range(30)]
-    assert any("30 cases" in line for line in lines_of(*cases))
+    assert [line.split() for line in lines_of(*cases)[2:3]] == [["softmax", "30"]]
     assert len(lines_of(*cases)) == 4
     assert len(lines_of(*cases, verbose=True)) == 33
+
+
+def without_gpu(gate, case, **changes):
+    return result(gate=gate, key=f"softmax[{case}]", case=case, reason=changes.pop("reason", ""), **changes)
+
+
+def test_the_short_table_counts_cases_not_inputs_and_says_what_changed():
+    normal = without_gpu("correct", "a")
+    tiny = without_gpu("correct", "a-tiny", inputs="tiny")
+    wrong = without_gpu("correct", "b-nan", inputs="nan", verdict=Verdict.FAIL)
+    compiled = [without_gpu("compile", case) for case in "ab"]
+    static = [
+        without_gpu("static", "a", reason="unchanged"),
+        without_gpu("static", "b", reason="worse-code", verdict=Verdict.REGRESSION),
+    ]
+    run = RunOutcome(
+        results=(normal, tiny, without_gpu("correct", "b"), wrong, *compiled, *static),
+        seconds={"softmax": 3.21},
+    )
+    lines = [line.text for line in render_lines(summary(run).blocks) if line.text]
+    assert lines[0].split() == ["kernel", "cases", "right", "compiles", "changed", "time"]
+    assert lines[2].split() == ["softmax", "2", "1", "of", "2", "2", "1", "worse", "3.2", "s"]
+    assert lines[5].split() == ["softmax", "b", "sm_90", "wrong", "result", "(nan", "inputs)"]
+    assert len(lines) == 6
+
+
+def test_what_this_run_recorded_first_is_recorded_and_not_without_a_baseline():
+    none = {"verdict": Verdict.NO_BASELINE, "reason": "no-file"}
+    recorded = without_gpu("static", "a", recorded="compiled kernels recorded in FILE", **none)
+    refused = without_gpu("static", "a", recorded="a: not recorded: unknown", **none)
+    assert lines_of(recorded)[2].split()[:3] == ["softmax", "1", "recorded"]
+    assert lines_of(refused)[2].split()[:4] == ["softmax", "1", "no", "baseline"]
+    [row] = lines_of(result(recorded="recorded in FILE", **none))[2:3]
+    assert row.endswith(" recorded")
+
+
+def test_a_case_whose_inputs_raised_is_not_called_correct():
+    raised = without_gpu("correct", "a", verdict=Verdict.FAIL, reason="raised")
+    lines = lines_of(raised)
+    assert lines[2].split() == ["softmax", "1", "0", "of", "1"]
+    assert lines[5].endswith(" raised")
+    assert "correct" not in "".join(lines)
 
 
 def test_the_table_fits_into_a_hundred_columns():
@@ -119,6 +162,6 @@ def test_a_result_type_of_a_new_gate_brings_its_own_column():
     names = {name: getattr(measured, name) for name in ("key", "kernel", "case", "arch")}
     header, _, row = lines_of(EnergyResult(**names, verdict=Verdict.PASS, joules=0.25), measured)
     figures = ["time/launch", "rate", "limit", "change", "energy"]
-    assert header.split() == ["kernel", "case", "arch", *figures, "verdict"]
+    assert header.split() == ["kernel", "case", *figures, "arch", "verdict"]
     assert "0.25 J" in row
     assert row.endswith("pass")
