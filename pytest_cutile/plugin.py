@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cutile.gates import REGISTRY
+from pytest_cutile.pytest_parts.failure import CALLS, show_failure
 from pytest_cutile.pytest_parts.options import add_options
 from pytest_cutile.pytest_parts.options.arch import add_arch_option, hide_arch_from_early_parsing
-from pytest_cutile.pytest_parts.reporting import PROPERTY, attach_picture, gate_message
+from pytest_cutile.pytest_parts.reporting import PROPERTY
+from pytest_cutile.pytest_parts.reproduce import arch_of
 from pytest_cutile.pytest_parts.run import RUN, PytestRun, run_of, session_of
 from pytest_cutile.pytest_parts.terminal import TerminalSummary
 from pytest_cutile.pytest_parts.xdist import Controller, send_to_controller
@@ -268,12 +270,8 @@ def pytest_runtest_makereport(
     item.user_properties += [(PROPERTY, result.to_builtins()) for result in session.results]
     session.results.clear()
     report = yield
-    from pytest_cutile.gates.outcome import GateFailed
-
-    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
-        report.longrepr = gate_message(str(call.excinfo.value), item.path)
-        if call.excinfo.value.picture:
-            attach_picture(item.config, report, call.excinfo.value.picture)
+    if report.failed and call.excinfo is not None:
+        show_failure(item, report, call.excinfo, session)
     return report
 
 
@@ -306,30 +304,14 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 # -- fixtures ---------------------------------------------------------------------------------------
 
 
-def _arch_of(request: pytest.FixtureRequest) -> str:
-    """Return the architecture a test is about: its parameter if it has one, else the run's."""
-    target = session_of(request.config).target
-    callspec = getattr(request.node, "callspec", None)
-    value = callspec.params.get("arch") if callspec is not None else None
-    return value if value in target.architectures else target.gpu_arch
-
-
-def _reproduce(request: pytest.FixtureRequest) -> str:
-    """Return the command that repeats the test, for the message of its failure."""
-    from pytest_cutile.pytest_parts.reproduce import repeat_command
-
-    session, architecture = session_of(request.config), _arch_of(request)
-    interpreted = session.target.interprets(architecture)
-    return repeat_command(request.node, session.settings, architecture, interpreted=interpreted)
-
-
 @pytest.fixture
 def _cutile_interpreting(request: pytest.FixtureRequest) -> Generator[Interpreting | None]:
     """Run what the test launches on the CPU, from before its own fixtures until after them.
 
     Function-scoped, so that no fixture that outlives the test is set up while a GPU is pretended.
     """
-    session, architecture = session_of(request.config), _arch_of(request)
+    session = session_of(request.config)
+    architecture = arch_of(request.node, session)
     if not session.target.interprets(architecture):
         yield None
         return
@@ -371,10 +353,11 @@ def check_kernel(
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard, compare it with a reference."""
     from pytest_cutile.pytest_parts.fixtures import CheckKernel
 
+    session = session_of(request.config)
     return CheckKernel(
-        session=session_of(request.config),
+        session=session,
         test=_cutile_running,
-        arch=_arch_of(request),
+        arch=arch_of(request.node, session),
         interpreting=_cutile_interpreting,
     )
 
@@ -390,11 +373,14 @@ def perf(
     from pytest_cutile.gates.speed import suite_of
     from pytest_cutile.pytest_parts.fixtures import Perf
 
+    session = session_of(request.config)
     return Perf(
-        session=session_of(request.config),
+        session=session,
         suite=suite_of(run_of(request.config).gates),
         test=replace(_cutile_running, publish=_cutile_benchmark),
-        arch=_arch_of(request),
+        arch=arch_of(request.node, session),
+        places=request.node.stash.setdefault(CALLS, {}),
+        test_file=request.path,
         interpreting=_cutile_interpreting,
     )
 
@@ -403,4 +389,4 @@ def perf(
 def _cutile_running(request: pytest.FixtureRequest) -> RunningTest:
     from pytest_cutile.gates.base import RunningTest
 
-    return RunningTest(nodeid=request.node.nodeid, reproduce=lambda: _reproduce(request))
+    return RunningTest(nodeid=request.node.nodeid)

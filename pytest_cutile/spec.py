@@ -25,6 +25,21 @@ Dtypes often alternate from case to case, two to four of them: with five shares 
 _CASE_NAME = re.compile(r"[A-Za-z0-9_.=,+-]+")
 
 
+def _declaration_place() -> tuple[str, int]:
+    """Return file and line in the module that makes a case, by itself or through functions."""
+    frame = sys._getframe()  # noqa: SLF001
+    while frame.f_back is not None and frame.f_globals.get("__name__") in {__name__, "dataclasses"}:
+        frame = frame.f_back
+    innermost = inner = frame
+    while frame.f_code.co_name != "<module>":
+        if frame.f_back is None or frame.f_globals.get("__name__", "").startswith("pytest_cutile."):
+            return innermost.f_code.co_filename, innermost.f_lineno  # the module is asked for it
+        inner, frame = frame, frame.f_back
+    if inner.f_code.co_name in {"<genexpr>", "<listcomp>"}:
+        frame = inner
+    return frame.f_code.co_filename, frame.f_lineno
+
+
 class SpecError(ValueError):
     """A declaration that cannot be gated; the message names the spec, what is wrong and what to do."""
 
@@ -188,8 +203,11 @@ class Case:
     named_inputs: Sequence[str] | None = None
     """Names of the inputs that it is checked with besides normal ones. By default its share of those that its
     spec defines, or none where `speed` says that it is timed, since such cases are large."""
+    place: tuple[str, int] = field(init=False, repr=False, compare=False)
+    """File and line of the declaration, where failures are shown."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "place", _declaration_place())
         if self.layout not in LAYOUTS:
             raise SpecError(
                 f"Case {self.name!r}: layout must be one of {', '.join(LAYOUTS)}; got {self.layout!r}"

@@ -52,8 +52,6 @@ class RunningTest:
 
     nodeid: str
     """Its id: in commands, and the seed of its inputs."""
-    reproduce: Callable[[], str]
-    """Returns the command that repeats it."""
     publish: Callable[[Any], None] = lambda _: None
     """Takes a `Measurement` for pytest-benchmark's table, if that is installed."""
 

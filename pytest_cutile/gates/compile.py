@@ -74,11 +74,6 @@ class CompileGate(CompilingGate):
 
     result_type = CompileResult
 
-    def __init__(self, session: Session, name: str) -> None:
-        super().__init__(session, name)
-        self._first_with: dict[tuple[object, ...], CompileCase] = {}
-        """The case that was the first to fail with an error."""
-
     def prepare(self, tasks: Sequence[Task]) -> None:
         self.session.compilations.start(compiled_case(self.session, task) for task in tasks)
 
@@ -97,20 +92,5 @@ class CompileGate(CompilingGate):
             self.session.compilations.result(case)
         except Exception as error:
             self.append_failure(case, error)
-            if isinstance(error, CompileError):
-                raise self._abridged(error, case) from None
             raise
         self.append(case, Verdict.PASS)
-
-    def _abridged(self, error: CompileError, case: CompileCase) -> CompileError:
-        """Return the first line alone of an error that another case has failed with."""
-        same = error.kernel, error.message.replace(error.arch, ""), error.file, error.line
-        first = self._first_with.setdefault(same, case)
-        if first.key == case.key:
-            return error
-        line = error.message.partition("\n")[0]
-        return CompileError(
-            f"{line} (in full with {first.baseline_key} for {first.arch})",
-            kernel=error.kernel,
-            arch=error.arch,
-        )

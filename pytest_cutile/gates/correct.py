@@ -52,7 +52,7 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
         Exception: what `gate_correct` raises.
     """
     __tracebackhide__ = True
-    spec, case, seed = task.spec, task.case, seed_of(task, test)
+    spec, case, seed = task.spec, task.case, seed_of(task.case, test.nodeid)
 
     def check(run: RunLaunch | None = None) -> CheckReport:
         __tracebackhide__ = True
@@ -80,13 +80,12 @@ def check_task(session: Session, task: Task, test: RunningTest, *, sampled: bool
         arch=task.arch,
         check=interpret if interpreted else check,
         interpreted=interpreted,
-        reproduce=test.reproduce,
-        seed=seed,
+        inputs=task.suffix,
     )
 
 
-def seed_of(task: Task, test: RunningTest) -> int:
-    return seed_from(test.nodeid) if task.case.seed is None else task.case.seed
+def seed_of(case: Case, nodeid: str) -> int:
+    return seed_from(nodeid) if case.seed is None else case.seed
 
 
 def make_inputs(
@@ -123,14 +122,13 @@ def gate_correct(
     arch: str,
     check: Callable[[], CheckReport],
     interpreted: bool = False,
-    reproduce: Callable[[], str] | None = None,
-    seed: int | None = None,
+    inputs: str = "",
     searched: Callable[[], str] | None = None,
 ) -> CheckReport:
     """Run `check`, which compares a kernel's outputs, and remember whether the case is right.
 
-    `interpreted` says whether `check` interprets the kernel; else it needs the GPU. The message of a failure
-    has the command that `reproduce` returns. `searched` returns what a search has tried.
+    `interpreted` says whether `check` interprets the kernel; else it needs the GPU. `inputs` names special
+    inputs. `searched` returns what a search has tried.
 
     Raises:
         GateSkipped: it cannot run here.
@@ -149,6 +147,7 @@ def gate_correct(
                 verdict=verdict,
                 reason=reason,
                 detail=detail,
+                inputs=inputs,
                 on=INTERPRETER if interpreted and verdict != Verdict.NOT_MEASURED else "",
                 gpu=session.gpu.device.name if session.gpu.device is not None and not interpreted else "",
                 **seen,
@@ -171,9 +170,12 @@ def gate_correct(
         raise
     except KernelMismatch as mismatch:
         session.checked[key] = Reason.WRONG_RESULT
-        record(Verdict.FAIL, detail=str(mismatch).partition("\n")[0])
-        if reproduce is not None:
-            mismatch.add_note(f"Reproduce (seed {seed}):\n  {reproduce()}")
+        record(
+            Verdict.FAIL,
+            detail=str(mismatch).partition("\n")[0],
+            tells=mismatch.tells,
+            advice=mismatch.advice,
+        )
         raise
     except Exception as error:
         session.checked[key] = Reason.UNCHECKED

@@ -12,7 +12,7 @@ from _pytest.outcomes import Failed  # pytest.fail.Exception, as a type
 from pytest_cutile.compiler import CompileError
 from pytest_cutile.compiler.compilations import NothingLaunched
 from pytest_cutile.compiler.toolchain import CompilerMissing
-from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
+from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput, with_facts
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
@@ -40,6 +40,10 @@ class GateFailed(Failed):
 
     picture = ""
     """An SVG document that shows where the errors are."""
+    call = ""
+    """Which call of a fixture failed: "call 3: double(x float32 [300])"; empty for a declared case."""
+    place: object = None
+    """Where it was called, if the traceback does not say: a `pytest_parts.failure.Place`."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,10 @@ class GateOutcome:
     session: Session
     where: str
     """What is named in messages about the GPU: a case."""
+    is_right: bool = False
+    """Whether a check has passed already, of what cannot be measured now."""
+    call: str = ""
+    """What is named beside the user's line: the call of a fixture, which may be in a loop."""
 
     def __enter__(self) -> None:
         pass
@@ -66,7 +74,8 @@ class GateOutcome:
         """Raise the outcome that belongs to `error`, if it is not to go on as it is."""
         __tracebackhide__ = True
         if isinstance(error, GateSkipped):
-            message = f"not-measured ({error.reason}): {error.detail}"
+            right = " (its result is right)" if self.is_right else ""
+            message = f"not-measured ({error.reason}): {error.detail}{right}"
             if not self.session.settings.strict:
                 raise pytest.skip.Exception(printable(message), _use_item_location=True) from None
             raise GateFailed(f"{message} [--perf-strict]", pytrace=False) from None
@@ -76,9 +85,10 @@ class GateOutcome:
             advice = "torch is not installed: pip install 'pytest-cutile[torch]'"
             raise GateFailed(advice, pytrace=False) from None
         if isinstance(error, _SAID_WITHOUT_TRACEBACK):
-            message = "\n".join([f"{error}", *getattr(error, "__notes__", ())])
-            failure = GateFailed(message, pytrace=False)
-            failure.picture = getattr(error, "picture", "")
+            kind = f"{error.kind}: " if isinstance(error, KernelFault) else ""
+            notes = getattr(error, "__notes__", ())
+            failure = GateFailed(kind + with_facts(f"{error}", *notes), pytrace=False)
+            failure.picture, failure.call = getattr(error, "picture", ""), self.call
             raise failure from None
         if not isinstance(error, Exception):
             return
@@ -88,6 +98,8 @@ class GateOutcome:
             error.__traceback__ = None  # its frames hold the tensors that fill the memory
             message = _out_of_memory_message(error, self.where)
             raise GateFailed(message, pytrace=False) from None
+        if self.call:
+            error.add_note(f"in {self.call}")
         error.__traceback__ = _without_own_frames(error.__traceback__)
 
 

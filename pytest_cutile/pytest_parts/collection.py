@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,14 +18,9 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.gates import REGISTRY
 from pytest_cutile.gates.base import Gate, RunningTest, Task
 from pytest_cutile.pytest_parts.collected import Collected
-from pytest_cutile.pytest_parts.reporting import gate_message
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.session import Session
 from pytest_cutile.spec import KernelSpec, SpecError
-
-if TYPE_CHECKING:
-    from _pytest._code.code import TerminalRepr
-
 
 CASES_AHEAD = 16
 """Cases that a worker of pytest-xdist compiles and reads together: the more, the later its first result."""
@@ -187,31 +181,21 @@ class KernelModule(pytest.Module):
         return item
 
 
-class _GateTest(pytest.Item):
-    """A test that this plugin made: a gate's message is all of its failure."""
-
-    def repr_failure(
-        self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any
-    ) -> str | TerminalRepr:
-        """Show a gate's own message as it is: there is no frame of the user's in its traceback."""
-        if isinstance(excinfo.value, pytest.fail.Exception) and not excinfo.value.pytrace:
-            return gate_message(str(excinfo.value), self.path)
-        return super().repr_failure(excinfo, *args, **kwargs)
-
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, 0, self.name
-
-
-class BadDeclaration(_GateTest):
+class BadDeclaration(pytest.Item):
     """Stands for a module whose declaration cannot be gated: fails and says why."""
 
     message: str
 
     def runtest(self) -> None:
-        pytest.fail(self.message, pytrace=False)
+        from pytest_cutile.gates.outcome import GateFailed
+
+        raise GateFailed(self.message, pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, 0, self.name
 
 
-class DeclaredTest(_GateTest, pytest.Function):
+class DeclaredTest(pytest.Function):
     """One gate of one case of a declared kernel."""
 
     gate: Gate
@@ -223,17 +207,21 @@ class DeclaredTest(_GateTest, pytest.Function):
         return self.task.spec
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Point reports at the kernel's launcher, not at this plugin."""
-        code = getattr(inspect.unwrap(self.task.spec.launch), "__code__", None)
-        here = code is not None and Path(code.co_filename) == self.path
-        return self.path, code.co_firstlineno - 1 if code is not None and here else 0, self.name
+        """Point reports at the declaration of the case, not at this plugin."""
+        file, line = self.task.case.place
+        return Path(file), line - 1, self.name
 
 
-class KernelSearchTest(_GateTest):
+class KernelSearchTest(pytest.Item):
     """The search for failing cases of a declared kernel."""
 
     cutile: Session
     spec: KernelSpec
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Point reports at the first case: the search begins with it."""
+        file, line = self.spec.cases[0].place
+        return Path(file), line - 1, self.name
 
     def runtest(self) -> None:
         from pytest_cutile.gates.search import KernelSearch

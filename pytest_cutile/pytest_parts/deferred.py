@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import pytest
 # What pytest's own protocol calls, and what plugins that run tests again have called for years.
 from _pytest.runner import CallInfo, runtestprotocol
 
+from pytest_cutile.pytest_parts.failure import CALLS
 from pytest_cutile.pytest_parts.reporting import PROPERTY, Results, results_of
 from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.verdicts import Reason, Verdict
@@ -157,24 +158,32 @@ class DeferredReports:
         item = deferred.item
         cases = [suite.current(number) for number in deferred.pending]
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
-        failures = [case.decided.failure for case in cases if case.decided.failure is not None]
+        failures = {case.case.key: case.decided.failure for case in cases if case.decided.failure is not None}
         deciding = deferred.deciding
         if deciding is not None and failures:
             passed = deciding.passed or (deciding.failed and not _failed_itself(deciding))
             passed |= deciding.skipped and not hasattr(deciding, "wasxfail")  # it skipped the rest of itself
             if passed:
                 index = deferred.reports.index(deciding)
-                deferred.reports[index] = self._failed(item, deciding, "\n\n".join(failures))
+                deferred.reports[index] = self._failed(item, deciding, failures)
         for report in deferred.reports:
             report.user_properties = list(item.user_properties)
 
     @staticmethod
-    def _failed(item: pytest.Item, passed: pytest.TestReport, message: str) -> pytest.TestReport:
-        """Return the report of the same phase as if it had failed: xfail markers and other plugins see it."""
+    def _failed(
+        item: pytest.Item, passed: pytest.TestReport, failures: Mapping[str, str]
+    ) -> pytest.TestReport:
+        """Return the report of the same phase as if it had failed: xfail markers and other plugins see it.
+
+        `failures` are messages by the keys of cases; a test function's keys end with the name of its call.
+        """
         from pytest_cutile.gates.outcome import GateFailed
 
         def fail() -> None:
-            raise GateFailed(message, pytrace=False)
+            failure = GateFailed("\n\n".join(failures.values()), pytrace=False)
+            call = next(iter(failures)).removeprefix(item.nodeid).removeprefix("#")
+            failure.place = item.stash.get(CALLS, {}).get(call)
+            raise failure
 
         if getattr(item, "funcargs", {}) is None:  # gone with the teardown, and plugins look for theirs
             item.funcargs = {}  # type: ignore[attr-defined]

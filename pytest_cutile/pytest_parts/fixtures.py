@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+import itertools
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_cutile.compiler.source import declaration_digest
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.correctness.signatures import parameter_names
+from pytest_cutile.correctness.signatures import name_of, parameter_names, positional_names
 from pytest_cutile.gates.base import RunningTest
 from pytest_cutile.gates.correct import gate_correct
 from pytest_cutile.gates.declared import only_launch
@@ -17,6 +20,7 @@ from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
 from pytest_cutile.gates.speed import gate_speed
+from pytest_cutile.pytest_parts.failure import Place
 from pytest_cutile.results import names_of_test
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work
@@ -24,10 +28,15 @@ from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.suite import SpeedSuite
-from pytest_cutile.tensors.seeded import seed_from
+from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
+
+_INPUTS_WIDTH = 60
+"""Characters of a call's arguments that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,8 @@ class CheckKernel:
     test: RunningTest
     arch: str
     interpreting: Interpreting | None
+    calls: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Numbers the test's calls."""
 
     def __call__(
         self,
@@ -118,7 +129,7 @@ class CheckKernel:
 
         nodeid = self.test.nodeid
         kernel, case = names_of_test(nodeid)
-        with GateOutcome(self.session, case):
+        with GateOutcome(self.session, case, call=self._describe_call(fn, args)):
             return gate_correct(
                 self.session,
                 key=nodeid,
@@ -127,9 +138,16 @@ class CheckKernel:
                 arch=self.arch,
                 check=check if interpreting is None else functools.partial(interpreting.check, check),
                 interpreted=interpreting is not None,
-                reproduce=self.test.reproduce,
-                seed=seed_from(nodeid),
             )
+
+    def _describe_call(self, fn: Callable[..., Any], args: Sequence[Any]) -> str:
+        """Return which call of the test this is: "call 3: double(x float32 [300])"."""
+        from pytest_cutile.tensors.trees import describe
+
+        names = positional_names(fn, len(args))
+        inputs = [f"{name} {describe(value)}" for name, value in zip(names, args, strict=True)]
+        shown = textwrap.shorten(", ".join(inputs), _INPUTS_WIDTH, placeholder=" ...")
+        return f"call {next(self.calls)}: {name_of(fn)}({shown})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +159,9 @@ class Perf:
     test: RunningTest
     arch: str
     interpreting: Interpreting | None
-    used: set[str] = field(default_factory=set)
-    """Names of the calls that were made."""
+    places: dict[str, Place | None]
+    """Where each call was made, by its name: a slower case is known when the test is long over."""
+    test_file: Path
 
     def __call__(
         self,
@@ -173,12 +192,13 @@ class Perf:
         label = name or ""
         if not label.isprintable():
             raise GateFailed(f"perf(): name={label!r} has control characters", pytrace=False)
-        if label in self.used:
+        if label in self.places:
             raise GateFailed(
                 "perf() was called twice in one test under the same name: give each call its own name=...",
                 pytrace=False,
             )
-        self.used.add(label)
+        place = Place.of_call(sys._getframe(1), self.test_file, f", perf(name={label!r})" if label else "")  # noqa: SLF001
+        self.places[label] = place
         try:
             counts = {"flops": 0.0 if flops is None else flops, "bytes": 0.0 if bytes is None else bytes}
             work = Work(**counts, dtype=dtype)
@@ -197,7 +217,8 @@ class Perf:
             launcher = self.session.kernels_at(revision).counterpart(fn) if revision else fn
             return "" if launcher is None else declaration_digest([launcher], {})
 
-        with GateOutcome(self.session, case):
+        is_right = self.session.checked.get(nodeid, Reason.UNCHECKED) is None
+        with GateOutcome(self.session, case, is_right=is_right):
             outcome = gate_speed(
                 self.session,
                 self.suite,

@@ -13,6 +13,34 @@ from pytest_cutile.settings import Settings
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_cutile.gates.base import Task
+    from pytest_cutile.session import Session
+
+
+def arch_of(item: pytest.Item, session: Session) -> str:
+    """Return the architecture that a test is about: its task's, its parameter's, else the run's."""
+    task: Task | None = getattr(item, "task", None)
+    if task is not None:
+        return task.arch
+    callspec = getattr(item, "callspec", None)
+    value = callspec.params.get("arch") if callspec is not None else None
+    return value if value in session.target.architectures else session.target.gpu_arch
+
+
+def how_to_repeat(item: pytest.Item, session: Session) -> str:
+    """Return the command that repeats a test that failed, and the seed of its inputs if it has any."""
+    task: Task | None = getattr(item, "task", None)
+    arch = arch_of(item, session)
+    if task is not None and task.gate in ("compile", "static"):
+        seed, interpreted = "", False
+    else:
+        from pytest_cutile.gates.correct import seed_of
+        from pytest_cutile.tensors.seeded import seed_from
+
+        seed = f" (seed {seed_from(item.nodeid) if task is None else seed_of(task.case, item.nodeid)})"
+        interpreted = session.target.interprets(arch)
+    return f"Reproduce{seed}:\n  {repeat_command(item, session.settings, arch, interpreted=interpreted)}"
+
 
 def repeat_command(item: pytest.Item, settings: Settings, arch: str, *, interpreted: bool) -> str:
     """Return the shell command that runs `item` alone, with the same inputs: its id is their seed."""

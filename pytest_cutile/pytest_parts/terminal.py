@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cutile.pytest_parts.reporting import Results, results_of, shorten
+from pytest_cutile.pytest_parts.failure import shorten
+from pytest_cutile.pytest_parts.reporting import Results, results_of
 from pytest_cutile.settings import Settings
 from pytest_cutile.verdicts import Verdict
 
 if TYPE_CHECKING:
     from pytest_cutile.reports.document import Document
+    from pytest_cutile.results import Result
 
-SHOWN_WHOLE = 3
-"""Wrong cases of a kernel that are printed whole: one bug fails dozens, and they say the same."""
+SHOWN_LINES = 30
+"""Lines of a failure, without its headline."""
+SHOWN_CASES = 4
+"""Names of cases that share a root cause."""
+FAILED = (Verdict.FAIL, Verdict.REGRESSION)
+
+
+class Failure(NamedTuple):
+    """The report of a failed test, and its first result that failed."""
+
+    report: pytest.TestReport
+    result: Result | None
 
 
 class TerminalSummary:
@@ -35,32 +48,45 @@ class TerminalSummary:
             return None
         from pytest_cutile.reports.document import printable
 
+        is_right = any(result.gate == "correct" and result.verdict is Verdict.PASS for result in results)
         for result in results:
             if report.skipped and result.verdict == Verdict.NOT_MEASURED:
-                return "skipped", "s", (f"NOT MEASURED ({result.reason})", {"yellow": True})
+                word = f"{'RIGHT, ' if is_right else ''}NOT MEASURED ({result.reason})"
+                return "skipped", "s", (word, {"yellow": True})
             if report.passed and result.shown_pass:
                 return "passed", ".", (f"PASSED {printable(result.shown_pass)}", {"green": True})
         return None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Shorten what is printed of a kernel of which many cases are wrong, before pytest prints it.
+        """Tell each root cause once and in few lines, before pytest prints the failures; -vv prints all.
 
         Files (JUnit, HTML) have got each report whole, when its test ended.
         """
         reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or reporter.verbosity > 0:
+        if reporter is None or reporter.verbosity > 1:
             return
-        wrong: Counter[str] = Counter()
+        failures: dict[tuple[str, ...], list[Failure]] = defaultdict(list)
         for report in reporter.stats.get("failed", []):
-            results = results_of(report) if isinstance(report, pytest.TestReport) else []
-            failed = [result for result in results if result.verdict == Verdict.FAIL]
-            for kernel in {result.kernel for result in failed if result.repetitive}:
-                wrong[kernel] += 1
-                if wrong[kernel] > SHOWN_WHOLE:
-                    shorten(
-                        report, f"(shortened: case {wrong[kernel]} of {kernel} that is wrong; -v shows all)"
-                    )
+            if not isinstance(report, pytest.TestReport):
+                continue
+            results = [result for result in results_of(report) if result.verdict in FAILED]
+            cause = results[0].cause if results else (report.nodeid,)
+            failures[cause].append(Failure(report, results[0] if results else None))
+        for alike in failures.values():
+            self._tell_once(alike, show_all=reporter.verbosity > 0)
+
+    def _tell_once(self, alike: Sequence[Failure], *, show_all: bool) -> None:
+        """Shorten failures of one root cause; hide all but the one that tells most, unless `show_all`."""
+        advice = {getattr(result, "advice", "") for _, result in alike}
+        refuted = advice - {""} if len(advice) > 1 else set()
+        most = max(alike, key=lambda failure: failure.result.tells if failure.result else 0)
+        for failure in alike:
+            more = [] if show_all or failure is not most else [*_cases(most, alike, self._results.all)]
+            shorten(failure.report, SHOWN_LINES, more, without=refuted)
+            if failure is not most and not show_all:
+                # The mark of a failure that --pdb has shown: pytest leaves it to the short summary.
+                failure.report._pdbshown = True  # type: ignore[attr-defined]  # noqa: SLF001
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         results, verbose = self._results.all, terminalreporter.verbosity > 0
@@ -88,3 +114,30 @@ def _print(terminalreporter: Any, document: Document) -> None:
         terminalreporter.section(document.title)
     for line in lines:
         terminalreporter.write_line(line.text, **{colours[line.tone]: True} if line.tone in colours else {})
+
+
+def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) -> Iterator[str]:
+    """Yield which cases share the root cause of `shown`, and in which ones the gate found nothing wrong."""
+    own = shown.result
+    if own is None:
+        return
+    archs = len({result.arch for _, result in alike if result is not None}) > 1
+    others = [
+        f"{result.case} {result.arch}" if archs else result.case
+        for _, result in alike
+        if result is not None and result is not own
+    ]
+    if others:
+        yield f"  the same in {_abridged(others)} (-v shows each)"
+    right = {
+        result.case
+        for result in results
+        if (result.gate, result.kernel, result.verdict) == (own.gate, own.kernel, Verdict.PASS)
+    } - {result.case for _, result in alike if result is not None}
+    if right:
+        yield f"  not in {_abridged(sorted(right))}"
+
+
+def _abridged(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_CASES} more" if len(names) > SHOWN_CASES else ""
+    return ", ".join(names[:SHOWN_CASES]) + more

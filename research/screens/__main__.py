@@ -117,6 +117,7 @@ def _pytest(folder: Path, args: tuple[str, ...]) -> str:
     """Return what pytest writes to a terminal, as the terminal then shows it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "GITHUB"))}
     environment |= {"COLUMNS": COLUMNS, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args]
     process = subprocess.Popen(

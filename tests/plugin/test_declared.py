@@ -20,18 +20,36 @@ def test_every_case_is_collected_under_every_gate(project):
     )
 
 
-@pytest.mark.parametrize("decorated", [False, True])
-def test_tests_are_where_the_launcher_is_defined(project, decorated):
-    decorator = (
-        "import functools\n\ndef same(f):\n"
-        "    return functools.wraps(f)(lambda *args: f(*args))\n\n@same\ndef scale"
-    )
-    kernel = KERNEL.replace("def scale", decorator, 1) if decorated else KERNEL
-    project.kernel(kernel)
+@pytest.mark.parametrize(
+    ("case", "others"),
+    [
+        ('pytest_cutile.Case(name="n8", params={"n": 8}),', ""),
+        (
+            "made_by(8),",
+            'def made_by(n):\n    return pytest_cutile.Case(name=f"n{n}", params={"n": n})\n\n\n',
+        ),
+        ("dataclasses.replace(FIRST),", 'FIRST = pytest_cutile.Case(name="n8", params={"n": 8})\n\n\n'),
+        ("*(pytest_cutile.Case(name=f'n{n}', params={'n': n}) for n in [8]),", ""),
+    ],
+)
+def test_tests_are_where_their_case_is_declared(project, case, others):
+    text = KERNEL.replace("import pytest_cutile\n", f"import dataclasses\n\nimport pytest_cutile\n\n{others}")
+    declared = 'cases=[pytest_cutile.Case(name="n8", params={"n": 8})]'
+    project.kernel(text.replace(declared, f"cases=[\n        {case}\n    ]"))
     tests, _ = project.pytester.inline_genitems("-p", "no:benchmark")
     file, line, _ = tests[0].location
-    lines = (project.path / file).read_text().splitlines()
-    assert lines[line] == ("@same" if decorated else "def scale(x):")
+    assert (project.path / file).read_text().splitlines()[line].strip() == case
+
+
+def test_a_case_that_is_made_when_it_is_asked_for_is_where_it_is_made(project):
+    lazy = KERNEL.replace(
+        "SPEC = pytest_cutile",
+        "def __getattr__(name):\n    return None if name == 'SPECS' else pytest_cutile",
+    )
+    project.kernel(lazy)
+    tests, _ = project.pytester.inline_genitems("-p", "no:benchmark")
+    file, line, _ = tests[0].location
+    assert "pytest_cutile.Case(" in (project.path / file).read_text().splitlines()[line]
 
 
 def test_gates_are_selected_by_marker_by_name_and_by_id(project):

@@ -59,7 +59,7 @@ def test_cases_of_declared_kernels_are_repeated(fresh):
     fresh.times(43.2, 43.6)
     result = run(fresh, "-m", "cutile_speed", tests="mykernels")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["scale[[]n8[]] on sm_90*slower*"])
+    result.stdout.fnmatch_lines(["E   scale[[]n8[]] on sm_90*slower*"])
 
 
 def test_a_slowdown_that_they_do_not_show_passes(fresh):
@@ -179,7 +179,7 @@ def test_fresh_processes_measure_beside_the_baseline_kernel(paired, monkeypatch)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
+            "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
             "*sustained: time per launch *54 us *50 us *+8.0 %",
             "*measured *in 3 fresh processes, *",
             "*baseline *the kernel of *",

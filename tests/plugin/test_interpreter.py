@@ -282,14 +282,14 @@ def test_wrapped(arch):
     )
     result = no_gpu.run("test_mine.py", "-W", "error", gates="")
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["the test passed over a fault: add_kernel in block (*add.py:12:*)"])
+    result.stdout.fnmatch_lines(["E   the test passed over a fault: add_kernel in block (*add.py:12:*)"])
 
 
 def test_a_plain_launch_that_the_compiler_rejects_fails(rejected):
     rejected.pytester.makepyfile(test_mine=MINE)
     result = rejected.run("test_mine.py", gates="")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["add_kernel does not compile for sm_121: it cannot be lowered"])
+    result.stdout.fnmatch_lines(["E   add_kernel does not compile for sm_121: it cannot be lowered"])
 
 
 def test_a_test_may_interpret_for_itself(no_gpu):
@@ -340,7 +340,7 @@ def test_large_cases_are_left_out_unless_asked_for(no_gpu, monkeypatch):
 def test_several_architectures_are_one_interpretation_of_a_declared_case(no_gpu):
     result = no_gpu.run("--arch", "sm_90,sm_121", gates="cutile_correct")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["add *1 case *sm_90 *correct (cpu)"])
+    result.stdout.fnmatch_lines(["add *1 *1 *s"])
     no_gpu.pytester.makepyfile(test_mine=MINE)
     no_gpu.run("test_mine.py", "--arch", "sm_90,sm_121", gates="").assert_outcomes(passed=3)
 
@@ -418,7 +418,10 @@ def test_an_interpreted_test_times_nothing_on_the_gpu(project):
     result = project.run("test_mine.py", "--correct-on=interpreter", "-rs", gates="")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(
-        ["*correct (cpu), not-measured", "*not-measured (no-gpu): the test is interpreted on the CPU*"]
+        [
+            "test_mine *1 *1 *s",
+            "*not-measured (no-gpu): the test is interpreted on the CPU*(its result is right)",
+        ]
     )
 
 
@@ -523,7 +526,7 @@ def test_a_wrong_result_is_watched_prints_once_and_is_reported_whole(no_gpu):
     no_gpu.kernel(text, name="add")
     line = text.splitlines().index("    c = a + b") + 1
     for watch in ((), (f"--interpret-watch=mykernels/add.py:{line}",)):
-        result = no_gpu.run(*watch, gates="cutile_correct")
+        result = no_gpu.run(*watch, "-vv", gates="cutile_correct")
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(
             [
@@ -656,7 +659,7 @@ def test_what_the_launch_before_left_behind_is_found(no_gpu, shape, wrong, works
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["the second launch, after one that was right: add differs from its reference*"]
+        ["E   the second launch, after one that was right: add differs from its reference*"]
     )
     assert "last block first" not in result.stdout.str()
     assert "padded rows" not in result.stdout.str()
@@ -668,7 +671,7 @@ def test_what_depends_on_the_order_of_the_blocks_is_found(no_gpu, shape, wrong):
     no_gpu.kernel(rows(shape, wrong, "torch.zeros(1, dtype=torch.int32)"), name="add")
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["with the last block first: *add differs from its reference*"])
+    result.stdout.fnmatch_lines(["E   with the last block first: *add differs from its reference*"])
     assert "second launch" not in result.stdout.str()
 
 
@@ -696,7 +699,7 @@ def add(""",
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["the second launch, after one that was right: add differs from its reference*"]
+        ["E   the second launch, after one that was right: add differs from its reference*"]
     )
 
 
@@ -718,7 +721,7 @@ def test_the_second_launch_may_do_without_a_layout_that_is_refused(no_gpu):
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["the second launch, after one that was right: add differs from its reference*"]
+        ["E   the second launch, after one that was right: add differs from its reference*"]
     )
 
 

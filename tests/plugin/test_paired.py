@@ -26,7 +26,7 @@ def test_a_kernel_slower_in_one_regime_is_a_regression(paired, regime):
     result = paired.run()
     result.assert_outcomes(passed=1, failed=1)
     change = {"burst": "6.0", "sustained": "8.0", "both": "6.0"}[regime]  # bursts decide
-    result.stdout.fnmatch_lines([f"scale[[]n8[]] on sm_90 (NVIDIA H200) is {change}% slower than its *"])
+    result.stdout.fnmatch_lines([f"E   scale[[]n8[]] on sm_90 (NVIDIA H200) is {change}% slower than its *"])
     result.stdout.fnmatch_lines(["scale *regression"])
 
 
@@ -36,7 +36,7 @@ def test_the_message_has_the_evidence_for_both_kernels(paired):
     result = paired.run()
     result.stdout.fnmatch_lines(
         [
-            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline.",
+            "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline.",
             "* current *baseline kernel *change",
             "*burst: time per launch *42.4 us *40 us *+6.0 %",
             "* 2358 GB/s *2500 GB/s",
@@ -118,7 +118,9 @@ def test_both_kernels_slower_in_a_new_environment_is_a_regression_of_the_environ
     paired.times(us, baseline=44.0, environment={"driver": "590.2", "tileiras": "13.4.92"})
     result = paired.run()
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["scale[[]n8[]] on sm_90 (NVIDIA H200) is 10.?% slower than its baseline."])
+    result.stdout.fnmatch_lines(
+        ["E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 10.?% slower than its baseline."]
+    )
     assert "by the environment: driver: 580.1 -> 590.2" in unwrapped(result)
     result.stdout.fnmatch_lines(["*cause *", "*--update-baselines --reason 'why it is slower'"])
 
@@ -342,7 +344,7 @@ def test_a_revision_is_compared_with_and_nothing_is_stored(repository):
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than HEAD.",
+            "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 6.0% slower than HEAD.",
             "*burst: time per launch *42.4 us *40 us *+6.0 %",
             "*baseline *the kernel of HEAD, interleaved on the same buffers",
         ]

@@ -86,7 +86,7 @@ def test_a_finding_fails_the_test_that_caused_it(project, sanitizer):
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "compute-sanitizer (memcheck) found 2 errors:",
+            "E   compute-sanitizer (memcheck) found 2 errors:",
             "*Invalid __global__ write of size 4 bytes",
             "*at unaligned_kernel()+0x160 in memcheck_demo.cu:6",
             "scale * n16 *wrong result*",
@@ -101,7 +101,7 @@ def test_a_finding_is_shown_beside_a_wrong_result(project, sanitizer):
     project.kernel(KERNEL.replace("return x * 2\n", "return x * 3\n", 1))
     result = run(project, "--sanitize=memcheck")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["scale differs from*", "*Invalid __global__ write of size 4 bytes"])
+    result.stdout.fnmatch_lines(["E   scale differs from*", "*Invalid __global__ write of size 4 bytes"])
 
 
 @pytest.mark.usefixtures("sanitizer")
@@ -112,7 +112,7 @@ def test_what_is_found_in_no_test_alone_is_not_lost(project, monkeypatch):
     monkeypatch.setattr(Sanitizing, "_run", find)
     result = run(project, "--sanitize=memcheck")
     result.assert_outcomes(failed=4)
-    result.stdout.fnmatch_lines(["in 4 tests together, in none alone: compute-sanitizer*found 2 errors:"])
+    result.stdout.fnmatch_lines(["E   in 4 tests together, in none alone: compute-sanitizer*found 2 errors:"])
 
 
 def test_two_tools_find_something_in_one_test(project, sanitizer):
@@ -172,7 +172,7 @@ def test_a_tool_that_does_not_work_is_no_pass(project, sanitizer, text, starts):
     sanitizer.logs(text, starts=starts)
     result = run(project, "--sanitize=memcheck")
     result.assert_outcomes(failed=4)
-    result.stdout.fnmatch_lines(["compute-sanitizer did not work (memcheck)*"])
+    result.stdout.fnmatch_lines(["E   compute-sanitizer did not work (memcheck)*"])
     assert len((sanitizer.folder / "runs").read_text().splitlines()) == 2  # all; and is it so with one?
 
 

@@ -201,7 +201,7 @@ def test_one_kernel_for_both_sides_is_not_measured(timed, monkeypatch):
     result = timed.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["mm[[]n256[]]: this process gets one kernel for both the working tree and *"]
+        ["E   mm[[]n256[]]: this process gets one kernel for both the working tree and *"]
     )
     result.stdout.fnmatch_lines(["mm *speed failed"])
     assert timed.n_timed == 0

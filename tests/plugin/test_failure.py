@@ -1,0 +1,192 @@
+"""How failures are shown: the sentence, the place, few lines, and the command, of whatever kind."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from _pytest._code.code import ReprEntry
+
+from pytest_cutile.pytest_parts.failure import Place, failure_repr, shorten
+
+PLACE = Place("nowhere.py", 3, "in nothing")
+
+LOOP = """
+import pytest
+
+
+def double(x):
+    return x * 2 if x.shape[0] != 20 else x * 2.5
+
+
+def refuse(x):
+    raise ValueError("not today")
+
+
+def check(check_kernel, x):
+    check_kernel(double, x, reference=lambda x: x * 2, vary_layout=False)
+
+
+def test_loop(make_tensor, check_kernel):
+    for n in (10, 20, 30):
+        x = make_tensor((n,), "float32")
+        check(check_kernel, x)  # here
+
+
+def test_raises(make_tensor, check_kernel):
+    check_kernel(refuse, make_tensor((8,), "float32"), reference=lambda x: x)
+
+
+def test_perf(make_tensor, check_kernel, perf):
+    x = make_tensor((8,), "float32")
+    check_kernel(double, x, reference=lambda x: x * 2)
+    perf(double, x, bytes=1e8, name="first")
+    perf(double, x, bytes=1e8, name="second")  # timed
+"""
+
+
+@pytest.fixture
+def loop(project):
+    project.pytester.makepyfile(test_loop=LOOP)
+    return project
+
+
+def line_of(text: str) -> int:
+    return next(n for n, line in enumerate(LOOP.strip().splitlines(), start=1) if text in line)
+
+
+def failed_report(run: pytest.HookRecorder) -> pytest.TestReport:
+    [report] = [report for report in run.getreports("pytest_runtest_logreport") if report.failed]
+    return report
+
+
+@pytest.mark.parametrize("processes", [(), ("-n1",)], ids=["one", "xdist"])
+def test_the_first_line_says_what_is_wrong_in_which_call_and_the_next_one_where(loop, processes):
+    result = loop.run("test_loop.py::test_loop", *processes, gates="")
+    result.stdout.fnmatch_lines(
+        [
+            "E   call 2: double(x float32 ?20?): double differs from its reference: a constant factor: *",
+            "",
+            f"test_loop.py:{line_of('# here')}: in test_loop, call 2: double(x float32 ?20?)",
+            "    check(check_kernel, x)  # here",
+            f"test_loop.py:{line_of('check_kernel(double, x, reference=lambda x: x * 2, vary')}: in check",
+            "    check_kernel(double, x, reference=lambda x: x * 2, vary_layout=False)",
+            "  output (float32 ?20?): 20 of 20 elements *",
+            "Reproduce (seed *):",
+            "  pytest test_loop.py::test_loop *",
+        ],
+        consecutive=False,
+    )
+    assert "pytest_cutile/" not in result.stdout.str()
+
+
+def test_what_reads_places_gets_the_users_line(loop):
+    """--tb=line, JUnit files, and pytest-github-actions-annotate-failures, which reads the first entry."""
+    result = loop.run("test_loop.py::test_loop", "--tb=line", gates="")
+    result.stdout.fnmatch_lines([f"*test_loop.py:{line_of('# here')}: call 2: double(x *"])
+    report = failed_report(loop.pytester.inline_run("test_loop.py::test_loop"))
+    entry = report.longrepr.reprtraceback.reprentries[0]  # type: ignore[union-attr]
+    assert isinstance(entry, ReprEntry)
+    assert entry.reprfileloc is not None
+    assert (entry.reprfileloc.path, entry.reprfileloc.lineno) == ("test_loop.py", line_of("# here"))
+
+
+def test_what_a_launcher_raises_keeps_its_traceback_and_gets_the_call_and_the_command(loop):
+    result = loop.run("test_loop.py::test_raises", gates="")
+    result.stdout.fnmatch_lines(
+        [
+            "E * ValueError: not today",
+            "E * in call 1: refuse(x float32 ?8?)",
+            "*- Reproduce (seed *) -*",
+            "  pytest test_loop.py::test_raises *",
+        ]
+    )
+
+
+def test_a_slower_call_is_shown_where_it_was_made(loop):
+    loop.times(40.0)
+    loop.run("test_loop.py::test_perf", "--update-baselines", gates="").assert_outcomes(passed=1)
+    loop.times(40.0, 43.2)
+    result = loop.run("test_loop.py::test_perf", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E   test_loop.py::test_perf#second on sm_90 * slower than its baseline.",
+            f"test_loop.py:{line_of('# timed')}: in test_perf, perf(name='second')",
+        ]
+    )
+
+
+COARSE = """
+import pytest_cutile
+
+
+def rows(x):
+    return x.half().float() * 2 if x.abs().max() < 8 else x * 2.5
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="rows",
+    launch=rows,
+    reference=lambda x: x * 2,
+    inputs=lambda make_tensor, m, n: (make_tensor((m, n), "float32"),),
+    cases=[pytest_cutile.Case(name="a", params={"m": 300, "n": 64}, speed=False)],
+)
+"""
+
+
+def test_no_hint_that_another_input_of_the_kernel_refutes(project):
+    project.kernel(COARSE, name="rows")
+    arguments = ("mykernels/rows.py", "--correct-on=interpreter", "--every-input")
+    alone = project.run("mykernels/rows.py::correct[a]", *arguments[1:], gates="cutile_correct")
+    assert 'would pass with mid="float16"' in alone.stdout.str()
+    together = project.run(*arguments, gates="cutile_correct").stdout.str()
+    assert "the same in a-" in together
+    assert "would pass with" not in together
+
+
+def test_a_failure_has_thirty_lines_and_all_of_them_when_asked(static):
+    static.change(
+        ("for k in range(ct.cdiv(A.shape[1], TK)):", "for k in range(ct.cdiv(A.shape[1], TK) - i // 3):")
+    )
+    shown = {}
+    for option in ("-q", "-vv"):
+        text = static.run("-k", "normal or n256", option, gates="cutile_correct").stdout.str()
+        assert (
+            "the last 32 of the 256 terms of each sum are missing, only in the last 64 of 256 of dim 0"
+            in text
+        )
+        shown[option] = re.split(r"\n_+ correct.* _+\n|\n=+ cuTile kernels =+\n", text)[1].splitlines()
+    assert len(shown["-q"]) <= 30
+    assert any(re.search(r"\.\.\. \d+ more lines: -vv", line) for line in shown["-q"])
+    assert len(shown["-vv"]) > 30
+    assert any("acc = parameter" in line for line in shown["-vv"])
+
+
+@pytest.mark.parametrize(("lines", "kept"), [(0, 0), (10, 10), (40, 28)])
+def test_a_message_is_cut_in_its_facts_and_keeps_what_is_added_and_the_command(lines, kept):
+    facts = [f"fact {n}" for n in range(lines)]
+    longrepr = failure_repr("\n".join(["what", *facts]), [PLACE], Path(), "Reproduce:\n  pytest")
+    report = SimpleNamespace(longrepr=longrepr)
+    shorten(report, 35, ["added"])  # type: ignore[arg-type]
+    shown = str(longrepr).splitlines()
+    assert shown[0] == "E   what"
+    assert sum(line.startswith("fact ") for line in shown) == kept
+    assert (f"  ... {lines - kept} more lines: -vv" in shown) == (lines > kept)
+    assert "added" in shown
+    assert shown[-2:] == ["Reproduce:", "  pytest"]
+
+
+def test_no_half_of_a_paragraph_is_shown():
+    facts = ["story", "", *["detail"] * 20]
+    longrepr = failure_repr("\n".join(["what", *facts]), [PLACE], Path(), "Reproduce:\n  pytest")
+    shorten(SimpleNamespace(longrepr=longrepr), 20)  # type: ignore[arg-type]
+    assert "detail" not in str(longrepr)
+    assert "story\n  ... 21 more lines: -vv\nReproduce:" in str(longrepr)
+
+
+def test_a_hint_that_is_refuted_goes():
+    longrepr = failure_repr("what\n  would pass with x\nfact", [PLACE], Path(), "Reproduce:\n  pytest")
+    shorten(SimpleNamespace(longrepr=longrepr), 20, without={"would pass with x"})  # type: ignore[arg-type]
+    assert "would" not in str(longrepr)
+    assert "fact" in str(longrepr)
