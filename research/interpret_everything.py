@@ -74,7 +74,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Stop a test that takes too long."""
+    """Let a test translate its kernels itself, some count that; stop one that takes too long."""
+    from pytest_cutile.compiler.export import _exported
+
+    _exported.clear()
     seconds = item.config.getoption("--interpret-timeout")
 
     def stop(*_: Any) -> None:
@@ -130,11 +133,25 @@ def _fill_gaps_of_cpu() -> None:
     """Have torch do on the CPU what tests take for granted on CUDA."""
     import torch
 
-    mm = torch.mm
+    from pytest_cutile.interpreter.ops.rounding import round_to_tf32
+
+    mm, matmul, absolute = torch.mm, torch.Tensor.__matmul__, torch.Tensor.__abs__
 
     def exact_mm(lhs: Any, rhs: Any, *, out_dtype: Any = None, **kwargs: Any) -> Any:
         """Multiply; the CPU knows no `out_dtype`."""
         return mm(lhs, rhs, **kwargs) if out_dtype is None else mm(lhs.to(out_dtype), rhs.to(out_dtype))
+
+    def rounded_matmul(lhs: Any, rhs: Any) -> Any:
+        """Multiply narrow floats in float64: on the CPU, the order of float16's sums is the processor's."""
+        if lhs.dtype != rhs.dtype or lhs.dtype not in {torch.float16, torch.bfloat16, torch.float32}:
+            return matmul(lhs, rhs)
+        if lhs.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+            lhs, rhs = round_to_tf32(lhs), round_to_tf32(rhs)
+        return matmul(lhs.double(), rhs.double()).to(lhs.dtype)
+
+    def abs_of_any(x: Any) -> Any:
+        """Return absolute values; the CPU knows none of bool."""
+        return x.clone() if x.dtype == torch.bool else absolute(x)
 
     def rounded(function: Any) -> Any:
         """Compute in float64 and round: of float32, the last bits are those of the CPU's kind."""
@@ -147,6 +164,8 @@ def _fill_gaps_of_cpu() -> None:
         return compute
 
     torch.mm = exact_mm
+    torch.Tensor.__matmul__ = rounded_matmul
+    torch.Tensor.__abs__ = abs_of_any
     for name in _FUNCTIONS:
         setattr(torch, name, rounded(getattr(torch, name)))
 

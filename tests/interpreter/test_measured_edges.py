@@ -5,6 +5,7 @@ Measured with `python -m research.interpreter_against_gpu` (cuda-tile 1.7.0, til
 """
 
 import math
+import operator
 import os
 import subprocess
 import sys
@@ -85,20 +86,45 @@ def test_of_a_signalling_nan_and_a_number_the_number_is_kept(function, dtype, bi
         assert run(binary(function), [torch.full_like(nans, -0.5), nans]).tolist() == [-0.5] * 8
 
 
+@pytest.mark.parametrize("function", [ct.add, ct.sub, ct.mul, ct.truediv, ct.maximum, ct.log, ct.sqrt])
+@pytest.mark.parametrize(
+    ("dtype", "word", "canonical"),
+    [("float16", "int16", 0x7FFF), ("bfloat16", "int16", 0x7FFF), ("float32", "int32", 0x7FFFFFFF)],
+)
+def test_a_nan_that_arithmetic_makes_is_canonical_in_every_lane(function, dtype, word, canonical):
+    # On a CPU its sign is the processor's, and of bfloat16 its bits are those of the vector lane.
+    nans = torch.full((32,), -NAN, dtype=getattr(torch, dtype))
+    with interpret("sm_90"):
+        one_operand = function in {ct.log, ct.sqrt}
+        result = run(unary(function), [nans]) if one_operand else run(binary(function), [nans, nans])
+    assert set(result.view(getattr(torch, word)).tolist()) == {canonical}
+
+
 FUNCTIONS = (
     *(ct.exp, ct.exp2, ct.log, ct.log2, ct.rsqrt, ct.sqrt, ct.sin, ct.cos, ct.tan, ct.tanh, ct.sinh, ct.cosh),
 )
+AVX_OF_NUMPY = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
+OPERATIONS = (operator.add, operator.mul, operator.truediv, operator.mod, operator.pow, ct.atan2, ct.maximum)
 OF_ALL = """
 import hashlib
 import torch
 from pytest_cutile.interpreter import interpret
-from tests.interpreter.test_measured_edges import FUNCTIONS, run, unary, in_products
+from tests.interpreter.test_measured_edges import FUNCTIONS, OPERATIONS, binary, in_products, run, unary
 
-x = (torch.arange(4096) * 7919 % 4096 + 1) / 512
+def show(result):
+    print(hashlib.md5(result.view(torch.uint8).numpy().tobytes()).hexdigest())
+
+x = (torch.arange(4096) * 7919 % 4096 - 1024) / 256
+x[:2] = torch.tensor([float("inf"), float("-inf")])
 with interpret("sm_90"):
     for function in FUNCTIONS:
-        print(hashlib.md5(run(unary(function), [x]).numpy().tobytes()).hexdigest())
-    print(hashlib.md5(in_products().numpy().tobytes()).hexdigest())
+        show(run(unary(function), [x]))
+    for dtype, operations in (torch.float32, OPERATIONS), (torch.bfloat16, OPERATIONS[:3]):
+        values = [x.to(dtype), x.flip(0).to(dtype)]
+        for operation in operations:
+            show(run(binary(operation), values))
+    show(run(unary(FUNCTIONS[2]), values[:1]))  # the logarithm of negative bfloat16
+    show(in_products())
 """
 
 
@@ -112,8 +138,16 @@ def in_products() -> torch.Tensor:
 def test_results_do_not_depend_on_the_processor():
     """torch, numpy and MKL have code for several processors, which differ in the last bits."""
     results = set()
-    for torch_has, mkl_has in (("default", "SSE4_2"), ("avx2", "AVX2"), ("", "")):
-        host = {"ATEN_CPU_CAPABILITY": torch_has, "MKL_ENABLE_INSTRUCTIONS": mkl_has}
+    for torch_has, mkl_has, numpy_lacks in (
+        ("default", "SSE4_2", AVX_OF_NUMPY),
+        ("avx2", "AVX2", AVX_OF_NUMPY),
+        ("", "", ""),
+    ):
+        host = {
+            "ATEN_CPU_CAPABILITY": torch_has,
+            "MKL_ENABLE_INSTRUCTIONS": mkl_has,
+            "NPY_DISABLE_CPU_FEATURES": numpy_lacks,
+        }
         env = {**os.environ, **{name: value for name, value in host.items() if value}}
         done = subprocess.run(
             [sys.executable, "-c", OF_ALL], env=env, capture_output=True, text=True, check=True

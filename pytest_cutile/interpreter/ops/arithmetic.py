@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,7 @@ from pytest_cutile.interpreter.ir import Op, Tile
 from pytest_cutile.interpreter.machine import Machine, operation
 from pytest_cutile.interpreter.ops.rounding import (
     NEAREST,
+    canonical_nan,
     flush,
     round_result,
     signed_zero,
@@ -30,11 +32,24 @@ _BITS = {torch.bool: 1, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.i
 # -- floats -------------------------------------------------------------------------------------------
 
 
+_FloatHandler = Callable[[Machine, Frame, Op], torch.Tensor]
+
+
+def float_operation(*names: str) -> Callable[[_FloatHandler], _FloatHandler]:
+    """Register what computes floats; its NaN is canonical."""
+
+    def register(handler: _FloatHandler) -> _FloatHandler:
+        operation(*names)(lambda machine, frame, op: canonical_nan(handler(machine, frame, op)))
+        return handler
+
+    return register
+
+
 def _two(frame: Frame, op: Op) -> tuple[torch.Tensor, torch.Tensor]:
     return frame[op.operands["lhs"]], frame[op.operands["rhs"]]
 
 
-@operation("addf", "subf", "mulf", "divf")
+@float_operation("addf", "subf", "mulf", "divf")
 def _arithmetic(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     compute = op.name.removesuffix("f")
     lhs, rhs = _two(frame, op)
@@ -81,7 +96,7 @@ def _settle_extremes(
         error[lane] = (rest > 0) - (rest < 0)
 
 
-@operation("fma")
+@float_operation("fma")
 def _fma(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
     lhs, rhs, acc = (flush(frame[op.operands[name]], ftz=ftz) for name in ("lhs", "rhs", "acc"))
@@ -101,7 +116,7 @@ def _fma(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return flush(round_result(wide, error, acc.dtype, mode), ftz=ftz)
 
 
-@operation("remf")
+@float_operation("remf")
 def _remf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
@@ -109,7 +124,7 @@ def _remf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
         return torch.from_numpy(np.fmod(lhs.to(wide).numpy(), rhs.to(wide).numpy())).to(lhs.dtype)
 
 
-@operation("maxf", "minf")
+@float_operation("maxf", "minf")
 def _extreme(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = (flush(tensor, ftz=op.attributes["ftz"]) for tensor in _two(frame, op))
     largest = op.name == "maxf"
@@ -154,7 +169,7 @@ _FUNCTIONS = {
 }
 
 
-@operation(*_FUNCTIONS)
+@float_operation(*_FUNCTIONS)
 def _function(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     ftz = op.attributes.get("ftz", False)
     source = flush(frame[op.operands["source"]], ftz=ftz)
@@ -162,13 +177,13 @@ def _function(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return flush(_FUNCTIONS[op.name](source.double()).to(source.dtype), ftz=ftz)
 
 
-@operation("floor", "ceil")
+@float_operation("floor", "ceil")
 def _whole(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     result: torch.Tensor = getattr(torch, op.name)(frame[op.operands["source"]])
     return result
 
 
-@operation("sqrt")
+@float_operation("sqrt")
 def _sqrt(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     ftz, mode = op.attributes["ftz"], op.attributes["rounding"]
     source = flush(frame[op.operands["source"]], ftz=ftz)
@@ -184,13 +199,13 @@ def _sqrt(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return flush(round_result(wide, error, source.dtype, mode), ftz=ftz)
 
 
-@operation("atan2")
+@float_operation("atan2")
 def _atan2(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs = _two(frame, op)
     return torch.atan2(lhs.double(), rhs.double()).to(lhs.dtype)
 
 
-@operation("fpowf", "fpowi")
+@float_operation("fpowf", "fpowi")
 def _power(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     source, exponent = frame[op.operands["source"]], frame[op.operands["exponent"]]
     return torch.pow(source.double(), exponent.double()).to(source.dtype)

@@ -14,7 +14,7 @@ from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.machine import Machine, operation
 from pytest_cutile.interpreter.ops.access import IndexedTiles
 from pytest_cutile.interpreter.ops.arithmetic import ordered_unsigned
-from pytest_cutile.interpreter.ops.rounding import flush
+from pytest_cutile.interpreter.ops.rounding import canonical_nan, flush
 from pytest_cutile.interpreter.values import TOKEN
 
 Combine: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -26,7 +26,7 @@ _INTEGERS = MappingProxyType({2: torch.int16, 4: torch.int32, 8: torch.int64})
 
 def _add_floats(old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     # PTX, `atom`: "atom.add.f32 on global memory flushes subnormal inputs and results".
-    return flush(flush(old, ftz=True) + flush(value, ftz=True), ftz=True)
+    return canonical_nan(flush(flush(old, ftz=True) + flush(value, ftz=True), ftz=True))
 
 
 def _unsigned(choose: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Combine:
@@ -112,7 +112,7 @@ def _summed(row: torch.Tensor, lanes: _Lanes, values: torch.Tensor) -> torch.Ten
     for start, length in zip(lanes.first.nonzero().reshape(-1).tolist(), lengths, strict=True):
         element = lanes.elements[start]
         terms = torch.cat([row[element].reshape(1), values[start : start + length]])
-        sums = torch.from_numpy(np.add.accumulate(flush(terms, ftz=True).numpy()))
+        sums = canonical_nan(torch.from_numpy(np.add.accumulate(flush(terms, ftz=True).numpy())))
         seen[start : start + length] = sums[:-1]
         seen[start] = row[element]
         row[element] = sums[-1]

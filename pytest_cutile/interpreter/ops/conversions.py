@@ -7,7 +7,7 @@ import torch
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Op, Tile
 from pytest_cutile.interpreter.machine import Machine, operation
-from pytest_cutile.interpreter.ops.arithmetic import bits_of, unsigned, wrap
+from pytest_cutile.interpreter.ops.arithmetic import bits_of, float_operation, unsigned, wrap
 from pytest_cutile.interpreter.ops.rounding import FLOAT_FORMATS, NEAREST, round_to, round_to_tf32
 from pytest_cutile.interpreter.values import DTYPES, dtype_of, moved
 
@@ -42,7 +42,7 @@ def convert_float(source: torch.Tensor, name: str, mode: str) -> torch.Tensor:
     return round_to(wide, name, mode).to(dtype)
 
 
-@operation("ftof")
+@float_operation("ftof")
 def _ftof(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return convert_float(frame[op.operands["source"]], _target(op)[0], op.attributes["rounding"])
 

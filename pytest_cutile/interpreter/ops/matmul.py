@@ -7,10 +7,10 @@ import torch
 from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Op
 from pytest_cutile.interpreter.machine import Machine, operation
-from pytest_cutile.interpreter.ops.arithmetic import unsigned
+from pytest_cutile.interpreter.ops.arithmetic import float_operation, unsigned
 
 
-@operation("mmaf")
+@float_operation("mmaf")
 def _mmaf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs, acc = (frame[op.operands[name]] for name in ("lhs", "rhs", "acc"))
     # In float32, the order of the sums and with it the last bits would be the processor's.
@@ -18,7 +18,7 @@ def _mmaf(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     return result
 
 
-@operation("mmaf_scaled")
+@float_operation("mmaf_scaled")
 def _mmaf_scaled(_machine: Machine, frame: Frame, op: Op) -> torch.Tensor:
     lhs, rhs, acc, lhs_scale, rhs_scale = (
         frame[op.operands[name]].double() for name in ("lhs", "rhs", "acc", "lhs_scale", "rhs_scale")
