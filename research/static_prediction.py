@@ -228,9 +228,11 @@ class Workbench:
     def launcher(self, variant: Variant) -> Any:
         """Return the kernel's launcher as `variant` has it."""
         module = load(self._kernel, variant.edits, self._folder)
-        size = {"m": 4096, "n": 4096, "itemsize": 2, "sms": 132} if self._kernel == "matmul" else {}
-        config = dataclasses.replace(module.choose_config(self._arch, **size), **variant.config)
-        return functools.partial(getattr(module, self._kernel), config=config)
+        choose = module.choose_config
+        module.choose_config = lambda *args, **sizes: dataclasses.replace(
+            choose(*args, **sizes), **variant.config
+        )
+        return module.SPEC.launch
 
     def make_inputs(self, device: str = "cuda") -> tuple[Any, ...]:
         """Make the case's inputs."""
