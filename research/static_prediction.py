@@ -4,8 +4,8 @@
 
 Each variant of `research.static_variants` is one change that an author might make to a tuned kernel: a hint,
 a tile, a line of source. The gate's rule compares what it compiles to with the kernel as it is. On the GPU,
-kernel and variant are timed by the gate's own timer, interleaved. A variant is slower when its time exceeds the
-kernel's by more than 3 %, the margin of the speed gate, in every round.
+kernel and variant are timed by the gate's own timer, interleaved. A variant is slower when its time exceeds
+the kernel's by more than 3 %, the margin of the speed gate, in every round.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Row:
 
 
 def load(kernel: str, edits: Sequence[tuple[str, str]], folder: Path) -> ModuleType:
-    """Import a copy of a kernel's module with `edits` made to its text, or to that of a module that it uses."""
+    """Import a copy of a kernel's module with `edits` made to its text, or to that of one that it uses."""
     text = (SOURCES / f"{kernel}.py").read_text()
     taken_from = re.findall(r"^from kernels\.(\w+) import", text, re.MULTILINE)
     shared = {name: (SOURCES / f"{name}.py").read_text() for name in taken_from}

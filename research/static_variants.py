@@ -128,4 +128,130 @@ FIRST: dict[str, list[Variant]] = {
     ],
 }
 
-LATER: dict[str, list[Variant]] = {}
+_SUM_BMM = "multiply_along_k(load_a, load_b, ct.cdiv(A.shape[2], TILE_K), TILE_M, TILE_N)"
+_SUM = "multiply_along_k(load_a, load_b, ct.cdiv(A.shape[1], TILE_K), TILE_M, TILE_N, FAST_ACC)"
+_TURN = "return first * cos - second * sin, second * cos + first * sin"
+_SILU = "return x * ct.where(x < 0.0, t, 1.0) * reciprocal(1.0 + t)"
+_LOADED = "INSIDE=INSIDE).astype(ct.float32)"
+_EXP2 = "ct.exp2((x[j] - row_max) * LOG2_E)"
+_P = "p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)"
+
+
+# Written after the rules were fixed.
+LATER: dict[str, list[Variant]] = {
+    "matmul": [
+        Variant("launched twice", times=2),
+        Variant("tile_k 16", {"tile_k": 16}),
+        Variant("one tile per block", {"blocks_per_sm": None}),
+        Variant("1 CTA, 128x128x64, 2 blocks", {"num_ctas": 1, "tile_m": 128, "tile_n": 128, "occupancy": 2}),
+        edit("the sum run twice", (_SUM, f"{_SUM} * 0.5 + 0.5 * {_SUM}")),
+    ],
+    "softmax": [
+        Variant("launched twice", times=2),
+        edit(
+            "exponentials in float64",
+            (_EXP2, "ct.exp2(((x[j] - row_max) * LOG2_E).astype(ct.float64)).astype(ct.float32)"),
+        ),
+        edit("a sine as well", ("(e[j] * scale).astype", "(ct.sin(e[j]) * scale).astype")),
+        edit("products in another order", (_EXP2, "ct.exp2(LOG2_E * (x[j] - row_max))")),
+    ],
+    "rms_norm": [
+        Variant("launched twice", times=2),
+        edit("all in float64", (_LOADED, "INSIDE=INSIDE).astype(ct.float64)")),
+        edit("weight first", ("h[j] * scale * w[j]", "h[j] * (w[j] * scale)")),
+    ],
+    "bmm": [
+        Variant("launched twice", times=2),
+        Variant("tile_k 32", {"tile_k": 32}),
+        Variant("tile_k 16", {"tile_k": 16}),
+        Variant("latency 1", {"latency": 1}),
+        Variant("latency 2", {"latency": 2}),
+        Variant("tile 64x64", {"tile_m": 64, "tile_n": 64}),
+        Variant("tile 64x128", {"tile_m": 64, "tile_n": 128}),
+        Variant("group of 1", {"group_m": 1}),
+        Variant("store without TMA", {"store_tma": False}),
+        Variant("4 worker warps", {"num_worker_warps": 4}),
+        edit("the sum run twice", (_SUM_BMM, f"{_SUM_BMM} * 0.5 + 0.5 * {_SUM_BMM}")),
+        edit("scaled", ("c = acc.astype", "c = (acc * 1.5).astype")),
+    ],
+    "fmha": [
+        Variant("launched twice", times=2),
+        Variant("64 keys per step", {"tile_n": 64}),
+        Variant("32 keys per step", {"tile_n": 32}),
+        Variant("64 queries", {"tile_m": 64}),
+        Variant("no overlap", {"overlap": False}),
+        Variant("latency 1", {"latency_k": 1, "latency_v": 1}),
+        Variant("head after head", {"heads_together": 1}),
+        edit(
+            "hidden keys as well",
+            ("ct.cdiv(min(keys, first_row + TILE_M) if CAUSAL else keys, TILE_N)", "ct.cdiv(keys, TILE_N)"),
+        ),
+        edit(
+            "every tile masked",
+            ("state = step(tiles - 1 - back, False, state)", "state = step(tiles - 1 - back, True, state)"),
+        ),
+    ],
+    "attention_decode": [
+        Variant("launched twice", times=2),
+        Variant("32 keys per step", {"tile_n": 32}),
+        Variant("16 keys per step", {"tile_n": 16}),
+        Variant("128 keys per step", {"tile_n": 128}),
+        Variant("latency 1", {"latency": 1}),
+        Variant("latency 2", {"latency": 2}),
+        Variant("queries first", {"keys_first": False}),
+        Variant("8 warps", {"num_worker_warps": 8}),
+        Variant("occupancy 1", {"occupancy": 1}),
+        Variant("parts for 1 block an SM", {"blocks_per_sm": 1}),
+    ],
+    "rope": [
+        Variant("launched twice", times=2),
+        Variant("tiles of 512", {"tile_elements": 512}),
+        Variant("tiles of 4096", {"tile_elements": 4096}),
+        Variant("tiles of 16384", {"tile_elements": 16384}),
+        Variant("4 heads", {"tile_h": 4}),
+        Variant("occupancy 2", {"occupancy": 2}),
+        Variant("8 warps", {"num_worker_warps": 8}),
+        edit(
+            "in float64",
+            (_TURN, "first, second = first.astype(ct.float64), second.astype(ct.float64)\n    " + _TURN),
+        ),
+        edit("angles in place of their cosines", (_TURN, _TURN.replace("* cos", "* ct.cos(cos)"))),
+        edit("terms exchanged", (_TURN, "return cos * first - sin * second, first * sin + second * cos")),
+    ],
+    "swiglu": [
+        Variant("launched twice", times=2),
+        Variant("tiles of 1 KiB", {"tile_bytes": 1024}),
+        Variant("tiles of 8 KiB", {"tile_bytes": 8192}),
+        Variant("tiles of 32 KiB", {"tile_bytes": 32768}),
+        Variant("occupancy 2", {"occupancy": 2}),
+        Variant("8 warps", {"num_worker_warps": 8}),
+        edit(
+            "silu in float64",
+            (
+                "t = ct.exp2(-ct.abs(x) * LOG2_E)",
+                "x = x.astype(ct.float64)\n    t = ct.exp2(-ct.abs(x) * LOG2_E)",
+            ),
+            (_SILU, "return x * ct.where(x < 0.0, t, 1.0) / (1.0 + t)"),
+        ),
+        edit("a division", ("reciprocal(1.0 + t)", "(1.0 / (1.0 + t))")),
+        edit("tanh as well", (_SILU, _SILU.replace("return x", "return ct.tanh(x)"))),
+    ],
+    "silu_and_mul": [
+        Variant("launched twice", times=2),
+        Variant("tiles of 1 KiB", {"tile_bytes": 1024}),
+        Variant("tiles of 16 KiB", {"tile_bytes": 16384}),
+        Variant("occupancy 1", {"occupancy": 1}),
+        Variant("8 warps", {"num_worker_warps": 8}),
+    ],
+    "dropout": [
+        Variant("launched twice", times=2),
+        Variant("tiles of 1024", {"tile_elements": 1024}),
+        Variant("tiles of 16384", {"tile_elements": 16384}),
+        Variant("occupancy 1", {"occupancy": 1}),
+        Variant("4 warps", {"num_worker_warps": 4}),
+        edit("10 rounds", ("ROUNDS = 7", "ROUNDS = 10")),
+        edit("28 rounds", ("ROUNDS = 7", "ROUNDS = 28")),
+        edit("scaled in float64", ("x.astype(ct.float32) * scale", "x.astype(ct.float64) * scale")),
+        edit("scaled from the left", ("x.astype(ct.float32) * scale", "scale * x.astype(ct.float32)")),
+    ],
+}
