@@ -229,8 +229,9 @@ def table(rows: Sequence[Row]) -> list[str]:
     ):
         counts = Counter(row.outcome or "not timed" for row in half)
         pairs = [(row.predicted, row.ratio) for row in half if row.predicted and row.ratio]
+        varied = len({predicted for predicted, _ in pairs}) > 1 and len({ratio for _, ratio in pairs}) > 1
         said = ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
-        rank = f"; rank correlation {rank_correlation(pairs):.2f} of {len(pairs)}" if len(pairs) > 1 else ""
+        rank = f"; rank correlation {rank_correlation(pairs):.2f} of {len(pairs)}" if varied else ""
         lines.append(f"{title}: {len(half)} variants: {said}{rank}")
     return lines
 
