@@ -213,11 +213,13 @@ def test_a_worse_entry_is_recorded_only_with_a_reason(static):
     static.run("--perf-strict").assert_outcomes(passed=1)
 
 
+TWICE = ("    ct.launch(", "    for _ in range(2):\n        ct.launch(")
+
+
 def test_a_better_entry_is_an_improvement_and_recorded_unasked(static):
-    large = ("64, 64, 32", "128, 128, 64")
-    static.change(large)
+    static.change(TWICE)
     static.record()
-    static.change(large, ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    static.change()
     result = static.run()
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["mm *better-code"])
@@ -225,10 +227,39 @@ def test_a_better_entry_is_an_improvement_and_recorded_unasked(static):
     result.stdout.re_match_lines(
         [
             r"mm\[n256\] for sm_90: recorded anew in baselines/sm_90-static\.json",
-            r"    better: blocks per multiprocessor: 1 \(8 warps\) -> 2 \(16 warps\)",
+            r"    better: predicted 2\.0x faster: launches: ",
         ]
     )
     static.run().stdout.fnmatch_lines(["mm *unchanged"])
+
+
+def test_a_kernel_that_is_launched_twice(static):
+    static.record()
+    static.change(TWICE)
+    result = static.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["mm[[]n256[]] for sm_90 compiles to something worse: predicted 2.0x slower: *"]
+    )
+
+
+def test_more_blocks_alone_are_no_improvement(static):
+    large = ("64, 64, 32", "128, 128, 64")
+    static.change(large)
+    static.record()
+    static.change(large, ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    result = static.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["mm *not-worse"])
+
+
+def test_an_entry_without_executed_operations_gets_them(static):
+    static.record()
+    recorded = static.entry()["launches"]
+    static.edit_baseline(lambda entry: [launch.pop("executed") for launch in entry["launches"]])
+    static.run("--perf-strict").stdout.fnmatch_lines(["mm *unchanged"])
+    static.run("--update-baselines")
+    assert static.entry()["launches"] == recorded
 
 
 def test_recording_again_changes_nothing(static):

@@ -30,6 +30,14 @@ def gelu_in_other_words_kernel(SOURCE, TARGET, WIDTH: ConstInt):
 
 
 @ct.kernel
+def gelu_unrolled_kernel(X, Y, TILE: ConstInt):
+    """Compute two tiles per block."""
+    for at in ct.static_iter(range(2)):
+        x = ct.load(X, (2 * ct.bid(0) + at,), (TILE,))
+        ct.store(Y, (2 * ct.bid(0) + at,), gelu_of(x.astype(ct.float32)).astype(Y.dtype))
+
+
+@ct.kernel
 def gelu_float64_kernel(X, Y, TILE: ConstInt):
     x = ct.load(X, (ct.bid(0),), (TILE,))
     ct.store(Y, (ct.bid(0),), gelu_of(x.astype(ct.float64)).astype(Y.dtype))
@@ -91,10 +99,11 @@ def _vectors():
     return x, torch.empty_like(x)
 
 
-def gelu(tile=1024, *, kernel=gelu_kernel, times=1, options=()):
+def gelu(tile=1024, *, kernel=gelu_kernel, times=1, options=(), tiles_per_block=1):
     x, y = _vectors()
+    grid = (x.numel() // (tile * tiles_per_block),)
     for _ in range(times):
-        ct.launch(torch.cuda.current_stream(), (x.numel() // tile,), kernel, (x, y, tile, *options))
+        ct.launch(torch.cuda.current_stream(), grid, kernel, (x, y, tile, *options))
 
 
 def gathered_gelu(stride, tile=1024):

@@ -6,11 +6,12 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from pytest_cutile.compiler import export, record_launches
+from pytest_cutile.compiler import Compiler, export, record_launches
 from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.static.changes import Effect, StaticRule
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.static.inspection import inspect
 from pytest_cutile.static.roofline import LAUNCH_US, Prediction, predict
 from tests.static import slowed_kernels as slowed
 
@@ -27,6 +28,15 @@ def executed(run, arch="sm_90") -> CaseFacts:
         for launch in record_launches(run, arch)
     ]
     return CaseFacts(fingerprint="i", source="s", launches=tuple(launches))
+
+
+def compiled(run, arch, compiler) -> CaseFacts:
+    """Return a case of one launch with all facts."""
+    (launch,) = record_launches(run, arch)
+    job = export(launch, arch)
+    facts, _ = inspect(compiler.submit(job).result())
+    facts = replace(facts, grid=launch.grid, executed=count_executed(job, launch))
+    return CaseFacts(fingerprint="i", source="s", launches=(facts,))
 
 
 def counted(run) -> Mapping[str, int]:
@@ -97,6 +107,23 @@ def test_what_executes_more_is_worse(name, arch):
 )
 def test_what_executes_the_same_is_not(after, arch):
     assert Effect.WORSE not in judged(executed(slowed.gelu, arch), executed(after, arch), arch)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "after",
+    [
+        partial(slowed.gelu, 2048),
+        partial(slowed.gelu, kernel=slowed.gelu_unrolled_kernel, tiles_per_block=2),
+    ],
+    ids=["a tile of 2048", "unrolled by 2"],
+)
+def test_fewer_blocks_that_load_as_much_are_not_worse(after, arch):
+    with Compiler(cache_dir=None, jobs=2, timeout_s=60) as compiler:
+        facts = [compiled(run, arch, compiler) for run in (slowed.gelu, after)]
+    changes = compare(*facts, arch=arch, rule=StaticRule()).changes
+    assert "blocks per multiprocessor" in {change.quantity for change in changes}
+    assert {change.effect for change in changes} == {Effect.DIFFERENT}
 
 
 # -- what is counted ----------------------------------------------------------------------------------
