@@ -18,7 +18,7 @@ def test_a_tile_so_large_that_it_spills(static):
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r"mm\[n256\] for sm_90 compiles to something worse: spills, in bytes per thread: 0 -> \d+",
+            r"mm\[n256\] for sm_90 compiles to something worse: predicted .* \(and \d+ more\)",
             r"  worse       spills, in bytes per thread: 0 -> \d{3,}",
             r" +local loads and stores near mykernels/mm\.py:\d+ \(\d+\), mykernels/mm",
             r"  cause       its source, or what it is specialized for, changed; same toolchain \(",
@@ -143,6 +143,7 @@ def earlier_toolchain(entry):
 
 
 def fewer_registers(entry):
+    """So few that twice the blocks would fit."""
     entry["fingerprint"] = "0" * 16
     entry["launches"][0]["registers"] //= 2
 
@@ -154,7 +155,7 @@ def test_the_same_source_made_worse_by_another_compiler(static):
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r"  worse       registers per thread: \d+ -> \d+",
+            r"  worse       blocks per multiprocessor: \d+ .* -> \d+ .* \(limited by registers\)",
             r"  cause {7}another toolchain \(tileiras: 13\.3\.36 -> \S+\); the kernel's source is the same",
             r"mm .*regression \(worse-compiler\)",
             r"toolchain, since the static baselines: tileiras: 13\.3\.36 -> \S+: 1 worse-compiler",
