@@ -47,7 +47,7 @@ def _no_tma(load: str) -> tuple[str, str]:
     return load, load.replace("latency=latency", "latency=latency, allow_tma=False")
 
 
-# Written before the rules of 2026-11-25 (commit 203fca7).
+# Written before the gate predicted times.
 FIRST: dict[str, list[Variant]] = {
     "matmul": [
         Variant("no occupancy hint", {"occupancy": None}),
@@ -137,7 +137,7 @@ _EXP2 = "ct.exp2((x[j] - row_max) * LOG2_E)"
 _P = "p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)"
 
 
-# Written after the rules were fixed.
+# Written after the rules of the predicted time were fixed.
 LATER: dict[str, list[Variant]] = {
     "matmul": [
         Variant("launched twice", times=2),

@@ -1,6 +1,6 @@
 """What is executed, the time predicted from it, and what the gate says of kernels that were made slower."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pytest
@@ -59,7 +59,7 @@ def judged(baseline: CaseFacts, current: CaseFacts, arch: str) -> dict[Effect, s
 
 # -- what is slower is said to be, and why ------------------------------------------------------------
 
-SLOWED = {
+SLOWED: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
     "launched twice": (slowed.gelu, partial(slowed.gelu, times=2), "2.0x slower: memory"),
     "gelu in float64": (slowed.gelu, partial(slowed.gelu, kernel=slowed.gelu_float64_kernel), "FP64"),
     "uncoalesced gather": (slowed.gelu, partial(slowed.gathered_gelu, 32768), "memory"),
