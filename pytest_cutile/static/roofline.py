@@ -1,8 +1,8 @@
 """Predicts how long a case takes at least: what it executes, over the rate of each unit of the GPU.
 
 The slowest unit decides. Figures of hardware are those of the GPU that represents an architecture; the
-constants below come from times of matmul on an H200 (research/reports/static-gate.md). A prediction is good for
-comparing two versions of a kernel, not for saying how fast one is.
+constants below come from times of matmul on an H200 (research/reports/static-gate.md). A prediction is good
+for comparing two versions of a kernel, not for saying how fast one is.
 """
 
 from __future__ import annotations
