@@ -308,6 +308,7 @@ def _case(key: str) -> SpeedCase:
         case="",
         nodeid=key,
         arch="sm_90",
+        source=lambda _: "",
         work=WORK,
         call=lambda: Call(lambda: None),
         source=lambda _: "",

@@ -17,6 +17,7 @@ from pytest_cutile.compiler import (
     export,
 )
 from pytest_cutile.compiler.cutile import kernel_function
+from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.reach import describe
 from pytest_cutile.compiler.source import digest_text, source_digest, versioned_digest
 from pytest_cutile.compiler.trace.launches import record
@@ -59,6 +60,7 @@ class Compilation:
     """One launch of a case, under way."""
 
     launch: Launch
+    job: CompileJob
     compiling: Future[Compiled]
 
 
@@ -95,8 +97,8 @@ class Compilations:
                 "compile. It must call cuda.tile.launch for this case on every architecture."
             )
         return [
-            Compilation(launch=launch, compiling=self._compiler.submit(export(launch, case.arch)))
-            for launch in launches
+            Compilation(launch=launch, job=job, compiling=self._compiler.submit(job))
+            for launch, job in ((launch, export(launch, case.arch)) for launch in launches)
         ]
 
     def is_traced(self, case: CompileCase) -> bool:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_cutile.compiler.compilations import CompileCase, wait_for
+from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.session import Session
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 from pytest_cutile.static.inspection import Inspected
@@ -41,6 +42,7 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
         replace(
             facts,
             grid=compilation.launch.grid,
+            executed=count_executed(compilation.job, compilation.launch),
             sites=None if facts.sites is None else _relative([*map(_with_text, facts.sites)], root),
             notes=_relative(facts.notes, root),
             spill_lines=_relative(facts.spill_lines, root),

@@ -191,10 +191,14 @@ class StaticGate(CompilingGate):
             renewed = StaticEntry(facts=current, toolchain=toolchain, provenance=self._provenance())
             same_code = entry is not None and entry.facts.fingerprint == current.fingerprint
             if entry is not None and same_code and entry.facts.source == current.source:
-                if entry.toolchain == toolchain:
+                # An entry of before operations were counted lacks them.
+                lacking = _is_counted(current) and not _is_counted(entry.facts)
+                facts = current if lacking else entry.facts
+                if entry.toolchain == toolchain and not lacking:
                     return None
-                note = f"the same code from another toolchain, noted in {shown}"
-                return replace(renewed, facts=entry.facts)
+                what = "executed operations" if lacking else "the same code from another toolchain"
+                note = f"{what}, noted in {shown}"
+                return replace(renewed, facts=facts)
             if current.missing:
                 raise Rejected("; ".join(current.missing))
             if entry is None:
@@ -214,6 +218,10 @@ class StaticGate(CompilingGate):
     def _provenance(self) -> dict[str, str]:
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         return {**provenance(self.session.checkout.commit, self.session.settings.reason), "at": at}
+
+
+def _is_counted(facts: CaseFacts) -> bool:
+    return any(launch.executed is not None for launch in facts.launches)
 
 
 _NOT_COMPILED = "there is no compiled kernel, see the gate compile"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -33,13 +33,13 @@ def run_launch(
         KernelFault: the kernel does something wrong.
         NoSuchBlock: the grid lacks the only block that is to run.
     """
-    program = _read(job.bytecode)
+    program = read_program(job.bytecode)
     memory = Memory(check_races=options.check_races, check_tiles=options.check_tiles, grid=launch.grid)
     machine = Machine(program.module, memory, launch.grid)
     machine.kernel = job.kernel
     machine.poison_padding = options.poison_padding
     parameters = [
-        torch.tensor([value], dtype=dtype) for value, dtype in _flatten(memory, arguments, launch.kernel)
+        torch.tensor([value], dtype=dtype) for value, dtype in flatten(memory, arguments, launch.kernel)
     ]
     machine.begin_launch(program.entry, parameters)
     recording.begin_launch(machine, program.entry, parameters)
@@ -60,10 +60,10 @@ def run_launch(
 
 def communicates(job: CompileJob) -> bool:
     """Return whether a kernel has atomics, or other operations that acquire or release."""
-    return any(map(is_ordered, every_op(_read(job.bytecode).entry.body)))
+    return any(map(is_ordered, every_op(read_program(job.bytecode).entry.body)))
 
 
-def _batches(machine: Machine, program: _Program, options: Options) -> Iterator[torch.Tensor]:
+def _batches(machine: Machine, program: Program, options: Options) -> Iterator[torch.Tensor]:
     x, y, z = machine.grid
     if options.only_block is not None:
         i, j, k = options.only_block
@@ -80,8 +80,15 @@ def _batches(machine: Machine, program: _Program, options: Options) -> Iterator[
         yield from batches
 
 
+class Arrays(Protocol):
+    """What knows the addresses of tensors."""
+
+    def add(self, name: str, tensor: torch.Tensor, parameter: str = "", /) -> int:
+        """Return the address of a tensor."""
+
+
 @dataclass(frozen=True)
-class _Program:
+class Program:
     """A kernel, and what its operations say before it runs."""
 
     module: Module
@@ -93,15 +100,15 @@ class _Program:
 
 
 @lru_cache(maxsize=256)
-def _read(bytecode: bytes) -> _Program:
+def read_program(bytecode: bytes) -> Program:
     module = read_module(bytecode)
     (entry,) = module.entries.values()
     constants = tuple(op for op in every_op(entry.body) if op.name == "constant")
     waits = any(waits_for_others(op) for op in every_op(entry.body))
-    return _Program(module, entry, last_uses(entry.body), constants, waits)
+    return Program(module, entry, last_uses(entry.body), constants, waits)
 
 
-def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:
+def flatten(memory: Arrays, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:
     """Yield the value and dtype of each of the kernel's parameters for these arguments."""
     names = cutile.kernel_function(kernel).__code__.co_varnames
     for value, annotation, name in zip(arguments, cutile.parameter_annotations(kernel), names, strict=False):
@@ -109,7 +116,7 @@ def _flatten(memory: Memory, arguments: Sequence[Any], kernel: Any) -> Iterator[
 
 
 def _parameters(
-    memory: Memory, value: Any, annotation: cutile.Annotation, name: str
+    memory: Arrays, value: Any, annotation: cutile.Annotation, name: str
 ) -> Iterator[tuple[Any, torch.dtype]]:
     if isinstance(value, tuple):
         for index, (item, of_item) in enumerate(annotation.of_items(value)):

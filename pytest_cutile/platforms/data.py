@@ -31,6 +31,8 @@ class Architecture:
     warp_allocation_granularity: int
     shared_allocation_unit_bytes: int
     reserved_shared_bytes_per_block: int
+    operations_per_clock: Mapping[str, int]
+    """Results per clock and SM, without tensor cores: "fp32", "fp64", "integer", "special", "conversion"."""
     source: str
     """Document (title and address) that the architecture's own figures come from."""
     note: str = ""
@@ -115,8 +117,9 @@ def read_tables(text: str) -> HardwareTables:
         key: f"{document['title']}, {document['url']}" for key, document in file["documents"].items()
     }
     shared = {key: figure["value"] for key, figure in file["every_architecture"].items()}
+    rates = {key: rate for key, rate in file["operations_per_clock"].items() if key != "source"}
     architectures = {
-        name: _read_architecture(name, entry, shared, documents)
+        name: _read_architecture(name, entry, shared, rates, documents)
         for name, entry in file["architectures"].items()
     }
     platforms = tuple(_read_platform(entry, documents) for entry in file["gpus"])
@@ -127,12 +130,18 @@ def read_tables(text: str) -> HardwareTables:
 
 
 def _read_architecture(
-    name: str, entry: Mapping[str, Any], shared: Mapping[str, Any], documents: Mapping[str, str]
+    name: str,
+    entry: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    rates: Mapping[str, int],
+    documents: Mapping[str, str],
 ) -> Architecture:
     values = dict(entry)
+    rates = MappingProxyType({**rates, **values.pop("operations_per_clock", {})})
     return Architecture(
         name=name,
         shared_bytes_per_sm=values.pop("shared_kib_per_sm") * _KIB,
+        operations_per_clock=rates,
         source=documents[values.pop("source")],
         **values,
         **shared,

@@ -19,11 +19,7 @@ class StaticRule:
     """The thresholds of the static gate."""
 
     margin: float = 0.10
-    """Growth of registers, shared memory or spills, as a fraction, above which they are worse."""
-    register_step: int = 8
-    """Growth of registers per thread that is never worse by itself: they are allocated in such steps."""
-    shared_step: int = 1024
-    """Growth of shared memory per block, in bytes, that is never worse by itself."""
+    """Growth of the predicted time or of spills, as a fraction, above which they are worse."""
 
 
 @dataclass(frozen=True, kw_only=True)

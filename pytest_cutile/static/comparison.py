@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_cutile.static.changes import Change, Effect, StaticComparison, StaticRule
+from pytest_cutile.static.roofline import predict
 from pytest_cutile.static.rules import (
     LAUNCH_RULES,
-    PRICES,
     USE_RULES,
     Launches,
     different,
@@ -27,14 +27,14 @@ _COMPARED = ("registers", "threads", "shared_bytes", "instructions", "sites")
 
 def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticRule) -> StaticComparison:
     """Return what is worse, better or different in the `current` code of a case."""
-    changes: list[Change] = []
+    changes = [*_predicted(baseline, current, arch, rule.margin)]
     pairs, removed, added = _pair_launches(baseline.launches, current.launches)
     for before, after in pairs:
         pair = Launches(baseline=(before,), current=(after,), arch=arch, thresholds=rule)
         of_pair = [change for rule_of in LAUNCH_RULES for change in rule_of(pair)]
         of_pair += site_changes(before, after)
         prefix = f"{after.kernel}: " if len(current.launches) > 1 else ""
-        changes += [replace(change, quantity=prefix + change.quantity) for change in _excuse_prices(of_pair)]
+        changes += [replace(change, quantity=prefix + change.quantity) for change in of_pair]
     if removed or added:
         names = [", ".join(launch.kernel for launch in facts.launches) for facts in (baseline, current)]
         changes.append(different("launches", *names))
@@ -66,19 +66,25 @@ def _pair_launches(
     return take_pairs(baseline, current, lambda before, after: before.kernel == after.kernel)
 
 
-def _excuse_prices(changes: Sequence[Change]) -> list[Change]:
-    """Return `changes`, in which growth that buys an improvement and costs no block is only different.
-
-    Loads by TMA, for one, need room in shared memory; blocks that no longer fit have a rule of their own.
-    """
-    improves = any(change.effect is Effect.BETTER for change in changes)
-    costs = any(change.effect is Effect.WORSE and change.quantity not in PRICES for change in changes)
-    if not improves or costs:
-        return list(changes)
-    return [
-        replace(change, effect=Effect.DIFFERENT) if change.quantity in PRICES else change
-        for change in changes
-    ]
+def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, margin: float) -> Iterator[Change]:
+    """Yield how the predicted time changed; nothing where it is unknown on a side."""
+    before, after = (predict(facts.launches, arch) for facts in (baseline, current))
+    if before is None or after is None:
+        return
+    slower = after.us / before.us
+    if 1 / (1 + margin) <= slower <= 1 + margin:
+        return
+    worse = slower > 1
+    yield Change(
+        effect=Effect.WORSE if worse else Effect.BETTER,
+        quantity=(
+            f"predicted {slower:.1f}x slower: {after.slowest}"
+            if worse
+            else f"predicted {1 / slower:.1f}x faster: {before.slowest}"
+        ),
+        baseline=f"{before.us:.3g} us",
+        current=f"{after.us:.3g} us",
+    )
 
 
 def _known(launches: Sequence[LaunchFacts]) -> list[str]:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 # The most that can be: far above what there is, and small enough to calculate with.
 Count = Annotated[int, Meta(ge=0, le=2**40)]
+Executed = Annotated[int, Meta(ge=0, le=2**62)]
 Small = Annotated[int, Meta(ge=0, le=2**20)]
 Positive = Annotated[int, Meta(ge=1, le=2**20)]
 Line = Annotated[int, Meta(ge=0, le=2**31)]
@@ -93,6 +94,8 @@ class LaunchFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Instructions of the machine code, not weighted by how often they run."""
     instructions: Mapping[str, Mapping[str, Count]] | None = None
     """How many of each instruction, by class: {"tensor_core": {"HGMMA": 16}, "local_load": {"LDL": 4}}."""
+    executed: Mapping[str, Executed] | None = None
+    """What all blocks of a launch execute together, as `interpreter.executed` counts and names it."""
     sites: tuple[Site, ...] | None = None
     """What became of loads, stores and products, in source order."""
     notes: tuple[Note, ...] = ()

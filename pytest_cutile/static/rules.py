@@ -7,9 +7,8 @@ unknown on a side. `sites.py` compares loads, stores and products line by line.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,10 +19,6 @@ from pytest_cutile.static.changes import Change, Effect, StaticRule
 if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
     from pytest_cutile.static.facts import LaunchFacts
 
-REGISTERS = "registers per thread"
-SHARED_MEMORY = "shared memory per block, in bytes"
-PRICES = (REGISTERS, SHARED_MEMORY)
-"""Quantities whose growth may buy something."""
 CLASS_TITLES: Mapping[str, str] = MappingProxyType(
     {
         "tensor_core": "tensor-core instructions",
@@ -114,15 +109,20 @@ USE_RULES: tuple[Rule, ...] = (spills, tensor_cores, copies)
 
 
 def blocks_per_multiprocessor(launches: Launches) -> Iterator[Change]:
-    """Worse when fewer warps fit and not more blocks; better when more warps fit and not fewer blocks."""
+    """Worse when fewer warps and not more blocks fit, unless these load as much at a time as before.
+
+    Never better: more warps are no improvement by themselves, what they do may be slower.
+    """
     before, after = (occupancy_of(launch, launches.arch) for launch in launches.pair)
     if before is None or after is None or (before.blocks, before.warps) == (after.blocks, after.warps):
         return
     effect = Effect.DIFFERENT  # fewer blocks of more warps, or the reverse
     if after.warps < before.warps and after.blocks <= before.blocks:
-        effect = Effect.WORSE
-    elif after.warps > before.warps and after.blocks >= before.blocks:
-        effect = Effect.BETTER
+        loads = [
+            fit.blocks * (launch.executed or {}).get("bytes_in_flight", 0)
+            for fit, launch in zip((before, after), launches.pair, strict=True)
+        ]
+        effect = Effect.DIFFERENT if 0 < loads[0] <= loads[1] else Effect.WORSE
     yield Change(
         effect=effect,
         quantity="blocks per multiprocessor",
@@ -132,27 +132,12 @@ def blocks_per_multiprocessor(launches: Launches) -> Iterator[Change]:
     )
 
 
-def registers(launches: Launches) -> Iterator[Change]:
-    """Worse when they grow beyond the margin, with as many threads as before."""
-    before, after = launches.pair
-    # Half the threads with twice the registers each are the same registers per block.
-    margin = launches.thresholds.margin if before.threads == after.threads else math.inf
-    step = launches.thresholds.register_step
-    return _growth(REGISTERS, before.registers, after.registers, margin, step)
-
-
-def shared_memory(launches: Launches) -> Iterator[Change]:
-    """Worse when it grows beyond the margin."""
-    before, after = launches.pair
-    thresholds = launches.thresholds
-    step = thresholds.shared_step
-    return _growth(SHARED_MEMORY, before.shared_bytes, after.shared_bytes, thresholds.margin, step)
-
-
 def other_facts(launches: Launches) -> Iterator[Change]:
-    """Never worse: launch configuration and size of the code."""
+    """Never worse: launch configuration, resources and size of the code; spills and blocks have rules."""
     before, after = launches.pair
     for quantity, name in (
+        ("registers per thread", "registers"),
+        ("shared memory per block, in bytes", "shared_bytes"),
         ("threads per block", "threads"),
         ("thread blocks per cluster", "ctas"),
         ("grid", "grid"),
@@ -182,8 +167,6 @@ def instruction_mix(launches: Launches) -> Iterator[Change]:
 LAUNCH_RULES: tuple[Rule, ...] = (
     *USE_RULES,
     blocks_per_multiprocessor,
-    registers,
-    shared_memory,
     other_facts,
     instruction_mix,
 )
@@ -236,15 +219,6 @@ def _tensor_core_rank(mnemonics: str) -> int:
         3 if name.startswith("UTC") else 2 if name.endswith("GMMA") else 1 for name in mnemonics.split(", ")
     ]
     return max(ranks) if mnemonics else 0
-
-
-def _growth(
-    quantity: str, before: int | None, after: int | None, margin: float, step: int
-) -> Iterator[Change]:
-    if before is None or after is None or before == after:
-        return
-    worse = after > before * (1 + margin) and after - before > step
-    yield replace(different(quantity, before, after), effect=Effect.WORSE if worse else Effect.DIFFERENT)
 
 
 def _spilled_bytes(launches: Sequence[LaunchFacts]) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_cutile.platforms.architectures import generation, normalize_architecture
 
 _RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+_OPERATIONS = ("fp32", "fp64", "integer", "special", "conversion", "conversion64")
 _EVERY_ARCHITECTURE = (
     "warp_size",
     "max_threads_per_block",
@@ -30,6 +31,7 @@ def check_tables(text: str) -> None:
     sections = {
         "fallback_gpu": str,
         "every_architecture": dict,
+        "operations_per_clock": dict,
         "architectures": dict,
         "gpus": list,
         "documents": dict,
@@ -40,6 +42,9 @@ def check_tables(text: str) -> None:
     for key, figure in _check(file["every_architecture"], "every_architecture", shared).items():
         where = f"every_architecture.{key}"
         documents.cite(_check(figure, where, {"value": int, "source": str})["source"], where)
+    rates = {**dict.fromkeys(_OPERATIONS, int), "source": str}
+    table = _check(file["operations_per_clock"], "operations_per_clock", rates)
+    documents.cite(table["source"], "operations_per_clock")
     for name, entry in file["architectures"].items():
         _check_architecture(name, entry, documents)
     _check_relatives(file["architectures"])
@@ -70,7 +75,10 @@ def _check_architecture(name: str, entry: Any, documents: _Documents) -> None:
         "has_clusters": bool,
         "source": str,
     }
-    documents.cite(_check(entry, where, required, {"relative": str, "note": str})["source"], where)
+    optional = {"relative": str, "note": str, "operations_per_clock": dict}
+    documents.cite(_check(entry, where, required, optional)["source"], where)
+    rates = entry.get("operations_per_clock", {})
+    _check(rates, f"{where}: operations_per_clock", {}, dict.fromkeys(_OPERATIONS, int))
 
 
 def _check_relatives(architectures: Mapping[str, Any]) -> None:

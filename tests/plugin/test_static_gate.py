@@ -18,7 +18,7 @@ def test_a_tile_so_large_that_it_spills(static):
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r"E   mm\[n256\] for sm_90 compiles to something worse: spills, in bytes per thread: 0 -> \d+",
+            r"E   mm\[n256\] for sm_90 compiles to something worse: predicted .* \(and \d+ more\)",
             r"  worse       spills, in bytes per thread: 0 -> \d{3,}",
             r" +local loads and stores near mykernels/mm\.py:\d+ \(\d+\), mykernels/mm",
             r"  cause       its source, or what it is specialized for, changed; same toolchain \(",
@@ -143,6 +143,7 @@ def earlier_toolchain(entry):
 
 
 def fewer_registers(entry):
+    """So few that twice the blocks would fit."""
     entry["fingerprint"] = "0" * 16
     entry["launches"][0]["registers"] //= 2
 
@@ -154,7 +155,7 @@ def test_the_same_source_made_worse_by_another_compiler(static):
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r"  worse       registers per thread: \d+ -> \d+",
+            r"  worse       blocks per multiprocessor: \d+ .* -> \d+ .* \(limited by registers\)",
             r"  cause {7}another toolchain \(tileiras: 13\.3\.36 -> \S+\); the kernel's source is the same",
             r"mm .*regression \(worse-compiler\)",
             r"toolchain, since the static baselines: tileiras: 13\.3\.36 -> \S+: 1 worse-compiler",
@@ -213,11 +214,13 @@ def test_a_worse_entry_is_recorded_only_with_a_reason(static):
     static.run("--perf-strict").assert_outcomes(passed=1)
 
 
+TWICE = ("    ct.launch(", "    for _ in range(2):\n        ct.launch(")
+
+
 def test_a_better_entry_is_an_improvement_and_recorded_unasked(static):
-    large = ("64, 64, 32", "128, 128, 64")
-    static.change(large)
+    static.change(TWICE)
     static.record()
-    static.change(large, ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    static.change()
     result = static.run()
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["mm *1 better *s"])
@@ -225,10 +228,39 @@ def test_a_better_entry_is_an_improvement_and_recorded_unasked(static):
     result.stdout.re_match_lines(
         [
             r"mm\[n256\] for sm_90: recorded anew in baselines/sm_90-static\.json",
-            r"    better: blocks per multiprocessor: 1 \(8 warps\) -> 2 \(16 warps\)",
+            r"    better: predicted 2\.0x faster: launches: ",
         ]
     )
     static.run().stdout.fnmatch_lines(["mm * no *s"])
+
+
+def test_a_kernel_that_is_launched_twice(static):
+    static.record()
+    static.change(TWICE)
+    result = static.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["E   mm[[]n256[]] for sm_90 compiles to something worse: predicted 2.0x slower: *"]
+    )
+
+
+def test_more_blocks_alone_are_no_improvement(static):
+    large = ("64, 64, 32", "128, 128, 64")
+    static.change(large)
+    static.record()
+    static.change(large, ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    result = static.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["mm *not-worse"])
+
+
+def test_an_entry_without_executed_operations_gets_them(static):
+    static.record()
+    recorded = static.entry()["launches"]
+    static.edit_baseline(lambda entry: [launch.pop("executed") for launch in entry["launches"]])
+    static.run("--perf-strict").stdout.fnmatch_lines(["mm * no *s"])
+    static.run("--update-baselines")
+    assert static.entry()["launches"] == recorded
 
 
 def test_recording_again_changes_nothing(static):

@@ -71,7 +71,7 @@ INI_KEYS = (
     IniKey(
         name="cutile_static_margin",
         field="static_margin",
-        help="Growth of registers, shared memory or spills, as a fraction, above which a kernel is worse.",
+        help="Growth of the predicted time or of spills, as a fraction, above which a kernel is worse.",
         parse=_fraction,
         type=_NUMBER,
     ),

@@ -1,0 +1,116 @@
+"""An activation and a product, and what makes them slower: for tests of the predicted time."""
+
+from typing import TypeAlias
+
+import cuda.tile as ct
+import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+ROWS, COLUMNS = 8192, 4096
+SIZE = 4096
+
+
+@ct.function
+def gelu_of(x):
+    return 0.5 * x * (1.0 + ct.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+@ct.kernel
+def gelu_kernel(X, Y, TILE: ConstInt):
+    x = ct.load(X, (ct.bid(0),), (TILE,))
+    ct.store(Y, (ct.bid(0),), gelu_of(x.astype(ct.float32)).astype(Y.dtype))
+
+
+@ct.kernel
+def gelu_in_other_words_kernel(SOURCE, TARGET, WIDTH: ConstInt):
+    block = ct.bid(0)
+    values = ct.load(SOURCE, (block,), (WIDTH,)).astype(ct.float32)
+    inner = 0.7978845608 * (values + values * values * values * 0.044715)
+    ct.store(TARGET, (block,), ((ct.tanh(inner) + 1.0) * (values * 0.5)).astype(TARGET.dtype))
+
+
+@ct.kernel
+def gelu_unrolled_kernel(X, Y, TILE: ConstInt):
+    """Compute two tiles per block."""
+    for at in ct.static_iter(range(2)):
+        x = ct.load(X, (2 * ct.bid(0) + at,), (TILE,))
+        ct.store(Y, (2 * ct.bid(0) + at,), gelu_of(x.astype(ct.float32)).astype(Y.dtype))
+
+
+@ct.kernel
+def gelu_float64_kernel(X, Y, TILE: ConstInt):
+    x = ct.load(X, (ct.bid(0),), (TILE,))
+    ct.store(Y, (ct.bid(0),), gelu_of(x.astype(ct.float64)).astype(Y.dtype))
+
+
+@ct.kernel
+def gelu_gathered_kernel(X, Y, TILE: ConstInt, STRIDE: ConstInt):
+    """Element i of a block is `STRIDE` elements from the next one."""
+    at = ct.bid(0) + STRIDE * ct.arange(TILE, dtype=ct.int32)
+    x = ct.gather(X, at)
+    ct.scatter(Y, at, gelu_of(x.astype(ct.float32)).astype(Y.dtype))
+
+
+@ct.kernel
+def product_kernel(A, B, C, M: ConstInt, N: ConstInt, K: ConstInt, LATENCY: ConstInt, TIMES: ConstInt):
+    sums = ct.zeros((M, N), dtype=ct.float32)
+    for _ in ct.static_iter(range(TIMES)):
+        for k in range(ct.cdiv(A.shape[1], K)):
+            a = ct.load(A, (ct.bid(0), k), (M, K), latency=LATENCY)
+            b = ct.load(B, (k, ct.bid(1)), (K, N), latency=LATENCY)
+            sums = ct.mma(a, b, sums)
+    ct.store(C, (ct.bid(0), ct.bid(1)), sums.astype(C.dtype))
+
+
+@ct.kernel
+def product_float64_kernel(A, B, C, M: ConstInt, N: ConstInt, K: ConstInt):
+    sums = ct.zeros((M, N), dtype=ct.float64)
+    for k in range(ct.cdiv(A.shape[1], K)):
+        a = ct.load(A, (ct.bid(0), k), (M, K)).astype(ct.float64)
+        b = ct.load(B, (k, ct.bid(1)), (K, N)).astype(ct.float64)
+        sums = ct.mma(a, b, sums)
+    ct.store(C, (ct.bid(0), ct.bid(1)), sums.astype(C.dtype))
+
+
+@ct.kernel
+def product_gathered_kernel(A, B, C, M: ConstInt, N: ConstInt, K: ConstInt):
+    sums = ct.zeros((M, N), dtype=ct.float32)
+    rows = ct.bid(0) * M + ct.arange(M, dtype=ct.int32).reshape((M, 1))
+    for k in range(ct.cdiv(A.shape[1], K)):
+        columns = k * K + ct.arange(K, dtype=ct.int32).reshape((1, K))
+        a = ct.gather(A, (rows, columns))
+        b = ct.load(B, (k, ct.bid(1)), (K, N))
+        sums = ct.mma(a, b, sums)
+    ct.store(C, (ct.bid(0), ct.bid(1)), sums.astype(C.dtype))
+
+
+@ct.kernel
+def counted_on_the_way_kernel(X, Y, TILE: ConstInt):
+    """Loop as often as the data says."""
+    times = ct.load(X, (0,), (1,)).astype(ct.int32).item()
+    sums = ct.zeros((TILE,), dtype=ct.float32)
+    for k in range(times):
+        sums = sums + ct.load(X, (k,), (TILE,)).astype(ct.float32)
+    ct.store(Y, (0,), sums.astype(Y.dtype))
+
+
+def _vectors():
+    x = torch.empty(ROWS * COLUMNS, dtype=torch.float16, device="cuda")
+    return x, torch.empty_like(x)
+
+
+def gelu(tile=1024, *, kernel=gelu_kernel, times=1, options=(), tiles_per_block=1):
+    x, y = _vectors()
+    grid = (x.numel() // (tile * tiles_per_block),)
+    for _ in range(times):
+        ct.launch(torch.cuda.current_stream(), grid, kernel, (x, y, tile, *options))
+
+
+def gathered_gelu(stride, tile=1024):
+    gelu(tile, kernel=gelu_gathered_kernel, options=(stride,))
+
+
+def product(m=128, n=128, k=64, *, kernel=product_kernel, options=(4, 1)):
+    a, b, c = (torch.empty((SIZE, SIZE), dtype=torch.float16, device="cuda") for _ in range(3))
+    grid = (SIZE // m, SIZE // n)
+    ct.launch(torch.cuda.current_stream(), grid, kernel, (a, b, c, m, n, k, *options))

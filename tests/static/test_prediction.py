@@ -1,0 +1,190 @@
+"""What is executed, the time predicted from it, and what the gate says of kernels that were made slower."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_cutile.compiler import Compiler, export, record_launches
+from pytest_cutile.interpreter.executed import count_executed
+from pytest_cutile.static.changes import Effect, StaticRule
+from pytest_cutile.static.comparison import compare
+from pytest_cutile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.static.inspection import inspect
+from pytest_cutile.static.roofline import LAUNCH_US, Prediction, predict
+from tests.static import slowed_kernels as slowed
+
+ARCHITECTURES = ("sm_90", "sm_121")
+FACTS = LaunchFacts(kernel="k", grid=(132,), code_bytes=1)
+
+
+def executed(run, arch="sm_90") -> CaseFacts:
+    """Return a case of which only launches, and what they execute, are known."""
+    launches = [
+        LaunchFacts(
+            kernel="k", grid=launch.grid, code_bytes=1, executed=count_executed(export(launch, arch), launch)
+        )
+        for launch in record_launches(run, arch)
+    ]
+    return CaseFacts(fingerprint="i", source="s", launches=tuple(launches))
+
+
+def compiled(run, arch, compiler) -> CaseFacts:
+    """Return a case of one launch with all facts."""
+    (launch,) = record_launches(run, arch)
+    job = export(launch, arch)
+    facts, _ = inspect(compiler.submit(job).result())
+    facts = replace(facts, grid=launch.grid, executed=count_executed(job, launch))
+    return CaseFacts(fingerprint="i", source="s", launches=(facts,))
+
+
+def counted(run) -> Mapping[str, int]:
+    """Return what a case of one launch executes on sm_90."""
+    (launch,) = executed(run).launches
+    assert launch.executed is not None
+    return launch.executed
+
+
+def predicted(counts: Mapping[str, int], arch="sm_90", **fields) -> Prediction:
+    prediction = predict([replace(FACTS, executed=counts, **fields)], arch)
+    assert prediction is not None
+    return prediction
+
+
+def judged(baseline: CaseFacts, current: CaseFacts, arch: str) -> dict[Effect, str]:
+    changes = compare(baseline, current, arch=arch, rule=StaticRule()).changes
+    return {change.effect: change.text for change in changes if change.effect is not Effect.DIFFERENT}
+
+
+# -- what is slower is said to be, and why ------------------------------------------------------------
+
+SLOWED: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
+    "launched twice": (slowed.gelu, partial(slowed.gelu, times=2), "2.0x slower: memory"),
+    "gelu in float64": (slowed.gelu, partial(slowed.gelu, kernel=slowed.gelu_float64_kernel), "FP64"),
+    "uncoalesced gather": (slowed.gelu, partial(slowed.gathered_gelu, 32768), "memory"),
+    "the loop run twice": (
+        slowed.product,
+        partial(slowed.product, options=(4, 2)),
+        "slower: tensor cores",
+    ),
+    "a K step of 16": (slowed.product, partial(slowed.product, k=16), "slower: tensor cores"),
+    "latency 1": (slowed.product, partial(slowed.product, options=(1, 1)), "slower: "),
+    "float64": (
+        slowed.product,
+        partial(slowed.product, kernel=slowed.product_float64_kernel, options=()),
+        "slower: tensor cores",
+    ),
+    "A by gather": (
+        slowed.product,
+        partial(slowed.product, kernel=slowed.product_gathered_kernel, options=()),
+        "slower: ",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    # sm_121 has twice the integer units for an index, and half the tensor cores to wait for it.
+    [(name, arch) for name in SLOWED for arch in ARCHITECTURES if (name, arch) != ("A by gather", "sm_121")],
+)
+def test_what_executes_more_is_worse(name, arch):
+    before, after, said = SLOWED[name]
+    text = judged(executed(before, arch), executed(after, arch), arch)
+    assert list(text) == [Effect.WORSE], text
+    assert said in text[Effect.WORSE]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "after",
+    [
+        partial(slowed.gelu, kernel=slowed.gelu_in_other_words_kernel),
+        partial(slowed.gelu, 2048),
+        partial(slowed.gathered_gelu, 1, tile=1024),
+    ],
+    ids=["other words", "a tile of 2048", "neighbours"],
+)
+def test_what_executes_the_same_is_not(after, arch):
+    assert Effect.WORSE not in judged(executed(slowed.gelu, arch), executed(after, arch), arch)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "after",
+    [
+        partial(slowed.gelu, 2048),
+        partial(slowed.gelu, kernel=slowed.gelu_unrolled_kernel, tiles_per_block=2),
+    ],
+    ids=["a tile of 2048", "unrolled by 2"],
+)
+def test_fewer_blocks_that_load_as_much_are_not_worse(after, arch):
+    with Compiler(cache_dir=None, jobs=2, timeout_s=60) as compiler:
+        facts = [compiled(run, arch, compiler) for run in (slowed.gelu, after)]
+    changes = compare(*facts, arch=arch, rule=StaticRule()).changes
+    assert "blocks per multiprocessor" in {change.quantity for change in changes}
+    assert {change.effect for change in changes} == {Effect.DIFFERENT}
+
+
+# -- what is counted ----------------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_the_launch():
+    counts = counted(slowed.product)
+    steps = slowed.SIZE // 64 * (slowed.SIZE // 128) ** 2
+    assert counts["mma f16"] == 2 * slowed.SIZE**3
+    assert counts["products"] == steps
+    assert counts["moved_bytes"] == steps * 2 * 128 * 64 * 2 + 2 * slowed.SIZE**2
+    assert counts["touched_bytes"] == 3 * 2 * slowed.SIZE**2
+    assert counts["bytes_in_flight"] == 2 * 128 * 64 * 2
+
+
+def test_each_element_apart_moves_a_sector():
+    counts = counted(partial(slowed.gathered_gelu, 32768))
+    assert counts["moved_bytes"] == 2 * 32 * slowed.ROWS * slowed.COLUMNS
+
+
+def test_a_loop_that_depends_on_data_is_unknown():
+    facts = executed(partial(slowed.gelu, kernel=slowed.counted_on_the_way_kernel))
+    assert facts.launches[0].executed is None
+    assert predict(facts.launches, "sm_90") is None
+
+
+# -- the roofline -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "slowest", "us"),
+    [
+        # 132 SMs at 67e12 / (2 * 128 * 132) = 1983 MHz; 4800 GB/s; 989.4 TFLOPS.
+        ({}, "launches", 0.0),
+        ({"fp64": 132 * 64 * 1_983_000}, "FP64", 1000.0),
+        ({"special": 132 * 16 * 1_983_000}, "special functions", 1000.0),
+        ({"integer": 132 * 64 * 1_983_000}, "integer arithmetic", 1000.0),
+        ({"touched_bytes": 4_800_000_000, "moved_bytes": 4_800_000_000}, "memory", 1000.0),
+        ({"mma f16": 989_400_000_000}, "tensor cores", 1000.0),
+        ({"fp32": 132 * 128 * 1_983_000, "fp64": 132 * 1_983_000}, "FP32", 1000.0),
+    ],
+)
+def test_the_slowest_unit_decides(counts, slowest, us):
+    prediction = predicted(counts)
+    assert prediction.slowest == slowest
+    assert prediction.us == pytest.approx(us + LAUNCH_US, rel=1e-3)
+
+
+def test_one_block_more_than_multiprocessors_takes_twice_as_long():
+    counts = {"fp32": 10**12}
+    full, over = (predicted(counts, grid=(n,)).us for n in (132, 133))
+    assert over / full == pytest.approx(2 * 132 / 133, rel=1e-3)
+
+
+def test_float64_takes_longer_where_it_has_few_units():
+    many, few = (predicted({"fp64": 10**10, "fp32": 10**10}, arch) for arch in ARCHITECTURES)
+    assert many.slowest == few.slowest == "FP64"
+    assert few.us > 50 * many.us
+
+
+def test_a_baseline_without_counts_is_compared_without_a_prediction():
+    current = CaseFacts(fingerprint="i", source="s", launches=(replace(FACTS, executed={"fp32": 10**12}),))
+    bare = CaseFacts(fingerprint="j", source="s", launches=(FACTS,))
+    assert judged(bare, current, "sm_90") == {}
