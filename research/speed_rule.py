@@ -311,7 +311,6 @@ def _case(key: str) -> SpeedCase:
         source=lambda _: "",
         work=WORK,
         call=lambda: Call(lambda: None),
-        source=lambda _: "",
         launcher_at=lambda _: None,
     )
 
