@@ -34,6 +34,7 @@ from pytest_cutile.correctness.explain.places import (
 )
 from pytest_cutile.correctness.explain.reduced import find_reduced
 from pytest_cutile.correctness.explain.relaxation import WOULD, advise
+from pytest_cutile.correctness.explain.ties import find_ties
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
 
@@ -69,7 +70,10 @@ def explain_mismatch(
         wrong,
         basis=comparison.bounds[name],
         reduction=reduction,
-        causes=find_reduced(name, out, exact, wrong, runs.call, reduction) if may_run else (),
+        causes=[
+            *(find_reduced(name, out, exact, wrong, runs.call, reduction) if may_run else ()),
+            *find_ties(out, exact, wrong, runs.call.arguments),
+        ],
     )
     facts, details, advice = [*explained.facts], [*explained.details], ""
     if others:
