@@ -11,7 +11,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_cutile.compiler.compilations import CompileCase, wait_for
-from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.session import Session
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 from pytest_cutile.static.inspection import Inspected
@@ -33,6 +32,8 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
         CompileError, CompilerMissing, NothingLaunched: it does not compile.
         Exception: whatever the launcher raised.
     """
+    from pytest_cutile.interpreter.executed import count_executed  # it imports torch
+
     session.compilations.result(case)  # says first what does not compile
     compilations, reading = session.compilations.of(case), inspections(session, [case])
     wait_for(reading, lambda: session.progress(session.inspector.progress))

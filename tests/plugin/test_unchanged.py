@@ -116,7 +116,7 @@ CHANGES = {
 COMPILED = {
     "code": "different: bytes of code: ",
     "tile": "worse: ",
-    "hint": "better: blocks per multiprocessor: 1 ",
+    "hint": "different: blocks per multiprocessor: 1 ",
     "torch operation": "the machine code and its launches are the same",
     "inputs": "the machine code and its launches are the same",
 }
