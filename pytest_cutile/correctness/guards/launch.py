@@ -319,8 +319,8 @@ def _advice(label: str, *, returned: bool) -> str:
     if not returned:
         return f"if it is meant to, say so with mutates=[{label!r}]"
     return (
-        f"if that is where its result goes, say so with writes=[{label!r}], which poisons it before, "
-        f"or with mutates=[{label!r}] if it reads what is there"
+        "unless it is meant to, the kernel or its launch writes to the wrong tensor; declare "
+        f"mutates=[{label!r}] if it is updated in place, or writes=[{label!r}] if it only receives the result"
     )
 
 

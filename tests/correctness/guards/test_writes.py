@@ -51,8 +51,8 @@ def test_an_output_that_is_passed_in_and_not_declared():
     assert "changed its input out (float16 [4, 4]): 12 of 16 elements" in changed
     for text in (stale, changed):
         assert text.endswith(
-            "if that is where its result goes, say so with writes=['out'], which poisons it before, "
-            "or with mutates=['out'] if it reads what is there"
+            "unless it is meant to, the kernel or its launch writes to the wrong tensor; declare "
+            "mutates=['out'] if it is updated in place, or writes=['out'] if it only receives the result"
         )
     [empty] = [check_kernel(lambda x: x[:0], x, reference=lambda x: x[:0])]
     assert empty.elements == 0
