@@ -13,12 +13,6 @@ def format_change(change: float) -> str:
     return f"{change:+.1%}".replace("%", " %")
 
 
-def format_step(baseline_us: float, current_us: float) -> str:
-    """Return two times and the change between them: "38.81 us -> 41.22 us (+6.2 %)"."""
-    change = format_change(current_us / baseline_us - 1)
-    return f"{format_time(baseline_us)} -> {format_time(current_us)} ({change})"
-
-
 def format_share(share: float) -> str:
     """Return a share as whole percents: "72 %"."""
     return f"{share:.0%}".replace("%", " %")

@@ -49,11 +49,12 @@ class StatusLine:
         """Say what runs now in this process."""
         if text != self._text:
             self._text, self._since = text, time.monotonic()
-        self._start()
         reporter = self._reporter
         if reporter is not None and not reporter.isatty:
             with self._uncaptured():
                 self._log(reporter)
+        else:
+            self._start()
 
     def clear(self) -> None:
         """Remove the line: pytest writes next, or what was said is over."""

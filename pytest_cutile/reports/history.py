@@ -14,11 +14,11 @@ from pytest_cutile.baselines.entries import (
 from pytest_cutile.baselines.select import anchor_of
 from pytest_cutile.quantities import format_change, format_time
 from pytest_cutile.reports.document import Block, Column, Document, Paragraph, Row, Table, Tone
+from pytest_cutile.speed.decide import Rule
 from pytest_cutile.statistics import median
 
-STEP = 0.055
-"""Change from one session to the next on one GPU that is called a step: what stored times alone can show
-(`speed.decide.Rule.stored_margin`)."""
+STEP = Rule.stored_margin
+"""Change from one session to the next on one GPU that is called a step: what stored times alone can show."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
