@@ -157,6 +157,8 @@ class _Counting:
                 case _:
                     self._evaluate(op, frame)
                     loaded += self._count(op, frame, float(weight.sum()))
+            # Values inside of the operation may have had the numbers of its results.
+            self._types.update(zip(op.results, op.result_types, strict=True))
         raise AssertionError("a block ends by an operation that says where to go on")
 
     @staticmethod

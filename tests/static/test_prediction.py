@@ -6,7 +6,9 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from kernels.fmha import SPEC as FMHA
 from pytest_cutile.compiler import Compiler, export, record_launches
+from pytest_cutile.gates.declared import compile_case
 from pytest_cutile.interpreter.executed import count_executed
 from pytest_cutile.static.changes import Effect, StaticRule
 from pytest_cutile.static.comparison import compare
@@ -188,3 +190,12 @@ def test_a_baseline_without_counts_is_compared_without_a_prediction():
     current = CaseFacts(fingerprint="i", source="s", launches=(replace(FACTS, executed={"fp32": 10**12}),))
     bare = CaseFacts(fingerprint="j", source="s", launches=(FACTS,))
     assert judged(bare, current, "sm_90") == {}
+
+
+def test_values_inside_of_a_branch_do_not_pass_for_its_results():
+    """They have the same numbers in Tile IR."""
+    (case,) = (case for case in FMHA.cases if case.name == "fp16-2x4_2x130_333x128")
+    launches = record_launches(compile_case(FMHA, case, "sm_90").run, "sm_90")
+    counts = [count_executed(export(launch, "sm_90"), launch) for launch in launches]
+    # Two products over 2 x 4 heads, 130 queries and 333 keys of 128: at least what is not padding.
+    assert sum(count["mma f16"] for count in counts if count is not None) >= 2 * 2 * 8 * 130 * 333 * 128
