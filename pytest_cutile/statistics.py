@@ -26,6 +26,11 @@ def trimmed_mean(values: Sequence[float]) -> float:
     return mean(sorted(values)[1:-1] if len(values) >= TRIMMED_FROM else values)
 
 
+def standard_error_of_mean(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of two or more values, none of them trimmed."""
+    return math.sqrt(sum_of_squares(values) / (len(values) - 1) / len(values))
+
+
 def standard_error(values: Sequence[float]) -> float:
     """Return the standard error of the trimmed mean of two or more values.
 
@@ -34,10 +39,9 @@ def standard_error(values: Sequence[float]) -> float:
     """
     count = len(values)
     if count < TRIMMED_FROM:
-        return math.sqrt(sum_of_squares(values) / (count - 1) / count)
+        return standard_error_of_mean(values)
     inner = sorted(values)[1:-1]
-    winsorized = [inner[0], *inner, inner[-1]]
-    return math.sqrt(sum_of_squares(winsorized) / (count - 1) / count) / (1 - 2 / count)
+    return standard_error_of_mean([inner[0], *inner, inner[-1]]) / (1 - 2 / count)
 
 
 def relative_spread(values: Sequence[float]) -> float:

@@ -165,17 +165,17 @@ def shorten(
     if not entries or not isinstance(entries[0], ReprEntry) or entries[0].style != _STYLE:
         return
     body, gap = entries[-2], "\n"
-    told = [line for line in body.lines if line.strip() not in without]
+    facts = [line for line in body.lines if line.strip() not in without]
     added = [f"{line}\n" for line in more]
-    body.lines = [*told, *added]
+    body.lines = [*facts, *added]
     if _height(entries) > lines:
-        kept = [*told]
+        kept = [*facts]
         while kept and _height(entries) > lines:
             kept.pop()
             body.lines = [*kept, *added, ""]
         if gap in kept:  # no half of a paragraph, but of the first
             kept = kept[: len(kept) - 1 - kept[::-1].index(gap)]
-        body.lines = [*kept, *added, f"  ... {len(told) - len(kept)} more lines: -vv\n"]
+        body.lines = [*kept, *added, f"  ... {len(facts) - len(kept)} more lines: -vv\n"]
 
 
 def _height(entries: Sequence[ReprEntry | ReprEntryNative]) -> int:

@@ -66,10 +66,10 @@ def summary(run: RunOutcome, *, verbose: bool = False) -> Document:
     add(f"not measured: {counts}: {why}" for counts, why in not_measured(results))
     add(_gpu_today(results))
     add(_undecided(results))
-    told = [
+    passed = [
         one for one in results if one.verdict is Verdict.IMPROVEMENT or one.reason == Reason.WITHIN_MARGIN
     ]
-    add(result.detail for result in told if result.detail and not result.recorded)
+    add(result.detail for result in passed if result.detail and not result.recorded)
     static = [result for result in results if isinstance(result, StaticResult)]
     tones = {Effect.WORSE: Tone.BAD, Effect.BETTER: Tone.GOOD, Effect.DIFFERENT: Tone.PLAIN}
     for effect, tone in tones.items():

@@ -15,6 +15,7 @@ class Checkout:
         self._folder = folder
         self._baselines = baselines
         self._known_commits: dict[str, str] = {}
+        self._adding_commits: dict[str, str] = {}
 
     @cached_property
     def _repository(self) -> Repository | None:
@@ -47,6 +48,11 @@ class Checkout:
         After a squash merge, the commit that a session was recorded at is gone; this one has the same
         kernels.
         """
+        if text not in self._adding_commits:  # the search reads the whole history of the baselines
+            self._adding_commits[text] = self._find_commit_that_added(text)
+        return self._adding_commits[text]
+
+    def _find_commit_that_added(self, text: str) -> str:
         repository = self._repository
         folder = self._baselines_of(repository) if repository is not None else None
         if repository is None or folder is None:

@@ -45,22 +45,24 @@ class WrongIndices:
     @property
     def short(self) -> str:
         """The indices in words: "the last 4 of 100 of dim 1"."""
-        size, count, first, last = self.size, self.count, self.first, self.last
-        if count == 1:
-            text = f"index {first} of {size}"
-        elif not self.is_range:
-            text = f"{count:,} of {size:,} indices, from {first:,} to {last:,}"
-        elif last == size - 1:
-            text = f"the last {count:,} of {size:,}"
-        elif first == 0:
-            text = f"the first {count:,} of {size:,}"
-        else:
-            text = f"{first:,} to {last:,} of {size:,}"
-        return f"{text} of dim {self.dim}"
+        return f"{self._indices} of dim {self.dim}"
 
     def __str__(self) -> str:
         """Return "dim 1: only the last 4 of 100 (a last partial tile, if tiles have 16 or 32)"."""
-        return f"dim {self.dim}: only {self.short.removesuffix(f' of dim {self.dim}')}{self._tile()}"
+        return f"dim {self.dim}: only {self._indices}{self._tile()}"
+
+    @property
+    def _indices(self) -> str:
+        size, count, first, last = self.size, self.count, self.first, self.last
+        if count == 1:
+            return f"index {first} of {size}"
+        if not self.is_range:
+            return f"{count:,} of {size:,} indices, from {first:,} to {last:,}"
+        if last == size - 1:
+            return f"the last {count:,} of {size:,}"
+        if first == 0:
+            return f"the first {count:,} of {size:,}"
+        return f"{first:,} to {last:,} of {size:,}"
 
     def _tile(self) -> str:
         if not self.is_range or self.count == self.size:

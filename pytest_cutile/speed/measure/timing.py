@@ -23,7 +23,13 @@ from typing import TypeAlias
 
 from pytest_cutile.platforms.data import Platform
 from pytest_cutile.spec import Work
-from pytest_cutile.statistics import mean, relative_spread, sum_of_squares, trimmed_mean
+from pytest_cutile.statistics import (
+    mean,
+    relative_spread,
+    standard_error_of_mean,
+    sum_of_squares,
+    trimmed_mean,
+)
 
 Launch: TypeAlias = Callable[[], object]
 
@@ -290,8 +296,7 @@ class Measurement:
         """
         ratios = self._log_ratios(regime)
         if len(ratios) != 1:
-            count = len(ratios)
-            return math.sqrt(sum_of_squares(ratios) / (count - 1) / count) if ratios else None
+            return standard_error_of_mean(ratios) if ratios else None
         (block,) = self.blocks(regime)
         kernels = [[*map(math.log, us)] for us in (block.current_us, block.baseline_us)]
         dof = sum(len(logs) - 1 for logs in kernels)
