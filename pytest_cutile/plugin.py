@@ -365,6 +365,7 @@ def check_kernel(
 @pytest.fixture
 def perf(
     request: pytest.FixtureRequest,
+    _cutile_named: None,
     _cutile_benchmark: Callable[[Any], None],
     _cutile_interpreting: Interpreting | None,
     _cutile_running: RunningTest,
@@ -383,6 +384,16 @@ def perf(
         test_file=request.path,
         interpreting=_cutile_interpreting,
     )
+
+
+@pytest.fixture
+def _cutile_named(request: pytest.FixtureRequest) -> None:
+    """Refuse `perf` to a test of which nobody knew in time that its reports may have to wait."""
+    from pytest_cutile.pytest_parts.deferred import is_speed_test
+
+    if not is_speed_test(request.node):
+        message = "name perf among the test's arguments: request.getfixturevalue cannot give it"
+        pytest.fail(message, pytrace=False)
 
 
 @pytest.fixture

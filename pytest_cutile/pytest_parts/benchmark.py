@@ -78,13 +78,12 @@ class WithBenchmark:
 
     @pytest.fixture
     def _cutile_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Publish]:
-        # No clock: `perf` was asked for with getfixturevalue, after pytest-benchmark read the markers.
-        clock = request.node.stash.get(_CLOCK, None)
+        clock = request.node.stash[_CLOCK]
         published = False
 
         def publish(measurement: Measurement) -> None:
             nonlocal published
-            if clock is None or published:  # pytest-benchmark takes one benchmark per test, the first
+            if published:  # pytest-benchmark takes one benchmark per test, the first
                 return
             published = True
             baseline = copy.copy(benchmark)  # not used yet: a benchmark of its own, of another name

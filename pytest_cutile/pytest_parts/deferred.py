@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from pytest_cutile.pytest_parts.run import PytestRun
 from pytest_cutile.verdicts import Reason, Verdict
 
 if TYPE_CHECKING:
+    from pytest_cutile.pytest_parts.meeting import Measuring
     from pytest_cutile.results import Result
     from pytest_cutile.speed.suite import SpeedSuite
 
@@ -33,13 +33,11 @@ class _DeferredTest:
     reports: list[pytest.TestReport]
     pending: list[int]
     """Numbers of its cases that are not decided, in the run's `SpeedSuite`."""
-    passed_on: list[pytest.TestReport] = field(default_factory=list)
-    """Failures of its own that were reported at once."""
 
     @property
     def failed(self) -> bool:
         """Whether it failed for reasons of its own."""
-        return any(map(_failed_itself, [*self.reports, *self.passed_on]))
+        return any(map(_failed_itself, self.reports))
 
     @property
     def deciding(self) -> pytest.TestReport | None:
@@ -58,7 +56,7 @@ class DeferredReports:
     def __init__(self, run: PytestRun) -> None:
         self._run = run
         self._deferred: list[_DeferredTest] = []
-        self._item: pytest.Item | None = None
+        self._measuring: Measuring | None = None
 
     @property
     def _suite(self) -> SpeedSuite | None:
@@ -83,46 +81,18 @@ class DeferredReports:
         deferred = _DeferredTest(item, reports, [case.number for case in suite.pending[known:]])
         if deferred.pending:
             self._deferred.append(deferred)
+            self._get_ready(item.session)
         else:
             self._release(deferred)
         return True
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> None:
-        """Remember of which test the next report is."""
-        self._item = item
+    def _get_ready(self, session: pytest.Session) -> None:
+        """Let the fresh processes' server start while the other tests run."""
+        if self._measuring is None:
+            from pytest_cutile.pytest_parts.meeting import measuring_for
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Defer a test that has a pending case all the same: `request.getfixturevalue` gave it `perf`.
-
-        Nobody can tell before it runs, so others run it. What they report from then on is kept, and reads
-        like one more passed setup, which means nothing to anybody.
-        """
-        suite, item = self._suite, self._item
-        if suite is None or item is None or item.nodeid != report.nodeid:
-            return
-        others = {
-            number for deferred in self._deferred if deferred.item is not item for number in deferred.pending
-        }
-        pending = [
-            case.number
-            for case in suite.pending
-            if case.case.nodeid == item.nodeid and case.number not in others
-        ]
-        if not pending or report.when == "setup":
-            return
-        deferred = next((test for test in self._deferred if test.item is item), None)
-        if deferred is None:
-            deferred = _DeferredTest(item, [], [])
-            self._deferred.append(deferred)
-        deferred.pending = pending
-        if report.failed:  # pytest has counted it
-            deferred.passed_on.append(report)
-            return
-        deferred.reports.append(copy.copy(report))
-        report.when, report.outcome, report.longrepr, report.duration = "setup", "passed", None, 0.0
-        vars(report).pop("wasxfail", None)
+            self._measuring = measuring_for(session.config, self._run.progress)
+            self._measuring.prepare([item.nodeid for item in session.items if is_speed_test(item)])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -139,19 +109,35 @@ class DeferredReports:
                     if deferred.failed:
                         suite.mark_failed(deferred.pending)
                 try:
-                    if suite.pending and not stopped:
+                    if suite.pending and not stopped and self._measuring is not None:
                         from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 
-                        with FreshProcesses(session.config, self._run.progress) as fresh:
-                            suite.settle(fresh)
+                        fresh = FreshProcesses(session.config, self._measuring.ask)
+                        suite.settle(
+                            fresh,
+                            comparisons_of_run=self._measuring.comparisons_of_run,
+                            after_look=self._report_decided,
+                        )
                 except Exception as error:  # noqa: BLE001 - whatever it is, nothing pending may pass
                     suite.fail(error)
                 finally:
+                    if self._measuring is not None:
+                        self._measuring.close()
                     suite.give_up()
-                    for deferred in self._deferred:
-                        self._conclude(deferred, suite)
-                        self._release(deferred)
-                    self._deferred.clear()
+                    self._report_decided()
+
+    def _report_decided(self) -> None:
+        """Report the tests that have no pending case any more."""
+        suite = self._suite
+        if suite is None:
+            return
+        deferred, self._deferred = self._deferred, []
+        for test in deferred:
+            if any(map(suite.is_pending, test.pending)):
+                self._deferred.append(test)
+            else:
+                self._conclude(test, suite)
+                self._release(test)
 
     def _conclude(self, deferred: _DeferredTest, suite: SpeedSuite) -> None:
         """Put what was decided into the reports of a test."""

@@ -2,16 +2,18 @@
 
 What makes two processes differ (where memory lies, how a library starts) differs in every process anew: that
 is why a slowdown is believed only when fresh ones show it. A server imports and collects once, without ever
-using the GPU; each fresh process is a fork of it. They start at once, so that one gets ready while another
-measures; who measures holds the GPU's lock, case by case.
+using the GPU, while the run still tests; each fresh process is a fork of it. They start at once, so that one
+gets ready while another measures; who measures holds the GPU's lock, case by case.
 
 The two sides talk by files in one folder. For process 1 the run writes `1.asked.json`, the process writes
-`1.measured.jsonl` case by case, and the server `1.ended` when the process has ended.
+`1.measured.jsonl` case by case, and the server `1.ended` when the process has ended. With pytest-xdist, one
+server measures for all workers on a GPU: `meeting.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -89,73 +91,125 @@ It imports nothing of this package before pytest does: pytest warns of what it c
 """
 
 
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """What one fresh process wrote."""
+
+    lines: list[dict[str, Any]]
+    """What it measured, case by case."""
+    problem: str = ""
+    """What went wrong, if it did not answer everything."""
+
+
+Ask: TypeAlias = "Callable[[Mapping[str, Asked], int], Sequence[Answers]]"
+"""Measures cases, by their keys, once in each of so many fresh processes."""
+
+
 class FreshProcesses:
     """Measures cases once more in each of several fresh processes."""
 
-    def __init__(self, config: pytest.Config, progress: Callable[[str], None]) -> None:
-        self._config = config
-        self._progress = progress
-        self._resources = contextlib.ExitStack()
-        self._server: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
-        self._asked = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the server and all that it started."""
-        self._stop()
-        self._resources.close()
+    def __init__(self, config: pytest.Config, ask: Ask) -> None:
+        self.config = config
+        self._ask = ask
 
     def __call__(
         self, requests: Sequence[Request], processes: int
     ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
         """Return what each fresh process measured, by key."""
         first = {request.key: request.screening for request in requests}
-        measured: list[Mapping[str, Measurement | MeasurementFailed]] = []
-        while len(measured) < processes:
-            count = min(AT_ONCE, processes - len(measured))
-            try:
-                started = self._ask(requests, count)
-                measured += [self._answers(files, first) for files in started]
-            except OSError as error:  # a full disk, no memory for a process
-                measured += [_read([], first, f"it could not be run: {error}")] * (processes - len(measured))
-        return measured
+        asked = {
+            request.key: Asked(
+                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
+            )
+            for request in requests
+        }
+        return [_read(answers, first) for answers in self._ask(asked, processes)]
 
-    def _ask(self, requests: Sequence[Request], processes: int) -> list[ProcessFiles]:
-        folder = self._prepared([request.case.nodeid for request in requests])
-        started = [ProcessFiles(folder, self._asked + number) for number in range(1, processes + 1)]
-        self._asked += processes
-        for files in started:
-            files.ask(requests)
-        return started
 
-    def _prepared(self, nodeids: Sequence[str]) -> Path:
-        """Return the folder of the server; the first tests that are asked for are all that it collects."""
-        if self._folder is None:
-            # What a process started may still write there: that makes no measurement wrong.
-            folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
-            self._folder = Path(self._resources.enter_context(folder))
+class Server:
+    """A pytest without tests of its own, whose forks measure what it is asked for."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        progress: Callable[[str], None],
+        nodeids: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Describe it; `start` or `ask` starts it.
+
+        Args:
+            config: of this run.
+            progress: shows how far fresh processes are.
+            nodeids: all tests that it may be asked for; it collects nothing else.
+            environment: variables of a worker whose tests it measures: which GPU that uses.
+        """
+        self._config = config
+        self._progress = progress
+        self._nodeids = nodeids
+        self._environment = environment or {}
+        self._resources = contextlib.ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asked = 0
+
+    def start(self) -> None:
+        """Let it import and collect, unless it has.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        if self._process is not None:
+            return
+        state = self._folder / "state"
+        if not state.exists():
             changes = {
                 MEASURED_AGAIN: str(self._folder),
                 "perf_baseline": None,
                 "basetemp": str(self._folder / "basetemp"),  # goes with the folder
             }
-            (self._folder / "state").write_bytes(pickle.dumps(state_of(self._config, nodeids, changes)))
-        return self._folder
+            state.write_bytes(pickle.dumps(state_of(self._config, self._nodeids, changes)))
+        self._process = self._run(state)
 
-    def _start(self, folder: Path) -> subprocess.Popen[bytes]:
+    def close(self) -> None:
+        """Stop it, and all that it started."""
+        self._stop()
+        self._resources.close()
+
+    @functools.cached_property
+    def _folder(self) -> Path:
+        # What a process started may still write there: that makes no measurement wrong.
+        folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
+        return Path(self._resources.enter_context(folder))
+
+    def ask(self, asked: Mapping[str, Asked], processes: int) -> list[Answers]:
+        """Return what each of so many fresh processes answers."""
+        answered: list[Answers] = []
+        while len(answered) < processes:
+            count = min(AT_ONCE, processes - len(answered))
+            try:
+                self.start()
+                numbers = range(self._asked + 1, self._asked + count + 1)
+                started = [ProcessFiles(self._folder, number) for number in numbers]
+                self._asked += count
+                for files in started:
+                    files.ask(asked)
+                answered += [self._answers(files, len(asked)) for files in started]
+            except OSError as error:  # a full disk, no memory for a process
+                answered += [not_run(error)] * (processes - len(answered))
+        return answered
+
+    def _run(self, state: Path) -> subprocess.Popen[bytes]:
         environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
+            name: value
+            for name, value in {**os.environ, **self._environment}.items()
+            if not name.startswith("PYTEST_XDIST")
         }
-        # Those that share the GPU with this process, itself among them, and the fresh ones of each.
+        # Those that share the GPU with this run's process or workers, and the fresh ones beside them.
         sharers = int(environment.get(SHARERS_VARIABLE, "1"))
-        environment[SHARERS_VARIABLE] = str(sharers * (1 + AT_ONCE))
+        environment[SHARERS_VARIABLE] = str(sharers + AT_ONCE)
         # So that asking whether there is a GPU does not use it: a process that has cannot fork.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        command = [sys.executable, "-c", DIE_WITH_PARENT + PROGRAM, str(folder / "state")]
-        with (folder / "log").open("wb") as log:
+        command = [sys.executable, "-c", DIE_WITH_PARENT + PROGRAM, str(state)]
+        with (self._folder / "log").open("wb") as log:
             return subprocess.Popen(  # noqa: S603 - our own module
                 command,
                 cwd=self._config.invocation_params.dir,
@@ -167,15 +221,13 @@ class FreshProcesses:
             )
 
     def _stop(self) -> None:
-        if self._server is not None and self._server.poll() is None:
-            os.killpg(self._server.pid, signal.SIGKILL)
-            self._server.wait()
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
-    def _answers(
-        self, files: ProcessFiles, first: Mapping[str, Measurement]
-    ) -> Mapping[str, Measurement | MeasurementFailed]:
-        problem = self._wait(files, len(first))
-        return _read(files.measured(), first, problem)
+    def _answers(self, files: ProcessFiles, cases: int) -> Answers:
+        problem = self._wait(files, cases)
+        return Answers(lines=files.measured(), problem=problem)
 
     def _wait(self, files: ProcessFiles, cases: int) -> str:
         """Wait for a fresh process; return what went wrong, with the end of its output, or nothing."""
@@ -184,24 +236,30 @@ class FreshProcesses:
             if len(measured := files.measured()) != answers:
                 answers, deadline = len(measured), time.monotonic() + SILENT_SECONDS
                 self._progress(f"fresh process {files.number} has measured {answers} of {cases} again")
-            if self._server is None or (ended := self._server.poll()) == ANOTHER_SERVER:
-                self._server = self._start(files.folder)
+            ended = None if self._process is None else self._process.poll()
+            if self._process is None or ended == ANOTHER_SERVER:
+                self._process = None
+                self.start()
             elif ended is not None:
                 files.end(ended)
-                self._server = None
+                self._process = None
             elif time.monotonic() > deadline:
                 self._stop()
                 files.end(-signal.SIGKILL)
-                self._server = None  # the next process is another server's
-                return self._reason(f"it was silent for {SILENT_SECONDS} s", files.folder)
+                self._process = None  # the next process is another server's
+                return self._reason(f"it was silent for {SILENT_SECONDS} s")
             time.sleep(POLL_SECONDS)
-        return self._reason(f"it ended with status {code}", files.folder) if code else ""
+        return self._reason(f"it ended with status {code}") if code else ""
 
-    @staticmethod
-    def _reason(what: str, folder: Path) -> str:
-        log = folder / "log"
+    def _reason(self, what: str) -> str:
+        log = self._folder / "log"
         last = log.read_bytes().decode(errors="replace").strip().splitlines()[-8:] if log.exists() else []
         return "\n".join([what, *last])
+
+
+def not_run(error: Exception) -> Answers:
+    """Return the answers of a process that there was no room for."""
+    return Answers(lines=[], problem=f"it could not be run: {error}")
 
 
 @dataclass(frozen=True)
@@ -222,13 +280,7 @@ class ProcessFiles:
     def measured_path(self) -> Path:
         return self._path("measured.jsonl")
 
-    def ask(self, requests: Sequence[Request]) -> None:
-        asked = {
-            request.key: Asked(
-                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
-            )
-            for request in requests
-        }
+    def ask(self, asked: Mapping[str, Asked]) -> None:
         unfinished = self._path("unfinished")
         unfinished.write_bytes(msgspec.json.encode(asked))
         unfinished.rename(self.asked_path)
@@ -287,21 +339,21 @@ def _travels(value: Any) -> bool:
     return type(value).__module__ in ("builtins", "pathlib", "enum") or isinstance(value, os.PathLike)
 
 
-def _read(
-    lines: Sequence[Mapping[str, Any]], first: Mapping[str, Measurement], problem: str
-) -> dict[str, Measurement | MeasurementFailed]:
-    """Return the measurements that a fresh process wrote, by key; what it failed at says why."""
+def _read(answers: Answers, first: Mapping[str, Measurement]) -> dict[str, Measurement | MeasurementFailed]:
+    """Return what a fresh process measured of these cases, by key; what it failed at says why."""
     from pytest_cutile.speed.measure.blocks import from_plain, validate
     from pytest_cutile.speed.measure.call import MeasurementFailed
     from pytest_cutile.verdicts import Reason
 
     measured: dict[str, Measurement | MeasurementFailed] = {}
-    for data in lines:
+    for data in answers.lines:
         key = data["key"]
+        if key not in first:  # another worker asked for it
+            continue
         try:
             if "error" in data:
                 measured[key] = MeasurementFailed(Reason(data["reason"]), data["error"])
-            elif key in first:
+            else:
                 measurement = from_plain(data, first[key])
                 validate(key, measurement)
                 measured[key] = measurement
@@ -309,5 +361,7 @@ def _read(
             measured[key] = error
     for key in first.keys() - measured.keys():
         message = f"{key}: the fresh process that was to measure it again did not"
-        measured[key] = MeasurementFailed(Reason.NOT_TIMED, f"{message}: {problem}" if problem else message)
+        measured[key] = MeasurementFailed(
+            Reason.NOT_TIMED, f"{message}: {answers.problem}" if answers.problem else message
+        )
     return measured

@@ -50,7 +50,7 @@ class StatusLine:
         if text != self._text:
             self._text, self._since = text, time.monotonic()
         reporter = self._reporter
-        if reporter is not None and not reporter.isatty:
+        if reporter is not None and not (reporter.isatty or self._has_workers):
             with self._uncaptured():
                 self._log(reporter)
         else:
@@ -73,7 +73,7 @@ class StatusLine:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Remember a test of a worker; this process's own say what they do."""
         self.clear()
-        if self._plugins.has_plugin("dsession") and _OURS.search(nodeid):
+        if self._has_workers and _OURS.search(nodeid):
             self._running[nodeid] = time.monotonic()
             self._start()
 
@@ -112,6 +112,11 @@ class StatusLine:
         reporter: Any = self._plugins.get_plugin("terminalreporter")
         return None if self._is_worker or reporter is None or reporter.verbosity < 0 else reporter
 
+    @property
+    def _has_workers(self) -> bool:
+        """Whether this is pytest-xdist's controller."""
+        return bool(self._plugins.has_plugin("dsession"))
+
     def _start(self) -> None:
         if self._thread is None and self._reporter is not None:
             self._thread = threading.Thread(target=self._watch, name="cutile-status", daemon=True)
@@ -128,7 +133,7 @@ class StatusLine:
             if self._terminal is not None:
                 with self._lock:
                     self._draw(self._terminal)
-            elif self._running:  # pytest-xdist's controller captures nothing
+            elif self._has_workers:  # pytest-xdist's controller captures nothing
                 self._log(reporter)
 
     def _status(self) -> str:
@@ -136,7 +141,7 @@ class StatusLine:
         from pytest_cutile.reports.document import printable
 
         now, tests = time.monotonic(), dict(self._running)
-        if tests:
+        if tests and not self._text:
             oldest = min(tests, key=tests.__getitem__)
             count = f"{len(tests)} tests run, the longest " if len(tests) > 1 else ""
             return f"cutile: {count}for {now - tests[oldest]:.0f} s: {printable(oldest)}"

@@ -23,8 +23,10 @@ class Controller:
         if plugins.hasplugin("dsession"):
             from pytest_cutile.gates import load_gates
             from pytest_cutile.pytest_parts.deferred import LostTests
+            from pytest_cutile.pytest_parts.meeting import Meeting
 
             load_gates()  # the types of the results that workers send
+            plugins.register(Meeting(session.config, self._run.progress), "cutile-meeting")
             plugins.register(LostTests(self._run.results), "cutile-lost-tests")
 
     @pytest.hookimpl(optionalhook=True)

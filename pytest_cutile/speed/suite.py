@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.quantities import counted
 from pytest_cutile.reports.failures import regression_message
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison
@@ -60,6 +61,10 @@ class SpeedSuite:
         """The cases whose tests wait for an outcome."""
         return [self._cases[number] for number in self._waiting]
 
+    def is_pending(self, number: int) -> bool:
+        """Say whether the case that was added as `number` has no outcome yet."""
+        return number in self._waiting
+
     def current(self, number: int) -> PendingCase:
         """Return what is known of the case that was added as `number`."""
         return self._cases[number]
@@ -104,25 +109,45 @@ class SpeedSuite:
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def settle(self, measure_again: MeasureAgain) -> None:
-        """Decide every pending case, measuring again as often as it takes; each then has an outcome."""
-        rule = self._context.settings.rule
-        n_comparisons = sum(len(case.regimes) for case in self.pending)
+    def settle(
+        self,
+        measure_again: MeasureAgain,
+        *,
+        comparisons_of_run: Callable[[int], int] = lambda own: own,
+        after_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Decide every pending case, measuring again as often as it takes; each then has an outcome.
+
+        Args:
+            measure_again: measures in fresh processes.
+            comparisons_of_run: returns how many comparisons all processes of the run make, given those of
+                this one. Each then corrects for all of them, and steps down among its own alone, which
+                errs on the safe side.
+            after_look: called when some cases may be pending no more.
+        """
+        rule, records = self._context.settings.rule, self._context.settings.update_baselines
+        n_comparisons = comparisons_of_run(sum(len(case.regimes) for case in self.pending))
         for done, look in pairwise((0, *rule.looks)):
             live = [case for case in self.pending if _needs_processes(case, done)]
             if not live:
                 break
-            what = f"{len(live)} case{'s' if len(live) > 1 else ''}"
+            what = counted(len(live), "case")
             self._context.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
             self._measure(live, min(look - len(case.repeats) for case in live), measure_again)
             self._decide(live, n_comparisons)
-        for case in self.pending:
-            if case.outcome is None:
-                self._update([case.closed(judge(case))])
+            if not records:  # what is to be recorded is recorded together
+                self._conclude([case for case in self.pending if not _needs_processes(case, look)])
+                after_look()
+        self._conclude(self.pending)
+
+    def _conclude(self, cases: Sequence[PendingCase]) -> None:
+        """Judge cases that no more fresh processes are asked about; their tests need not wait any more."""
+        numbers = [case.number for case in cases]
+        self._update(case.closed(judge(case)) for case in cases if case.outcome is None)
         if self._context.settings.update_baselines:
             self._record()
-        self._update(self._with_failure(case) for case in self.pending)
-        self._waiting.clear()
+        self._update(self._with_failure(self._cases[number]) for number in numbers)
+        self._waiting = [number for number in self._waiting if number not in numbers]
 
     def _measure(self, live: Sequence[PendingCase], processes: int, measure_again: MeasureAgain) -> None:
         requests = [_request(case) for case in live]

@@ -111,7 +111,7 @@ def pytest_cutile_make_timer(config):
 IN_THIS_PROCESS = """
 
 def measure_here(fresh, requests, processes):
-    session = session_of(fresh._config)
+    session = session_of(fresh.config)
 
     def measure(request):
         try:

@@ -83,10 +83,3 @@ def test_without_the_plugin_everything_else_works(project):
     project.times(44.0)
     result = project.run("-p", "no:benchmark")
     result.assert_outcomes(passed=1, failed=1)
-
-
-def test_perf_may_be_asked_for_late(project):
-    project.pytester.makepyfile(
-        test_mine="def test_mine(request): request.getfixturevalue('perf')(lambda: None, bytes=1e8)\n"
-    )
-    project.run("test_mine.py", gates="").assert_outcomes(passed=1)

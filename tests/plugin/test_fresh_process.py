@@ -158,7 +158,7 @@ def test_a_full_disk_confirms_nothing_and_is_no_pass(fresh, place, args):
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["serially", "workers"])
 def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, workers, monkeypatch):
-    """Beside each of the run's processes there may be three fresh ones."""
+    """Beside the run's processes there may be three fresh ones."""
     monkeypatch.delenv("PYTEST_CUTILE_SHARERS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     conftest = fresh.path / "conftest.py"
@@ -167,7 +167,7 @@ def test_a_fresh_process_shares_the_gpu_with_those_that_wait_for_it(fresh, worke
     fresh.times(43.2, 42.4)
     run(fresh, *workers).assert_outcomes(failed=1)
     found = {file.read_text() for file in fresh.path.glob("sharers-*")}
-    assert found == ({"2", "8"} if workers else {"1", "4"})
+    assert found == ({"2", "5"} if workers else {"1", "4"})
 
 
 def test_fresh_processes_measure_beside_the_baseline_kernel(paired, monkeypatch):
@@ -235,3 +235,99 @@ def test_where_cuda_was_used_before_each_process_is_a_server_of_its_own(fresh):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*slower than its baseline*", "*in 3 fresh processes, *"])
     assert processes(fresh) == 4
+
+
+# -- workers of pytest-xdist measure together ---------------------------------------------------------
+
+COUNTED = """
+import pytest_cutile.speed.suite as suite
+from pytest_cutile.pytest_parts.fresh_process import Server
+
+def decide(estimates, rule, *, n_comparisons, decide=suite.decide):
+    with (HERE / "comparisons").open("a") as file:
+        file.write(f"{n_comparisons}\\n")
+    return decide(estimates, rule, n_comparisons=n_comparisons)
+
+def run(self, state, run=Server._run):
+    with (HERE / "servers").open("a") as file:
+        file.write("one\\n")
+    return run(self, state)
+
+suite.decide, Server._run = decide, run
+"""
+
+
+@pytest.fixture
+def several(fresh):
+    """A project with four test functions whose calls are suspects, and one that measures nothing."""
+    tests = "".join(f"def test_{name}(perf): perf(lambda: None, bytes=1e8)\n" for name in "abcd")
+    fresh.pytester.makepyfile(test_mine=f"{tests}\ndef test_other(): pass\n")
+    fresh.times(40.0, 40.0)
+    run(fresh, "--update-baselines", "--reason", "new").assert_outcomes(passed=5)
+    (fresh.path / "processes").unlink()
+    conftest = fresh.path / "conftest.py"
+    text = conftest.read_text()
+    assert SLOW_ELSEWHERE in text
+    # A worker is no fresh process: what its server sets tells them apart.
+    text = text.replace('"PYTEST_CUTILE_RUN" not in', '"PYTORCH_NVML_BASED_CUDA_CHECK" not in')
+    conftest.write_text(f"{text}\n{COUNTED}")
+    return fresh
+
+
+def test_one_server_measures_for_all_workers(several):
+    several.times(43.2, 43.6)
+    result = run(several, "-n", "3")
+    result.assert_outcomes(passed=1, failed=4)
+    for name in "abcd":
+        result.stdout.fnmatch_lines([f"*test_{name} on sm_90* is 9.0% slower than its baseline."])
+    assert (several.path / "servers").read_text().split() == ["one"]
+    fresh_ones = 3
+    assert processes(several) <= fresh_ones + 3  # and the workers that had a test
+    times = (several.path / "processes").read_text().split()
+    assert sum(times.count(pid) >= 4 for pid in {*times}) >= fresh_ones  # each measured all four cases
+    assert {*(several.path / "comparisons").read_text().split()} == {"4"}  # of the run
+
+
+def test_a_worker_that_dies_while_it_waits_holds_up_nobody(several):
+    conftest = several.path / "conftest.py"
+    die = """
+import os
+from pytest_cutile.pytest_parts.meeting import Worker
+
+def ask(self, asked, processes, ask=Worker.ask):
+    return os._exit(9) if self._name == "gw0" else ask(self, asked, processes)
+
+Worker.ask = ask
+"""
+    conftest.write_text(f"{conftest.read_text()}\n{die}")
+    several.times(43.2, 43.6)
+    result = run(several, "-n", "2")
+    result.assert_outcomes(passed=1, failed=4)
+    lost, slower = "its worker process ended before it could report", "is 9.0% slower than its baseline"
+    text = result.stdout.str()
+    assert text.count("E   test_mine.py::test_") == text.count(slower) > 0
+    assert lost in text
+
+
+def test_fresh_processes_that_die_under_all_workers_confirm_nothing(several):
+    several.times(43.2, "die")
+    result = run(several, "-n", "2")
+    result.assert_outcomes(passed=1, failed=4)
+    result.stdout.fnmatch_lines(["*the fresh process that was to measure it again did not: *status 3*"])
+
+
+def test_what_fails_in_the_controller_is_no_pass(several):
+    conftest = several.path / "conftest.py"
+    fail = """
+from pytest_cutile.pytest_parts.meeting import Meeting
+
+def measure(*_):
+    raise MemoryError("no room")
+
+Meeting._measure = measure
+"""
+    conftest.write_text(f"{conftest.read_text()}\n{fail}")
+    several.times(43.2, 43.6)
+    result = run(several, "-n", "2")
+    result.assert_outcomes(passed=1, failed=4)
+    result.stdout.fnmatch_lines(["*MemoryError: no room*"])

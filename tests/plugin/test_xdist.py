@@ -63,7 +63,7 @@ def test_a_worker_prepares_the_next_cases_of_its_module(project):
 KILL = """
 from pytest_cutile.speed.suite import SpeedSuite
 
-def die(self, measure_again):
+def die(*_, **__):
     import os
     os._exit(9)
 
@@ -118,7 +118,7 @@ def test_what_raises_while_a_suspect_is_decided_is_no_pass(project, options, wha
 DIE = """
 from pytest_cutile.gates import speed
 
-def die(*_):
+def die(*_, **__):
     import os
     os._exit(9)
 

@@ -1,0 +1,286 @@
+"""Fresh processes for all workers of pytest-xdist: they meet when their tests have run.
+
+What is pending in any worker is measured together, by one server on each GPU, as without workers. The
+controller owns the servers and a folder. A worker, say gw0, writes `gw0.pending` when its first case is
+pending, so that the server can get ready, and `gw0.post` when its tests have run, once for each look. When
+all workers that still run have posted, the controller lets the fresh processes measure what all of them ask
+for, and writes `gw0.reply`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import pytest
+
+from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Answers, Server
+from pytest_cutile.session import Asked
+from pytest_cutile.settings import SHARERS_VARIABLE
+
+FOLDER = "cutile_meeting"
+"""Key of the folder in what pytest-xdist gives to a worker."""
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", SHARERS_VARIABLE)
+_ELSEWHERE = ("ssh", "socket", "via", "vagrant_ssh", "python", "chdir")
+"""What specifies a worker that is no plain copy of the controller."""
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker has a pending case."""
+
+    nodeids: list[str]
+    """All tests of the run that may have one."""
+    gpu: dict[str, str]
+    """Variables that say which GPU the worker uses, and with how many others."""
+
+
+class Post(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker whose tests have run asks for."""
+
+    comparisons: int
+    """How many it makes, of those of the run."""
+    asked: dict[str, Asked] = {}
+    """Cases to measure, by key; none when it only wants to know the comparisons of the run."""
+    processes: int = 0
+    """In how many fresh processes each is measured."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller answers."""
+
+    comparisons: int = 0
+    """Of the run: of all workers."""
+    answers: list[Answers] = []
+    """Of each fresh process, also about what other workers asked for."""
+    error: str = ""
+    """What was unexpected; then there is nothing else."""
+
+
+class Measuring(Protocol):
+    """Where a process has its pending cases measured."""
+
+    def prepare(self, nodeids: Sequence[str]) -> None:
+        """Get ready to measure some of these tests."""
+
+    def comparisons_of_run(self, own: int) -> int:
+        """Return how many comparisons the whole run makes, given those of this process."""
+
+    def ask(self, asked: Mapping[str, Asked], processes: int) -> Sequence[Answers]: ...
+
+    def close(self) -> None: ...
+
+
+class Alone:
+    """The only process of a run has a server of its own."""
+
+    def __init__(self, config: pytest.Config, progress: Callable[[str], None]) -> None:
+        self._config = config
+        self._progress = progress
+        self._server: Server | None = None
+
+    def prepare(self, nodeids: Sequence[str]) -> None:
+        self._server = Server(self._config, self._progress, nodeids)
+        _start(self._server)
+
+    def comparisons_of_run(self, own: int) -> int:
+        return own
+
+    def ask(self, asked: Mapping[str, Asked], processes: int) -> Sequence[Answers]:
+        if self._server is None:
+            raise RuntimeError("nothing was pending")
+        return self._server.ask(asked, processes)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+class Worker:
+    """A worker of pytest-xdist asks the controller."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._controller = os.getppid()
+        self._comparisons = 0
+
+    def prepare(self, nodeids: Sequence[str]) -> None:
+        gpu = {name: os.environ[name] for name in _GPU_VARIABLES if name in os.environ}
+        _write(self._folder / f"{self._name}.pending", Pending(nodeids=[*nodeids], gpu=gpu))
+
+    def comparisons_of_run(self, own: int) -> int:
+        self._comparisons = own
+        return self._post(Post(comparisons=own)).comparisons
+
+    def ask(self, asked: Mapping[str, Asked], processes: int) -> Sequence[Answers]:
+        post = Post(comparisons=self._comparisons, asked={**asked}, processes=processes)
+        return self._post(post).answers[:processes]
+
+    def close(self) -> None:
+        """Leave: the controller notices that this process ends."""
+
+    def _post(self, post: Post) -> Reply:
+        _write(self._folder / f"{self._name}.post", post)
+        while (reply := _take(self._folder / f"{self._name}.reply", Reply)) is None:
+            if os.getppid() != self._controller:
+                raise RuntimeError("pytest-xdist's controller has ended")
+            time.sleep(POLL_SECONDS)
+        if reply.error:
+            raise RuntimeError(reply.error)
+        return reply
+
+
+class Meeting:
+    """The controller's side."""
+
+    def __init__(self, config: pytest.Config, progress: Callable[[str], None]) -> None:
+        self._config = config
+        self._progress = progress
+        self._resources = contextlib.ExitStack()
+        self._running: frozenset[str] = frozenset()
+        """Workers that have not ended."""
+        self._gpus: dict[str, str] = {}
+        """On which GPU a worker is, by its name."""
+        self._servers: dict[str, Server] = {}
+        """By GPU."""
+        self._comparisons: dict[str, int] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        # A server is killed when the thread ends that started it: these stay.
+        self._threads = ThreadPoolExecutor()
+
+    # -- what pytest-xdist says -----------------------------------------------------------------------
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Invite a worker. On a full disk none is: each then has a server of its own, or says why not."""
+        if _is_here(node):
+            with contextlib.suppress(OSError):
+                node.workerinput[FOLDER] = str(self._folder)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodeready(self, node: Any) -> None:
+        if FOLDER not in node.workerinput:
+            return
+        self._running |= {node.gateway.id}
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="cutile-meeting", daemon=True)
+            self._thread.start()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._running -= {node.gateway.id}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Stop all servers: no worker asks any more."""
+        self._stopping.set()
+        for server in self._servers.values():
+            server.close()
+        if self._thread is not None:
+            self._thread.join()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._resources.close()
+
+    @functools.cached_property
+    def _folder(self) -> Path:
+        folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
+        return Path(self._resources.enter_context(folder))
+
+    # -- the controller's thread ----------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        posts: dict[str, Post] = {}
+        while not self._stopping.wait(POLL_SECONDS):
+            running = self._running
+            for name in sorted(running):
+                self._get_ready(name)
+                if (post := _take(self._folder / f"{name}.post", Post)) is not None:
+                    posts[name] = post
+            posts = {name: post for name, post in posts.items() if name in running}
+            if posts and posts.keys() >= running:
+                for name, reply in self._replies(posts).items():
+                    _write(self._folder / f"{name}.reply", reply)
+                posts = {}
+                self._progress("")
+
+    def _get_ready(self, name: str) -> None:
+        """Start a server if a worker has a pending case, on a GPU that has none."""
+        pending = _take(self._folder / f"{name}.pending", Pending)
+        if pending is None:
+            return
+        gpu = self._gpus[name] = pending.gpu.get("CUDA_VISIBLE_DEVICES", "")
+        if gpu not in self._servers:
+            self._servers[gpu] = Server(self._config, self._progress, pending.nodeids, pending.gpu)
+            self._threads.submit(_start, self._servers[gpu]).result()
+
+    def _replies(self, posts: Mapping[str, Post]) -> dict[str, Reply]:
+        try:
+            self._comparisons |= {name: post.comparisons for name, post in posts.items()}
+            comparisons = sum(self._comparisons.values())
+            answers = self._measure(posts)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no worker may wait for ever
+            text = "".join(traceback.format_exception(error))
+            return dict.fromkeys(posts, Reply(error=f"pytest-xdist's controller failed:\n{text}"))
+        return {name: Reply(comparisons=comparisons, answers=answers[self._gpus[name]]) for name in posts}
+
+    def _measure(self, posts: Mapping[str, Post]) -> dict[str, list[Answers]]:
+        """Measure what all workers ask for, on all GPUs at once; return the answers by GPU."""
+        asked: dict[str, dict[str, Asked]] = {self._gpus[name]: {} for name in posts}
+        for name, post in posts.items():
+            asked[self._gpus[name]] |= post.asked
+        processes = max(post.processes for post in posts.values())
+        futures = {
+            gpu: self._threads.submit(self._servers[gpu].ask, cases, processes if cases else 0)
+            for gpu, cases in asked.items()
+        }
+        return {gpu: future.result() for gpu, future in futures.items()}
+
+
+def measuring_for(config: pytest.Config, progress: Callable[[str], None]) -> Measuring:
+    """Return where this process has its pending cases measured."""
+    workerinput: Mapping[str, Any] = getattr(config, "workerinput", {})
+    if FOLDER in workerinput:
+        return Worker(Path(workerinput[FOLDER]), workerinput["workerid"])
+    return Alone(config, progress)
+
+
+def _is_here(node: Any) -> bool:
+    """Say whether a worker is a copy of the controller, so that the controller can start its tests anew."""
+    spec = node.gateway.spec
+    return not spec.env and all(getattr(spec, name, None) is None for name in _ELSEWHERE)
+
+
+def _start(server: Server) -> None:
+    """Start a server early. If that fails, the one who asks it says so."""
+    with contextlib.suppress(OSError):
+        server.start()
+
+
+_Message = TypeVar("_Message", bound=msgspec.Struct)
+
+
+def _write(path: Path, message: msgspec.Struct) -> None:
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_bytes(msgspec.json.encode(message))
+    unfinished.rename(path)
+
+
+def _take(path: Path, kind: type[_Message]) -> _Message | None:
+    """Return the message in a file, and remove that; None if there is none."""
+    try:
+        message = msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    path.unlink()
+    return message
