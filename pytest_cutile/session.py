@@ -20,7 +20,6 @@ from pytest_cutile.gpu.at_hand import GpuAtHand
 from pytest_cutile.results import Result
 from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.revisions.modules import Revision, RevisionError
-from pytest_cutile.revisions.paired import RevisionKernels
 from pytest_cutile.settings import Settings
 from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from pytest_cutile.speed.measure.timing import Timer
@@ -91,7 +90,6 @@ class Session:
         self.measured_again: MeasuredAgain | None = None
         """Set in a fresh process that measures for another one and judges nothing."""
         self._revisions: dict[str, Revision] = {}
-        self._kernels_at: dict[str, RevisionKernels] = {}
         self.gpu = GpuAtHand(make_users_timer=make_timer, make_timer=CudaGraphTimer, progress=progress)
         self.target = Target(settings, self.gpu)
         self.checkout = Checkout(settings.rootpath, baselines=settings.baseline_path)
@@ -158,8 +156,8 @@ class Session:
         )
 
     @cached_property
-    def revision_kernels(self) -> RevisionKernels | None:
-        """The kernels of the revision to compare with (`--perf-baseline git:REV`); None without one.
+    def revision_kernels(self) -> Revision | None:
+        """The revision to compare with (`--perf-baseline git:REV`); None without one.
 
         Raises:
             pytest.UsageError: there is no such revision.
@@ -168,18 +166,16 @@ class Session:
         if name is None:
             return None
         try:
-            return self.kernels_at(name)
+            return self.revision(name)
         except RevisionError as error:
             raise pytest.UsageError(f"--perf-baseline git:{name}: {error}") from error
 
-    def kernels_at(self, name: str) -> RevisionKernels:
-        """Return the kernels of a git revision, extracted when they are first asked for.
+    def revision(self, name: str) -> Revision:
+        """Return the project's modules of a git revision, extracted when they are first asked for.
 
         Raises:
             RevisionError: there is no such revision here.
         """
-        if name not in self._kernels_at:
-            revision = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
-            self._revisions[name] = revision
-            self._kernels_at[name] = RevisionKernels(revision)
-        return self._kernels_at[name]
+        if name not in self._revisions:
+            self._revisions[name] = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
+        return self._revisions[name]

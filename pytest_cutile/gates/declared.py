@@ -1,4 +1,7 @@
-"""A declared case as calls: what is compiled for a task, and what is launched and checked."""
+"""A declared case as calls: what is compiled for a task, and what is launched and checked.
+
+What is asked of a git revision raises RevisionError if the revision, or the module, cannot be had.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pytest_cutile.gates.base import Task
 from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.input_names import NORMAL
+from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
 from pytest_cutile.settings import Settings
 from pytest_cutile.spec import Case, KernelSpec
@@ -28,23 +32,15 @@ def compiled_case(session: Session, task: Task) -> CompileCase:
     return replace(compiled, base=functools.partial(compiled_at, session, task, revision))
 
 
-def launcher_at(session: Session, task: Task, revision: str) -> Callable[..., Any] | None:
-    """Return a task's launcher as of a git revision; None if that declares no such kernel.
-
-    Raises:
-        RevisionError: the revision, or its module, cannot be had.
-    """
-    kernels = session.kernels_at(revision)
-    spec = kernels.spec(task.module, task.spec.name)
-    return None if spec is None else kernels.with_own_imports(spec.launch)
+def launcher_at(session: Session, task: Task, commit: str) -> Callable[..., Any] | None:
+    """Return a task's launcher as of a git revision; None if that declares no such kernel."""
+    revision = session.revision(commit)
+    spec = revision.spec(task.module, task.spec.name)
+    return None if spec is None else with_own_imports(revision, spec.launch)
 
 
 def compiled_at(session: Session, task: Task, revision: str) -> CompileCase | None:
-    """Return what is compiled for a task with the launcher of a git revision, on today's inputs; or None.
-
-    Raises:
-        RevisionError: the revision, or its module, cannot be had.
-    """
+    """Return what is compiled for a task with the launcher of a git revision, on today's inputs; or None."""
     launch = launcher_at(session, task, revision)
     if launch is None:
         return None
@@ -52,28 +48,22 @@ def compiled_at(session: Session, task: Task, revision: str) -> CompileCase | No
     return compile_case(named, task.case, task.arch)
 
 
-def recorded_at(session: Session, task: Task, revision: str) -> CompileCase | None:
-    """Return what was compiled for a task when it was recorded at a git revision: on that one's inputs.
-
-    Raises:
-        RevisionError: the revision, or its module, cannot be had.
-    """
-    declared = declared_at(session, task, revision)
+def recorded_at(session: Session, task: Task, commit: str) -> CompileCase | None:
+    """Return what was compiled for a task when it was recorded at a git revision: on that one's inputs."""
+    declared = declared_at(session, task, commit)
     if declared is None:
         return None
-    (spec, case), kernels = declared, session.kernels_at(revision)
-    launch, inputs = map(kernels.with_own_imports, (spec.launch, spec.inputs))
-    named = replace(spec, name=f"{spec.name} recorded at {revision}", launch=launch, inputs=inputs)
+    spec, case = declared
+    launch, inputs = (
+        with_own_imports(session.revision(commit), function) for function in (spec.launch, spec.inputs)
+    )
+    named = replace(spec, name=f"{spec.name} recorded at {commit}", launch=launch, inputs=inputs)
     return replace(compile_case(named, case, task.arch), inputs=spec.inputs)
 
 
-def declared_at(session: Session, task: Task, revision: str) -> tuple[KernelSpec, Case] | None:
-    """Return a task's kernel and case as a git revision declares them; None if it does not.
-
-    Raises:
-        RevisionError: the revision, or its module, cannot be had.
-    """
-    spec = session.kernels_at(revision).spec(task.module, task.spec.name)
+def declared_at(session: Session, task: Task, commit: str) -> tuple[KernelSpec, Case] | None:
+    """Return a task's kernel and case as a git revision declares them; None if it does not."""
+    spec = session.revision(commit).spec(task.module, task.spec.name)
     cases = [] if spec is None else [case for case in spec.cases if case.name == task.case.name]
     return (spec, cases[0]) if spec is not None and cases else None
 

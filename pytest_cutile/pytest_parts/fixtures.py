@@ -22,6 +22,7 @@ from pytest_cutile.gates.outcome import GateFailed, GateOutcome
 from pytest_cutile.gates.speed import gate_speed
 from pytest_cutile.pytest_parts.failure import Place
 from pytest_cutile.results import names_of_test
+from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work
 from pytest_cutile.speed.case import SpeedCase
@@ -208,13 +209,13 @@ class Perf:
         nodeid, suffix = self.test.nodeid, f"#{label}" if label else ""
         kernel, case = names_of_test(nodeid)
 
-        def launcher_at(revision: str) -> Callable[..., Any] | None:
-            kernels = self.session.kernels_at(revision)
-            launcher = kernels.counterpart(fn)
-            return None if launcher is None else kernels.with_own_imports(launcher)
+        def launcher_at(name: str) -> Callable[..., Any] | None:
+            revision = self.session.revision(name)
+            launcher = revision.counterpart(fn)
+            return None if launcher is None else with_own_imports(revision, launcher)
 
         def source(revision: str) -> str:
-            launcher = self.session.kernels_at(revision).counterpart(fn) if revision else fn
+            launcher = self.session.revision(revision).counterpart(fn) if revision else fn
             return "" if launcher is None else declaration_digest([launcher], {})
 
         is_right = self.session.checked.get(nodeid, Reason.UNCHECKED) is None

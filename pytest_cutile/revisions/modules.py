@@ -65,6 +65,7 @@ class Revision:
         """The project in the revision's tree; absent if the revision lacks it."""
         self._trees = _Trees(repository.top, tree, repository.files())
         self._modules: dict[str, ModuleType] = {}
+        self._specs: dict[tuple[str, str], KernelSpec | None] = {}
         self._hidden: dict[str, ModuleType] | None = None
 
     def close(self) -> None:
@@ -122,9 +123,12 @@ class Revision:
 
     def spec(self, module: str, name: str) -> KernelSpec | None:
         """Return the kernel that the revision's `module` declares under `name`, or None."""
-        imported = self._import(module)
-        specs = getattr(imported, "SPECS", None) or [getattr(imported, "SPEC", None)]
-        return next((spec for spec in specs if isinstance(spec, KernelSpec) and spec.name == name), None)
+        if (module, name) not in self._specs:
+            imported = self._import(module)
+            specs = getattr(imported, "SPECS", None) or [getattr(imported, "SPEC", None)]
+            named = (spec for spec in specs if isinstance(spec, KernelSpec) and spec.name == name)
+            self._specs[module, name] = next(named, None)
+        return self._specs[module, name]
 
     def counterpart(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Return the revision's callable of the same module and name as `function`.

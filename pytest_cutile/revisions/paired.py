@@ -15,55 +15,35 @@ from typing import Any
 from pytest_cutile.compiler.cutile import kernel_function
 from pytest_cutile.compiler.trace.patching import Replacements
 from pytest_cutile.revisions.modules import Revision
-from pytest_cutile.spec import KernelSpec
 
 
 class BaselineLaunchFailed(RuntimeError):  # noqa: N818 - reads as what happened
     """A baseline launcher raised: it does not know the case."""
 
 
-class RevisionKernels:
-    """The kernels and launchers of a revision, by those of the working tree."""
+def with_own_imports(revision: Revision, launcher: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a launcher of the revision whose imports, while it runs, find the revision's modules.
 
-    def __init__(self, revision: Revision) -> None:
-        self._revision = revision
-        self._specs: dict[tuple[str, str], KernelSpec | None] = {}
+    Swapping modules takes 40 ms, so a launcher whose first call imported nothing is called without.
+    """
+    imports_nothing = False
 
-    def __str__(self) -> str:
-        return str(self._revision)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        nonlocal imports_nothing
+        try:
+            if imports_nothing:
+                return launcher(*args, **kwargs)
+            with revision.active(), _imports_seen() as imports:
+                result = launcher(*args, **kwargs)
+            imports_nothing = not any(map(revision.owns, imports))
+        except Exception as error:
+            raise BaselineLaunchFailed(
+                f"the launcher of {revision} raised {type(error).__name__}: {error}"
+            ) from error
+        return result
 
-    def spec(self, module: str, name: str) -> KernelSpec | None:
-        if (module, name) not in self._specs:
-            self._specs[module, name] = self._revision.spec(module, name)
-        return self._specs[module, name]
-
-    def counterpart(self, launcher: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return the revision's launcher of the same name; None if it has none."""
-        return self._revision.counterpart(launcher)
-
-    def with_own_imports(self, launcher: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a launcher of the revision whose imports, while it runs, find the revision's modules.
-
-        Swapping modules takes 40 ms, so a launcher whose first call imported nothing is called without.
-        """
-        imports_nothing = False
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            nonlocal imports_nothing
-            try:
-                if imports_nothing:
-                    return launcher(*args, **kwargs)
-                with self._revision.active(), _imports_seen() as imports:
-                    result = launcher(*args, **kwargs)
-                imports_nothing = not any(map(self._revision.owns, imports))
-            except Exception as error:
-                raise BaselineLaunchFailed(
-                    f"the launcher of {self._revision} raised {type(error).__name__}: {error}"
-                ) from error
-            return result
-
-        return call
+    return call
 
 
 class LaunchedKernels:
