@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-_POLL_S = 0.05
 
 
 def lock_descriptor(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
@@ -40,7 +37,6 @@ def locked(
     *,
     shared: bool = False,
     on_wait: Callable[[], None] | None = None,
-    until: float | None = None,
 ) -> Iterator[None]:
     """Hold the lock of a file or folder that exists.
 
@@ -48,21 +44,16 @@ def locked(
         path: What is locked.
         shared: Whether other shared holders are admitted.
         on_wait: Called once when another process holds the lock.
-        until: Time of `time.monotonic` at which to give up; None waits for ever.
 
     Raises:
         OSError: The file cannot be opened or locked.
-        TimeoutError: The lock was not free until then.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if not lock_descriptor(descriptor, shared=shared, wait=False):
             if on_wait is not None:
                 on_wait()
-            while not lock_descriptor(descriptor, shared=shared, wait=until is None):
-                if until is not None and time.monotonic() >= until:
-                    raise TimeoutError(f"another process holds the lock of {path}")
-                time.sleep(_POLL_S)
+            lock_descriptor(descriptor, shared=shared)
         yield
     finally:
         # Closing is not enough: a process forked meanwhile has the descriptor too, and would keep the lock.

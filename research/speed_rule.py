@@ -243,7 +243,6 @@ def run_gate(
         us=US,
         workload_us=US,
         workload=WORKLOAD,
-        own_gpu=True,
         gpus=1,
         n_runs=3,
     )

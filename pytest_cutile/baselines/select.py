@@ -41,8 +41,6 @@ class Stored(Struct, frozen=True, kw_only=True):
     """The same mean of the reference workload; None unless every run has one, and all the same."""
     workload: str
     """Name of that reference workload; empty where there is none."""
-    own_gpu: bool
-    """Whether the times are of the GPU that was asked for."""
     gpus: int
     n_runs: int
 
@@ -88,8 +86,7 @@ def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: st
     """
     comparable = (one for one in since_anchor(entry) if one.work == work_of(entry))
     timed = _first_timed(baselines, comparable, regime)
-    own_gpu = gpu_uuid in timed
-    records = [timed[gpu_uuid]] if own_gpu else [*timed.values()]
+    records = [timed[gpu_uuid]] if gpu_uuid in timed else [*timed.values()]
     used = [[run for run in record.runs if run.time_us(regime) is not None] for record in records]
     if not used:
         return None
@@ -105,7 +102,6 @@ def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: st
         us=us,
         workload_us=workload_us,
         workload=workloads.pop() if workload_us is not None else "",
-        own_gpu=own_gpu,
         gpus=len(used),
         n_runs=sum(map(len, used)),
     )

@@ -67,7 +67,7 @@ def stored(of=TWO_GPUS, gpu="GPU-1", regime="burst"):
 def test_stored_times_are_the_first_of_the_own_gpu():
     own = stored()
     assert own.us == pytest.approx(60.0)
-    assert (own.own_gpu, own.gpus, own.n_runs) == (True, 1, 3)
+    assert (own.gpus, own.n_runs) == (1, 3)
     assert stored(gpu="GPU-2").us == pytest.approx(10.0)
 
 
@@ -84,7 +84,7 @@ def test_an_environment_that_gets_slower_step_by_step_moves_no_stored_time():
 def test_a_new_gpu_is_compared_with_the_mean_over_gpus():
     mean = stored(gpu="GPU-3")
     assert mean.us == pytest.approx((60.0 * 10.0) ** 0.5)
-    assert (mean.own_gpu, mean.gpus, mean.n_runs) == (False, 2, 4)
+    assert (mean.gpus, mean.n_runs) == (2, 4)
 
 
 def test_times_before_the_anchor_and_of_other_work_are_left_out():

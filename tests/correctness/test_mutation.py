@@ -152,14 +152,15 @@ def test_infinities_have_to_stay():
     assert mutant.outcome == Outcome.KILLED
 
 
-def test_runs_of_the_reference_are_bounded():
+def test_runs_of_the_reference_are_bounded(monkeypatch):
+    monkeypatch.setattr("pytest_cutile.correctness.mutation.run.MOST_RUNS", 5)
     runs = []
 
     def reference(inputs):
         runs.append(inputs)
         return inputs["x"].double()
 
-    report = run_mutants([], {"x": tensor(20, 20, 20, 20)}, reference, most_runs=5)
+    report = run_mutants([], {"x": tensor(20, 20, 20, 20)}, reference)
     assert len(runs) == 5
     assert report.skipped == 3
 

@@ -69,7 +69,6 @@ def stored(us: float = 100.0, **changed: Any) -> dict[Regime, Stored]:
     facts = {
         "workload_us": 100.0,
         "workload": WORKLOAD,
-        "own_gpu": True,
         "gpus": 1,
         "n_runs": 3,
     }

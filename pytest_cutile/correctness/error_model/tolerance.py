@@ -178,12 +178,12 @@ FALSE_ALARM = 1e-7
 """Probability that one test rejects an honest output, if its noise were as large as the model allows."""
 
 
-def sigmas_for(elements: int, *, false_alarm: float = FALSE_ALARM) -> float:
-    """Return how many standard deviations none of `elements` normal errors exceeds, but for `false_alarm`.
+def sigmas_for(elements: int) -> float:
+    """Return how many standard deviations none of `elements` normal errors exceeds, but for `FALSE_ALARM`.
 
     5.3 for one element, 6.8 for 10^4, 8.1 for 2.7 * 10^8 (Bonferroni's inequality).
     """
-    return -t_quantile(false_alarm / (2 * max(elements, 1)), math.inf)
+    return -t_quantile(FALSE_ALARM / (2 * max(elements, 1)), math.inf)
 
 
 def model_for(

@@ -50,13 +50,11 @@ def run_mutants(
     outputs: Sequence[ComparedOutput],
     inputs: Mapping[str, Any],
     reference: Callable[[Mapping[str, Any]], Any],
-    *,
-    most_runs: int = MOST_RUNS,
 ) -> MutationReport:
     """Return which mutants the check of these outputs, which passed, kills.
 
     `inputs` are the arguments before the launch; `reference` computes exact outputs from such arguments, at
-    most `most_runs` times.
+    most `MOST_RUNS` times.
 
     Memory: that of the largest output twice, and what a comparison and the reference take.
     """
@@ -65,9 +63,9 @@ def run_mutants(
         _run_mutant(output, mutant, mutated) for output in right for mutant, mutated in _mutated(output)
     ]
     shortened = [*_shortened_inputs(inputs)]
-    of_inputs = (_run_shortened(outputs, inputs, reference, *each) for each in shortened[:most_runs])
+    of_inputs = (_run_shortened(outputs, inputs, reference, *each) for each in shortened[:MOST_RUNS])
     mutants += [mutant for mutant in of_inputs if mutant is not None]
-    return MutationReport(mutants=tuple(mutants), skipped=max(0, len(shortened) - most_runs))
+    return MutationReport(mutants=tuple(mutants), skipped=max(0, len(shortened) - MOST_RUNS))
 
 
 def _run_mutant(output: ComparedOutput, mutant: Mutant, mutated: torch.Tensor) -> Mutant:
