@@ -147,7 +147,7 @@ def _gpus() -> Iterator[tuple[str, list[str]]]:
     more = f", and {counted(others, 'more GPU')}" if others else ""
     yield "GPU", [f"{device.name} ({device.arch}, {device.uuid[:12]}){more}", f"{clock}, {state.celsius} C"]
     yield "driver", [", ".join(f"{name} {value}" for name, value in driver.items())]
-    disturbances = condition.problems(state, condition.HighestClocks())
+    disturbances = condition.problems(state, condition.clock_under_load(state))
     yield "condition", [*disturbances] or ["nothing disturbs measurements"]
 
 

@@ -27,27 +27,20 @@ BUSY_PERCENT = 5
 kernel's samples meet it to move their median. A choice: no desktop was measured."""
 
 
-class HighestClocks:
-    """The highest SM clock that each GPU was seen at under load, by UUID."""
-
-    def __init__(self) -> None:
-        self._mhz: dict[str, int] = {}
-
-    def update(self, uuid: str, clock_mhz: int) -> int:
-        """Return the highest clock of a GPU so far, this one included."""
-        self._mhz[uuid] = max(clock_mhz, self._mhz.get(uuid, 0))
-        return self._mhz[uuid]
+def clock_under_load(state: GpuState) -> int:
+    """Return the SM clock in MHz; 0 where it is not known, or the GPU idles: that clock says nothing."""
+    return 0 if "GpuIdle" in state.clock_reasons else state.sm_clock_mhz or 0
 
 
-def problems(state: GpuState, highest: HighestClocks) -> Sequence[str]:
+def problems(state: GpuState, highest_mhz: int) -> Sequence[str]:
     """Return why measurements on a GPU in this state are doubtful; nothing if they are not.
 
     Args:
         state: of the GPU.
-        highest: clocks seen before: what is expected of GPUs that are not known to reach NVML's maximum. The
-            clock in `state` is added.
+        highest_mhz: highest `clock_under_load` of the GPU so far: what is expected of GPUs that are not known
+            to reach NVML's maximum.
     """
-    low_clock = _low_clock(state, highest)
+    low_clock = _low_clock(state, highest_mhz)
     lowered = [*_throttling(state), *_application_clock(state)]
     return [*(lowered or low_clock), *_other_processes(state)]
 
@@ -79,12 +72,11 @@ def _application_clock(state: GpuState) -> Iterator[str]:
         yield f"its clock is held at {clock} MHz for applications, {default} MHz is usual"
 
 
-def _low_clock(state: GpuState, highest: HighestClocks) -> list[str]:
-    """Return a problem if the clock is low for no normal reason. The clock of an idle GPU says nothing."""
-    clock = state.sm_clock_mhz
-    if not clock or "GpuIdle" in state.clock_reasons:
+def _low_clock(state: GpuState, expected: int) -> list[str]:
+    """Return a problem if the clock is low for no normal reason."""
+    clock = clock_under_load(state)
+    if not clock:
         return []
-    expected = highest.update(state.uuid, clock)
     text = f"its clock has dropped to {clock} MHz, it was {expected} MHz before"
     platform = find_platform(state.name)
     if state.max_sm_clock_mhz and platform is not None and platform.reaches_max_clock:

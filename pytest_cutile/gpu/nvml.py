@@ -100,20 +100,25 @@ def _visible(pynvml: Any) -> list[Any]:
     return named
 
 
+@contextmanager
+def _first_gpu() -> Iterator[tuple[Any, Any]]:
+    """Yield the pynvml module and the handle of the first visible GPU."""
+    with _nvml() as pynvml:
+        yield pynvml, _visible(pynvml)[0]
+
+
 def find_gpu() -> Device:
     """Return the first visible GPU, without torch.
 
     Raises:
         NoGpuError: there is none; the message says why.
     """
-    with _nvml() as pynvml:
-        handle = _visible(pynvml)[0]
-        max_clock = _clock(pynvml, handle, "MaxClockInfo")
+    with _first_gpu() as (pynvml, handle):
         return Device(
             arch=architecture_of_capability(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
             name=_text(pynvml.nvmlDeviceGetName(handle)),
             uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-            max_sm_clock_mhz=None if max_clock is None else float(max_clock),
+            max_sm_clock_mhz=_mhz(pynvml, handle, "MaxClockInfo"),
         )
 
 
@@ -137,8 +142,7 @@ def choose_gpu(number: int, workers: int = 1) -> None:
 
 def driver_environment() -> dict[str, str]:
     """Return driver version, CUDA version, power limit, MIG mode and a set clock of the first visible GPU."""
-    with _nvml() as pynvml:
-        handle = _visible(pynvml)[0]
+    with _first_gpu() as (pynvml, handle):
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         environment = {
             "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
@@ -159,9 +163,8 @@ def driver_environment() -> dict[str, str]:
 
 def sm_clock_mhz() -> float | None:
     """Return the current SM clock of the first visible GPU; None where NVML does not say."""
-    with _nvml() as pynvml:
-        clock = _clock(pynvml, _visible(pynvml)[0], "ClockInfo")
-        return None if clock is None else float(clock)
+    with _first_gpu() as (pynvml, handle):
+        return _mhz(pynvml, handle, "ClockInfo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,11 +184,9 @@ def read_load() -> Load:
     Raises:
         NoGpuError: there is none.
     """
-    with _nvml() as pynvml:
-        handle = _visible(pynvml)[0]
-        clock = _clock(pynvml, handle, "ClockInfo")
+    with _first_gpu() as (pynvml, handle):
         return Load(
-            sm_clock_mhz=None if clock is None else float(clock),
+            sm_clock_mhz=_mhz(pynvml, handle, "ClockInfo"),
             energy_mj=_optional(pynvml, lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
             power_limited_ns=_optional(
                 pynvml,
@@ -225,8 +226,7 @@ def read_state() -> GpuState:
     Raises:
         NoGpuError: there is none.
     """
-    with _nvml() as pynvml:
-        handle = _visible(pynvml)[0]
+    with _first_gpu() as (pynvml, handle):
         application_clock, default_clock = _application_clocks(pynvml, handle)
         reasons = _optional(pynvml, lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
         compute_pids = _compute_pids(pynvml, handle)
@@ -265,6 +265,12 @@ def _clock(pynvml: Any, handle: Any, name: str) -> int | None:
         pynvml, lambda: getattr(pynvml, f"nvmlDeviceGet{name}")(handle, pynvml.NVML_CLOCK_SM)
     )
     return clock
+
+
+def _mhz(pynvml: Any, handle: Any, name: str) -> float | None:
+    """Return what `_clock` does as a number to calculate with."""
+    clock = _clock(pynvml, handle, name)
+    return None if clock is None else float(clock)
 
 
 def _application_clocks(pynvml: Any, handle: Any) -> tuple[int | None, int | None]:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_cutile.gpu import condition, nvml
 from pytest_cutile.settings import RUN_VARIABLE, SHARERS_VARIABLE
+from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from tests.gpu.fake_nvml import BRAKE, HARDWARE, IDLE, OTHER, POWER_CAP, THERMAL
 
 pytestmark = pytest.mark.usefixtures("fake")
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.usefixtures("fake")
 
 def problems():
     """What a first look finds."""
-    return condition.problems(nvml.read_state(), condition.HighestClocks())
+    state = nvml.read_state()
+    return condition.problems(state, condition.clock_under_load(state))
 
 
 @pytest.mark.parametrize(
@@ -51,13 +53,13 @@ def test_a_gpu_that_is_slowed_down_is_noticed(fake, reasons, clock, found):
     assert all(part in problem for part, problem in zip(found, said, strict=True))
 
 
-def looks(fake, seen, *clocks, reasons=0):
+def looks(fake, timer, *clocks, reasons=0):
     """Return what is found at each of some clocks, one look after the other."""
     fake.nvmlDeviceGetCurrentClocksEventReasons = lambda _: reasons
     found: list[str] = []
     for clock in clocks:
         fake.nvmlDeviceGetClockInfo = lambda *_, clock=clock: clock
-        found += condition.problems(nvml.read_state(), seen)
+        found += timer.problems()
     return found
 
 
@@ -74,28 +76,26 @@ def looks(fake, seen, *clocks, reasons=0):
 def test_a_clock_is_held_against_the_maximum_only_where_that_is_reached(fake, name, clock, highest, found):
     fake.nvmlDeviceGetName = lambda _: name
     fake.nvmlDeviceGetMaxClockInfo = lambda *_: highest
-    assert looks(fake, condition.HighestClocks(), clock, clock) == found * 2
+    assert looks(fake, CudaGraphTimer(nvml.find_gpu()), clock, clock) == found * 2
 
 
 DROPPED = ["its clock has dropped to 2200 MHz, it was 2411 MHz before"]
 
 
-def test_a_clock_that_drops_is_noticed_where_the_maximum_is_never_reached(fake, monkeypatch):
+def test_a_clock_that_drops_is_noticed_where_the_maximum_is_never_reached(fake):
     fake.nvmlDeviceGetName = lambda _: "NVIDIA GB10"
     fake.nvmlDeviceGetMaxClockInfo = lambda *_: 3003
-    seen = condition.HighestClocks()
-    assert looks(fake, seen, 2300, 2411, 2300) == []
-    assert looks(fake, seen, 2200, 2200) == DROPPED * 2
-    assert looks(fake, seen, 2200, reasons=POWER_CAP) == []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # another GPU has clocks of its own
-    assert looks(fake, seen, 2200) == []
+    timer = CudaGraphTimer(nvml.find_gpu())
+    assert looks(fake, timer, 2300, 2411, 2300) == []
+    assert looks(fake, timer, 2200, 2200) == DROPPED * 2
+    assert looks(fake, timer, 2200, reasons=POWER_CAP) == []
 
 
 def test_a_clock_without_load_is_no_yardstick(fake):
     fake.nvmlDeviceGetName = lambda _: "NVIDIA GB10"
-    seen = condition.HighestClocks()
-    assert looks(fake, seen, 3003, reasons=IDLE) == []
-    assert looks(fake, seen, 2411) == []
+    timer = CudaGraphTimer(nvml.find_gpu())
+    assert looks(fake, timer, 3003, reasons=IDLE) == []
+    assert looks(fake, timer, 2411) == []
 
 
 @pytest.mark.parametrize("how", ["not supported", "not there"])

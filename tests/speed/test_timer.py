@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_cutile.gpu import condition, nvml
+from pytest_cutile.gpu import nvml
 from pytest_cutile.speed.measure import graphs, sustained
 from pytest_cutile.speed.measure import timer as module
 from pytest_cutile.speed.measure.timer import (
@@ -310,17 +310,6 @@ def test_a_gpu_at_its_full_clock_is_settled_when_two_windows_agree(clock, monkey
     monkeypatch.setattr(timer, "_replay", replay)
     timer._settle(None, [])
     assert clock.now == pytest.approx(2 * WINDOW_SECONDS, abs=0.005)
-
-
-def test_what_a_clock_is_compared_with_is_kept_from_look_to_look(monkeypatch):
-    monkeypatch.setattr(nvml, "keep_loaded", lambda: None)
-    monkeypatch.setattr(nvml, "read_state", lambda: None)
-    looks: list[condition.HighestClocks] = []
-    monkeypatch.setattr(condition, "problems", lambda _, highest: looks.append(highest))
-    timer = CudaGraphTimer(Device(arch="sm_121", name="NVIDIA GB10"))
-    timer.problems()
-    timer.problems()
-    assert looks[0] is looks[1]
 
 
 # -- workloads, sustained -----------------------------------------------------------------------------

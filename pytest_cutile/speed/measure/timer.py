@@ -82,7 +82,7 @@ class CudaGraphTimer(Timer):
         self._device = device
         self._longest_us = longest_us
         self._workloads: dict[str, ReferenceWorkload | None] = {}
-        self._highest_clocks = condition.HighestClocks()
+        self._highest_under_load = 0
         self._highest_mhz = 0.0
         self._futile_waits = 0
         self._tick_us = TICK_US
@@ -107,7 +107,9 @@ class CudaGraphTimer(Timer):
         return versions
 
     def problems(self) -> Sequence[str]:
-        return condition.problems(nvml.read_state(), self._highest_clocks)
+        state = nvml.read_state()
+        self._highest_under_load = max(self._highest_under_load, condition.clock_under_load(state))
+        return condition.problems(state, self._highest_under_load)
 
     def unseen(self) -> Sequence[str]:
         return condition.unseen(nvml.read_state())
