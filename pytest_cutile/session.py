@@ -137,11 +137,7 @@ class Session:
 
     @property
     def speed_baselines(self) -> SpeedBaselines | None:
-        """The speed baselines of the GPU at hand.
-
-        Raises:
-            BaselineError: they cannot be used.
-        """
+        """The speed baselines of the GPU at hand."""
         device = self.gpu.timer.device
         return None if self.baselines is None else self.baselines.speed(device.arch, device.name)
 
@@ -157,11 +153,7 @@ class Session:
 
     @cached_property
     def revision_kernels(self) -> Revision | None:
-        """The revision to compare with (`--perf-baseline git:REV`); None without one.
-
-        Raises:
-            pytest.UsageError: there is no such revision.
-        """
+        """The revision to compare with (`--perf-baseline git:REV`); None without one."""
         name = self.settings.baseline_revision
         if name is None:
             return None
@@ -171,11 +163,7 @@ class Session:
             raise pytest.UsageError(f"--perf-baseline git:{name}: {error}") from error
 
     def revision(self, name: str) -> Revision:
-        """Return the project's modules of a git revision, extracted when they are first asked for.
-
-        Raises:
-            RevisionError: there is no such revision here.
-        """
+        """Return the project's modules of a git revision, extracted when they are first asked for."""
         if name not in self._revisions:
             self._revisions[name] = Revision(name, rootpath=self.settings.rootpath, cache_dir=self._cache_dir)
         return self._revisions[name]

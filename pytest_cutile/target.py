@@ -23,11 +23,7 @@ class Target:
 
     @cached_property
     def architectures(self) -> tuple[str, ...]:
-        """The architectures under test, in the order they were asked for.
-
-        Raises:
-            pytest.UsageError: one is unknown to the installed compiler, or "native" with no GPU.
-        """
+        """The architectures under test, in the order they were asked for."""
         settings = self._settings
         if settings.foreign_arch is not None:
             raise pytest.UsageError(

@@ -13,9 +13,6 @@ def merge(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
     """Return what is in one of the files, with old runs dropped.
 
     The order of the files does not matter, and merging a file again changes nothing.
-
-    Raises:
-        BaselineError: the files are of several platforms, or differ about one session.
     """
     files = [*files]
     platforms = sorted({f"{file.gpu} ({file.arch})" for file in files})

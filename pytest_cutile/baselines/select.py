@@ -163,11 +163,7 @@ def add(
 
 
 def united(files: Iterable[SpeedBaselines]) -> SpeedBaselines:
-    """Return everything that is in one of the files, which are of one platform; nothing is dropped.
-
-    Raises:
-        BaselineError: a session or a published figure is there twice with different content.
-    """
+    """Return everything that is in one of the files, which are of one platform; nothing is dropped."""
     first, *others = files
     sessions = dict(first.sessions)
     entries = dict(first.entries)

@@ -27,11 +27,7 @@ class IncompatibleCompiler(CompilerMissing):
 
 
 def import_cutile() -> Any:
-    """Return the module `cuda.tile`.
-
-    Raises:
-        CompilerMissing: cuda-tile is not installed.
-    """
+    """Return the module `cuda.tile`."""
     try:
         return importlib.import_module("cuda.tile")
     except ModuleNotFoundError as error:

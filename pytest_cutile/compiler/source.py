@@ -43,12 +43,7 @@ _ARRAY_FACTS = (
 
 
 def source_digest(launch: Launch, arch: str) -> str:
-    """Return 16 hexadecimal digits that change with the kernel's source and with what it is compiled for.
-
-    Raises:
-        TypeError, ValueError, OverflowError: `derive_signature` refuses the launch's arguments.
-        CompilerMissing: cuda-tile is not installed.
-    """
+    """Return 16 hexadecimal digits that change with the kernel's source and with what it is compiled for."""
     return digest_text(source_text(launch, arch))
 
 

@@ -36,11 +36,7 @@ class ToolMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
 
 @cache
 def find_tileiras() -> Path:
-    """Return the tileiras that a launch would run.
-
-    Raises:
-        CompilerMissing: there is none.
-    """
+    """Return the tileiras that a launch would run."""
     if (tileiras := _which("tileiras", _compiler_folders())) is not None:
         return tileiras
     raise CompilerMissing(
@@ -54,11 +50,7 @@ _TOOL_TIMEOUT_S = 60
 
 @cache
 def find_tool(name: str) -> Path:
-    """Return the path of one of `_TOOL_WHEELS`: that of the wheel, else that of a CUDA toolkit.
-
-    Raises:
-        ToolMissing: there is none.
-    """
+    """Return the path of one of `_TOOL_WHEELS`: that of the wheel, else that of a CUDA toolkit."""
     if (tool := _which(name, _tool_folders())) is not None:
         return tool
     raise ToolMissing(

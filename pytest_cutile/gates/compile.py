@@ -78,13 +78,7 @@ class CompileGate(CompilingGate):
         self.session.compilations.start(compiled_case(self.session, task) for task in tasks)
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Compile a case.
-
-        Raises:
-            CompileError, CompilerMissing, NothingLaunched: it does not compile; the message says why.
-            GateSkipped: there is no compiler, and another case has failed for that.
-            Exception: whatever the launcher raised.
-        """
+        """Compile a case."""
         __tracebackhide__ = True
         del test
         case = compiled_case(self.session, task)

@@ -26,12 +26,7 @@ def inspections(session: Session, cases: Sequence[CompileCase]) -> list[Future[I
 
 
 def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
-    """Wait for a case and return what was compiled.
-
-    Raises:
-        CompileError, CompilerMissing, NothingLaunched: it does not compile.
-        Exception: whatever the launcher raised.
-    """
+    """Wait for a case and return what was compiled."""
     from pytest_cutile.interpreter.executed import count_executed  # it imports torch
 
     session.compilations.result(case)  # says first what does not compile

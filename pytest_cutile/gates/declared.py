@@ -95,9 +95,6 @@ def check_inputs(
     """Launch a kernel on what `spec.make_inputs` made under `name`, and compare it with its reference.
 
     `run` calls the launcher; without it, the launcher runs over poisoned memory.
-
-    Raises:
-        KernelMismatch: the result is wrong. See `run_check` for more.
     """
     from pytest_cutile.correctness.check import run_check
 

@@ -55,11 +55,7 @@ class Interpreting:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make launch code run on the CPU; inputs are to be made inside as well.
-
-        Raises:
-            GateSkipped: torch, cuda-tile or tileiras is not installed.
-        """
+        """Make launch code run on the CPU; inputs are to be made inside as well."""
         with ExitStack() as stack:
             self._enter(stack)
             yield
@@ -121,11 +117,7 @@ class Interpreting:
             self._compilations.setdefault(self._session.compiler.submit(job), job.kernel)
 
     def wait_for_compiler(self) -> None:
-        """Wait until the real compiler has accepted all that was interpreted.
-
-        Raises:
-            CompileError: it rejects a kernel.
-        """
+        """Wait until the real compiler has accepted all that was interpreted."""
         started = time.monotonic()
 
         def show() -> None:

@@ -115,11 +115,7 @@ def examples(spec: KernelSpec, arch: str) -> SearchStrategy[Example]:
 
 
 def domain_of(spec: KernelSpec) -> dict[str, Any]:
-    """Return the strategies that a spec has for some of its parameters.
-
-    Raises:
-        SpecError: it has some for what is no parameter.
-    """
+    """Return the strategies that a spec has for some of its parameters."""
     domain = dict(spec.search()) if spec.search is not None else {}
     declared = {name for case in spec.cases for name in case.params}
     taken = parameters_of(spec.inputs)[1:]  # behind make_tensor
@@ -226,12 +222,7 @@ class KernelSearch:
             )
 
     def _search(self) -> CheckReport:
-        """Try examples until one fails or time is over; look for the smallest that fails the same way.
-
-        Raises:
-            Exception: what the smallest example that fails raises.
-            GateSkipped: all examples were refused.
-        """
+        """Try examples until one fails or time is over; look for the smallest that fails the same way."""
         __tracebackhide__ = True
         from hypothesis import HealthCheck, Phase, find, settings
         from hypothesis.errors import Flaky, NoSuchExample, Unsatisfiable
@@ -299,11 +290,7 @@ class KernelSearch:
         return "\n  ".join([f"searched with seed {self._seed}: {passed}", *lines])
 
     def _check(self, example: Example) -> None:
-        """Check one example as the gate `correct` does, but for its compilation.
-
-        Raises:
-            NoExample: it is no case of this kernel, or too large.
-        """
+        """Check one example as the gate `correct` does, but for its compilation."""
         spec, case, settings = self._spec, example.case, self._session.settings
         self._session.progress(f"searching {spec.name}: {example.inputs} {case.name}")
         with _refusing(), user_code():

@@ -191,12 +191,7 @@ def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain
 
 
 def measure_again(session: Session, case: SpeedCase, asked: Asked) -> Measurement:
-    """Measure a case as a fresh process is asked to.
-
-    Raises:
-        RevisionError: the revision cannot be had, or lacks the case.
-        BaselineLaunchFailed, MeasurementFailed: as `measure_case`.
-    """
+    """Measure a case as a fresh process is asked to."""
     launcher: Launcher | None = None
     if asked.revision:
         launcher = case.launcher_at(asked.revision)
@@ -297,13 +292,7 @@ class SpeedGate(Gate):
             self.session.compilations.start(compile_case(task.spec, task.case, task.arch) for task in here)
 
     def run(self, task: Task, test: RunningTest) -> None:
-        """Time a case and compare it with its baseline; check it first if that has not been done.
-
-        Raises:
-            GateSkipped: it cannot be measured here.
-            GateFailed: it failed, or its baseline cannot be read.
-            Exception: what the check raises when the result is wrong.
-        """
+        """Time a case and compare it with its baseline; check it first if that has not been done."""
         __tracebackhide__ = True
         session, spec = self.session, task.spec
         current = compile_case(spec, task.case, task.arch)

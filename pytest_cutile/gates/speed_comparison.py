@@ -110,11 +110,7 @@ def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBase
 def _with_baseline_kernel(
     session: Session, case: SpeedCase, comparison: Comparison, baselines: SpeedBaselines
 ) -> Comparison:
-    """Return the comparison with the kernel of the anchor, or with why it cannot be had.
-
-    Raises:
-        MeasurementFailed: today's kernel and the baseline's cannot be told apart in this process.
-    """
+    """Return the comparison with the kernel of the anchor, or with why it cannot be had."""
     anchor, entry = comparison.anchor, baselines.entries[case.key]
     if anchor is None:
         return comparison
@@ -187,11 +183,7 @@ def _commit_of(session: Session, entry: Entry, baselines: SpeedBaselines) -> tup
 
 
 def _compiled_at(case: SpeedCase, commit: str) -> str:
-    """Return the fingerprint as of a commit; empty where nobody knows one.
-
-    Raises:
-        RevisionError: it does not compile any more.
-    """
+    """Return the fingerprint as of a commit; empty where nobody knows one."""
     try:
         return "" if case.fingerprint is None else case.fingerprint(commit)
     except (RevisionError, NothingLaunched):
@@ -201,11 +193,7 @@ def _compiled_at(case: SpeedCase, commit: str) -> str:
 
 
 def _launcher_at(case: SpeedCase, commit: str) -> Launcher:
-    """Return the case's launcher as of a recorded commit.
-
-    Raises:
-        RevisionError: they cannot be had; the message says why and what to do.
-    """
+    """Return the case's launcher as of a recorded commit."""
     if not commit:
         raise RevisionError("it was recorded outside of git, so there is no baseline kernel")
     if commit.endswith("+"):

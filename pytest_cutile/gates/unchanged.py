@@ -32,12 +32,7 @@ def unchanged(session: Session, tasks: Mapping[str, Task], *, start_at: float = 
 
 
 def is_unchanged(session: Session, case: CompileCase) -> bool:
-    """Return whether a case compiles to what its baseline says; False when nobody can know.
-
-    Raises:
-        BaselineError: the baselines cannot be used.
-        RevisionError: the other revision's module cannot be imported.
-    """
+    """Return whether a case compiles to what its baseline says; False when nobody can know."""
     try:
         compilations = session.compilations
         if case.base is not None:

@@ -1,6 +1,7 @@
 """What NVML says of the GPU: name, clocks, throttling, processes. It reads, and neither sets nor judges.
 
-`gpu/condition.py` says which readings make measurements doubtful.
+`gpu/condition.py` says which readings make measurements doubtful. Where there is no GPU, functions raise
+NoGpuError, whose message says why.
 """
 
 from __future__ import annotations
@@ -108,11 +109,7 @@ def _first_gpu() -> Iterator[tuple[Any, Any]]:
 
 
 def find_gpu() -> Device:
-    """Return the first visible GPU, without torch.
-
-    Raises:
-        NoGpuError: there is none; the message says why.
-    """
+    """Return the first visible GPU, without torch."""
     with _first_gpu() as (pynvml, handle):
         return Device(
             arch=architecture_of_capability(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
@@ -179,11 +176,7 @@ class Load:
 
 
 def read_load() -> Load:
-    """Return clock and counters of the first visible GPU.
-
-    Raises:
-        NoGpuError: there is none.
-    """
+    """Return clock and counters of the first visible GPU."""
     with _first_gpu() as (pynvml, handle):
         return Load(
             sm_clock_mhz=_mhz(pynvml, handle, "ClockInfo"),
@@ -221,11 +214,7 @@ class GpuState:
 
 
 def read_state() -> GpuState:
-    """Return the state of the first visible GPU.
-
-    Raises:
-        NoGpuError: there is none.
-    """
+    """Return the state of the first visible GPU."""
     with _first_gpu() as (pynvml, handle):
         application_clock, default_clock = _application_clocks(pynvml, handle)
         reasons = _optional(pynvml, lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0

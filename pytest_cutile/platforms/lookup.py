@@ -51,11 +51,7 @@ def stand_in(arch: str) -> Platform:
 
 
 def gpu_slug(gpu_name: str) -> str:
-    """Return a device name in the form used in file names: "NVIDIA H200" is "nvidia-h200".
-
-    Raises:
-        ValueError: `gpu_name` has no letter or digit.
-    """
+    """Return a device name in the form used in file names: "NVIDIA H200" is "nvidia-h200"."""
     slug = re.sub(r"[^a-z0-9]+", "-", gpu_name.lower()).strip("-")
     if not slug:
         raise ValueError(f"GPU name {gpu_name!r} has no letter or digit, so no file can be named after it")

@@ -51,11 +51,7 @@ class KernelLocation:
 
 
 def locate(name: str, rootpath: Path) -> KernelLocation:
-    """Find a module or package that declares kernels, without importing the module itself.
-
-    Raises:
-        pytest.UsageError: it is not importable.
-    """
+    """Find a module or package that declares kernels, without importing the module itself."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is None:
@@ -303,11 +299,7 @@ def tasks_of(items: Iterable[pytest.Item]) -> list[Task]:
 
 
 def finish_collection(run: PytestRun, session: pytest.Session) -> None:
-    """Note what is selected, refuse to gate nothing, and remark on baselines of which no case is left.
-
-    Raises:
-        pytest.UsageError: no module of `cutile_kernels` declares a kernel.
-    """
+    """Note what is selected, refuse to gate nothing, and remark on baselines of which no case is left."""
     cutile, settings, collected = run.session, run.settings, run.collected
     cutile.selected = frozenset(
         (task.gate, task.spec.name, task.case.name, task.arch) for task in tasks_of(session.items)

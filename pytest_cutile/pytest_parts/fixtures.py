@@ -73,31 +73,11 @@ class CheckKernel:
         mutation_test: bool = False,
         **kwargs: Any,
     ) -> CheckReport:
-        """Compare `fn(*args)` with `reference(*args in float64)`.
+        """Compare `fn(*args, **kwargs)` with `reference(*args, **kwargs)` in float64.
 
-        Args:
-            fn: The launcher; returns the output tensor or a tuple of them.
-            *args: Its arguments.
-            reference: Computes the exact outputs from the same arguments in float64.
-            reduction: Length of the longest sum behind one output element.
-            rtol: With `atol`, replaces the derived bound: |out - y| <= atol + rtol |y|.
-            atol: As `rtol`.
-            precision: Dtype that operands of matrix products are rounded to.
-            mid: Dtype that intermediate results are rounded to.
-            exp_error: Relative error of exponentials.
-            fast_acc: Whether products of 8-bit floats stay in the tensor cores' accumulator.
-            mutates: Arguments that `fn` may change, by name or position.
-            writes: Arguments that `fn` overwrites without reading, likewise.
-            guard: False for launchers that compute offsets into a storage.
-            vary_layout: Whether to run again with the inputs in other layouts.
-            independent: Dimensions along which arguments and outputs may be cut.
-            sliced: Arguments that the reference takes one slice at a time.
-            sampled: Whether only a few parts of a case that is checked in parts are compared.
-            mutation_test: Whether to report which mutants of the result survive.
-            **kwargs: Keyword arguments of `fn`.
-
-        `pytest_cutile.CheckOptions` says more of each option. Fails the test when the result is wrong; skips
-        it as not-measured where it cannot run.
+        The launcher `fn` returns the output tensor or a tuple of them; `reference` computes the exact ones
+        from the same arguments. All others are the fields of `pytest_cutile.CheckOptions`, which explains
+        them. Fails the test when the result is wrong; skips it as not-measured where it cannot run.
         """
         __tracebackhide__ = True
         settings, interpreting = self.session.settings, self.interpreting

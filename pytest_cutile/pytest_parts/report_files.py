@@ -13,11 +13,7 @@ from pytest_cutile.reports.formats import FORMATS, ReportFormat
 
 
 def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
-    """Return the files that were asked for; none in workers of pytest-xdist.
-
-    Raises:
-        pytest.UsageError: a file cannot be written.
-    """
+    """Return the files that were asked for; none in workers of pytest-xdist."""
     paths = {}
     for report_format in FORMATS:
         text = config.getoption(report_format.option)

@@ -84,11 +84,7 @@ class PytestRun:
 
     @cached_property
     def locations(self) -> list[KernelLocation]:
-        """Where kernels may be declared.
-
-        Raises:
-            pytest.UsageError: a name in `cutile_kernels` cannot be imported.
-        """
+        """Where kernels may be declared."""
         from pytest_cutile.pytest_parts.collection import locate
 
         return [locate(name, self.config.rootpath) for name in self.settings.kernels]

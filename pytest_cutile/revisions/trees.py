@@ -26,9 +26,6 @@ def extracted_tree(repository: Repository, commit: str, cache_dir: Path | None) 
         repository: where the commit is.
         commit: its full id.
         cache_dir: folder that keeps trees from run to run; with None they go when the context ends.
-
-    Raises:
-        RevisionError: the tree cannot be read or written.
     """
     with contextlib.ExitStack() as resources:
         try:

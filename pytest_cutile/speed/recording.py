@@ -85,11 +85,7 @@ def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[st
 
 
 def new_record(case: PendingCase, session: str, reason: str | None) -> Record:
-    """Return what is stored of a case.
-
-    Raises:
-        Rejected: the measurements are doubtful, or it is slower and nobody gave a reason.
-    """
+    """Return what is stored of a case."""
     problems = dict.fromkeys(text for measurement in case.measurements for text in measurement.problems)
     if problems:
         raise Rejected("; ".join(problems))
@@ -117,11 +113,7 @@ def _compared_with(case: PendingCase) -> str:
 
 
 def _moved(case: PendingCase, reason: str | None) -> str:
-    """Return why the anchor moves to today's kernel: "faster", "accepted", or "" if it stays.
-
-    Raises:
-        Rejected: it may not move there without a reason.
-    """
+    """Return why the anchor moves to today's kernel: "faster", "accepted", or "" if it stays."""
     judgement, comparison = case.judgement, case.comparison
     if comparison is None or comparison.published is not None:
         if judgement.reason is Reason.WORK_CHANGED or judgement.verdict is Verdict.REGRESSION:

@@ -1,4 +1,7 @@
-"""What NVIDIA's own tools, cuobjdump and nvdisasm, say about a cubin."""
+"""What NVIDIA's own tools, cuobjdump and nvdisasm, say about a cubin.
+
+Functions raise ToolMissing where a tool is not installed, or cannot read what it is given.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,6 @@ def read_usage(cubin: Path, symbol: str) -> dict[str, int]:
     """Return the resources of the kernel `symbol` by their names in `LaunchFacts`.
 
     `shared_bytes` are those that the compiler laid out, with what the system takes of them.
-
-    Raises:
-        ToolMissing: cuobjdump is not installed, cannot read the file, or says nothing about the kernel.
     """
     output = run_tool("cuobjdump", "--dump-resource-usage", str(cubin))
     line = re.search(rf"Function {re.escape(symbol)}:\s*(.*)", output)
@@ -90,11 +90,7 @@ def _attributes(dump: str, symbol: str) -> dict[str, int]:
 
 
 def read_code(cubin: Path) -> Disassembly:
-    """Return the instruction mix of a cubin.
-
-    Raises:
-        ToolMissing: nvdisasm is not installed or cannot read the file.
-    """
+    """Return the instruction mix of a cubin."""
     with _unexpected_output():
         _, functions, *tables = _disassemble(str(cubin), "--print-line-info")
         return _read_functions(functions, tables[0] if tables else {})
@@ -105,9 +101,6 @@ def read_codes(cubins: Sequence[Path], arch: str) -> list[Disassembly]:
 
     nvdisasm takes 0.35 s to start and 0.02 s to read a kernel. Here it reads the code of all kernels at once,
     as raw instructions. Only cubins with spills are read again by themselves, for their lines.
-
-    Raises:
-        ToolMissing: nvdisasm is not installed or cannot read the files.
     """
     codes = [machine_code(cubin.read_bytes()) for cubin in cubins]
     raw = cubins[0].with_suffix(".code")

@@ -120,9 +120,6 @@ class GuardedLauncher:
 
         Returns:
             The outputs, and whether they have the same bits as the first ones.
-
-        Raises:
-            KernelMismatch: as `launch`; or unwritten elements, or outputs that depend on bytes around inputs.
         """
         if self._run is not None or not self.is_small:
             return None

@@ -1,7 +1,8 @@
 """The command line and the ini file, and the one bridge from them to `Settings`.
 
 An option is a row of a table `OPTIONS` in one of these modules. The row says how the option is read, and
-whether fresh measuring processes and the command that repeats a test pass the option on.
+whether fresh measuring processes and the command that repeats a test pass the option on. A value that makes
+no sense is a pytest.UsageError that says what would.
 """
 
 from __future__ import annotations
@@ -52,11 +53,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Build the settings of this run.
-
-    Raises:
-        pytest.UsageError: an option's value makes no sense; the message says what would.
-    """
+    """Build the settings of this run."""
     fields = {**read_ini(config), **read_arch(config)}
     for option in OPTIONS:
         fields |= option.fields(config)

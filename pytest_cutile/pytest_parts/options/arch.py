@@ -48,11 +48,7 @@ def add_arch_option(parser: pytest.Parser, args: Sequence[str]) -> None:
 
 
 def read_arch(config: pytest.Config) -> Fields:
-    """Return the fields of `Settings` that `--arch` decides, whoever registered it.
-
-    Raises:
-        pytest.UsageError: this plugin's `--arch` names no architecture.
-    """
+    """Return the fields of `Settings` that `--arch` decides, whoever registered it."""
     own = config.getoption(_OWN_DEST, None)
     value = own if own is not None else config.getoption("--arch", None)
     fields = {"asked": (), "own_option": own is not None, "foreign_arch": None}

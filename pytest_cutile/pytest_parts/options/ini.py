@@ -92,11 +92,7 @@ def add_ini_keys(parser: pytest.Parser) -> None:
 
 
 def read_ini(config: pytest.Config) -> Fields:
-    """Return the fields of `Settings` that configuration files decide.
-
-    Raises:
-        pytest.UsageError: a value makes no sense, or a key looks like this plugin's and is not.
-    """
+    """Return the fields of `Settings` that configuration files decide."""
     _refuse_unknown_keys(config)
     return {key.field: key.parse(key.name, _value(config, key)) for key in INI_KEYS}
 

@@ -57,9 +57,6 @@ def measure(
         call: the launcher and its arguments.
         baseline: the baseline launcher, interleaved with `call` on the same arguments.
         sustained: whether the sustained regime is wanted. Launches too long for a burst have no other.
-
-    Raises:
-        MeasurementFailed: it cannot be timed, or the times make no sense.
     """
     platform = find_platform(timer.device.name)
     launchers = [call] if baseline is None else [call, replace(call, function=baseline)]
