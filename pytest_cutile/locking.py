@@ -38,12 +38,9 @@ def locked(
     shared: bool = False,
     on_wait: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """Hold the lock of a file or folder that exists.
+    """Hold the lock of a file or folder that exists, alone or with others that share it.
 
-    Args:
-        path: What is locked.
-        shared: Whether other shared holders are admitted.
-        on_wait: Called once when another process holds the lock.
+    `on_wait` is called once if another process holds it.
 
     Raises:
         OSError: The file cannot be opened or locked.

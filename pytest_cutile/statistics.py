@@ -73,14 +73,10 @@ def sum_of_squares(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, dof: float) -> float:
-    """Return the quantile of Student's t distribution with `dof` degrees of freedom.
+    """Return the quantile of Student's t distribution with `dof` degrees of freedom, a whole number or not.
 
     The distribution function is inverted by bisection; accurate to 1e-8 for probabilities down to 1e-12 and
     a million degrees of freedom. Of infinitely many it is the normal distribution's.
-
-    Args:
-        probability: Strictly between 0 and 1.
-        dof: Degrees of freedom, positive; need not be whole.
     """
     if not (0 < probability < 1 and dof > 0):
         raise ValueError(f"no quantile of t for probability {probability} and {dof} degrees of freedom")

@@ -24,12 +24,7 @@ class BaselineStore:
     """The baselines at one location, as they were when the run first asked for them."""
 
     def __init__(self, location: Path, rootpath: Path) -> None:
-        """Open the store.
-
-        Args:
-            location: Value of `--perf-baseline`, absolute.
-            rootpath: pytest's rootdir, which messages leave out of names.
-        """
+        """Open the store at an absolute path; messages leave `rootpath` out of names."""
         self._location = location
         self._rootpath = rootpath
         self._speed: dict[tuple[str, str], SpeedBaselines | None] = {}

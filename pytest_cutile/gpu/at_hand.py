@@ -22,13 +22,7 @@ class GpuAtHand:
         make_timer: Callable[[Device], Timer],
         progress: Callable[[str], None],
     ) -> None:
-        """Take what is needed to look for the GPU.
-
-        Args:
-            make_users_timer: returns the user's own timer, or None.
-            make_timer: returns the timer for a GPU that NVML finds.
-            progress: shows what takes time.
-        """
+        """Use the timer that the user makes, or else make one for a GPU that NVML finds."""
         self._make_users_timer = make_users_timer
         self._make_timer = make_timer
         self._is_from_nvml = False

@@ -18,14 +18,9 @@ _TREES_KEPT = 4
 
 @contextlib.contextmanager
 def extracted_tree(repository: Repository, commit: str, cache_dir: Path | None) -> Iterator[Path]:
-    """Yield a folder with the tree of `commit`.
+    """Yield a folder with the tree of `commit`, which stays in `cache_dir` if there is one.
 
     Several processes may share the cache: a tree is not removed while one uses it.
-
-    Args:
-        repository: where the commit is.
-        commit: its full id.
-        cache_dir: folder that keeps trees from run to run; with None they go when the context ends.
     """
     with contextlib.ExitStack() as resources:
         try:

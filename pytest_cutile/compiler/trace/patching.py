@@ -36,12 +36,7 @@ class Replacements(contextlib.AbstractContextManager["Replacements"]):
         *,
         while_paused: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        """Prepare.
-
-        Args:
-            replacements: owner, name of its attribute, what replaces it.
-            while_paused: makes a context that is entered whenever a module is imported meanwhile.
-        """
+        """Take (owner, attribute, replacement), and a context to enter while a module is imported."""
         # All imports come by this function, those of loaded modules only by `importlib.import_module`.
         bootstrap: Any = importlib._bootstrap  # noqa: SLF001
         self._find_and_load = bootstrap._find_and_load  # noqa: SLF001

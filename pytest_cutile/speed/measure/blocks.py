@@ -50,13 +50,7 @@ def measure(
 ) -> Measurement:
     """Time `call` in bursts and, where that can differ, sustained. The caller holds the GPU's lock.
 
-    Args:
-        timer: of the GPU.
-        key: of the case, for messages.
-        work: what one launch does.
-        call: the launcher and its arguments.
-        baseline: the baseline launcher, interleaved with `call` on the same arguments.
-        sustained: whether the sustained regime is wanted. Launches too long for a burst have no other.
+    A `baseline` launcher is interleaved with it, on the same arguments.
     """
     platform = find_platform(timer.device.name)
     launchers = [call] if baseline is None else [call, replace(call, function=baseline)]

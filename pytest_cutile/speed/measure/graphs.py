@@ -10,11 +10,7 @@ from pytest_cutile.speed.measure.timing import Launch, TimingError
 
 
 def capture(record: Callable[[], None], *, pool: Any = None) -> Any:
-    """Return a CUDA graph of what `record` launches.
-
-    Args:
-        record: launches on the current stream.
-        pool: memory pool of another graph, which then must not run at the same time.
+    """Return a CUDA graph of what `record` launches. Graphs of one `pool` must not run at the same time.
 
     Raises:
         TimingError: a launch cannot be captured.

@@ -201,13 +201,7 @@ def _plan(
 
 
 def why_not_limited(series: Series, segments: Sequence[Segment], highest_mhz: float | None) -> str | None:
-    """Return why times of these kernels cannot differ from those in bursts; None if power limits one of them.
-
-    Args:
-        series: of a probe.
-        segments: the second half of each kernel's part.
-        highest_mhz: the highest clock of the SMs that was ever seen.
-    """
+    """Return why times of these kernels cannot differ from those in bursts; None if power limits one."""
     shares = [share for segment in segments if (share := _limited_share(series.within(segment))) is not None]
     clocks = [clock for segment in segments if (clock := _clock_mhz(series, [segment])) is not None]
     if not shares and not clocks:
@@ -280,13 +274,7 @@ def measure(
 
 
 def evaluate(series: Series, segments: Sequence[Segment], launches: Sequence[int]) -> Sustained:
-    """Return the times, clocks and powers of segments.
-
-    Args:
-        series: of a measurement.
-        segments: what counts of it.
-        launches: of one replay of each lane.
-    """
+    """Return the times, clocks and powers of segments."""
     current = [segment for segment in segments if segment.lane == 0]
     baseline = [segment for segment in segments if segment.lane == 1]
     block = Block(
