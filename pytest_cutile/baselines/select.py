@@ -76,7 +76,7 @@ def work_of(entry: Entry) -> Work:
 
 
 def stored_us(baselines: SpeedBaselines, entry: Entry, regime: str, gpu_uuid: str) -> Stored | None:
-    """Return the stored times since the anchor, of the anchor's work, preferably of this GPU; None without any."""
+    """Return the times since the anchor, of its work, and of this GPU if there are any; else None."""
     comparable = (one for one in since_anchor(entry) if one.work == work_of(entry))
     timed = _first_timed(baselines, comparable, regime)
     records = [timed[gpu_uuid]] if gpu_uuid in timed else [*timed.values()]
