@@ -8,9 +8,9 @@ import hashlib
 import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -36,7 +36,7 @@ class Compiled:
     symbol: str
 
 
-class Compiler:
+class Compiler(AbstractContextManager["Compiler"]):
     """The compiler service of one run. Use as a context manager, or call `close`.
 
     Threads are enough to compile in parallel: tileiras is a process of its own, with one thread.
@@ -77,12 +77,7 @@ class Compiler:
         self._cache.closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def __enter__(self) -> Compiler:  # noqa: PYI034  # not to be subclassed
-        return self
-
-    def __exit__(
-        self, class_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _compile(self, job: CompileJob, key: str) -> Compiled:

@@ -15,6 +15,7 @@ from pytest_cutile.compiler.compilations import wait_for
 from pytest_cutile.compiler.toolchain import CompilerMissing
 from pytest_cutile.correctness.errors import SECOND_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.report import CheckReport
+from pytest_cutile.correctness.signatures import name_of
 from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.explained import Check, RunLaunch, add_origin, why_unwritten
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
@@ -202,10 +203,9 @@ class Interpreting:
     def _launch(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a launcher; the interpreter knows what was written, so that no memory is poisoned here."""
         __tracebackhide__ = True
-        from pytest_cutile.tensors.trees import named_tensors
+        from pytest_cutile.tensors.trees import tensors_in
 
-        tensors = named_tensors((tuple(args), dict(kwargs)), "input")
-        self._refuse_large(sum(tensor.numel() * tensor.element_size() for _, tensor in tensors))
+        self._refuse_large(sum(tensor.nbytes for tensor in tensors_in((args, kwargs))))
         try:
             outputs = fn(*args, **kwargs)
         finally:
@@ -225,7 +225,7 @@ class Interpreting:
         try:
             self._run.check_written([tensor for _, tensor in named], [name for name, _ in named])
         except UnwrittenOutput as fault:
-            fault.kernel = fault.kernel or getattr(fn, "__qualname__", None) or type(fn).__name__
+            fault.kernel = fault.kernel or name_of(fn)
             raise
 
     def _refuse_large(self, size_bytes: float, flops: float = 0.0) -> None:

@@ -47,7 +47,7 @@ class GateFailed(Failed):
 
 
 @dataclass(frozen=True)
-class GateOutcome:
+class GateOutcome(AbstractContextManager[None]):
     """Context that turns the exceptions of gates into test outcomes.
 
     What this project raises is said once, without a traceback through it. What a user's kernel,
@@ -61,9 +61,6 @@ class GateOutcome:
     """Whether a check has passed already, of what cannot be measured now."""
     call: str = ""
     """What is named beside the user's line: the call of a fixture, which may be in a loop."""
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(
         self,

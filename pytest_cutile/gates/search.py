@@ -27,7 +27,7 @@ from pytest_cutile.input_names import LAYOUTS
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, SpecError
 from pytest_cutile.tensors.seeded import MakeTensor
-from pytest_cutile.tensors.trees import named_tensors
+from pytest_cutile.tensors.trees import tensors_in
 from pytest_cutile.verdicts import Reason
 
 if TYPE_CHECKING:
@@ -302,8 +302,7 @@ class KernelSearch:
             make = functools.partial(MakeTensor, device=device, seed=case.seed or 0)
             with _refusing(), user_code():
                 inputs = spec.make_inputs(make, case, example.inputs)
-            tensors = [tensor for _, tensor in named_tensors(inputs, "input")]
-            self._refuse_large(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+            self._refuse_large(sum(tensor.nbytes for tensor in tensors_in(inputs)))
             return check_inputs(spec, case, inputs, run=run, name=example.inputs, settings=settings)
 
         with _refusing(lambda error: isinstance(error, GateSkipped) or is_refusal(error)), user_code():

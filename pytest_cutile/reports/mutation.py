@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from pytest_cutile.correctness.mutation.report import Mutant, MutationReport, Outcome, never_killed
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import (
@@ -23,7 +25,7 @@ from pytest_cutile.results import CorrectResult, Result
 def mutation_report(results: Iterable[Result], *, verbose: bool = False) -> Document:
     """Return which mutants the checks of the cases that passed would have let survive."""
     by_key = {
-        (result.kernel, result.case, result.key): MutationReport.from_dict(result.mutation)
+        (result.kernel, result.case, result.key): msgspec.convert(result.mutation, MutationReport)
         for result in results
         if isinstance(result, CorrectResult) and result.mutation is not None
     }

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 
 from pytest_cutile.compiler.trace.devices import properties_of
-from pytest_cutile.compiler.trace.tensors import default_device
+from pytest_cutile.compiler.trace.tensors import check_device, default_device
 from pytest_cutile.platforms.architectures import capability
 
 _BF16_SINCE = (8, 0)
@@ -100,7 +100,7 @@ def _returns(value: Any) -> Callable[..., Any]:
 
 def _returns_of_device(value: Any) -> Callable[..., Any]:
     def answer(device: Any = None) -> Any:
-        _check_device(device)
+        check_device(device)
         return value
 
     return answer
@@ -115,7 +115,7 @@ class _Device(contextlib.AbstractContextManager[None]):
     """`torch.cuda.device(...)`: there is only one."""
 
     def __init__(self, device: Any = None) -> None:
-        _check_device(device)
+        check_device(device)
         self.idx = 0
         self.prev_idx = 0
 
@@ -126,14 +126,6 @@ class _Device(contextlib.AbstractContextManager[None]):
 class _DeviceOf(_Device):
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.device if obj.is_cuda else None)
-
-
-def _check_device(device: Any) -> None:
-    if device is None:
-        return
-    index = device if isinstance(device, int) else torch.device(device).index
-    if index not in {None, 0}:
-        raise RuntimeError(f"CUDA error: invalid device ordinal: {device} (one GPU is simulated)")
 
 
 def _get_default_device() -> torch.device:

@@ -120,8 +120,7 @@ class PretendedTensors(TorchFunctionMode):
             return None, None
         asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if asked.type == "cuda":
-            if asked.index not in {None, 0}:
-                raise RuntimeError(f"CUDA error: invalid device ordinal: {asked} (one GPU is simulated)")
+            check_device(asked)
             return torch.device(self.backing), True
         return asked, asked.type == "meta" and self.backing == "meta"
 
@@ -247,6 +246,13 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     with torch._C.DisableTorchFunction():  # noqa: SLF001
         # A sparse tensor has none.
         return tensor.untyped_storage() if tensor.layout == torch.strided else None
+
+
+def check_device(device: Any) -> None:
+    """Raise what CUDA would for another GPU than the first."""
+    index = device if device is None or isinstance(device, int) else torch.device(device).index
+    if index not in {None, 0}:
+        raise RuntimeError(f"CUDA error: invalid device ordinal: {device} (one GPU is simulated)")
 
 
 def default_device() -> torch.device | None:

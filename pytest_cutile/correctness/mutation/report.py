@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -72,10 +72,6 @@ class MutationReport:
 
     def to_dict(self) -> dict[str, Any]:
         return {"mutants": [asdict(mutant) for mutant in self.mutants], "skipped": self.skipped}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> MutationReport:
-        return cls(mutants=tuple(Mutant(**mutant) for mutant in data["mutants"]), skipped=data["skipped"])
 
 
 def never_killed(cases: Sequence[MutationReport]) -> list[Mutant]:
