@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any
 
 from pytest_cutile.compiler import cutile
+from pytest_cutile.compiler.fingerprint import settled_strides
 from pytest_cutile.compiler.toolchain import toolchain_versions
 
 _ALIGNMENT_BYTES = 16
@@ -251,9 +252,7 @@ def _exported_strides(tensor: Any) -> tuple[int, ...]:
     strides = tuple(tensor.stride())
     rewrites_vectors, rewrites_all = _dlpack_rewrites_singletons()
     if rewrites_all or (rewrites_vectors and len(strides) == 1):
-        return tuple(
-            1 if length == 1 else stride for length, stride in zip(tensor.shape, strides, strict=True)
-        )
+        return settled_strides(tensor)
     return strides
 
 
