@@ -23,7 +23,7 @@ def test_changed_only_leaves_out_what_is_unchanged(static):
     result = static.run("--changed-only", gates="")
     assert result.ret == pytest.ExitCode.OK
     assert static.run("--changed-only", "-k", "nosuch").ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result = static.project.pytester.runpytest_subprocess("--changed-only", "-n", "1")
+    result = static.run("--changed-only", "-n", "1", "-p", "no:benchmark", gates="")
     assert result.ret == pytest.ExitCode.OK
 
 
@@ -65,6 +65,6 @@ def test_changed_only_needs_baselines(static):
 def test_a_bad_file_with_xdist_and_changed_only(static):
     static.baseline.parent.mkdir()
     static.baseline.write_text("{")
-    result = static.project.pytester.runpytest_subprocess("-n", "2", "-m", "cutile_static", "--changed-only")
+    result = static.run("-n", "1", "-p", "no:benchmark", "--changed-only")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*sm_90-static.json:1: not valid JSON*"])

@@ -18,7 +18,7 @@ def assert_harmless(result: pytest.RunResult) -> None:
     assert any(SHOWN in line for line in lines)
 
 
-@pytest.mark.parametrize("args", [("-v",), ("-q", "-rA", "-n", "2")])
+@pytest.mark.parametrize("args", [("-v",), ("-q", "-rA", "-n", "1")])
 def test_what_a_timer_says(project, args):
     project.conftest(
         f"""

@@ -356,13 +356,15 @@ def test_what_another_run_recorded_meanwhile_stays(project):
     assert [record["runs"][0]["burst_us"] for record in project.records] == pytest.approx([40.0, 41.0])
 
 
-@pytest.mark.parametrize("runs", [8])
-def test_eight_workers_that_record_at_once_lose_nothing(project, runs):
+def test_workers_that_record_at_once_lose_nothing(project):
     pytest.importorskip("xdist")
     cases = ", ".join(f'pytest_cutile.Case(name="n{n}", params={{"n": {n}}})' for n in range(1, 17))
     project.edit('pytest_cutile.Case(name="n8", params={"n": 8})', cases)
-    options = ("-m", "cutile_speed", "-n", f"{runs}", "-p", "no:benchmark", "--update-baselines")
-    project.pytester.runpytest_subprocess(*options).assert_outcomes(passed=16)
+    options = ("-n", "3", "-p", "no:benchmark", "--update-baselines")
+    result = project.run(*options, gates="cutile_speed")
+    result.assert_outcomes(passed=16)
+    result.stdout.fnmatch_lines(["scale *n8 *40 us *sm_90 *recorded"])
+    result.stdout.fnmatch_lines(["scale[[]n8[]]: 3 runs of 40 us recorded in *"])
     entries = project.data["entries"]
     assert set(entries) == {f"scale[n{n}]" for n in range(1, 17)}
     recorded = {record["session"] for entry in entries.values() for record in entry["records"]}
