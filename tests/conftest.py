@@ -13,6 +13,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with the slow tests: one that a worker of pytest-xdist begins last keeps all others waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def _not_on_ci(monkeypatch):
     """Inner runs print what they print on a terminal: on CI, pytest cuts no message short."""
