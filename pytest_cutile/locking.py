@@ -1,4 +1,4 @@
-"""Locks between processes of one machine: advisory, and gone with the process that holds them."""
+"""Locks between processes of one machine, gone with their process, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -82,3 +82,38 @@ def replacing(path: Path) -> Iterator[None]:
             # Still locked: filelock notices a file that was removed, and makes a new one.
             with suppress(OSError):
                 lock_file.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at `path`, whose lock is held, as a whole or not at all."""
+    unfinished = unfinished_file(path)
+    try:
+        with unfinished.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.chmod(0o644)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def unfinished_file(path: Path) -> Path:
+    """Return the file that is written before it replaces `path`: one name, so that no two can be left."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all; what is no regular file (a pipe, a device) is written to.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = path.resolve()  # a link stays a link
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    with replacing(path):
+        unfinished_file(path).unlink(missing_ok=True)  # of a writer that was killed, for the lock is held
+        write_text(path, text)

@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.report_paths:
         from pytest_cutile.pytest_parts.report_files import ReportFiles
 
-        plugins.register(ReportFiles(settings.report_paths, run.results), "cutile-report-files")
+        plugins.register(ReportFiles(run), "cutile-report-files")
     if settings.measured_again is None:
         from pytest_cutile.pytest_parts.deferred import DeferredReports
 

@@ -145,6 +145,7 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Does the kernel compute what its reference computes?"""
 
     precedence = 2
+    not_in_junit = Result.not_in_junit | {"picture"}
 
     on: str = ""
     """`INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
@@ -167,6 +168,8 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     tells: int = 0  # type: ignore[misc]
     advice: str = ""
     """Of a wrong result: which looser numerics policy would let it pass; empty where none was tried."""
+    picture: str = ""
+    """Of a wrong result: where the errors are, as an SVG document."""
     mutation: dict[str, Any] | None = None
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
 
@@ -258,11 +261,42 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
         return words.get(self.verdict, "")
 
 
+class SampleBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Samples that were taken side by side, in microseconds per launch."""
+
+    regime: str
+    """"burst" or "sustained"."""
+    current_us: tuple[float, ...]
+    baseline_us: tuple[float, ...] = ()
+    """Of the baseline kernel, interleaved with the current one; empty without one."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a process measured of a case, and the work that it counts."""
+
+    flops: float = 0.0
+    """Floating-point operations per launch."""
+    bytes: float = 0.0
+    """Bytes per launch: each input read once, each output written once."""
+    dtype: str = ""
+    """Dtype of the multiplied operands, which chooses the limit."""
+    blocks: tuple[SampleBlock, ...] = ()
+    clock_mhz: float | None = None
+    """Clock of the SMs right after the bursts."""
+    sustained_clock_mhz: float | None = None
+    sustained_watts: float | None = None
+    sustained_skipped: str = ""
+    """Why the sustained regime was not measured."""
+    problems: tuple[str, ...] = ()
+    """What disturbed the GPU."""
+
+
 class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Is the kernel as fast as its baseline?"""
 
     precedence = 1
     stands_alone = True
+    not_in_junit = Result.not_in_junit | {"measured"}
 
     us_per_launch: float | None = None
     """Time per launch in microseconds: in bursts, or sustained where a launch is too long for bursts."""
@@ -274,6 +308,8 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
     """Unit of `rate`."""
     share_of_limit: float | None = None
     """Share of the chip's limit in that unit."""
+    measured: Measured | None = None
+    """The samples behind these figures."""
 
     @property
     def _shown_rate(self) -> str:

@@ -103,6 +103,8 @@ class Settings(NamedTuple):
     """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
     measured_again: Path | None
     """In a server of fresh processes that measure for another one: the folder by which the two talk."""
+    keeps_facts: bool
+    """Whether a report shows what was compiled."""
     workers: int
     """Worker processes of pytest-xdist; 0 in a process that is none."""
     perf_all: bool = False

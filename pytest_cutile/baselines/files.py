@@ -7,7 +7,6 @@ Speed baselines of a platform are in `<arch>-<gpu>.json`, static ones of an arch
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from pytest_cutile.baselines.entries import (
     is_commit,
 )
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.locking import replacing
+from pytest_cutile.locking import replacing, unfinished_file, write_text
 from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.spec import Work
 from pytest_cutile.static.facts import CaseFacts
@@ -289,7 +288,7 @@ def rewriting(path: Path) -> Iterator[Path]:
         path = path.resolve()  # a link stays a link
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path):
-            _unfinished(path).unlink(missing_ok=True)  # of a writer that was killed, for the lock is held
+            unfinished_file(path).unlink(missing_ok=True)  # of a writer that was killed, for the lock is held
             yield path
     except OSError as error:
         raise BaselineError(f"{path} cannot be written: {error}. Nothing was changed.") from error
@@ -315,26 +314,6 @@ def _write(path: Path, render: Callable[[], str], read: Callable[[Path, Mapping[
     else:
         return write_text(path, text)
     raise BaselineError(f"{path}: nothing was written, for it could not be read again: {problem}")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace the file at `path`, whose lock is held, as a whole or not at all."""
-    unfinished = _unfinished(path)
-    try:
-        with unfinished.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.chmod(0o644)
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _unfinished(path: Path) -> Path:
-    """Return the file that is written before it replaces `path`: one name, so that no two can be left."""
-    return path.with_name(f".{path.name}.tmp")
 
 
 def render_speed(baselines: SpeedBaselines) -> str:

@@ -151,6 +151,23 @@ def speed_files(folder: Path) -> list[SpeedBaselines]:
     return [speed for speed in found if speed is not None]
 
 
+def read_all(path: Path) -> tuple[list[SpeedBaselines], list[StaticBaselines]]:
+    """Return the speed and static baselines in a folder, or in one file.
+
+    Raises:
+        BaselineError: there is nothing at `path`, or a file cannot be used.
+    """
+    if not path.exists():
+        raise BaselineError(f"{path}: there is no such file or folder")
+    speed, static = [], []
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        if files.is_static(file):
+            static.append(files.read_static(file, file.name.removesuffix("-static.json")))
+        else:
+            speed.append(files.read_speed(file))
+    return [one for one in speed if one is not None], [one for one in static if one is not None]
+
+
 def summarize(folder: Path) -> list[str]:
     """Return a line for each file of baselines in a folder: whose they are, and how many cases."""
     lines = []

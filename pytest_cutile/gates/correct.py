@@ -175,6 +175,7 @@ def gate_correct(
             detail=str(mismatch).partition("\n")[0],
             tells=mismatch.tells,
             advice=mismatch.advice,
+            picture=mismatch.picture,
         )
         raise
     except Exception as error:

@@ -91,8 +91,8 @@ class StaticGate(CompilingGate):
             raise
 
     def _shown(self, facts: CaseFacts) -> dict[str, object] | None:
-        """Return what `--kernel-report` prints of a case."""
-        return msgspec.to_builtins(facts) if self.session.settings.kernel_report else None
+        """Return what reports show of a compiled case, if the run makes one."""
+        return msgspec.to_builtins(facts) if self.session.settings.keeps_facts else None
 
     def _judge(self, case: CompileCase, current: CaseFacts, nodeid: str) -> str | None:
         """Add the result of a case; return the message to fail its test with."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+import shlex
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cutile.pytest_parts.reporting import Results
 from pytest_cutile.reports.formats import FORMATS, ReportFormat
+
+if TYPE_CHECKING:
+    from pytest_cutile.pytest_parts.run import PytestRun
 
 
 def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
@@ -23,9 +30,17 @@ def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
             raise pytest.UsageError(
                 f"{report_format.option} is empty: give a file (is the shell variable set?)"
             )
+        if report_format.needs and find_spec(report_format.needs) is None:
+            raise pytest.UsageError(
+                f"{report_format.option} needs the package {report_format.needs}: "
+                "pip install 'pytest-cutile[report]'"
+            )
         path = config.invocation_params.dir / Path(text).expanduser()
         try:
+            is_new = not path.exists()
             path.open("a").close()
+            if is_new and report_format.replaces:
+                path.unlink()  # a run that is killed leaves no empty report
         except OSError as error:
             raise pytest.UsageError(
                 f"{report_format.option}: {text} cannot be written: {error.strerror}"
@@ -37,9 +52,8 @@ def read_report_paths(config: pytest.Config) -> dict[ReportFormat, Path]:
 class ReportFiles:
     """Writes the files when the run ends, however it ends."""
 
-    def __init__(self, paths: Mapping[ReportFormat, Path], results: Results) -> None:
-        self._paths = paths
-        self._results = results
+    def __init__(self, run: PytestRun) -> None:
+        self._run = run
         self._errors: list[str] = []
 
     @pytest.hookimpl(trylast=True)
@@ -49,15 +63,49 @@ class ReportFiles:
             return
         ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
         stopped = session.exitstatus not in ended or bool(session.shouldfail or session.shouldstop)
-        run = self._results.run(unfinished=stopped)
-        for report_format, path in self._paths.items():
-            text = report_format.render(run)
+        outcome = replace(
+            self._run.results.run(unfinished=stopped),
+            environment=_environment(self._run),
+            baselines=self._run.settings.baseline_path,
+        )
+        for report_format, path in self._run.settings.report_paths.items():
+            text = report_format.render(outcome)
             try:
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(f"\n{text}" if file.seekable() and file.tell() else text)
+                _write(path, text, replaces=report_format.replaces)
             except OSError as error:
                 self._errors.append(f"cutile: {report_format.option}: nothing was written: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for text in self._errors:
             terminalreporter.write_line(text, yellow=True)
+
+
+def _write(path: Path, text: str, *, replaces: bool) -> None:
+    """Append to a file, or replace it as a whole or not at all."""
+    if replaces:
+        from pytest_cutile.locking import replace_file
+
+        replace_file(path, text)
+        return
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{text}" if file.seekable() and file.tell() else text)
+
+
+def _environment(run: PytestRun) -> dict[str, str]:
+    """Return versions, commit, GPU and command line of the run; without what is not known."""
+    from pytest_cutile.compiler.toolchain import CompilerMissing, toolchain_versions
+    from pytest_cutile.gpu.nvml import NoGpuError, driver_environment
+
+    found = {
+        "command": shlex.join(["pytest", *map(str, run.config.invocation_params.args)]),
+        "commit": run.session.checkout.commit,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "pytest": pytest.__version__,
+    }
+    with suppress(PackageNotFoundError):
+        found["torch"] = version("torch")
+    with suppress(CompilerMissing):
+        found |= toolchain_versions()
+    with suppress(NoGpuError):
+        found |= driver_environment()
+    return {name: text for name, text in found.items() if text}

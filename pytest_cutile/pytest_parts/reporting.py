@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 if TYPE_CHECKING:
-    from pytest_cutile.reports.cases import RunOutcome
+    from pytest_cutile.reports.cases import RunOutcome, Story
     from pytest_cutile.results import Result
 
 
@@ -28,6 +31,29 @@ def results_of(report: pytest.TestReport) -> list[Result]:
     return [Result.from_builtins(value) for value in carried]  # type: ignore[arg-type]
 
 
+def _story(report: pytest.TestReport, results: Sequence[Result]) -> Story:
+    """Return a failure as it stands now: the terminal shortens it when the run ends."""
+    from pytest_cutile.reports.cases import Story
+
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = report.longreprtext
+    commands = re.findall(r"^ +(pytest (?:.*\\\n)*.*)$", text, re.MULTILINE)
+    return Story(
+        nodeid=report.nodeid,
+        headline=(crash.message if crash is not None else text).partition("\n")[0],
+        place="" if crash is None else f"{crash.path}:{crash.lineno}",
+        text=text,
+        command=commands[-1] if commands else shlex.join(["pytest", report.nodeid]),
+        results=tuple(_blamed(results)),
+    )
+
+
+def _blamed(results: Sequence[Result]) -> list[Result]:
+    """Return the results that failed their test: what is undecided only where nothing else did."""
+    wrong = [result for result in results if result.verdict in (Verdict.FAIL, Verdict.REGRESSION)]
+    return wrong or [result for result in results if result.verdict in UNDECIDED]
+
+
 class Results:
     """The results of all tests of the run, and which of them failed their tests."""
 
@@ -35,6 +61,7 @@ class Results:
         self.all: list[Result] = []
         self.failed: list[Result] = []
         self.other_failures = 0
+        self.stories: list[Story] = []
         self.seconds: dict[str, float] = defaultdict(float)
         """What the tests of each kernel took."""
         self.left_out = 0
@@ -51,6 +78,8 @@ class Results:
             self.seconds[kernel] += report.duration
         if report.failed:
             self._add_failure(results)
+            if results:
+                self.stories.append(_story(report, results))
         if report.when != "teardown":  # reports of later phases repeat the results of earlier ones
             return
         self.all += results
@@ -71,6 +100,7 @@ class Results:
             unfinished=unfinished,
             seconds=dict(self.seconds),
             remarks=tuple(self.remarks),
+            stories=tuple(self.stories),
         )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -82,7 +112,6 @@ class Results:
         self.other_failures -= 1
 
     def _add_failure(self, results: list[Result]) -> None:
-        wrong = [result for result in results if result.verdict in (Verdict.FAIL, Verdict.REGRESSION)]
-        blamed = wrong or [result for result in results if result.verdict in UNDECIDED]
+        blamed = _blamed(results)
         self.failed += blamed
         self.other_failures += not blamed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -12,6 +13,22 @@ from pytest_cutile.quantities import counted
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.results import CorrectResult, Result
 from pytest_cutile.verdicts import ERRORS, UNDECIDED, Reason, Verdict
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed test as a person reads it."""
+
+    nodeid: str
+    headline: str
+    """What is wrong, in one line."""
+    place: str
+    """File and line of the user's test or declaration; empty where it is not known."""
+    text: str
+    """The whole message."""
+    command: str
+    """Shell command that repeats the test, or accepts its figures."""
+    results: Sequence[Result]
+    """The results that failed it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +50,12 @@ class RunOutcome:
     """What the tests of each kernel took, in all processes together."""
     remarks: Sequence[str] = ()
     """Lines about baselines without a case, and about what the session did to all cases."""
+    stories: Sequence[Story] = ()
+    """The failed tests that have results, in the order of their failures."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Versions, commit and command line."""
+    baselines: Path | None = None
+    """Folder or file of the stored baselines; None where nothing stored was compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +64,14 @@ class CaseRow:
 
     kernel: str
     name: str
+    key: str
+    """The case as baselines name it: "softmax[bf16-4096x8192]"."""
     arch: str
     """The architecture; with the GPU, where GPUs of several models share it."""
     results: Sequence[Result]
-    """A result of each gate that ran."""
+    """A result of each gate that ran: the worst one of each."""
+    of_all_inputs: Sequence[Result]
+    """All results."""
     verdict: str
     """The verdict of the case in words: the worst of its gates'."""
     tone: Tone
@@ -71,10 +98,21 @@ def cases_of(results: Iterable[Result]) -> list[CaseRow]:
         name, key = result.of_case
         alike[result.kernel, name, arch, key][result.gate].append(result)
     cases = []
-    for (kernel, name, arch, _), by_gate in sorted(alike.items(), key=lambda item: item[0]):
+    for (kernel, name, arch, key), by_gate in sorted(alike.items(), key=lambda item: item[0]):
         worst = sorted(map(_worst, by_gate.values()), key=gate_position)
         verdict, tone = _verdict(worst)
-        cases.append(CaseRow(kernel=kernel, name=name, arch=arch, results=worst, verdict=verdict, tone=tone))
+        cases.append(
+            CaseRow(
+                kernel=kernel,
+                name=name,
+                key=key,
+                arch=arch,
+                results=worst,
+                of_all_inputs=[result for own in by_gate.values() for result in own],
+                verdict=verdict,
+                tone=tone,
+            )
+        )
     return cases
 
 

@@ -19,12 +19,16 @@ Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workf
 
 
 class ReportFormat(NamedTuple):
-    """A file to whose end a run can write."""
+    """A file that a run can write."""
 
     option: str
     """The command-line option that takes the file's path: "--kernel-csv"."""
     help: str
     render: Callable[[RunOutcome], str]
+    replaces: bool = False
+    """Whether the file is replaced, and shows what was compiled; else the text is appended to it."""
+    needs: str = ""
+    """Package that renders it, of the extra "report"; empty where none is needed."""
 
 
 def render_summary(run: RunOutcome) -> str:
@@ -35,11 +39,24 @@ def render_summary(run: RunOutcome) -> str:
     return render_markdown(page(run), limit_bytes=SUMMARY_BYTES)
 
 
+def render_json(run: RunOutcome) -> str:
+    """Return everything that the reports show of the run, as JSON."""
+    from pytest_cutile.reports.report import report_of_run, to_json
+
+    return to_json(report_of_run(run))
+
+
 FORMATS = (
     ReportFormat(
         option="--kernel-summary",
         help="Append a Markdown summary of the run to PATH, failures first, such as "
         '--kernel-summary="$GITHUB_STEP_SUMMARY" for the page of a GitHub Actions job.',
         render=render_summary,
+    ),
+    ReportFormat(
+        option="--kernel-json",
+        help="Write everything that the reports show of the run to PATH, as JSON with a versioned schema.",
+        render=render_json,
+        replaces=True,
     ),
 )

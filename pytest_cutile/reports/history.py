@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from pytest_cutile.baselines.entries import (
+    PairedChange,
     Record,
     RecordedSession,
     SpeedBaselines,
@@ -22,63 +24,124 @@ STEP = Rule.stored_margin
 BARS = "▁▂▃▄▅▆▇█"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Point:
-    """A record of a case, with its session."""
+class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one session recorded of a case, and how it compares with the session before on the same GPU."""
 
-    record: Record
-    session: RecordedSession
-
-    def us(self, regime: str) -> float | None:
-        """Return the median time per launch over the session's processes."""
-        times = [us for run in self.record.runs if (us := run.time_us(regime)) is not None]
-        return median(times) if times else None
+    at: str
+    """When, ISO 8601 in UTC."""
+    commit: str
+    gpu_uuid: str
+    burst_us: float | None = None
+    """Median over the session's processes; None where bursts were not measured."""
+    sustained_us: float | None = None
+    paired: Mapping[str, PairedChange] = {}
+    """By regime: the change against the anchor's kernel, measured interleaved."""
+    is_anchor: bool = False
+    moved: str = ""
+    """Why the anchor moved here: "faster" or "accepted"."""
+    reason: str = ""
+    """Text of `--reason`."""
+    change: float | None = None
+    """Relative change since the last earlier time on this GPU; None for the first one."""
+    since: str = ""
+    """Commit of that earlier time."""
+    environment_changes: tuple[str, ...] = ()
+    """What of the environment changed since then: "driver: 580.1 -> 590.2"."""
 
     @property
     def headline_us(self) -> float | None:
-        return self.us("burst") or self.us("sustained")
+        return self.burst_us or self.sustained_us
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the time moved by more than stored times scatter."""
+        return self.change is not None and abs(self.change) > STEP
+
+
+def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
+    """Return the recorded sessions of a case, oldest first."""
+    entry = baselines.entries[key]
+    anchor = anchor_of(entry)
+    last: dict[str, tuple[Record, RecordedSession]] = {}
+    points = []
+    for record in entry.records:
+        session = baselines.sessions[record.session]
+        before = last.get(session.gpu_uuid)  # GPUs of one kind differ by themselves
+        burst, sustained = _us(record, "burst"), _us(record, "sustained")
+        compared = {}
+        if before is not None:
+            compared = {
+                "change": _change(before[0], record),
+                "since": before[1].commit,
+                "environment_changes": tuple(environment_changes(before[1].environment, session.environment)),
+            }
+        points.append(
+            HistoryPoint(
+                at=session.at,
+                commit=session.commit,
+                gpu_uuid=session.gpu_uuid,
+                burst_us=burst,
+                sustained_us=sustained,
+                paired=record.changes,
+                is_anchor=record is anchor,
+                moved=record.moved,
+                reason=record.reason,
+                **compared,  # type: ignore[arg-type]
+            )
+        )
+        if burst or sustained:
+            last[session.gpu_uuid] = record, session
+    return points
+
+
+def _us(record: Record, regime: str) -> float | None:
+    times = [us for run in record.runs if (us := run.time_us(regime)) is not None]
+    return median(times) if times else None
+
+
+def _change(before: Record, record: Record) -> float | None:
+    for regime in ("burst", "sustained"):
+        old, new = _us(before, regime), _us(record, regime)
+        if old and new:
+            return new / old - 1
+    return None
 
 
 def history(key: str, baselines: SpeedBaselines) -> Document:
     """Return the history of a case, as a table with a line of bars above it."""
-    entry = baselines.entries[key]
-    points = [_Point(record=record, session=baselines.sessions[record.session]) for record in entry.records]
+    points = history_points(key, baselines)
+    published = baselines.entries[key].published
     blocks: list[Block] = []
     times = [us for point in points if (us := point.headline_us) is not None]
     if len(times) > 1:
         shown = f"{format_time(min(times))} to {format_time(max(times))}"
         blocks.append(Paragraph(f"time per launch  {sparkline(times)}  {shown}"))
     if points:
-        blocks.append(_table(points, anchor_of(entry)))
-    blocks += [Paragraph(text) for text in _steps(points)]
-    if entry.published is not None:
-        figure = f"{format_time(entry.published.median_us)}, published: {entry.published.source}"
-        blocks.append(Paragraph(figure))
+        blocks.append(_table(points))
+    blocks += [Paragraph(step_text(point)) for point in points if point.is_step]
+    if published is not None:
+        blocks.append(Paragraph(f"{format_time(published.median_us)}, published: {published.source}"))
     return Document(f"{key} on {baselines.gpu} ({baselines.arch})", blocks)
 
 
-def _table(points: Sequence[_Point], anchor: Record | None) -> Table:
+def _table(points: Sequence[HistoryPoint]) -> Table:
     rows = []
-    for place, point in enumerate(points):
-        session, record = point.session, point.record
-        burst, sustained = point.us("burst"), point.us("sustained")
-        before = _before(points, place)
-        change = _change(before, point)
-        paired = record.changes.get("burst") or record.changes.get("sustained")
-        notes = filter(None, ["anchor" if record is anchor else "", record.moved, record.reason])
+    for point in points:
+        paired = point.paired.get("burst") or point.paired.get("sustained")
+        notes = filter(None, ["anchor" if point.is_anchor else "", point.moved, point.reason])
+        times = (point.burst_us, point.sustained_us)
         rows.append(
             Row(
                 (
-                    session.at[:10],
-                    session.commit[:12],
-                    session.gpu_uuid.removeprefix("GPU-")[:8],
-                    "" if burst is None else format_time(burst),
-                    "" if sustained is None else format_time(sustained),
-                    "" if change is None else format_change(change),
+                    point.at[:10],
+                    point.commit[:12],
+                    point.gpu_uuid.removeprefix("GPU-")[:8],
+                    *("" if us is None else format_time(us) for us in times),
+                    "" if point.change is None else format_change(point.change),
                     "" if paired is None else format_change(paired.value),
                     ", ".join(notes),
                 ),
-                Tone.WARNING if change is not None and abs(change) > STEP else Tone.PLAIN,
+                Tone.WARNING if point.is_step else Tone.PLAIN,
             )
         )
     return Table(
@@ -96,35 +159,11 @@ def _table(points: Sequence[_Point], anchor: Record | None) -> Table:
     )
 
 
-def _before(points: Sequence[_Point], place: int) -> _Point | None:
-    """Return the last earlier point with a time on the same GPU: others differ by themselves."""
-    gpu = points[place].session.gpu_uuid
-    earlier = (
-        point for point in reversed(points[:place]) if point.session.gpu_uuid == gpu and point.headline_us
-    )
-    return next(earlier, None)
-
-
-def _change(before: _Point | None, point: _Point) -> float | None:
-    for regime in ("burst", "sustained"):
-        old, new = (None if each is None else each.us(regime) for each in (before, point))
-        if old and new:
-            return new / old - 1
-    return None
-
-
-def _steps(points: Sequence[_Point]) -> list[str]:
-    """Say between which commits each step lies, and what of the environment changed with it."""
-    lines = []
-    for place, point in enumerate(points):
-        before = _before(points, place)
-        change = _change(before, point)
-        if before is None or change is None or abs(change) <= STEP:
-            continue
-        changes = environment_changes(before.session.environment, point.session.environment)
-        first, last = (each.session.commit[:12] or "no commit" for each in (before, point))
-        lines.append("; ".join([f"a step of {format_change(change)} between {first} and {last}", *changes]))
-    return lines
+def step_text(point: HistoryPoint) -> str:
+    """Say between which commits a step lies, and what of the environment changed with it."""
+    first, last = (commit[:12] or "no commit" for commit in (point.since, point.commit))
+    step = f"a step of {format_change(point.change or 0.0)} between {first} and {last}"
+    return "; ".join([step, *point.environment_changes])
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cutile.results import SpeedResult
+from pytest_cutile.results import Measured, SampleBlock, SpeedResult
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
@@ -73,6 +73,7 @@ class SpeedOutcome:
                 "unit": measurement.bound,
                 "share_of_limit": measurement.share_of_limit,
                 "change": judgement.change,
+                "measured": _measured(measurement),
             }
         return speed_result(
             case,
@@ -82,6 +83,25 @@ class SpeedOutcome:
             recorded=self.note or "",
             **figures,
         )
+
+
+def _measured(measurement: Measurement) -> Measured:
+    sustained = measurement.sustained
+    return Measured(
+        flops=measurement.work.flops,
+        bytes=measurement.work.bytes,
+        dtype=measurement.work.dtype or "",
+        blocks=tuple(
+            SampleBlock(regime=regime, current_us=block.current_us, baseline_us=block.baseline_us)
+            for regime in measurement.regimes
+            for block in measurement.blocks(regime)
+        ),
+        clock_mhz=measurement.clock_mhz,
+        sustained_clock_mhz=None if sustained is None else sustained.current_clock_mhz,
+        sustained_watts=None if sustained is None else sustained.current_watts,
+        sustained_skipped=measurement.sustained_skipped,
+        problems=measurement.problems,
+    )
 
 
 def speed_result(case: SpeedCase, **figures: Any) -> SpeedResult:

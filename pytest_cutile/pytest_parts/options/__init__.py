@@ -37,8 +37,14 @@ OPTIONS = (
         in_fresh_process=False,
     ),
     *(
-        Option(name=name, metavar="PATH", help=help_text, read=read_with_another, in_fresh_process=False)
-        for name, help_text, _ in FORMATS
+        Option(
+            name=each.option,
+            metavar="PATH",
+            help=each.help,
+            read=read_with_another,
+            in_fresh_process=False,
+        )
+        for each in FORMATS
     ),
 )
 """Every option but `--arch`."""
@@ -61,6 +67,8 @@ def read_settings(config: pytest.Config) -> Settings:
         **fields,
         rootpath=config.rootpath,
         report_paths=read_report_paths(config),
+        keeps_facts=fields["kernel_report"]
+        or any(each.replaces and config.getoption(each.option) for each in FORMATS),
         measured_again=_internal_path(config, MEASURED_AGAIN),
         sanitized=_internal_path(config, SANITIZED),
         workers=int(getattr(config, "workerinput", {}).get("workercount", 0)),

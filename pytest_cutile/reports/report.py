@@ -1,0 +1,383 @@
+"""What every report shows, as one frozen value: of a run, or of stored baselines alone.
+
+`--kernel-json` writes it as it is, so its fields are the schema that docs/reference/json.md describes: a
+field that changes its meaning or goes away needs another `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pytest_cutile.baselines.entries import (
+    RecordedSession,
+    SpeedBaselines,
+    StaticBaselines,
+    StaticEntry,
+    recorded_by,
+)
+from pytest_cutile.baselines.errors import BaselineError
+from pytest_cutile.baselines.select import work_of
+from pytest_cutile.baselines.store import read_all
+from pytest_cutile.platforms.lookup import find_platform
+from pytest_cutile.reports.cases import CaseRow, RunOutcome, Story, cases_of, not_measured
+from pytest_cutile.reports.document import Tone
+from pytest_cutile.reports.history import HistoryPoint, history_points
+from pytest_cutile.results import Result, SpeedResult
+from pytest_cutile.spec import Work
+from pytest_cutile.speed.measure.timing import bound_of
+
+SCHEMA = 1
+"""Version of the JSON form."""
+_DTYPE = re.compile(r"(?<![a-z0-9_])(fp\d+|bf16|tf32|e\dm\d|u?int\d+|b?float\d+)(?![a-z0-9_])", re.IGNORECASE)
+
+
+class Figures(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How fast a case is, and how near to the chip's limit."""
+
+    origin: str
+    """"measured" in this run, "recorded" before, or "published" by somebody."""
+    us_per_launch: float
+    sustained_us_per_launch: float | None = None
+    flops: float = 0.0
+    """Floating-point operations per launch."""
+    bytes: float = 0.0
+    """Bytes per launch."""
+    dtype: str = ""
+    """Dtype of the multiplied operands."""
+    rate: float | None = None
+    """In `unit`."""
+    unit: str = ""
+    """"TFLOPS" or "GB/s": the limit that the case is nearest to."""
+    share_of_limit: float | None = None
+    change: float | None = None
+    """Relative change against the baseline; +0.05 is 5 % slower."""
+
+    @property
+    def tflops(self) -> float | None:
+        return self.flops / self.us_per_launch * 1e-6 if self.flops else None
+
+    @property
+    def intensity(self) -> float | None:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.flops and self.bytes else None
+
+
+class GpuHistory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was recorded of a case on one kind of GPU, oldest session first."""
+
+    arch: str
+    gpu: str
+    points: tuple[HistoryPoint, ...] = ()
+    published_us: float | None = None
+    published_source: str = ""
+    figures: Figures | None = None
+    """Of the newest session, else as published."""
+
+
+class ReportedCase(Struct, frozen=True, kw_only=True):
+    """One case on one architecture."""
+
+    id: str
+    """Name that is the same in each report: the anchor of its row in pages."""
+    kernel: str
+    name: str
+    key: str
+    """As baselines name it: "softmax[bf16-4096x8192]"; its history is `Report.history[key]`."""
+    arch: str
+    gpu: str
+    """As NVML names it; empty where none was used."""
+    dtype: str
+    """As the case's name has it ("bf16"), else that of the work; empty where neither says."""
+    verdict: str
+    """In words: the worst of its gates'; "recorded" in a report of baselines."""
+    tone: Tone
+    """"good", "bad", or "plain": undecided."""
+    failed: bool
+    results: tuple[Result, ...]
+    """Of all gates that ran and all inputs; `gate` says of which."""
+    figures: Figures | None
+    baseline: StaticEntry | None
+    """Compiled code that is stored of the case."""
+
+
+class ReportedPlatform(Struct, frozen=True, kw_only=True):
+    """The limits of a GPU."""
+
+    arch: str
+    memory_bandwidth_gb_s: float
+    dense_tflops: Mapping[str, float]
+    """By dtype of the multiplied operands."""
+    source: str
+
+
+class NotMeasured(Struct, frozen=True, kw_only=True):
+    """What was not measured, and why."""
+
+    counts: str
+    """"3 correct, 3 speed"."""
+    why: str
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """Everything that the reports show."""
+
+    schema: int
+    of: str
+    """"run" or "baselines"."""
+    by: str
+    at: str
+    """When it was made, ISO 8601 in UTC."""
+    environment: Mapping[str, str]
+    cases: tuple[ReportedCase, ...]
+    """Sorted by kernel, name and architecture."""
+    history: Mapping[str, tuple[GpuHistory, ...]]
+    """By key of the case: a series for each kind of GPU."""
+    platforms: Mapping[str, ReportedPlatform]
+    """The limits of each GPU that is named, where they are known."""
+    sessions: Mapping[str, RecordedSession]
+    """The recorded sessions behind the history."""
+    unfinished: bool = False
+    """Whether the run was stopped before its end."""
+    other_failures: int = 0
+    """Failures that are no verdict on a kernel."""
+    left_out: int = 0
+    """Tests that `--changed-only` left out."""
+    verdicts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+    """How many results, by gate, architecture and verdict."""
+    failures: tuple[Story, ...] = ()
+    not_measured: tuple[NotMeasured, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def to_json(report: Report) -> str:
+    """Return the report as JSON. Numbers that are none (NaN, infinity) are null."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+
+
+def report_of_run(run: RunOutcome) -> Report:
+    """Return the report of a run; baselines that cannot be read are a remark."""
+    remarks = [*run.remarks]
+    speed: Sequence[SpeedBaselines] = ()
+    static: Sequence[StaticBaselines] = ()
+    if run.baselines is not None and run.baselines.exists():
+        try:
+            speed, static = read_all(run.baselines)
+        except BaselineError as error:
+            remarks.append(f"history and compiled baselines are left out: {error}")
+    rows = cases_of(run.results)
+    history = _histories(speed, {row.key for row in rows})
+    failed = {(result.gate, *result.of_case, result.arch, result.gpu) for result in run.failed}
+    entries = {one.arch: one.entries for one in static}
+    cases = [_case(row, failed, history.get(row.key, ()), entries) for row in rows]
+    verdicts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for result in run.results:
+        verdicts[result.gate][result.arch][result.verdict] += 1
+    return _report(
+        of="run",
+        cases=cases,
+        history=history,
+        speed=speed,
+        unfinished=run.unfinished,
+        other_failures=run.other_failures,
+        left_out=run.left_out,
+        environment=run.environment,
+        verdicts=verdicts,
+        failures=tuple(run.stories),
+        not_measured=tuple(NotMeasured(counts=counts, why=why) for counts, why in not_measured(run.results)),
+        remarks=tuple(remarks),
+    )
+
+
+def report_of_baselines(
+    speed: Sequence[SpeedBaselines], static: Sequence[StaticBaselines], environment: Mapping[str, str]
+) -> Report:
+    """Return the report of what is stored, with no run."""
+    keys = {key for one in speed for key in one.entries}
+    history = _histories(speed, keys)
+    entries = {one.arch: one.entries for one in static}
+    timed = {(one.arch, one.gpu, key) for one in speed for key in one.entries}
+    archs = {(arch, key) for arch, _, key in timed}
+    compiled = {(arch, "", key) for arch, own in entries.items() for key in own if (arch, key) not in archs}
+    cases = []
+    for arch, gpu, key in timed | compiled:
+        series = next((one for one in history.get(key, ()) if (one.arch, one.gpu) == (arch, gpu)), None)
+        kernel, _, name = key.partition("[")
+        figures = series.figures if series is not None else None
+        cases.append(
+            ReportedCase(
+                id=_identifier(key, arch, gpu),
+                kernel=kernel,
+                name=name.removesuffix("]") or kernel,
+                key=key,
+                arch=arch,
+                gpu=gpu,
+                dtype=_dtype(name, figures),
+                verdict="published" if figures is not None and figures.origin == "published" else "recorded",
+                tone=Tone.PLAIN,
+                failed=False,
+                results=(),
+                figures=figures,
+                baseline=entries.get(arch, {}).get(key),
+            )
+        )
+    return _report(of="baselines", cases=cases, history=history, speed=speed, environment=environment)
+
+
+def _report(
+    *,
+    of: str,
+    cases: Iterable[ReportedCase],
+    history: Mapping[str, tuple[GpuHistory, ...]],
+    speed: Iterable[SpeedBaselines],
+    **more: Any,
+) -> Report:
+    cases = tuple(
+        sorted(cases, key=lambda case: (_natural(case.kernel), _natural(case.name), case.arch, case.gpu))
+    )
+    gpus = {case.gpu for case in cases} | {one.gpu for series in history.values() for one in series}
+    platforms = {gpu: known for gpu in sorted(gpus) if (known := find_platform(gpu)) is not None}
+    return Report(
+        schema=SCHEMA,
+        of=of,
+        by=recorded_by(),
+        at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        cases=cases,
+        history=history,
+        platforms={
+            gpu: ReportedPlatform(
+                arch=one.arch,
+                memory_bandwidth_gb_s=one.memory_bandwidth_gb_s,
+                dense_tflops=dict(one.dense_tflops),
+                source=one.source,
+            )
+            for gpu, one in platforms.items()
+        },
+        sessions={name: session for one in speed for name, session in one.sessions.items()},
+        **more,
+    )
+
+
+def _case(
+    row: CaseRow,
+    failed: set[tuple[str, str, str, str, str]],
+    history: Iterable[GpuHistory],
+    entries: Mapping[str, Mapping[str, StaticEntry]],
+) -> ReportedCase:
+    arch = row.results[0].arch
+    gpu = next((result.gpu for result in row.results if result.gpu), "")
+    own = [series for series in history if series.arch == arch and gpu in ("", series.gpu)]
+    figures = next(filter(None, map(_measured_figures, row.results)), None)
+    if figures is None and own:
+        figures = own[0].figures
+    return ReportedCase(
+        id=_identifier(row.key, arch, gpu),
+        kernel=row.kernel,
+        name=row.name,
+        key=row.key,
+        arch=arch,
+        gpu=gpu,
+        dtype=_dtype(row.name, figures),
+        verdict=row.verdict,
+        tone=row.tone,
+        failed=any(
+            (result.gate, *result.of_case, result.arch, result.gpu) in failed for result in row.of_all_inputs
+        ),
+        results=tuple(row.of_all_inputs),
+        figures=figures,
+        baseline=entries.get(arch, {}).get(row.key),
+    )
+
+
+def _measured_figures(result: Result) -> Figures | None:
+    if not isinstance(result, SpeedResult) or result.us_per_launch is None:
+        return None
+    measured = result.measured
+    return Figures(
+        origin="measured",
+        us_per_launch=result.us_per_launch,
+        sustained_us_per_launch=result.sustained_us_per_launch,
+        flops=measured.flops if measured is not None else 0.0,
+        bytes=measured.bytes if measured is not None else 0.0,
+        dtype=measured.dtype if measured is not None else "",
+        rate=result.rate,
+        unit=result.unit,
+        share_of_limit=result.share_of_limit,
+        change=result.change,
+    )
+
+
+def _histories(speed: Iterable[SpeedBaselines], keys: set[str]) -> dict[str, tuple[GpuHistory, ...]]:
+    histories: dict[str, list[GpuHistory]] = defaultdict(list)
+    for one in speed:
+        for key in one.entries.keys() & keys:
+            histories[key].append(_gpu_history(key, one))
+    return {key: tuple(series) for key, series in sorted(histories.items())}
+
+
+def _gpu_history(key: str, baselines: SpeedBaselines) -> GpuHistory:
+    entry = baselines.entries[key]
+    points = history_points(key, baselines)
+    timed = [point for point in points if point.headline_us is not None]
+    figures = None
+    if timed:
+        newest = timed[-1]
+        record = next(one for one in reversed(entry.records) if one.runs)
+        figures = _figures(
+            "recorded", newest.headline_us or 0.0, record.work, baselines.gpu, sustained=newest.sustained_us
+        )
+    elif entry.published is not None:
+        figures = _figures("published", entry.published.median_us, work_of(entry), baselines.gpu)
+    published = entry.published
+    return GpuHistory(
+        arch=baselines.arch,
+        gpu=baselines.gpu,
+        points=tuple(points),
+        published_us=None if published is None else published.median_us,
+        published_source="" if published is None else published.source,
+        figures=figures,
+    )
+
+
+def _figures(origin: str, us: float, work: Work, gpu: str, *, sustained: float | None = None) -> Figures:
+    platform = find_platform(gpu)
+    unit = bound_of(work, platform)
+    amount = work.flops * 1e-6 if unit == "TFLOPS" else work.bytes * 1e-3
+    limit = None
+    if platform is not None:
+        dtype = work.dtype or ""
+        limit = platform.tflops_limit(dtype) if unit == "TFLOPS" else platform.memory_bandwidth_gb_s
+    rate = amount / us if amount else None
+    return Figures(
+        origin=origin,
+        us_per_launch=us,
+        sustained_us_per_launch=sustained,
+        **{**asdict(work), "dtype": work.dtype or ""},
+        rate=rate,
+        unit=unit if amount else "",
+        share_of_limit=rate / limit if rate is not None and limit else None,
+    )
+
+
+def _identifier(key: str, arch: str, gpu: str) -> str:
+    """Return an anchor: readable, and of letters that no page or address has to escape."""
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{key}-{arch}".lower()).strip("-")[:60]
+    return f"{readable}-{hashlib.sha256(repr((key, arch, gpu)).encode()).hexdigest()[:8]}"
+
+
+def _dtype(name: str, figures: Figures | None) -> str:
+    found = _DTYPE.search(name)
+    return found[0].lower() if found else figures.dtype if figures is not None else ""
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sort 8192 before 16384."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
