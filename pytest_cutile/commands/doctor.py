@@ -34,6 +34,7 @@ _EXTRAS = {
     "pytest-benchmark": "pytest-cutile[benchmark]",
     "pytest-xdist": "pytest-cutile[xdist]",
     "hypothesis": "pytest-cutile[search]",
+    "jinja2": "pytest-cutile[report]",
 }
 
 

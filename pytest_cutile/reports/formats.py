@@ -46,6 +46,14 @@ def render_json(run: RunOutcome) -> str:
     return to_json(report_of_run(run))
 
 
+def render_page(run: RunOutcome) -> str:
+    """Return everything that is known of the run as one page of HTML."""
+    from pytest_cutile.reports.html import render_html
+    from pytest_cutile.reports.report import report_of_run
+
+    return render_html(report_of_run(run))
+
+
 FORMATS = (
     ReportFormat(
         option="--kernel-summary",
@@ -58,5 +66,13 @@ FORMATS = (
         help="Write everything that the reports show of the run to PATH, as JSON with a versioned schema.",
         render=render_json,
         replaces=True,
+    ),
+    ReportFormat(
+        option="--kernel-html",
+        help="Write a page about the run to PATH: failures, cases, plots, history, compiled code. It is one "
+        "file that needs no network.",
+        render=render_page,
+        replaces=True,
+        needs="jinja2",
     ),
 )

@@ -61,9 +61,10 @@ class Figures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     change: float | None = None
     """Relative change against the baseline; +0.05 is 5 % slower."""
 
-    @property
-    def tflops(self) -> float | None:
-        return self.flops / self.us_per_launch * 1e-6 if self.flops else None
+    def in_unit(self, unit: str) -> float | None:
+        """Return TFLOPS or GB/s; None where the work counts none."""
+        amount = self.flops * 1e-6 if unit == "TFLOPS" else self.bytes * 1e-3
+        return amount / self.us_per_launch if amount else None
 
     @property
     def intensity(self) -> float | None:
@@ -350,20 +351,21 @@ def _gpu_history(key: str, baselines: SpeedBaselines) -> GpuHistory:
 def _figures(origin: str, us: float, work: Work, gpu: str, *, sustained: float | None = None) -> Figures:
     platform = find_platform(gpu)
     unit = bound_of(work, platform)
-    amount = work.flops * 1e-6 if unit == "TFLOPS" else work.bytes * 1e-3
     limit = None
     if platform is not None:
         dtype = work.dtype or ""
         limit = platform.tflops_limit(dtype) if unit == "TFLOPS" else platform.memory_bandwidth_gb_s
-    rate = amount / us if amount else None
-    return Figures(
+    figures = Figures(
         origin=origin,
         us_per_launch=us,
         sustained_us_per_launch=sustained,
         **{**asdict(work), "dtype": work.dtype or ""},
-        rate=rate,
-        unit=unit if amount else "",
-        share_of_limit=rate / limit if rate is not None and limit else None,
+    )
+    rate = figures.in_unit(unit)
+    if rate is None:
+        return figures
+    return msgspec.structs.replace(
+        figures, rate=rate, unit=unit, share_of_limit=rate / limit if limit else None
     )
 
 

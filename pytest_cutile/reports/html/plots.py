@@ -1,0 +1,309 @@
+"""The plots of the page as SVG: small, coloured by the page's style sheet, each with a text that says it.
+
+Own code, because a page has hundreds of plots, works with no network and stays under 2 MB. The libraries of
+Plotly and Vega are larger than that, and Matplotlib's SVG takes 20 kB a plot and knows no dark mode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+from pytest_cutile.quantities import counted, format_change, format_time
+from pytest_cutile.reports.history import HistoryPoint, step_text
+
+WIDTH, HEIGHT = 360, 210
+"""Of a plot: as wide as a phone, so that its text is readable there."""
+COLOURS = 6
+"""Classes of colours in the style sheet: "c0" to "c5"."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 28, 34
+_BINS = 30
+_MOST_TICKS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    """A point of a plot."""
+
+    x: float
+    y: float
+    title: str
+    """What it is, for those who point at it."""
+    href: str = ""
+    """Where a click leads."""
+    is_marked: bool = False
+    """Whether it stands out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlottedLine:
+    """Points of one colour, and whether a line joins them."""
+
+    name: str
+    dots: Sequence[Dot]
+    joined: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Axis:
+    low: float
+    high: float
+    first: float
+    """Where `low` is, in pixels."""
+    last: float
+    is_log: bool = False
+
+    def at(self, value: float) -> float:
+        low, high, value = (math.log(each) if self.is_log else each for each in (self.low, self.high, value))
+        return self.first + (value - low) / ((high - low) or 1.0) * (self.last - self.first)
+
+    def ticks(self) -> list[float]:
+        if self.is_log:
+            decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            steps = (1,) if len(decades) > 3 else (1, 2, 5)  # noqa: PLR2004 - few decades need more ticks
+            ticks = [step * 10.0**decade for decade in decades for step in steps]
+        else:
+            step = 10.0 ** math.floor(math.log10((self.high - self.low) / 2 or 1.0))
+            step = next(
+                step * factor
+                for factor in (0.5, 1, 2, 5, 10, 20)
+                if (self.high - self.low) / (step * factor) <= _MOST_TICKS
+            )
+            ticks = [step * number for number in range(math.ceil(self.low / step), int(self.high / step) + 1)]
+        shown = [tick for tick in ticks if self.low <= tick * 1.0000001 and tick <= self.high * 1.0000001]
+        return shown[:: -(-len(shown) // (_MOST_TICKS + 1)) or 1]
+
+
+@dataclass(kw_only=True)
+class _Plot:
+    """A frame with two axes, and what is drawn in it."""
+
+    x: _Axis
+    y: _Axis
+    x_title: str
+    y_title: str
+    x_ticks: Sequence[tuple[float, str]] | None = None
+    """Ticks with their labels; None: numbers."""
+    parts: list[Markup] = field(default_factory=list)
+
+    def add(self, template: str, *values: object) -> None:
+        """Append SVG; each value is escaped."""
+        self.parts.append(Markup(template).format(*values))  # noqa: S704 - templates are ours
+
+    def svg(self, label: str) -> Markup:
+        """Return the plot; `label` says in a sentence what it shows."""
+        left, right, bottom = _LEFT, WIDTH - _RIGHT, HEIGHT - _BOTTOM
+        grid: list[Markup] = []
+        for tick in self.y.ticks():
+            y = f"{self.y.at(tick):.1f}"
+            grid.append(
+                Markup(
+                    '<path class="grid" d="M{} {}H{}"/><text x="{}" y="{}" dy="4" class="end">{}</text>'
+                ).format(left, y, right, left - 5, y, _number(tick))
+            )
+        numbers = [(tick, _number(tick)) for tick in self.x.ticks()]
+        for tick, text in numbers if self.x_ticks is None else self.x_ticks:
+            x = f"{self.x.at(tick):.1f}"
+            grid.append(
+                Markup('<path class="grid" d="M{} {}V{}"/><text x="{}" y="{}" class="mid">{}</text>').format(
+                    x, _TOP, bottom, x, bottom + 13, text
+                )
+            )
+        titles = Markup(
+            '<text x="{}" y="{}" class="end">{}</text>'
+            '<text transform="translate(10 {})rotate(-90)" class="mid">{}</text>'
+        ).format(right, HEIGHT - 5, self.x_title, (bottom + _TOP) // 2, self.y_title)
+        return Markup(
+            '<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><g class="axes">{}{}</g>{}</svg>'
+        ).format(WIDTH, HEIGHT, label, Markup().join(grid), titles, Markup().join(self.parts))
+
+
+def _number(value: float) -> str:
+    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):  # noqa: PLR2004
+        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
+    return f"{value:.6g}"
+
+
+def _axis(
+    values: Iterable[float], first: float, last: float, *, is_log: bool = False, margin: float = 0.06
+) -> _Axis:
+    usable = [value for value in values if math.isfinite(value)]
+    low, high = min(usable), max(usable)
+    if is_log:
+        wider = max((high / low) ** margin, 1.1)
+        return _Axis(low=low / wider, high=high * wider, first=first, last=last, is_log=True)
+    wider = (high - low) * margin or abs(high) * margin or 1.0
+    return _Axis(low=low - wider, high=high + wider, first=first, last=last)
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def histogram(current_us: Sequence[float], baseline_us: Sequence[float] = ()) -> Markup:
+    """Return how samples are distributed, those of the baseline kernel behind; nothing without samples."""
+    current, baseline = finite(current_us), finite(baseline_us)
+    if not current:
+        return Markup()
+    x = _axis([*current, *baseline], _LEFT, WIDTH - _RIGHT)
+    counts = {name: _counts(values, x) for name, values in (("baseline", baseline), ("current", current))}
+    y = _Axis(low=0, high=max(map(max, counts.values())) * 1.08, first=HEIGHT - _BOTTOM, last=_TOP)
+    plot = _Plot(x=x, y=y, x_title="us per launch", y_title="samples")
+    width = (x.last - x.first) / _BINS
+    for name, own in counts.items():
+        if any(own):
+            steps = "".join(f"V{y.at(count):.1f}h{width:.2f}" for count in own)
+            plot.add('<path class="{}" d="M{} {:.0f}{}V{:.0f}z"/>', name, x.first, y.first, steps, y.first)
+    if baseline:
+        plot.parts.append(_legend([(5, "baseline kernel"), (0, "current")]))
+    label = f"{counted(len(current), 'sample')} of {_span(current)}"
+    return plot.svg(
+        f"{label}; {len(baseline)} of the baseline kernel, {_span(baseline)}" if baseline else label
+    )
+
+
+def _counts(values: Sequence[float], axis: _Axis) -> list[int]:
+    counts = [0] * _BINS
+    for value in values:
+        share = (value - axis.low) / (axis.high - axis.low)
+        counts[min(int(share * _BINS), _BINS - 1)] += 1
+    return counts
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{format_time(min(values))} to {format_time(max(values))}"
+
+
+def history_plot(points: Sequence[HistoryPoint], measured_us: float | None = None) -> Markup:
+    """Return recorded times in their order, a colour for each GPU, steps marked, and the time of this run."""
+    timed = [(place, point) for place, point in enumerate(points) if finite([point.headline_us])]
+    if not timed:
+        return Markup()
+    gpus = list(dict.fromkeys(point.gpu_uuid for _, point in timed))
+    lines = [
+        PlottedLine(
+            name=gpu.removeprefix("GPU-")[:6] or "GPU",
+            dots=[
+                Dot(
+                    x=place,
+                    y=point.headline_us or 0.0,
+                    title=f"{point.at[:10]} {point.commit[:12]} {format_time(point.headline_us or 0.0)}"
+                    + (f": {step_text(point)}" if point.is_step else ""),
+                    is_marked=point.is_step,
+                )
+                for place, point in timed
+                if point.gpu_uuid == gpu
+            ],
+        )
+        for gpu in gpus
+    ]
+    if finite([measured_us]):
+        now = Dot(x=len(points), y=measured_us or 0.0, title=f"this run: {format_time(measured_us or 0.0)}")
+        lines.append(PlottedLine(name="this run", dots=[now]))
+    times = [dot.y for line in lines for dot in line.dots]
+    steps = sum(point.is_step for point in points)
+    counts = counted(len(timed), "recorded session"), counted(len(gpus), "GPU"), counted(steps, "step")
+    label = f"{counts[0]} on {counts[1]}, {_span(times)}, {counts[2]}"
+    x = _axis([0, *(dot.x for line in lines for dot in line.dots)], _LEFT, WIDTH - _RIGHT)
+    low, high = min(times), max(times)
+    spread = max(high - low, 0.06 * low)  # noise of a percent is no mountain
+    y = _axis([low - (spread - high + low) / 2, high + (spread - high + low) / 2], HEIGHT - _BOTTOM, _TOP)
+    days = f"sessions, {points[0].at[:10]} to {points[-1].at[:10]}"
+    shown = points[:: -(-len(points) // _MOST_TICKS)]
+    ticks = [(place, point.commit[:7]) for place, point in enumerate(points) if point in shown]
+    plot = _Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
+    for number, (place, point) in enumerate(one for one in timed if one[1].is_step):
+        at, change = f"{x.at(place):.1f}", format_change(point.change or 0.0)
+        below = _TOP + 10 + number % 3 * 12  # texts of neighbours may not cover each other
+        plot.add('<path class="step" d="M{} {}V{}"/>', at, _TOP, HEIGHT - _BOTTOM)
+        plot.add('<text x="{}" y="{}" class="step end" dx="-3">{}</text>', at, below, change)
+    _draw(plot, lines)
+    return plot.svg(label)
+
+
+def lines_plot(lines: Sequence[PlottedLine], *, x_title: str, y_title: str, label: str) -> Markup:
+    """Return lines over a logarithmic x axis; y starts at 0."""
+    dots = [dot for line in lines for dot in line.dots]
+    if not dots:
+        return Markup()
+    x = _axis([dot.x for dot in dots], _LEFT, WIDTH - _RIGHT, is_log=True)
+    y = _Axis(low=0, high=max(dot.y for dot in dots) * 1.08, first=HEIGHT - _BOTTOM, last=_TOP)
+    sizes = sorted({dot.x for dot in dots})
+    ticks = [(size, _number(size)) for size in sizes[:: -(-len(sizes) // (_MOST_TICKS + 1))]]
+    plot = _Plot(x=x, y=y, x_title=x_title, y_title=y_title, x_ticks=ticks)
+    _draw(plot, lines)
+    return plot.svg(label)
+
+
+def roofline(
+    dots: Mapping[str, Sequence[Dot]], *, gb_per_s: float, peaks: Mapping[str, float], label: str
+) -> Markup:
+    """Return arithmetic intensity against TFLOPS, with the limits of memory and of each dtype.
+
+    Args:
+        dots: The cases by dtype: x in operations per byte, y in TFLOPS.
+        gb_per_s: The limit of memory.
+        peaks: The limit of each of these dtypes, in TFLOPS.
+        label: What the plot shows, in a sentence.
+    """
+    every = [dot for own in dots.values() for dot in own]
+    if not every:
+        return Markup()
+    low = min(dot.x for dot in every) / 2
+    high = max([dot.x for dot in every] + [peak / gb_per_s * 1e3 for peak in peaks.values()]) * 2
+    x = _axis([low, high], _LEFT, WIDTH - _RIGHT, is_log=True, margin=0)
+    heights = [dot.y for dot in every] + [*peaks.values(), low * gb_per_s * 1e-3]
+    y = _axis(heights, HEIGHT - _BOTTOM, _TOP, is_log=True)
+    plot = _Plot(x=x, y=y, x_title="operations per byte", y_title="TFLOPS")
+    for peak in sorted({*peaks.values()}):
+        ridge, top = peak / gb_per_s * 1e3, f"{y.at(peak):.1f}"
+        start = f"{x.at(low):.1f} {y.at(low * gb_per_s * 1e-3):.1f}"
+        plot.add('<path class="roof" d="M{}L{} {}H{}"/>', start, f"{x.at(ridge):.1f}", top, x.last)
+        dtypes = ", ".join(dtype for dtype, own in peaks.items() if own == peak)
+        plot.add(
+            '<text x="{}" y="{}" dy="-4" class="end">{}</text>', x.last, top, f"{peak:g} TFLOPS {dtypes}"
+        )
+    middle = math.sqrt(low * min(peaks.values()) / gb_per_s * 1e3)
+    place = f"{x.at(middle):.1f}", f"{y.at(middle * gb_per_s * 1e-3):.1f}"
+    plot.add('<text x="{}" y="{}" dx="-6" dy="-4" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
+    _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
+    return plot.svg(label)
+
+
+def _draw(plot: _Plot, lines: Sequence[PlottedLine]) -> None:
+    for colour, line in enumerate(lines):
+        places = [(plot.x.at(dot.x), plot.y.at(dot.y)) for dot in line.dots]
+        plot.parts.append(Markup('<g class="c{}">').format(colour % COLOURS))
+        if line.joined and len(places) > 1:
+            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+            plot.add('<path class="line" d="M{}"/>', path)
+        plot.parts += _dots(line, places)
+        plot.parts.append(Markup("</g>"))
+    names = [(place, line.name) for place, line in enumerate(lines) if line.name]
+    if len(names) > 1:
+        plot.parts.append(_legend(names[:COLOURS]))
+
+
+def _dots(line: PlottedLine, places: Sequence[tuple[float, float]]) -> Iterator[Markup]:
+    for dot, (x, y) in zip(line.dots, places, strict=True):
+        mark = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
+            x, y, 5 if dot.is_marked else 3.5, dot.title
+        )
+        yield Markup('<a href="{}">{}</a>').format(dot.href, mark) if dot.href else mark
+
+
+def _legend(names: Sequence[tuple[int, str]]) -> Markup:
+    """Return names in the colours of their lines, above the plot."""
+    most = max(48 // len(names), 6)
+    texts = [
+        Markup('<tspan class="c{}" dx="8">{}</tspan>').format(
+            colour % COLOURS, name if len(name) <= most else f"{name[: most - 1]}…"
+        )
+        for colour, name in names
+    ]
+    return Markup('<text x="{}" y="12" class="end key">{}</text>').format(
+        WIDTH - _RIGHT, Markup().join(texts)
+    )
