@@ -119,6 +119,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "time": _time,
+        "number": lambda value: f"{value:.6g}" if finite([value]) else "",
         "change": lambda value: format_change(value) if finite([value]) else "",
         "share": lambda value: format_share(value) if finite([value]) else "",
         "rate": lambda figures: f"{figures.rate:.4g} {figures.unit}" if finite([figures.rate]) else "",

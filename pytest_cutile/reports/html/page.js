@@ -19,14 +19,11 @@
   const rows = [...body.rows].map((row) => ({
     row,
     text: row.textContent.toLowerCase(),
-    cells: [...row.cells].map((cell) => cell.dataset.v ?? cell.textContent),
+    cells: [...row.cells].map(({ dataset, textContent }) => (dataset.v ? Number(dataset.v) : textContent)),
   }));
 
   const collator = new Intl.Collator("en", { numeric: true });
-  const compare = (a, b) => {
-    const [x, y] = [Number.parseFloat(a), Number.parseFloat(b)];
-    return String(x) === a && String(y) === b ? x - y : collator.compare(a, b);
-  };
+  const compare = (a, b) => (typeof a === "number" ? a - b : collator.compare(a, b));
   heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
@@ -37,7 +34,7 @@
       for (const other of heads) other.setAttribute("aria-sort", "none");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       // Rows without a value stay last, whichever way the others are sorted.
-      const empty = (one) => one.cells[column] === "" || one.cells[column] === "nan";
+      const empty = (one) => one.cells[column] === "" || Number.isNaN(one.cells[column]);
       rows.sort((a, b) => empty(a) - empty(b) || (down ? -1 : 1) * compare(a.cells[column], b.cells[column]));
       body.append(...rows.map((one) => one.row));
     });
