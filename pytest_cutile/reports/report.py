@@ -215,7 +215,7 @@ def report_of_baselines(
         figures = series.figures if series is not None else None
         cases.append(
             ReportedCase(
-                id=_identifier(key, arch, gpu),
+                id=identifier(key, arch, gpu),
                 kernel=kernel,
                 name=name.removesuffix("]") or kernel,
                 key=key,
@@ -280,7 +280,7 @@ def _case(
     if figures is None and own:
         figures = own[0].figures
     return ReportedCase(
-        id=_identifier(row.key, arch, gpu),
+        id=identifier(row.key, arch, gpu),
         kernel=row.kernel,
         name=row.name,
         key=row.key,
@@ -369,10 +369,10 @@ def _figures(origin: str, us: float, work: Work, gpu: str, *, sustained: float |
     )
 
 
-def _identifier(key: str, arch: str, gpu: str) -> str:
+def identifier(*names: str) -> str:
     """Return an anchor: readable, and of letters that no page or address has to escape."""
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{key}-{arch}".lower()).strip("-")[:60]
-    return f"{readable}-{hashlib.sha256(repr((key, arch, gpu)).encode()).hexdigest()[:8]}"
+    readable = re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")[:60]
+    return f"{readable}-{hashlib.sha256(repr(names).encode()).hexdigest()[:8]}"
 
 
 def _dtype(name: str, figures: Figures | None) -> str:
@@ -382,4 +382,4 @@ def _dtype(name: str, figures: Figures | None) -> str:
 
 def _natural(text: str) -> list[tuple[int, str]]:
     """Sort 8192 before 16384."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", text)]

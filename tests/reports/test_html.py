@@ -136,6 +136,18 @@ def test_names_of_300_characters_in_any_script(name):
     assert page.text.count(name) >= 3
 
 
+def test_numbers_that_are_no_sizes():
+    names = [f"{digit * 300}x64" for digit in "789"] + ["7" * 5000]
+    page = page_of(*(result(case=name, key=name, gpu="NVIDIA H200", measured=measured()) for name in names))
+    assert "throughput" not in page.text
+
+
+def test_kernels_whose_names_no_address_can_hold():
+    page = page_of(*(result(case="c", key=kernel, kernel=kernel) for kernel in ("語", "言", "<", ">")))
+    ids = page.attributes("id")
+    assert len(ids) == len({*ids})
+
+
 @pytest.mark.parametrize("us", [math.nan, math.inf, 40.0], ids=str)
 def test_samples_of_one_value_and_of_none(us):
     page = page_of(result(us_per_launch=us, rate=us, change=us, measured=measured(current=(us,))))
@@ -173,7 +185,7 @@ def test_a_ladder_of_sizes_and_a_roofline():
     page = page_of(*results)
     assert "fp16-Nx64: throughput over N" in page.text
     assert "Roofline, NVIDIA H200" in page.text
-    assert any("limits 989.4 TFLOPS of float16, 4800 GB/s" in one for one in page.attributes("aria-label"))
+    assert any("limits 989.4 TFLOPS of fp16, 4800 GB/s" in one for one in page.attributes("aria-label"))
 
 
 def test_gpus_stand_side_by_side():
@@ -244,6 +256,16 @@ def test_texts_and_marks_have_contrast(dark):
 )  # fmt: skip
 def test_nothing_to_draw_is_no_plot(plot):
     assert plot == ""
+
+
+def test_a_roofline_stays_in_its_frame():
+    """Where every case is far right of where the roof bends, and limits differ by much."""
+    peaks = {"fp8": 2000.0, "tf32": 100.0}
+    svg = roofline({"fp8": [Dot(x=1e6, y=900.0, title="")]}, gb_per_s=5000, peaks=peaks, label="")
+    for path in re.findall(r'class="roof" d="M([^"]+)"', svg):
+        for x, y in re.findall(r"([-\d.]+) ([-\d.]+)", path):
+            assert 52 <= float(x) <= 348
+            assert 28 <= float(y) <= 176
 
 
 def test_equal_values_are_drawn():

@@ -27,7 +27,7 @@ from pytest_cutile.reports.html.plots import (
     lines_plot,
     roofline,
 )
-from pytest_cutile.reports.report import Figures, Report, ReportedCase
+from pytest_cutile.reports.report import Figures, Report, ReportedCase, identifier
 from pytest_cutile.results import CorrectResult, SpeedResult, StaticResult
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.static.rules import occupancy_of
@@ -212,8 +212,7 @@ def _plots(name: str, by_key: Mapping[str, Sequence[ReportedCase]], report: Repo
     gpus = sorted(figures)
     keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
     side_by_side = [(by_key[key][0].name, [figures[gpu].get(key) for gpu in gpus]) for key in keys]
-    anchor = "kernel-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-    return _Kernel(name=name, id=anchor, plots=plots, gpus=gpus, side_by_side=side_by_side, details=())
+    return _Kernel(name=name, id=identifier("kernel", name), plots=plots, gpus=gpus, side_by_side=side_by_side, details=())
 
 
 def _figures_by_gpu(
@@ -250,12 +249,18 @@ def _rooflines(
                 target = f"#{ids.get((gpu, key)) or ids['', key]}"
                 dots[one.dtype].append(Dot(x=one.intensity, y=tflops, title=title, href=target))
         if dots:
-            peaks = {dtype: platform.dense_tflops[dtype] for dtype in dots}
+            peaks = {_short(dtype): platform.dense_tflops[dtype] for dtype in dots}
             limits = ", ".join(f"{peak:g} TFLOPS of {dtype}" for dtype, peak in peaks.items())
             gb_per_s = platform.memory_bandwidth_gb_s
+            short = {_short(dtype): own for dtype, own in dots.items()}
             count = counted(sum(map(len, dots.values())), "case")
             label = f"Roofline of {gpu}: {count}; limits {limits}, {gb_per_s:g} GB/s"
-            yield f"Roofline, {gpu}", roofline(dots, gb_per_s=gb_per_s, peaks=peaks, label=label)
+            yield f"Roofline, {gpu}", roofline(short, gb_per_s=gb_per_s, peaks=peaks, label=label)
+
+
+def _short(dtype: str) -> str:
+    """Return a dtype as names of cases have it: "bf16", "tf32", "e4m3fn"."""
+    return dtype.replace("float8_", "").replace("bfloat", "bf").replace("tfloat", "tf").replace("float", "fp")
 
 
 def _ladders(
@@ -264,7 +269,7 @@ def _ladders(
     """Yield throughput over size, where names of cases differ by one number alone."""
     ladders: dict[str, dict[int, ReportedCase]] = defaultdict(dict)
     for case in cases:
-        for number in re.finditer(r"(?<![A-Za-z0-9])\d+|(?<=x)\d+", case.name):
+        for number in re.finditer(r"(?:(?<![A-Za-z0-9])|(?<=x))\d{1,12}(?!\d)", case.name):
             pattern = f"{case.name[: number.start()]}N{case.name[number.end() :]}"
             ladders[pattern][int(number[0])] = case
     for pattern, sizes in ladders.items():

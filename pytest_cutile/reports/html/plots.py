@@ -252,8 +252,8 @@ def roofline(
     every = [dot for own in dots.values() for dot in own]
     if not every:
         return Markup()
-    low = min(dot.x for dot in every) / 2
-    high = max([dot.x for dot in every] + [peak / gb_per_s * 1e3 for peak in peaks.values()]) * 2
+    places = [dot.x for dot in every] + [peak / gb_per_s * 1e3 for peak in peaks.values()]
+    low, high = min(places) / 2, max(places) * 2
     x = _axis([low, high], _LEFT, WIDTH - _RIGHT, is_log=True, margin=0)
     heights = [dot.y for dot in every] + [*peaks.values(), low * gb_per_s * 1e-3]
     y = _axis(heights, HEIGHT - _BOTTOM, _TOP, is_log=True)
@@ -268,7 +268,7 @@ def roofline(
         )
     middle = math.sqrt(low * min(peaks.values()) / gb_per_s * 1e3)
     place = f"{x.at(middle):.1f}", f"{y.at(middle * gb_per_s * 1e-3):.1f}"
-    plot.add('<text x="{}" y="{}" dx="-6" dy="-4" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
+    plot.add('<text x="{}" y="{}" dx="8" dy="10">{}</text>', *place, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
     return plot.svg(label)
 
