@@ -56,9 +56,9 @@ class Page(HTMLParser):
         return [value for _, attrs in self.tags if (value := attrs.get(name)) is not None]
 
 
-def measured(current=(40.0, 41.0, 42.0), baseline=(), **work) -> Measured:
+def measured(current=(40.0, 41.0, 42.0), baseline=(), **facts) -> Measured:
     block = SampleBlock(regime="burst", current_us=current, baseline_us=baseline)
-    return Measured(blocks=(block,), **{"flops": 1e9, "bytes": 1e8, "dtype": "float16", **work})
+    return Measured(blocks=(block,), **{"flops": 1e9, "bytes": 1e8, "dtype": "float16", **facts})
 
 
 def page_of(*results, **facts) -> Page:
@@ -100,6 +100,15 @@ def test_a_wrong_result_shows_where_its_errors_are():
     page = page_of(wrong, failed=[wrong], stories=[story(wrong)])
     assert any(src.startswith("data:image/svg+xml;base64,") for src in page.attributes("src"))
     assert page.attributes("onload") == []
+
+
+def test_details_say_what_the_gpu_did_and_what_the_compiler_changed():
+    busy = measured(clock_mhz=1980.0, sustained_watts=694.2, problems=("another process used the GPU",))
+    changes = ("worse: spills: 0 -> 64", "different: grid: (4, 4) -> (8, 4)")
+    text = page_of(result(measured=busy, gpu="NVIDIA H200"), result("static", changes=changes)).text
+    assert "NVIDIA H200, measured: 38.8 us; 3459 GB/s; 72 % of the limit; 1980 MHz; 694 W sustained" in text
+    assert "another process used the GPU" in text
+    assert "sm_90: worse: spills: 0 -> 64" in text
 
 
 def test_what_was_not_measured_is_said():

@@ -212,7 +212,14 @@ def _plots(name: str, by_key: Mapping[str, Sequence[ReportedCase]], report: Repo
     gpus = sorted(figures)
     keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
     side_by_side = [(by_key[key][0].name, [figures[gpu].get(key) for gpu in gpus]) for key in keys]
-    return _Kernel(name=name, id=identifier("kernel", name), plots=plots, gpus=gpus, side_by_side=side_by_side, details=())
+    return _Kernel(
+        name=name,
+        id=identifier("kernel", name),
+        plots=plots,
+        gpus=gpus,
+        side_by_side=side_by_side,
+        details=(),
+    )
 
 
 def _figures_by_gpu(
@@ -327,6 +334,14 @@ def _detail(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
         plots.append((f"History, {one.gpu}", history_plot(one.points, measured.get(one.gpu))))
         steps += [f"{one.gpu}: {step_text(point)}" for point in one.points if point.is_step]
     return {
+        "measured": [text for case in cases if (text := _measured(case))],
+        "changes": dict.fromkeys(
+            f"{case.arch}: {change}"
+            for case in cases
+            for result in case.results
+            if isinstance(result, StaticResult)
+            for change in result.changes
+        ),
         "plots": [(title, plot) for title, plot in plots if plot],
         "steps": steps,
         "published": [one for one in report.history.get(cases[0].key, ()) if one.published_us is not None],
@@ -339,6 +354,35 @@ def _detail(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
             if isinstance(one, CorrectResult) and one.picture
         ],
     }
+
+
+def _measured(case: ReportedCase) -> str:
+    """Return the figures of a case, and what is known of the GPU meanwhile."""
+    figures = case.figures
+    if figures is None or not finite([figures.us_per_launch]):
+        return ""
+    result = next((one for one in case.results if isinstance(one, SpeedResult) and one.measured), None)
+    measured = result.measured if result is not None else None
+    parts = [f"{case.gpu or case.arch}, {figures.origin}: {format_time(figures.us_per_launch)}"]
+    if finite([figures.sustained_us_per_launch]):
+        parts.append(f"sustained {_time(figures.sustained_us_per_launch)}")
+    if finite([figures.rate]):
+        parts.append(f"{figures.rate:.4g} {figures.unit}")
+    if finite([figures.share_of_limit]):
+        parts.append(f"{format_share(figures.share_of_limit or 0.0)} of the limit")
+    if measured is not None:
+        quantities = (
+            (measured.clock_mhz, "MHz"),
+            (measured.sustained_clock_mhz, "MHz sustained"),
+            (measured.sustained_watts, "W sustained"),
+        )
+        parts += [
+            f"{value:.0f} {unit}" for value, unit in quantities if value is not None and finite([value])
+        ]
+        if measured.sustained_skipped:
+            parts.append(f"not sustained: {measured.sustained_skipped}")
+        parts += measured.problems
+    return "; ".join(parts)
 
 
 def _compiled(cases: Iterable[ReportedCase]) -> Iterator[list[str]]:
