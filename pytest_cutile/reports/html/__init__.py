@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
 import jinja2
-import msgspec
 from markupsafe import Markup
 
-from pytest_cutile.platforms.occupancy import Occupancy
 from pytest_cutile.quantities import counted, format_change, format_share, format_time
 from pytest_cutile.reports.document import Tone, printable
-from pytest_cutile.reports.history import step_text
-from pytest_cutile.reports.html.plots import (
-    Dot,
-    PlottedLine,
-    finite,
-    histogram,
-    history_plot,
-    lines_plot,
-    roofline,
-)
-from pytest_cutile.reports.report import Figures, Report, ReportedCase, identifier
-from pytest_cutile.results import CorrectResult, SpeedResult, StaticResult
-from pytest_cutile.static.facts import CaseFacts, LaunchFacts
-from pytest_cutile.static.rules import occupancy_of
+from pytest_cutile.reports.html.case import details as case_details
+from pytest_cutile.reports.html.kernel import shown_kernel
+from pytest_cutile.reports.html.plots import finite
+from pytest_cutile.reports.report import Report, ReportedCase
+from pytest_cutile.results import CorrectResult
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 PAGE_BYTES = 1_900_000
 """Size up to which cases are shown in detail, failures and changes first; each has its row in the table."""
-_RUNGS = 3
-"""Sizes from which cases are a ladder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kernel:
-    """A kernel's plots and the details of its cases."""
-
-    name: str
-    id: str
-    plots: Sequence[tuple[str, Markup]]
-    gpus: Sequence[str]
-    """GPUs with figures; two or more stand side by side."""
-    side_by_side: Sequence[tuple[str, Sequence[Figures | None]]]
-    details: Sequence[Markup]
 
 
 def render_html(report: Report) -> str:
@@ -59,7 +32,7 @@ def render_html(report: Report) -> str:
     for case in report.cases:
         groups[case.kernel][case.key].append(case)
     anchors = {key: f"d-{cases[0].id}" for own in groups.values() for key, cases in own.items()}
-    kernels = {kernel: _plots(kernel, cases, report) for kernel, cases in groups.items()}
+    kernels = {kernel: shown_kernel(kernel, cases, report) for kernel, cases in groups.items()}
     known = {
         "report": report,
         "failures": _failures(report),
@@ -98,7 +71,7 @@ def _details(
     details: dict[str, Markup] = {}
     for key, cases in order:
         is_open = min(map(_urgency, cases)) == 0
-        shown = _detail(cases, report)
+        shown = case_details(cases, report)
         text = template.render(cases=cases, key=key, anchor=anchors[key], is_open=is_open, shown=shown)
         room -= len(text.encode())
         if room < 0:
@@ -200,252 +173,3 @@ def _urgency(case: ReportedCase) -> int:
     if verdicts & (UNDECIDED | {Verdict.IMPROVEMENT, Verdict.REGRESSION}):
         return 1
     return 2 if case.figures is not None else 3
-
-
-# -- one kernel ---------------------------------------------------------------------------------------
-
-
-def _plots(name: str, by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -> _Kernel:
-    figures = _figures_by_gpu(by_key, report)
-    cases = [case for own in by_key.values() for case in own]
-    plots = [*_rooflines(cases, figures, report), *_ladders(cases, figures)]
-    gpus = sorted(figures)
-    keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
-    side_by_side = [(by_key[key][0].name, [figures[gpu].get(key) for gpu in gpus]) for key in keys]
-    return _Kernel(
-        name=name,
-        id=identifier("kernel", name),
-        plots=plots,
-        gpus=gpus,
-        side_by_side=side_by_side,
-        details=(),
-    )
-
-
-def _figures_by_gpu(
-    by_key: Mapping[str, Sequence[ReportedCase]], report: Report
-) -> dict[str, dict[str, Figures]]:
-    """Return the figures of cases by GPU and key: measured ones before stored ones."""
-    figures: dict[str, dict[str, Figures]] = defaultdict(dict)
-    for key, cases in by_key.items():
-        for one in report.history.get(key, ()):
-            if one.figures is not None:
-                figures[one.gpu][key] = one.figures
-        for case in cases:
-            if case.figures is not None and case.figures.origin == "measured":
-                figures[case.gpu][key] = case.figures
-    return figures
-
-
-def _rooflines(
-    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]], report: Report
-) -> Iterator[tuple[str, Markup]]:
-    ids = {(case.gpu, case.key): case.id for case in reversed(cases)}
-    ids |= {("", case.key): case.id for case in reversed(cases)}
-    names = {case.key: case.name for case in cases}
-    for gpu, by_key in sorted(figures.items()):
-        platform = report.platforms.get(gpu)
-        if platform is None:
-            continue
-        dots: dict[str, list[Dot]] = defaultdict(list)
-        for key, one in by_key.items():
-            tflops = one.in_unit("TFLOPS")
-            if one.intensity and tflops and finite([tflops]) and one.dtype in platform.dense_tflops:
-                share = format_share(one.share_of_limit) if one.share_of_limit else ""
-                title = f"{names[key]}: {tflops:.4g} TFLOPS, {share} of the limit ({one.origin})"
-                target = f"#{ids.get((gpu, key)) or ids['', key]}"
-                dots[one.dtype].append(Dot(x=one.intensity, y=tflops, title=title, href=target))
-        if dots:
-            peaks = {_short(dtype): platform.dense_tflops[dtype] for dtype in dots}
-            limits = ", ".join(f"{peak:g} TFLOPS of {dtype}" for dtype, peak in peaks.items())
-            gb_per_s = platform.memory_bandwidth_gb_s
-            short = {_short(dtype): own for dtype, own in dots.items()}
-            count = counted(sum(map(len, dots.values())), "case")
-            label = f"Roofline of {gpu}: {count}; limits {limits}, {gb_per_s:g} GB/s"
-            yield f"Roofline, {gpu}", roofline(short, gb_per_s=gb_per_s, peaks=peaks, label=label)
-
-
-def _short(dtype: str) -> str:
-    """Return a dtype as names of cases have it: "bf16", "tf32", "e4m3fn"."""
-    return dtype.replace("float8_", "").replace("bfloat", "bf").replace("tfloat", "tf").replace("float", "fp")
-
-
-def _ladders(
-    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]]
-) -> Iterator[tuple[str, Markup]]:
-    """Yield throughput over size, where names of cases differ by one number alone."""
-    ladders: dict[str, dict[int, ReportedCase]] = defaultdict(dict)
-    for case in cases:
-        for number in re.finditer(r"(?:(?<![A-Za-z0-9])|(?<=x))\d{1,12}(?!\d)", case.name):
-            pattern = f"{case.name[: number.start()]}N{case.name[number.end() :]}"
-            ladders[pattern][int(number[0])] = case
-    for pattern, sizes in ladders.items():
-        rungs = {size: case for size, case in sorted(sizes.items()) if size}
-        counted_work = {
-            bool(own[case.key].flops)
-            for own in figures.values()
-            for case in rungs.values()
-            if case.key in own
-        }
-        unit = "TFLOPS" if counted_work == {True} else "GB/s"
-        lines = []
-        for gpu, own in sorted(figures.items()):
-            rates = [
-                (size, case, own[case.key].in_unit(unit)) for size, case in rungs.items() if case.key in own
-            ]
-            dots = [
-                Dot(
-                    x=size,
-                    y=rate or 0.0,
-                    title=f"{case.name}: {rate:.4g} {unit} ({own[case.key].origin})",
-                    href=f"#{case.id}",
-                )
-                for size, case, rate in rates
-                if finite([rate])
-            ]
-            if len(dots) >= _RUNGS:
-                lines.append(PlottedLine(name=gpu.removeprefix("NVIDIA "), dots=dots))
-        if lines:
-            label = f"{unit} over N for {pattern} on {', '.join(line.name for line in lines)}"
-            plot = lines_plot(lines, x_title="N", y_title=unit, label=label)
-            yield f"{pattern}: throughput over N", plot
-
-
-# -- one case -----------------------------------------------------------------------------------------
-
-
-def _detail(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
-    """Return what the details of a case show: plots and tables, over its architectures and GPUs."""
-    plots: list[tuple[str, Markup]] = []
-    steps: list[str] = []
-    measured: dict[str, float] = {}
-    for case in cases:
-        for result in case.results:
-            if not isinstance(result, SpeedResult) or result.measured is None:
-                continue
-            measured[case.gpu] = result.us_per_launch or 0.0
-            for regime in dict.fromkeys(block.regime for block in result.measured.blocks):
-                blocks = [block for block in result.measured.blocks if block.regime == regime]
-                current = [us for block in blocks for us in block.current_us]
-                baseline = [us for block in blocks for us in block.baseline_us]
-                paired = ", beside the baseline kernel" if baseline else ""
-                plots.append((f"Samples, {regime}{paired}, {case.gpu}", histogram(current, baseline)))
-    for one in report.history.get(cases[0].key, ()):
-        plots.append((f"History, {one.gpu}", history_plot(one.points, measured.get(one.gpu))))
-        steps += [f"{one.gpu}: {step_text(point)}" for point in one.points if point.is_step]
-    return {
-        "measured": [text for case in cases if (text := _measured(case))],
-        "changes": dict.fromkeys(
-            f"{case.arch}: {change}"
-            for case in cases
-            for result in case.results
-            if isinstance(result, StaticResult)
-            for change in result.changes
-        ),
-        "plots": [(title, plot) for title, plot in plots if plot],
-        "steps": steps,
-        "published": [one for one in report.history.get(cases[0].key, ()) if one.published_us is not None],
-        "compiled": [*_compiled(cases)],
-        "sites": _sites(cases),
-        "pictures": [
-            one.picture
-            for case in cases
-            for one in case.results
-            if isinstance(one, CorrectResult) and one.picture
-        ],
-    }
-
-
-def _measured(case: ReportedCase) -> str:
-    """Return the figures of a case, and what is known of the GPU meanwhile."""
-    figures = case.figures
-    if figures is None or not finite([figures.us_per_launch]):
-        return ""
-    result = next((one for one in case.results if isinstance(one, SpeedResult) and one.measured), None)
-    measured = result.measured if result is not None else None
-    parts = [f"{case.gpu or case.arch}, {figures.origin}: {format_time(figures.us_per_launch)}"]
-    if finite([figures.sustained_us_per_launch]):
-        parts.append(f"sustained {_time(figures.sustained_us_per_launch)}")
-    if finite([figures.rate]):
-        parts.append(f"{figures.rate:.4g} {figures.unit}")
-    if finite([figures.share_of_limit]):
-        parts.append(f"{format_share(figures.share_of_limit or 0.0)} of the limit")
-    if measured is not None:
-        quantities = (
-            (measured.clock_mhz, "MHz"),
-            (measured.sustained_clock_mhz, "MHz sustained"),
-            (measured.sustained_watts, "W sustained"),
-        )
-        parts += [
-            f"{value:.0f} {unit}" for value, unit in quantities if value is not None and finite([value])
-        ]
-        if measured.sustained_skipped:
-            parts.append(f"not sustained: {measured.sustained_skipped}")
-        parts += measured.problems
-    return "; ".join(parts)
-
-
-def _compiled(cases: Iterable[ReportedCase]) -> Iterator[list[str]]:
-    """Yield a row for each launch: current facts, and the baseline's where they differ ("128 (was 96)")."""
-    for arch, (current, baseline) in _facts(cases).items():
-        before = {} if baseline is None else {launch.kernel: launch for launch in baseline.launches}
-        shown = current or baseline
-        for launch in shown.launches if shown is not None else ():
-            cells = _cells(launch, arch)
-            known = _cells(before[launch.kernel], arch) if launch.kernel in before else cells
-            yield [
-                arch if current is not None else f"{arch}, stored",
-                launch.kernel,
-                *(
-                    cell if cell == old else f"{cell} (was {old})"
-                    for cell, old in zip(cells, known, strict=True)
-                ),
-            ]
-
-
-def _facts(cases: Iterable[ReportedCase]) -> dict[str, tuple[CaseFacts | None, CaseFacts | None]]:
-    """Return what was compiled and what is stored, by architecture."""
-    facts: dict[str, tuple[CaseFacts | None, CaseFacts | None]] = {}
-    for case in cases:
-        compiled = next(
-            (one.facts for one in case.results if isinstance(one, StaticResult) and one.facts), None
-        )
-        current = None if compiled is None else msgspec.convert(compiled, CaseFacts)
-        baseline = None if case.baseline is None else case.baseline.facts
-        if current is not None or case.arch not in facts:
-            facts[case.arch] = current, baseline
-    return facts
-
-
-def _cells(launch: LaunchFacts, arch: str) -> list[str]:
-    fits: Occupancy | None = occupancy_of(launch, arch)
-    spills, shared, registers = launch.stack_bytes, launch.shared_bytes, launch.registers
-    counts = (launch.count(one) for one in ("tensor_core", "tma_load", "tma_store"))
-    return [
-        "?" if registers is None else f"{registers}",
-        "?" if spills is None else f"{spills} B",
-        "?" if shared is None else f"{shared / 1024:.1f} KiB",
-        "?" if fits is None else f"{fits.blocks}",
-        *("?" if count is None else f"{count}" for count in counts),
-    ]
-
-
-def _sites(cases: Iterable[ReportedCase]) -> list[tuple[str, str, str]]:
-    """Return lines of source with what became of them: place, source, and outcome by architecture."""
-    lines: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for arch, (current, baseline) in _facts(cases).items():
-        facts = current or baseline
-        for launch in facts.launches if facts is not None else ():
-            for site in launch.sites or ():
-                outcome = f"{site.operation}: {'; '.join([site.outcome, *site.missed])}"
-                lines[site.place, site.text][outcome].append(arch)
-            for note in launch.notes:
-                lines[note.place, ""][note.text].append(arch)
-            for spill in launch.spill_lines:
-                lines[spill.place, ""][f"{spill.instructions} local loads and stores near here"].append(arch)
-    archs = len(_facts(cases))
-    return [
-        (place, text, f"{outcome} ({', '.join(own)})" if len(own) < archs else outcome)
-        for (place, text), outcomes in sorted(lines.items())
-        for outcome, own in outcomes.items()
-    ]

@@ -7,7 +7,7 @@ Plotly and Vega are larger than that, and Matplotlib's SVG takes 20 kB a plot an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
@@ -35,7 +35,6 @@ class Dot:
     href: str = ""
     """Where a click leads."""
     is_marked: bool = False
-    """Whether it stands out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +65,9 @@ class _Axis:
             steps = (1,) if len(decades) > 3 else (1, 2, 5)  # noqa: PLR2004 - few decades need more ticks
             ticks = [step * 10.0**decade for decade in decades for step in steps]
         else:
-            step = 10.0 ** math.floor(math.log10((self.high - self.low) / 2 or 1.0))
-            step = next(
-                step * factor
-                for factor in (0.5, 1, 2, 5, 10, 20)
-                if (self.high - self.low) / (step * factor) <= _MOST_TICKS
-            )
+            span = self.high - self.low
+            step = 10.0 ** math.floor(math.log10(span / 2))
+            step *= next(many for many in (0.5, 1, 2, 5, 10, 20) if span / (step * many) <= _MOST_TICKS)
             ticks = [step * number for number in range(math.ceil(self.low / step), int(self.high / step) + 1)]
         shown = [tick for tick in ticks if self.low <= tick * 1.0000001 and tick <= self.high * 1.0000001]
         return shown[:: -(-len(shown) // (_MOST_TICKS + 1)) or 1]
@@ -130,7 +126,7 @@ def _number(value: float) -> str:
 def _axis(
     values: Iterable[float], first: float, last: float, *, is_log: bool = False, margin: float = 0.06
 ) -> _Axis:
-    usable = [value for value in values if math.isfinite(value)]
+    usable = finite(values)
     low, high = min(usable), max(usable)
     if is_log:
         wider = max((high / low) ** margin, 1.1)
@@ -280,19 +276,15 @@ def _draw(plot: _Plot, lines: Sequence[PlottedLine]) -> None:
         if line.joined and len(places) > 1:
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
             plot.add('<path class="line" d="M{}"/>', path)
-        plot.parts += _dots(line, places)
+        for dot, (x, y) in zip(line.dots, places, strict=True):
+            mark = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
+                x, y, 5 if dot.is_marked else 3.5, dot.title
+            )
+            plot.parts.append(Markup('<a href="{}">{}</a>').format(dot.href, mark) if dot.href else mark)
         plot.parts.append(Markup("</g>"))
     names = [(place, line.name) for place, line in enumerate(lines) if line.name]
     if len(names) > 1:
         plot.parts.append(_legend(names[:COLOURS]))
-
-
-def _dots(line: PlottedLine, places: Sequence[tuple[float, float]]) -> Iterator[Markup]:
-    for dot, (x, y) in zip(line.dots, places, strict=True):
-        mark = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
-            x, y, 5 if dot.is_marked else 3.5, dot.title
-        )
-        yield Markup('<a href="{}">{}</a>').format(dot.href, mark) if dot.href else mark
 
 
 def _legend(names: Sequence[tuple[int, str]]) -> Markup:

@@ -1,0 +1,158 @@
+"""What the page shows of a case: figures, plots of samples and history, and what it was compiled to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytest_cutile.platforms.occupancy import Occupancy
+from pytest_cutile.quantities import format_share, format_time
+from pytest_cutile.reports.history import step_text
+from pytest_cutile.reports.html.plots import finite, histogram, history_plot
+from pytest_cutile.reports.report import Report, ReportedCase
+from pytest_cutile.results import CorrectResult, SpeedResult, StaticResult
+from pytest_cutile.static.facts import CaseFacts, LaunchFacts
+from pytest_cutile.static.rules import occupancy_of
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
+    """Return what the details of a case show: plots and tables, over its architectures and GPUs."""
+    plots: list[tuple[str, Markup]] = []
+    steps: list[str] = []
+    measured: dict[str, float] = {}
+    for case in cases:
+        for result in case.results:
+            if not isinstance(result, SpeedResult) or result.measured is None:
+                continue
+            measured[case.gpu] = result.us_per_launch or 0.0
+            for regime in dict.fromkeys(block.regime for block in result.measured.blocks):
+                blocks = [block for block in result.measured.blocks if block.regime == regime]
+                current = [us for block in blocks for us in block.current_us]
+                baseline = [us for block in blocks for us in block.baseline_us]
+                paired = ", beside the baseline kernel" if baseline else ""
+                plots.append((f"Samples, {regime}{paired}, {case.gpu}", histogram(current, baseline)))
+    for one in report.history.get(cases[0].key, ()):
+        plots.append((f"History, {one.gpu}", history_plot(one.points, measured.get(one.gpu))))
+        steps += [f"{one.gpu}: {step_text(point)}" for point in one.points if point.is_step]
+    return {
+        "measured": [text for case in cases if (text := _measured(case))],
+        "changes": dict.fromkeys(
+            f"{case.arch}: {change}"
+            for case in cases
+            for result in case.results
+            if isinstance(result, StaticResult)
+            for change in result.changes
+        ),
+        "plots": [(title, plot) for title, plot in plots if plot],
+        "steps": steps,
+        "published": [one for one in report.history.get(cases[0].key, ()) if one.published_us is not None],
+        "compiled": [*_compiled(cases)],
+        "sites": _sites(cases),
+        "pictures": [
+            one.picture
+            for case in cases
+            for one in case.results
+            if isinstance(one, CorrectResult) and one.picture
+        ],
+    }
+
+
+def _measured(case: ReportedCase) -> str:
+    """Return the figures of a case, and what is known of the GPU meanwhile."""
+    figures = case.figures
+    if figures is None or not finite([figures.us_per_launch]):
+        return ""
+    result = next((one for one in case.results if isinstance(one, SpeedResult) and one.measured), None)
+    measured = result.measured if result is not None else None
+    parts = [f"{case.gpu or case.arch}, {figures.origin}: {format_time(figures.us_per_launch)}"]
+    if finite([figures.sustained_us_per_launch]):
+        parts.append(f"sustained {format_time(figures.sustained_us_per_launch or 0.0)}")
+    if finite([figures.rate]):
+        parts.append(f"{figures.rate:.4g} {figures.unit}")
+    if finite([figures.share_of_limit]):
+        parts.append(f"{format_share(figures.share_of_limit or 0.0)} of the limit")
+    if measured is not None:
+        quantities = (
+            (measured.clock_mhz, "MHz"),
+            (measured.sustained_clock_mhz, "MHz sustained"),
+            (measured.sustained_watts, "W sustained"),
+        )
+        parts += [
+            f"{value:.0f} {unit}" for value, unit in quantities if value is not None and finite([value])
+        ]
+        if measured.sustained_skipped:
+            parts.append(f"not sustained: {measured.sustained_skipped}")
+        parts += measured.problems
+    return "; ".join(parts)
+
+
+def _compiled(cases: Iterable[ReportedCase]) -> Iterator[list[str]]:
+    """Yield a row for each launch: current facts, and the baseline's where they differ ("128 (was 96)")."""
+    for arch, (current, baseline) in _facts(cases).items():
+        before = {} if baseline is None else {launch.kernel: launch for launch in baseline.launches}
+        shown = current or baseline
+        for launch in shown.launches if shown is not None else ():
+            cells = _cells(launch, arch)
+            known = _cells(before[launch.kernel], arch) if launch.kernel in before else cells
+            yield [
+                arch if current is not None else f"{arch}, stored",
+                launch.kernel,
+                *(
+                    cell if cell == old else f"{cell} (was {old})"
+                    for cell, old in zip(cells, known, strict=True)
+                ),
+            ]
+
+
+def _facts(cases: Iterable[ReportedCase]) -> dict[str, tuple[CaseFacts | None, CaseFacts | None]]:
+    """Return what was compiled and what is stored, by architecture."""
+    facts: dict[str, tuple[CaseFacts | None, CaseFacts | None]] = {}
+    for case in cases:
+        compiled = next(
+            (one.facts for one in case.results if isinstance(one, StaticResult) and one.facts), None
+        )
+        current = None if compiled is None else msgspec.convert(compiled, CaseFacts)
+        baseline = None if case.baseline is None else case.baseline.facts
+        if current is not None or case.arch not in facts:
+            facts[case.arch] = current, baseline
+    return facts
+
+
+def _cells(launch: LaunchFacts, arch: str) -> list[str]:
+    fits: Occupancy | None = occupancy_of(launch, arch)
+    spills, shared, registers = launch.stack_bytes, launch.shared_bytes, launch.registers
+    counts = (launch.count(one) for one in ("tensor_core", "tma_load", "tma_store"))
+    return [
+        "?" if registers is None else f"{registers}",
+        "?" if spills is None else f"{spills} B",
+        "?" if shared is None else f"{shared / 1024:.1f} KiB",
+        "?" if fits is None else f"{fits.blocks}",
+        *("?" if count is None else f"{count}" for count in counts),
+    ]
+
+
+def _sites(cases: Iterable[ReportedCase]) -> list[tuple[str, str, str]]:
+    """Return lines of source with what became of them: place, source, and outcome by architecture."""
+    lines: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for arch, (current, baseline) in _facts(cases).items():
+        facts = current or baseline
+        for launch in facts.launches if facts is not None else ():
+            for site in launch.sites or ():
+                outcome = f"{site.operation}: {'; '.join([site.outcome, *site.missed])}"
+                lines[site.place, site.text][outcome].append(arch)
+            for note in launch.notes:
+                lines[note.place, ""][note.text].append(arch)
+            for spill in launch.spill_lines:
+                lines[spill.place, ""][f"{spill.instructions} local loads and stores near here"].append(arch)
+    archs = len(_facts(cases))
+    return [
+        (place, text, f"{outcome} ({', '.join(own)})" if len(own) < archs else outcome)
+        for (place, text), outcomes in sorted(lines.items())
+        for outcome, own in outcomes.items()
+    ]

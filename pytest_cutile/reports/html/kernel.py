@@ -1,0 +1,139 @@
+"""What the page shows of a kernel: rooflines, throughput over size, and GPUs side by side."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+from pytest_cutile.quantities import counted, format_share
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, finite, lines_plot, roofline
+from pytest_cutile.reports.report import Figures, Report, ReportedCase, identifier
+
+_SIZES = 3
+"""Sizes from which cases are a ladder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownKernel:
+    """A kernel's plots and the details of its cases."""
+
+    name: str
+    id: str
+    plots: Sequence[tuple[str, Markup]]
+    gpus: Sequence[str]
+    """GPUs with figures; two or more stand side by side."""
+    side_by_side: Sequence[tuple[str, Sequence[Figures | None]]]
+    details: Sequence[Markup]
+
+
+def shown_kernel(name: str, by_key: Mapping[str, Sequence[ReportedCase]], report: Report) -> ShownKernel:
+    figures = _figures_by_gpu(by_key, report)
+    cases = [case for own in by_key.values() for case in own]
+    plots = [*_rooflines(cases, figures, report), *_ladders(cases, figures)]
+    gpus = sorted(figures)
+    keys = [key for key in by_key if sum(key in figures[gpu] for gpu in gpus) > 1]
+    side_by_side = [(by_key[key][0].name, [figures[gpu].get(key) for gpu in gpus]) for key in keys]
+    return ShownKernel(
+        name=name,
+        id=identifier("kernel", name),
+        plots=plots,
+        gpus=gpus,
+        side_by_side=side_by_side,
+        details=(),
+    )
+
+
+def _figures_by_gpu(
+    by_key: Mapping[str, Sequence[ReportedCase]], report: Report
+) -> dict[str, dict[str, Figures]]:
+    """Return the figures of cases by GPU and key: measured ones before stored ones."""
+    figures: dict[str, dict[str, Figures]] = defaultdict(dict)
+    for key, cases in by_key.items():
+        for one in report.history.get(key, ()):
+            if one.figures is not None:
+                figures[one.gpu][key] = one.figures
+        for case in cases:
+            if case.figures is not None and case.figures.origin == "measured":
+                figures[case.gpu][key] = case.figures
+    return figures
+
+
+def _rooflines(
+    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]], report: Report
+) -> Iterator[tuple[str, Markup]]:
+    ids = {(case.gpu, case.key): case.id for case in reversed(cases)}
+    ids |= {("", case.key): case.id for case in reversed(cases)}
+    names = {case.key: case.name for case in cases}
+    for gpu, by_key in sorted(figures.items()):
+        platform = report.platforms.get(gpu)
+        if platform is None:
+            continue
+        dots: dict[str, list[Dot]] = defaultdict(list)
+        for key, one in by_key.items():
+            tflops = one.in_unit("TFLOPS")
+            if one.intensity and tflops and finite([tflops]) and one.dtype in platform.dense_tflops:
+                share = format_share(one.share_of_limit) if one.share_of_limit else ""
+                title = f"{names[key]}: {tflops:.4g} TFLOPS, {share} of the limit ({one.origin})"
+                target = f"#{ids.get((gpu, key)) or ids['', key]}"
+                dots[one.dtype].append(Dot(x=one.intensity, y=tflops, title=title, href=target))
+        if dots:
+            peaks = {_short(dtype): platform.dense_tflops[dtype] for dtype in dots}
+            limits = ", ".join(f"{peak:g} TFLOPS of {dtype}" for dtype, peak in peaks.items())
+            gb_per_s = platform.memory_bandwidth_gb_s
+            short = {_short(dtype): own for dtype, own in dots.items()}
+            count = counted(sum(map(len, dots.values())), "case")
+            label = f"Roofline of {gpu}: {count}; limits {limits}, {gb_per_s:g} GB/s"
+            yield f"Roofline, {gpu}", roofline(short, gb_per_s=gb_per_s, peaks=peaks, label=label)
+
+
+def _short(dtype: str) -> str:
+    """Return a dtype as names of cases have it: "bf16", "tf32", "e4m3fn"."""
+    return dtype.replace("float8_", "").replace("bfloat", "bf").replace("tfloat", "tf").replace("float", "fp")
+
+
+def _ladders(
+    cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]]
+) -> Iterator[tuple[str, Markup]]:
+    """Yield throughput over size, where names of cases differ by one number alone."""
+    ladders: dict[str, dict[int, ReportedCase]] = defaultdict(dict)
+    for case in cases:
+        for number in re.finditer(r"(?:(?<![A-Za-z0-9])|(?<=x))\d{1,12}(?!\d)", case.name):
+            pattern = f"{case.name[: number.start()]}N{case.name[number.end() :]}"
+            ladders[pattern][int(number[0])] = case
+    for pattern, sizes in ladders.items():
+        by_size = {size: case for size, case in sorted(sizes.items()) if size}
+        counted_work = {
+            bool(own[case.key].flops)
+            for own in figures.values()
+            for case in by_size.values()
+            if case.key in own
+        }
+        unit = "TFLOPS" if counted_work == {True} else "GB/s"
+        lines = []
+        for gpu, own in sorted(figures.items()):
+            rates = [
+                (size, case, own[case.key].in_unit(unit)) for size, case in by_size.items() if case.key in own
+            ]
+            dots = [
+                Dot(
+                    x=size,
+                    y=rate or 0.0,
+                    title=f"{case.name}: {rate:.4g} {unit} ({own[case.key].origin})",
+                    href=f"#{case.id}",
+                )
+                for size, case, rate in rates
+                if finite([rate])
+            ]
+            if len(dots) >= _SIZES:
+                lines.append(PlottedLine(name=gpu.removeprefix("NVIDIA "), dots=dots))
+        if lines:
+            label = f"{unit} over N for {pattern} on {', '.join(line.name for line in lines)}"
+            plot = lines_plot(lines, x_title="N", y_title=unit, label=label)
+            yield f"{pattern}: throughput over N", plot
