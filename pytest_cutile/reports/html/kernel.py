@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-
 from pytest_cutile.quantities import counted, format_share
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, finite, lines_plot, roofline
 from pytest_cutile.reports.report import Figures, Report, ReportedCase, identifier
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _SIZES = 3
 """Sizes from which cases are a ladder."""
