@@ -52,6 +52,9 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def headline_us(self) -> float | None:
         return self.burst_us or self.sustained_us
 
+    def us(self, regime: str) -> float | None:
+        return {"burst": self.burst_us, "sustained": self.sustained_us}[regime]
+
     @property
     def is_step(self) -> bool:
         """Whether the time moved by more than stored times scatter."""
@@ -94,6 +97,16 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
     return points
 
 
+def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
+    """Return the regimes that a history is read in: sustained where some session has no bursts.
+
+    Times of the two do not compare: power limits the clock in one of them.
+    """
+    timed = [point for point in points if point.headline_us is not None]
+    regimes = ["burst"] if any(point.burst_us for point in timed) else []
+    return regimes + (["sustained"] if any(not point.burst_us for point in timed) else [])
+
+
 def _us(record: Record, regime: str) -> float | None:
     times = [us for run in record.runs if (us := run.time_us(regime)) is not None]
     return median(times) if times else None
@@ -112,10 +125,11 @@ def history(key: str, baselines: SpeedBaselines) -> Document:
     points = history_points(key, baselines)
     published = baselines.entries[key].published
     blocks: list[Block] = []
-    times = [us for point in points if (us := point.headline_us) is not None]
+    regime = headline_regimes(points)[:1]
+    times = [us for point in points for one in regime if (us := point.us(one)) is not None]
     if len(times) > 1:
         shown = f"{format_time(min(times))} to {format_time(max(times))}"
-        blocks.append(Paragraph(f"time per launch  {sparkline(times)}  {shown}"))
+        blocks.append(Paragraph(f"time per launch, {regime[0]}  {sparkline(times)}  {shown}"))
     if points:
         blocks.append(_table(points))
     blocks += [Paragraph(step_text(point)) for point in points if point.is_step]

@@ -14,7 +14,7 @@ def test_a_page_about_a_regression(project, args):
     assert "is 10.0% slower than its baseline" in text
     assert "mykernels/scale.py:" in text
     assert "Samples, burst" in text
-    assert "History, NVIDIA H200" in text
+    assert "History, burst, NVIDIA H200" in text
 
 
 def test_a_page_without_jinja_is_a_usage_error(project, monkeypatch):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pytest_cutile.baselines.entries import Entry
+from pytest_cutile.baselines.entries import Entry, Run
 from pytest_cutile.reports.history import history, sparkline
 from pytest_cutile.reports.text import render_text
 from tests.baselines.examples import PUBLISHED, baselines, entry, record, session
@@ -22,7 +22,7 @@ def test_a_row_for_each_session_and_a_bar_for_each_time():
     accepted = record(3, 44.0, moved="accepted", reason="a new bound")
     lines = lines_of(entry(record(1, 40.0, 41.0, 42.0), record(2, 41.0), accepted))
     assert lines[0] == "softmax[c] on NVIDIA H200 (sm_90)"
-    assert "time per launch  ▁▁▆  41 us to 44 us" in lines
+    assert "time per launch, burst  ▁▁▆  41 us to 44 us" in lines
     rows = [re.split(r"\s{2,}", line) for line in lines if line.startswith("2025")]
     assert [row[3] for row in rows] == ["41 us", "41 us", "44 us"]
     assert [row[-1] for row in rows] == ["41 us", "+0.0 %", "anchor, accepted, a new bound"]
@@ -48,3 +48,9 @@ def test_a_published_figure_names_its_source():
 )
 def test_bars(values, bars):
     assert sparkline(values) == bars
+
+
+def test_bars_are_of_one_regime():
+    """A launch that became too long for bursts is no slower for that."""
+    lines = lines_of(entry(record(1, 40.0), record(2, 41.0), record(3, runs=(Run(sustained_us=80.0),))))
+    assert "time per launch, burst  ▁▃  40 us to 41 us" in lines

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from pytest_cutile.baselines.entries import Run
 from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import RunOutcome, Story
 from pytest_cutile.reports.history import HistoryPoint
@@ -184,6 +185,15 @@ def test_a_history_with_a_step():
     )
 
 
+def test_times_of_two_regimes_are_not_one_history():
+    """A launch that became too long for bursts has no step: power limits the other times."""
+    sustained = record(2, runs=(Run(sustained_us=8000.0),))
+    stored = baselines({"softmax[c]": entry(record(1, 7000.0), sustained)})
+    labels = Page(render_html(report_of_baselines([stored], [], {}))).attributes("aria-label")
+    assert "1 recorded session on 1 GPU, 7 ms to 7 ms, 0 steps" in labels
+    assert "1 recorded session on 1 GPU, 8 ms to 8 ms, 0 steps" in labels
+
+
 def test_a_ladder_of_sizes_and_a_roofline():
     results = [
         result(
@@ -258,8 +268,8 @@ def test_texts_and_marks_have_contrast(dark):
 @pytest.mark.parametrize(
     "plot",
     [
-        histogram([]), histogram([math.nan]), history_plot([]),
-        history_plot([HistoryPoint(at="2026-01-01T00:00:00+00:00", commit="", gpu_uuid="")]),
+        histogram([]), histogram([math.nan]), history_plot([], "burst"),
+        history_plot([HistoryPoint(at="2026-01-01T00:00:00+00:00", commit="", gpu_uuid="")], "burst"),
         lines_plot([], x_title="", y_title="", label=""), roofline({}, gb_per_s=1, peaks={}, label=""),
     ],
 )  # fmt: skip
@@ -280,7 +290,7 @@ def test_a_roofline_stays_in_its_frame():
 def test_equal_values_are_drawn():
     assert histogram([40.0] * 5).count("<svg") == 1
     point = HistoryPoint(at="2026-01-01T00:00:00+00:00", commit="abc", gpu_uuid="GPU-1", burst_us=40.0)
-    assert "nan" not in history_plot([point])
+    assert "nan" not in history_plot([point], "burst")
     dots = [Dot(x=8, y=1.0, title="")]
     assert "nan" not in lines_plot([PlottedLine(name="", dots=dots)], x_title="", y_title="", label="")
 

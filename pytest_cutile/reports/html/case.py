@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_cutile.platforms.occupancy import Occupancy
 from pytest_cutile.quantities import format_share, format_time
-from pytest_cutile.reports.history import step_text
+from pytest_cutile.reports.history import headline_regimes, step_text
 from pytest_cutile.reports.html.plots import finite, histogram, history_plot
 from pytest_cutile.reports.report import Report, ReportedCase
 from pytest_cutile.results import CorrectResult, SpeedResult, StaticResult
@@ -25,20 +25,24 @@ def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
     """Return what the details of a case show: plots and tables, over its architectures and GPUs."""
     plots: list[tuple[str, Markup]] = []
     steps: list[str] = []
-    measured: dict[str, float] = {}
+    measured: dict[tuple[str, str], float | None] = {}
     for case in cases:
         for result in case.results:
             if not isinstance(result, SpeedResult) or result.measured is None:
                 continue
-            measured[case.gpu] = result.us_per_launch or 0.0
-            for regime in dict.fromkeys(block.regime for block in result.measured.blocks):
+            regimes = [block.regime for block in result.measured.blocks]
+            measured[case.gpu, "sustained"] = result.sustained_us_per_launch
+            measured[case.gpu, "burst"] = result.us_per_launch if "burst" in regimes else None
+            for regime in dict.fromkeys(regimes):
                 blocks = [block for block in result.measured.blocks if block.regime == regime]
                 current = [us for block in blocks for us in block.current_us]
                 baseline = [us for block in blocks for us in block.baseline_us]
                 paired = ", beside the baseline kernel" if baseline else ""
                 plots.append((f"Samples, {regime}{paired}, {case.gpu}", histogram(current, baseline)))
     for one in report.history.get(cases[0].key, ()):
-        plots.append((f"History, {one.gpu}", history_plot(one.points, measured.get(one.gpu))))
+        for regime in headline_regimes(one.points):
+            plot = history_plot(one.points, regime, measured.get((one.gpu, regime)))
+            plots.append((f"History, {regime}, {one.gpu}", plot))
         steps += [f"{one.gpu}: {step_text(point)}" for point in one.points if point.is_step]
     return {
         "measured": [text for case in cases if (text := _measured(case))],

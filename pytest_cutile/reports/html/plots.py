@@ -173,45 +173,37 @@ def _span(values: Sequence[float]) -> str:
     return f"{format_time(min(values))} to {format_time(max(values))}"
 
 
-def history_plot(points: Sequence[HistoryPoint], measured_us: float | None = None) -> Markup:
-    """Return recorded times in their order, a colour for each GPU, steps marked, and the time of this run."""
-    timed = [(place, point) for place, point in enumerate(points) if finite([point.headline_us])]
+def history_plot(points: Sequence[HistoryPoint], regime: str, measured_us: float | None = None) -> Markup:
+    """Return the recorded times in a regime in their order, and the time of this run.
+
+    Each GPU has a colour, and steps are marked.
+    """
+    timed = [(place, point, us) for place, point in enumerate(points) if (us := point.us(regime))]
     if not timed:
         return Markup()
-    gpus = list(dict.fromkeys(point.gpu_uuid for _, point in timed))
-    lines = [
-        PlottedLine(
-            name=gpu.removeprefix("GPU-")[:6] or "GPU",
-            dots=[
-                Dot(
-                    x=place,
-                    y=point.headline_us or 0.0,
-                    title=f"{point.at[:10]} {point.commit[:12]} {format_time(point.headline_us or 0.0)}"
-                    + (f": {step_text(point)}" if point.is_step else ""),
-                    is_marked=point.is_step,
-                )
-                for place, point in timed
-                if point.gpu_uuid == gpu
-            ],
-        )
-        for gpu in gpus
-    ]
-    if finite([measured_us]):
-        now = Dot(x=len(points), y=measured_us or 0.0, title=f"this run: {format_time(measured_us or 0.0)}")
+    gpus = list(dict.fromkeys(point.gpu_uuid for _, point, _ in timed))
+    dots: dict[str, list[Dot]] = {gpu: [] for gpu in gpus}
+    for place, point, us in timed:
+        title = f"{point.at[:10]} {point.commit[:12]} {format_time(us)}"
+        title += f": {step_text(point)}" if point.is_step else ""
+        dots[point.gpu_uuid].append(Dot(x=place, y=us, title=title, is_marked=point.is_step))
+    lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:6] or "GPU", dots=dots[gpu]) for gpu in gpus]
+    if measured_us is not None and finite([measured_us]):
+        now = Dot(x=len(points), y=measured_us, title=f"this run: {format_time(measured_us)}")
         lines.append(PlottedLine(name="this run", dots=[now]))
     times = [dot.y for line in lines for dot in line.dots]
-    steps = sum(point.is_step for point in points)
-    counts = counted(len(timed), "recorded session"), counted(len(gpus), "GPU"), counted(steps, "step")
+    steps = [(place, point) for place, point, _ in timed if point.is_step]
+    counts = counted(len(timed), "recorded session"), counted(len(gpus), "GPU"), counted(len(steps), "step")
     label = f"{counts[0]} on {counts[1]}, {_span(times)}, {counts[2]}"
     x = _axis([0, *(dot.x for line in lines for dot in line.dots)], _LEFT, WIDTH - _RIGHT)
     low, high = min(times), max(times)
     spread = max(high - low, 0.06 * low)  # noise of a percent is no mountain
     y = _axis([low - (spread - high + low) / 2, high + (spread - high + low) / 2], HEIGHT - _BOTTOM, _TOP)
     days = f"sessions, {points[0].at[:10]} to {points[-1].at[:10]}"
-    shown = points[:: -(-len(points) // _MOST_TICKS)]
-    ticks = [(place, point.commit[:7]) for place, point in enumerate(points) if point in shown]
+    shown = range(0, len(points), -(-len(points) // _MOST_TICKS))
+    ticks = [(place, points[place].commit[:7]) for place in shown]
     plot = _Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
-    for number, (place, point) in enumerate(one for one in timed if one[1].is_step):
+    for number, (place, point) in enumerate(steps):
         at, change = f"{x.at(place):.1f}", format_change(point.change or 0.0)
         below = _TOP + 10 + number % 3 * 12  # texts of neighbours may not cover each other
         plot.add('<path class="step" d="M{} {}V{}"/>', at, _TOP, HEIGHT - _BOTTOM)
