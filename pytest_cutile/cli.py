@@ -8,11 +8,18 @@ import sys
 from collections.abc import Sequence
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.commands import compare, doctor, history, merge, migrate
+from pytest_cutile.commands import bisect, compare, doctor, history, merge, migrate
 from pytest_cutile.reports.document import printable
 from pytest_cutile.version import version
 
-COMMANDS = {"doctor": doctor, "history": history, "compare": compare, "merge": merge, "migrate": migrate}
+COMMANDS = {
+    "doctor": doctor,
+    "history": history,
+    "bisect": bisect,
+    "compare": compare,
+    "merge": merge,
+    "migrate": migrate,
+}
 """All subcommands, in the order of `--help`; a new one is a module in `commands/` and its entry here.
 
 Such a module has `HELP`, `add_arguments(parser)` and `run(options)`, which returns exit status and lines.
@@ -49,3 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
