@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.commands import compare, doctor, history, merge, migrate, report
+from pytest_cutile.commands import bisect, compare, doctor, history, merge, migrate, report
 from pytest_cutile.reports.document import printable
 from pytest_cutile.version import version
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": doctor,
     "report": report,
     "history": history,
+    "bisect": bisect,
     "compare": compare,
     "merge": merge,
     "migrate": migrate,
@@ -56,3 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

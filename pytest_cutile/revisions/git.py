@@ -31,9 +31,9 @@ class Repository:
 
     def __init__(self, folder: Path) -> None:
         failure = f"{folder} is in no git checkout, so there are no revisions to compare with; git says"
-        self.top = Path(_git(folder, "rev-parse", "--show-toplevel", failure=failure)).resolve()
+        self.top = Path(git(folder, "rev-parse", "--show-toplevel", failure=failure)).resolve()
         """The root of the working tree."""
-        self.prefix = Path(_git(folder, "rev-parse", "--show-prefix", failure=failure))
+        self.prefix = Path(git(folder, "rev-parse", "--show-prefix", failure=failure))
         """Where the folder is inside."""
 
     def commit(self, name: str) -> str:
@@ -45,7 +45,7 @@ class Repository:
             "commits and other branches: fetch them first (git fetch --unshallow, or git fetch origin "
             "BRANCH and then origin/BRANCH)"
         )
-        return _git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", failure=failure)
+        return git(self.top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", failure=failure)
 
     def commit_that_added(self, text: str, folder: Path) -> str:
         """Return the full id of the commit that added `text` below `folder`; "" if there is none.
@@ -53,7 +53,7 @@ class Repository:
         The oldest commits of a shallow clone seem to add every file: they are not believed.
         """
         failure = f"git cannot search the history of {folder}"
-        commits = _git(
+        commits = git(
             self.top, "log", "--reverse", "--format=%H", f"-S{text}", "--", str(folder), failure=failure
         )
         commit = commits.partition("\n")[0]
@@ -63,7 +63,7 @@ class Repository:
     def _oldest_of_shallow_clone(self) -> list[str]:
         """The commits whose parents were not fetched; none in a whole clone."""
         failure = f"git cannot tell where the history of {self.top} ends"
-        listed = self.top / _git(self.top, "rev-parse", "--git-path", "shallow", failure=failure)
+        listed = self.top / git(self.top, "rev-parse", "--git-path", "shallow", failure=failure)
         return listed.read_text().split() if listed.exists() else []
 
     def is_changed(self, excluded: Path | None) -> bool:
@@ -72,12 +72,12 @@ class Repository:
         failure = f"git cannot tell the state of {self.top}"
         tracked = ("status", "--porcelain", "--untracked-files=no", "--", *paths)
         others = ("ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
-        return any(_git(self.top, *arguments, failure=failure) for arguments in (tracked, others))
+        return any(git(self.top, *arguments, failure=failure) for arguments in (tracked, others))
 
     def files(self) -> list[Path]:
         failure = f"git cannot list the files of {self.top}"
         sources = (["--cached"], ["--others", "--exclude-standard", "--", ".", *_COPIES])
-        listed = [_git(self.top, "ls-files", "-z", *options, failure=failure) for options in sources]
+        listed = [git(self.top, "ls-files", "-z", *options, failure=failure) for options in sources]
         return [self.top / name for name in "\0".join(listed).split("\0") if name]
 
     def extract(self, commit: str, folder: Path) -> None:
@@ -88,7 +88,7 @@ class Repository:
         """
         with tempfile.TemporaryFile(dir=folder.parent) as packed:
             failure = f"git cannot read the commit {commit}"
-            _git(self.top, "archive", "--format=tar", commit, failure=failure, output=packed)
+            git(self.top, "archive", "--format=tar", commit, failure=failure, output=packed)
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
                 if hasattr(tarfile, "data_filter"):
@@ -97,7 +97,7 @@ class Repository:
                     archive.extractall(folder, members=filter(_is_inside, archive))  # noqa: S202 - likewise
 
 
-def _git(folder: Path, *arguments: str, failure: str, output: IO[bytes] | None = None) -> str:
+def git(folder: Path, *arguments: str, failure: str, output: IO[bytes] | None = None) -> str:
     """Return what git prints, or write it to `output`. `failure` is what to say if git fails."""
     environment = {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
     try:

@@ -1,0 +1,204 @@
+"""`pytest-cutile bisect CASE --good REV`: find the commit since which a case is slower, or its code worse.
+
+`git bisect run` walks the history in a worktree of its own. For each commit, `--step` runs the gate `speed`
+or `static` on the one case, with `--perf-baseline=git:REV`: the kernels of both commits are measured
+interleaved on this GPU, or compiled and compared with no GPU at all. This installation of pytest-cutile
+judges all commits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from pytest_cutile.reports.document import printable
+from pytest_cutile.revisions.git import Repository, RevisionError, git
+from pytest_cutile.verdicts import Verdict
+
+HELP = "find the commit since which a case is slower, or its compiled code worse"
+
+GOOD, BAD, CANNOT_TELL = 0, 1, 125
+"""Exit status of a step, as `git bisect run` reads it; 125 leaves the commit out."""
+STATUS = {Verdict.PASS: GOOD, Verdict.IMPROVEMENT: GOOD, Verdict.REGRESSION: BAD}
+ONLY_SKIPPED_LEFT = 2
+"""Exit status of `git bisect run` when what is left cannot be told apart."""
+MOST_LINES = 60
+"""Of a commit's changes, printed."""
+_KEYWORD = re.compile(r"[\w:+\-.\[\]\\/]+")
+"""What pytest takes as one word of an expression after `-k`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("case", help="key of a declared case: softmax[bf16-4096x8192]; or a test's id")
+    parser.add_argument("--good", required=True, metavar="REV", help="a commit at which it was well")
+    parser.add_argument("--bad", default="HEAD", metavar="REV", help="one at which it is not (default: HEAD)")
+    parser.add_argument(
+        "--gate",
+        choices=("speed", "static"),
+        default="speed",
+        help="what got worse: speed is measured on this GPU (the default), static needs none",
+    )
+    parser.add_argument("--arch", help="architecture (default: the GPU's, else the ini option cutile_arch)")
+    parser.add_argument(
+        "--step",
+        action="store_true",
+        help="judge the checkout in this folder alone, as `git bisect run` asks: exit status 0, 1 or 125",
+    )
+
+
+def run(options: argparse.Namespace) -> tuple[int, list[str]]:
+    bisection = Bisection(case=options.case, good=options.good, gate=options.gate, arch=options.arch)
+    try:
+        if options.step:
+            return bisection.judge(Path.cwd()).status, []
+        return bisection.search(options.bad)
+    except RevisionError as error:
+        return BAD, [f"pytest-cutile bisect: {error}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What the gate says of one commit."""
+
+    verdict: str
+    """"" if it says nothing."""
+    text: str
+    """The failure, or else the end of what pytest printed."""
+
+    @property
+    def status(self) -> int:
+        return STATUS.get(Verdict(self.verdict), CANNOT_TELL) if self.verdict else CANNOT_TELL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bisection:
+    """A search for the commit since which a case is worse than at a good one."""
+
+    case: str
+    good: str
+    gate: str
+    arch: str | None
+
+    def judge(self, folder: Path) -> Step:
+        """Run the gate on the checkout in `folder`, against the good commit."""
+        with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as temporary:
+            junit = Path(temporary) / "junit.xml"
+            done = subprocess.run(  # noqa: S603 - no shell
+                [*self._pytest, f"--perf-baseline=git:{self.good}", f"--junit-xml={junit}"],
+                cwd=folder,
+                check=False,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            verdicts = [*self._verdicts(junit)] if junit.exists() else []
+        printed = "\n".join(done.stdout.strip().splitlines()[-MOST_LINES:])
+        if not verdicts:
+            return Step(verdict="", text=printed)
+        worst = max(verdicts, key=lambda found: found[0] == Verdict.REGRESSION)
+        return Step(verdict=worst[0], text=worst[1] or printed)
+
+    @property
+    def _pytest(self) -> list[str]:
+        """The command that runs the gate on the case."""
+        # -P: a project's own folder would hide this installation from the project's old commits.
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["-m", f"cutile_{self.gate}"]
+        if self.arch is not None:
+            command += ["--arch", self.arch]
+        if "::" in self.case:
+            return [*command, self.case]
+        words = [word for word in re.split(r"\[|\]$", self.case) if _KEYWORD.fullmatch(word)]
+        return [*command, "-k", " and ".join(words)]
+
+    def _verdicts(self, junit: Path) -> Iterator[tuple[str, str]]:
+        """Yield verdict and failure of each result of the case; several architectures have several."""
+        for test in ET.parse(junit).iter("testcase"):  # noqa: S314 - our own file
+            known = {one.get("name"): one.get("value") or "" for one in test.iter("property")}
+            key, verdict = (known.get(f"cutile.{self.gate}.{name}") for name in ("key", "verdict"))
+            if verdict and (key == self.case or "::" in self.case):
+                yield verdict, "\n".join(failure.text or "" for failure in test.iter("failure"))
+
+    def search(self, bad: str) -> tuple[int, list[str]]:
+        """Search between the good commit and `bad`; return exit status and lines."""
+        repository = Repository(Path.cwd())
+        good_commit, bad_commit = repository.commit(self.good), repository.commit(bad)
+        fixed = Bisection(case=self.case, good=good_commit, gate=self.gate, arch=self.arch)
+        with _worktree(repository, bad_commit) as tree:
+            folder = tree / repository.prefix
+            step = fixed.judge(folder)
+            if step.status != BAD:
+                said = f"the gate {self.gate} says {step.verdict or 'nothing'}"
+                return BAD, [f"{bad} is not worse than {self.good}: {said}", step.text]
+            git(tree, "bisect", "start", bad_commit, good_commit, failure="git bisect cannot start")
+            arguments = [self.case, f"--good={good_commit}", f"--gate={self.gate}", "--step"]
+            arguments += [] if self.arch is None else [f"--arch={self.arch}"]
+            script = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(folder)]
+            command = [sys.executable, "-P", "-m", "pytest_cutile.cli", "bisect", *arguments]
+            status = _walk(tree, [*script, *command])
+            if status == ONLY_SKIPPED_LEFT:
+                return CANNOT_TELL, _candidates(tree)
+            first = git(tree, "rev-parse", "refs/bisect/bad", failure="git bisect found no commit")
+            return GOOD, [*fixed._explained(tree, folder, first)]
+
+    def _explained(self, tree: Path, folder: Path, first: str) -> Iterator[str]:
+        """Yield which commit it is, what the gate says of it alone, and the lines that it changed."""
+        failure = f"git cannot show {first}"
+        commit = git(tree, "show", "-s", "--format=%h %s (%an, %as)", first, failure=failure)
+        yield f"first bad commit: {commit}"
+        git(tree, "checkout", "-q", "--detach", first, failure=failure)
+        alone = Bisection(case=self.case, good=f"{first}^", gate="static", arch=self.arch).judge(folder)
+        yield ""
+        yield f"compiled code, against {first[:12]}^:"
+        told = alone.text if alone.status == BAD else alone.verdict or "it cannot be compared"
+        yield from told.partition("\nTo accept it")[0].splitlines()
+        changed = git(
+            tree, "diff", "-U0", f"{first}^", first, "--", str(folder), failure=failure
+        ).splitlines()
+        yield ""
+        yield from changed[:MOST_LINES]
+        if len(changed) > MOST_LINES:
+            yield f"... {len(changed) - MOST_LINES} more lines: git show {first[:12]}"
+
+
+def _walk(tree: Path, command: Sequence[str]) -> int:
+    """Let git walk the history by a command, show which commits it tries, and return its exit status."""
+    with subprocess.Popen(  # noqa: S603 - no shell of ours
+        ["git", "bisect", "run", *command],  # noqa: S607 - the git that the user has
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as walk:
+        for line in walk.stdout or ():
+            if line.startswith(("Bisecting: ", "[")):
+                print(printable(line.rstrip()), file=sys.stderr)  # noqa: T201
+    return walk.returncode
+
+
+def _candidates(tree: Path) -> list[str]:
+    failure = "git cannot list the commits that are left"
+    good = git(tree, "for-each-ref", "--format=%(objectname)", "refs/bisect/good-*", failure=failure).split()
+    left = git(tree, "log", "--format=  %h %s", "refs/bisect/bad", "--not", *good, failure=failure)
+    return ["the gate could not judge some commits; the first bad one is one of:", *left.splitlines()]
+
+
+@contextmanager
+def _worktree(repository: Repository, commit: str) -> Iterator[Path]:
+    """Check a commit out in a folder of its own, so that the user's stays as it is."""
+    with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as temporary:
+        tree = Path(temporary).resolve() / "tree"
+        failure = f"git cannot check out {commit}"
+        git(repository.top, "worktree", "add", "-q", "--detach", str(tree), commit, failure=failure)
+        try:
+            yield tree
+        finally:
+            failure = f"git cannot remove its worktree {tree}"
+            git(repository.top, "worktree", "remove", "--force", str(tree), failure=failure)

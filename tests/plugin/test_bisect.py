@@ -1,0 +1,77 @@
+"""`pytest-cutile bisect` finds the commit of a history that made a case worse."""
+
+import subprocess
+import sys
+
+import pytest
+
+SPILLS = (("TILE_M, TILE_N, TILE_K = 64, 64, 32", "TILE_M, TILE_N, TILE_K = 256, 256, 64"),)
+
+
+def bisect(project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "pytest_cutile.cli", "bisect", *arguments],
+        cwd=project.path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+STATIC = ("--gate", "static", "--arch", "sm_90")
+
+
+@pytest.mark.slow
+def test_the_commit_that_made_compiled_code_worse_is_found(static):
+    project, commits = static.project, []
+    for number in range(8):
+        static.change(*(SPILLS if number >= 5 else ()))
+        with static.file.open("a") as file:
+            file.write(f"\n# commit {number}\n")
+        commits.append(project.commit())
+    before = project.git("status", "--porcelain"), project.git("worktree", "list")
+    result = bisect(project, "mm[n256]", "--good", commits[0], *STATIC)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"first bad commit: {commits[5][:7]}" in result.stdout
+    assert "spill" in result.stdout
+    assert "+TILE_M, TILE_N, TILE_K = 256, 256, 64" in result.stdout
+    assert (project.git("status", "--porcelain"), project.git("worktree", "list")) == before
+
+
+@pytest.mark.slow
+def test_a_commit_that_does_not_compile_is_left_out(static):
+    project = static.project
+    good = project.commit()
+    static.change(("acc = ct.mma(a, b, acc)", "acc = ct.mma(a, b)"))
+    broken = project.commit()
+    static.change(*SPILLS)
+    worse = project.commit()
+    result = bisect(project, "mm[n256]", "--good", good, *STATIC)
+    assert result.returncode == 125, result.stdout + result.stderr
+    assert broken[:7] in result.stdout
+    assert worse[:7] in result.stdout
+    assert good[:7] not in result.stdout
+
+
+@pytest.mark.parametrize(("us", "status"), [(44.0, 1), (40.0, 0)])
+def test_a_step_measures_beside_the_good_commit(paired, us, status):
+    paired.commit()
+    paired.times(us)
+    result = bisect(paired, "scale[n8]", "--good", "HEAD~1", "--step")
+    assert result.returncode == status, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("mm[n256]", "--good", "gone"), "git finds no commit 'gone'"),
+        (("mm[n256]", "--good", "HEAD", *STATIC), "the gate static says pass"),
+        (("nn[n256]", "--good", "HEAD", *STATIC), "the gate static says nothing"),
+        (("mm[n256]", "--good", "HEAD", "--arch", "sm_90"), "the gate speed says nothing"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(static, arguments, said):
+    static.project.commit()
+    result = bisect(static.project, *arguments)
+    assert result.returncode == 1
+    assert said in result.stdout
