@@ -81,6 +81,8 @@ class Session:
         """Outcome of a case's last check, by its key: None if it is right, else why it has no speed."""
         self.launched_again: set[Any] = set()
         """Launchers with what they launched that interpreted checks have launched a second time."""
+        self.uncounted: dict[str, str] = {}
+        """Why it is unknown what a kernel executes, by the kernel's name."""
         self.results: list[Result] = []
         """Results of the running test, which its report takes along."""
         self.selected: frozenset[tuple[str, str, str, str]] = frozenset()

@@ -1,6 +1,7 @@
 """How well the static gate predicts slowdowns: variants of ten kernels, compiled, judged and timed.
 
-    python -m research.static_prediction [--arch sm_90] [--no-gpu] [--seconds 330] [--output FOLDER]
+    python -m research.static_prediction [--arch sm_90] [--seconds 330] [--output FOLDER]
+    python -m research.static_prediction --times FILE [--output FOLDER]     # with no GPU
 
 Each variant of `research.static_variants` is one change that an author might make to a tuned kernel: a hint,
 a tile, a line of source. The gate's rule compares what it compiles to with the kernel as it is. On the GPU,
@@ -244,6 +245,16 @@ def write(folder: Path, rows: Sequence[Row], device: str) -> None:
     (folder / "static_prediction.txt").write_text("\n".join(table(rows)) + "\n")
 
 
+def take_times(rows: Sequence[Row], file: Path) -> str:
+    """Enter the times of an earlier run; return its GPU."""
+    data = json.loads(file.read_text())
+    known = {(row["kernel"], row["variant"]): row for row in data["rows"]}
+    for row in rows:
+        if (timed := known.get((row.kernel, row.variant))) is not None:
+            row.ratio, row.lowest, row.highest = timed["ratio"], timed["lowest"], timed["highest"]
+    return f"{data['device']} ({file.name})"
+
+
 def compile_all(
     benches: Mapping[str, Workbench], rows: Sequence[tuple[Row, Variant]], arch: str, compiler: Compiler
 ) -> None:
@@ -288,6 +299,9 @@ def main(timer_of: Callable[[], Any] = make_timer) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--arch", default="sm_90", help="architecture to compile for; with a GPU, its own")
     parser.add_argument("--no-gpu", action="store_true", help="judge only")
+    parser.add_argument(
+        "--times", type=Path, help="judge against times that were measured before, with no GPU"
+    )
     parser.add_argument("--seconds", type=float, default=330, help="after which no further variant is timed")
     parser.add_argument("--output", type=Path, help="folder to write the rows and the table to")
     options = parser.parse_args()
@@ -305,7 +319,9 @@ def main(timer_of: Callable[[], Any] = make_timer) -> None:
         ) as compiler:
             compile_all(benches, rows, options.arch, compiler)
         print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
-        if not options.no_gpu:
+        if options.times is not None:
+            device = take_times([row for row, _ in rows], options.times)
+        elif not options.no_gpu:
             import torch
 
             timer = timer_of()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_cutile.compiler.compilations import CompileCase, wait_for
+from pytest_cutile.compiler.compilations import Compilation, CompileCase, wait_for
 from pytest_cutile.session import Session
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
 from pytest_cutile.static.inspection import Inspected
@@ -27,8 +27,6 @@ def inspections(session: Session, cases: Sequence[CompileCase]) -> list[Future[I
 
 def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
     """Wait for a case and return what was compiled."""
-    from pytest_cutile.interpreter.executed import count_executed  # it imports torch
-
     session.compilations.result(case)  # says first what does not compile
     compilations, reading = session.compilations.of(case), inspections(session, [case])
     wait_for(reading, lambda: session.progress(session.inspector.progress))
@@ -38,7 +36,7 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
         replace(
             facts,
             grid=compilation.launch.grid,
-            executed=count_executed(compilation.job, compilation.launch),
+            executed=_executed(session, compilation, facts.kernel),
             sites=None if facts.sites is None else _relative([*map(_with_text, facts.sites)], root),
             notes=_relative(facts.notes, root),
             spill_lines=_relative(facts.spill_lines, root),
@@ -51,6 +49,18 @@ def compiled_facts(session: Session, case: CompileCase) -> CaseFacts:
         launches=_joined(launches),
         missing=tuple(dict.fromkeys(line for _, missing in inspected for line in missing)),
     )
+
+
+def _executed(session: Session, compilation: Compilation, kernel: str) -> Mapping[str, int] | None:
+    """Return what a launch executes; None, with a remark about the run, where it cannot be counted."""
+    from pytest_cutile.interpreter.executed import count_executed  # it imports torch
+
+    try:
+        return count_executed(compilation.job, compilation.launch)
+    except Exception as error:  # noqa: BLE001 - the other facts of an unusual kernel are as good as ever
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        session.uncounted.setdefault(kernel, why)
+        return None
 
 
 def _relative(remarks: Sequence[_Remark], root: Path) -> tuple[_Remark, ...]:

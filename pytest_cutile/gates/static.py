@@ -76,6 +76,13 @@ class StaticGate(CompilingGate):
             return None
         return StaticEntry(facts=facts, toolchain=toolchain_versions(), provenance={})
 
+    def finish(self) -> list[str]:
+        """Return of which kernels no time is predicted."""
+        return [
+            f"no time is predicted of {kernel}: what it executes could not be counted ({why})"
+            for kernel, why in self.session.uncounted.items()
+        ]
+
     # -- the gate -------------------------------------------------------------------------------------
 
     def _current(self, case: CompileCase) -> CaseFacts:
@@ -208,6 +215,9 @@ class StaticGate(CompilingGate):
             worse = comparison.of(Effect.WORSE)
             if worse and settings.reason is None:
                 raise Rejected(f"{worse[0].text} is worse; give --reason TEXT to accept that")
+            doubtful = [change for change in comparison.changes if change.needs_reason]
+            if doubtful and not comparison.of(Effect.BETTER) and settings.reason is None:
+                raise Rejected(f"{doubtful[0].text} alone is no improvement; give --reason TEXT to record it")
             lines = [f"{change.effect}: {change.text}" for change in comparison.changes]
             note = "\n    ".join([f"{case.baseline_key} for {case.arch}: recorded anew in {shown}", *lines])
             return renewed

@@ -35,6 +35,8 @@ class Change:
     """File and line in the kernel's source, where the change has one."""
     detail: str = ""
     """Why, as far as that is known."""
+    needs_reason: bool = False
+    """Whether it is no improvement, and going back would be worse: alone it is not recorded unasked."""
 
     @property
     def text(self) -> str:

@@ -27,7 +27,7 @@ _COMPARED = ("registers", "threads", "shared_bytes", "instructions", "sites")
 
 def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticRule) -> StaticComparison:
     """Return what is worse, better or different in the `current` code of a case."""
-    changes = [*_predicted(baseline, current, arch, rule.margin)]
+    changes = [*_predicted(baseline, current, arch, rule)]
     pairs, removed, added = _pair_launches(baseline.launches, current.launches)
     for before, after in pairs:
         pair = Launches(baseline=(before,), current=(after,), arch=arch, thresholds=rule)
@@ -66,12 +66,17 @@ def _pair_launches(
     return take_pairs(baseline, current, lambda before, after: before.kernel == after.kernel)
 
 
-def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, margin: float) -> Iterator[Change]:
+def _predicted(baseline: CaseFacts, current: CaseFacts, arch: str, rule: StaticRule) -> Iterator[Change]:
     """Yield how the predicted time changed; nothing where it is unknown on a side."""
     before, after = (predict(facts.launches, arch) for facts in (baseline, current))
     if before is None or after is None:
         return
     slower = after.us / before.us
+    # What spills move is not counted: with more of them, the prediction is a lower bound.
+    more_spills = Launches(baseline=baseline.launches, current=current.launches, arch=arch, thresholds=rule)
+    if slower < 1 and any(change.effect is Effect.WORSE for change in spills(more_spills)):
+        return
+    margin = rule.margin
     if 1 / (1 + margin) <= slower <= 1 + margin:
         return
     worse = slower > 1

@@ -129,6 +129,7 @@ def blocks_per_multiprocessor(launches: Launches) -> Iterator[Change]:
         baseline=f"{before.blocks} ({before.warps} warps)",
         current=f"{after.blocks} ({after.warps} warps)",
         detail="limited by " + " and ".join(after.limited_by),
+        needs_reason=after.warps > before.warps and after.blocks >= before.blocks,
     )
 
 

@@ -252,6 +252,34 @@ def test_more_blocks_alone_are_no_improvement(static):
     result = static.run()
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["mm *1 other code *s"])
+    before = static.baseline.read_text()
+    result = static.run("--update-baselines")
+    result.stdout.fnmatch_lines(["*not recorded: blocks per multiprocessor: *alone is no improvement; *"])
+    assert static.baseline.read_text() == before
+    static.run("--update-baselines", "--reason", "it hides more").assert_outcomes(passed=1)
+    assert static.entry()["provenance"]["reason"] == "it hides more"
+
+
+def test_a_kernel_whose_work_cannot_be_counted_is_compared_by_its_other_facts(static):
+    static.record()
+    static.project.pytester.makeconftest(
+        """
+        from pytest_cutile.interpreter import executed
+
+        def count_executed(job, launch):
+            raise IndexError("an operation that nobody has seen")
+
+        executed.count_executed = count_executed
+        """
+    )
+    said = "no time is predicted of mm_kernel: what it executes could not be counted (IndexError: an oper*"
+    result = static.project.pytester.runpytest_subprocess("-m", "cutile_static")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["mm * no *s", said])
+    static.change(TWICE, ("64, 64, 32", "256, 256, 32"))
+    result = static.project.pytester.runpytest_subprocess("-m", "cutile_static", "-n", "1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E   *something worse: spills, in bytes per thread: 0 -> *", said])
 
 
 def test_an_entry_without_executed_operations_gets_them(static):

@@ -192,6 +192,17 @@ def test_a_baseline_without_counts_is_compared_without_a_prediction():
     assert judged(bare, current, "sm_90") == {}
 
 
+def test_spills_are_no_part_of_a_prediction_which_then_never_says_faster():
+    def facts(operations: int, spilled: int) -> CaseFacts:
+        launch = replace(FACTS, executed={"fp32": operations}, stack_bytes=spilled, local_bytes=0)
+        return CaseFacts(fingerprint=f"{spilled}", source="s", launches=(launch,))
+
+    assert Effect.BETTER in judged(facts(10**12, 0), facts(10**11, 0), "sm_90")
+    assert [*judged(facts(10**12, 0), facts(10**11, 64), "sm_90")] == [Effect.WORSE]
+    slower = compare(facts(10**11, 0), facts(10**12, 64), arch="sm_90", rule=StaticRule()).of(Effect.WORSE)
+    assert slower[0].quantity.startswith("predicted")
+
+
 def test_values_inside_of_a_branch_do_not_pass_for_its_results():
     """They have the same numbers in Tile IR."""
     (case,) = (case for case in FMHA.cases if case.name == "fp16-2x4_2x130_333x128")

@@ -30,6 +30,7 @@ _NOISE = 2.0**-5
 """Of the values: larger errors are no rounding."""
 _INDEPENDENT = 0.3
 """Correlation of errors with values up to which they do not follow them."""
+_BFLOAT16_BITS = 8
 _PROJECTIONS = 6
 """Random directions by which the values of an index are known again: rounding moves them less than others
 differ."""
@@ -131,9 +132,10 @@ def find_terms(
 
 
 def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
-    """Say how many significant bits errors leave that are small, everywhere, and follow nothing.
+    """Say how coarse intermediate results are whose errors are small, everywhere, and follow nothing.
 
-    Rounding to p bits moves a value by 0.4 times 2^-p of it, in the root mean square.
+    Rounding to p bits moves a value by 0.4 times 2^-p of it, in the root mean square; a sum that is rounded
+    after each of its terms loses two or three bits more.
     """
     if bad < _MOST * out.numel() or out.numel() < _ENOUGH * _ENOUGH:
         return []
@@ -146,9 +148,10 @@ def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
     if not 0 < share < _NOISE or abs(float(d.dot(y))) > _INDEPENDENT * math.sqrt(error * size):
         return []
     bits = math.floor(math.log2(0.4 / share))
-    size_of_noise = f"errors like noise, {share:.2g} of the values"
-    formats = "bfloat16 has 8, float16 and tfloat32 11"
-    return [f"{size_of_noise}: as of intermediate results with about {bits} significant bits ({formats})"]
+    coarse = "bfloat16 (8 significant bits)" if bits <= _BFLOAT16_BITS else "float16 or tfloat32 (11)"
+    return [
+        f"errors like noise, {100 * share:.2g} % of the values: as coarse as sums that are kept in {coarse}"
+    ]
 
 
 def all_zero(out: torch.Tensor) -> bool:

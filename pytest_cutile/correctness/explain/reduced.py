@@ -82,8 +82,10 @@ def _changes(size: int) -> Iterator[tuple[str, str, Change]]:
                 yield f"{terms} are missing", f"{terms} are counted twice", functools.partial(_cut, kept)
     for longer in sorted({-(-size // tile) * tile for tile in _TILES} | {1 << (size - 1).bit_length()}):
         if longer > size:
-            padding = f"{longer - size} zeros of padding counted among the {size:,} terms of each sum"
-            yield f"as if {padding}: is it masked?", "", functools.partial(_pad, longer)
+            padding = (
+                f"as if the {size:,} terms of each sum were followed by {longer - size} more, of inputs 0"
+            )
+            yield f"{padding}: is the padding masked?", "", functools.partial(_pad, longer)
 
 
 def _cut(kept: slice, tensor: torch.Tensor, dim: int) -> torch.Tensor:

@@ -222,7 +222,8 @@ def test_a_lost_or_repeated_tile_is_named_also_of_a_few_rows(kernel, said, rows)
 
 def test_padding_that_counts_in_a_sum_is_named():
     error = mismatch(padded_softmax, tensor(16, 40), reference=lambda x: x.softmax(1), reduction=40)
-    assert "as if 24 zeros of padding counted among the 40 terms of each sum: is it masked?" in str(error)
+    padding = "as if the 40 terms of each sum were followed by 24 more, of inputs 0: is the padding masked?"
+    assert padding in str(error)
     assert error.tells == 2
 
 
@@ -238,9 +239,8 @@ def test_coarse_intermediate_results_are_told_by_their_bits():
             rounded, tensor(64, 512), tensor(512, 80, seed=2), reference=lambda a, b: a @ b, reduction=512
         )
     )
-    assert re.search(
-        r"errors like noise, 0\.00\d+ of the values: as of .* with about [678] significant bits", text
-    )
+    noise = r"errors like noise, 0\.\d+ % of the values: as coarse as sums that are kept in bfloat16 \(8 "
+    assert re.search(noise, text)
 
 
 def test_the_histogram_counts_every_element():
