@@ -74,8 +74,9 @@ def count_executed(job: CompileJob, launch: Launch) -> dict[str, int] | None:
     "fp32", "fp64", "special", "integer", "conversion": operations. "mma f16": what products multiply and
     add, by Tile IR's name of the operands' type. "products": tiles that are multiplied.
     "accesses": elements loaded and stored through pointers. "moved_bytes": 32-byte sectors loaded and stored,
-    tile by tile. "touched_bytes": at most the size of each array, and what else is in these sectors. "waits":
-    loads whose latency nothing hides. "bytes_in_flight": that one block can load at the same time.
+    tile by tile. "touched_bytes": at most the size of each array, and what else is in these sectors.
+    "bytes_in_flight": that one block can load at the same time. "steps": passes of loops that load with a
+    hint how far ahead. "latencies": of those, how many wait for a load, as none of the block is under way.
     """
     try:
         program = read_program(job.bytecode)
@@ -113,6 +114,8 @@ class _Counting:
         self._asked: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
         self._in_flight = 0
+        self._ahead = math.inf
+        """How many passes ahead the loads of this loop run at least; infinite without a hint."""
         self._types: dict[int, Type] = {}
 
     def add(self, _name: str, tensor: torch.Tensor, *_: object) -> int:
@@ -188,10 +191,14 @@ class _Counting:
         inside = frame.inner()
         middle = lower + trips // 2 * step
         inside.values[body.parameters[0]] = middle.to(bounds[0].dtype)
-        before = self._counts["unhidden"]
+        around, self._ahead = self._ahead, math.inf
         self.walk(body, inside, weight * trips)
-        self._counts["waits"] += self._counts["unhidden"] - before
-        self._counts["unhidden"] = before
+        if math.isfinite(self._ahead):
+            passes = float((weight * trips).sum())
+            self._counts["steps"] += round(passes)
+            # A hint of 1 compiles to what 2 does: one tile is used while the next one is loaded.
+            self._counts["latencies"] += round(passes / max(2, self._ahead))
+        self._ahead = around
 
     def _branch(self, op: Op, frame: Frame, weight: torch.Tensor) -> _End:
         """Count the branch that is taken, both where blocks differ or that depends on data."""
@@ -272,8 +279,9 @@ class _Counting:
         self._asked[array] += round(size * times)
         self._counts["moved_bytes"] += round(moved * times)
         self._counts["touched_bytes"] += round(max(0, moved - size) * times)  # of no use to this tile
-        if _latency(op) == 1:
-            self._counts["unhidden"] += round(times)
+        if op.name in _LOADS:
+            unhinted = math.inf if isinstance(where, ViewValue) else 1  # as far as memory lasts; by registers
+            self._ahead = min(self._ahead, _latency(op) or unhinted)
         return size
 
 

@@ -24,10 +24,10 @@ LAUNCH_US = 2.0
 """What starting and ending a launch takes."""
 L2_BYTES_PER_CLOCK = 64
 """What one SM gets from the L2."""
-CLOCKS_PER_PRODUCT = 40
+CLOCKS_PER_PRODUCT = 125
 """In which tensor cores wait for the operands of one product of tiles."""
-CLOCKS_PER_WAIT = 600
-"""Latency of a load, where nothing else of the block runs in the meantime."""
+CLOCKS_PER_LOAD = 1800
+"""Latency of a tile's load while others load, too, besides its transfer from the L2."""
 ACCESSES_PER_CLOCK = 32
 """Elements that one SM loads or stores through pointers."""
 _PIPES = MappingProxyType(
@@ -69,13 +69,15 @@ def predict(launches: Sequence[LaunchFacts], arch: str) -> Prediction | None:
     architecture = find_architecture(arch)
     if architecture is None or not launches:
         return None
+    gpu = stand_in(arch)
     us, shares = 0.0, dict.fromkeys(("launches",), 0.0)
     for launch in launches:
-        units = _microseconds(launch, architecture, stand_in(arch))
-        if units is None:
+        if launch.executed is None:
             return None
-        waits = units.pop("waiting for loads")
+        per_us = _clocks_per_us(launch, architecture, gpu)
+        units = _microseconds(launch, architecture, gpu, per_us)
         slowest = max(units, key=lambda unit: units[unit])
+        waits = _waiting_us(launch, arch, units[slowest], units["L2"], per_us)
         parts = {"launches": LAUNCH_US, slowest: units[slowest], "waiting for loads": waits}
         for unit, part in parts.items():
             shares[unit] = shares.get(unit, 0.0) + part * launch.times
@@ -83,32 +85,55 @@ def predict(launches: Sequence[LaunchFacts], arch: str) -> Prediction | None:
     return Prediction(us=us, slowest=max(shares, key=lambda unit: shares[unit]))
 
 
-def _microseconds(launch: LaunchFacts, architecture: Architecture, gpu: Platform) -> dict[str, float] | None:
-    """Return the time of each unit for one launch."""
-    counts = launch.executed
-    if counts is None:
-        return None
-    rates = architecture.operations_per_clock
-    clock_mhz = gpu.dense_tflops["float32"] * 1e6 / (2 * rates["fp32"] * gpu.sm_count)
+def _all_clocks_per_us(architecture: Architecture, gpu: Platform) -> float:
+    """Return the clocks of all SMs in a microsecond."""
+    return gpu.dense_tflops["float32"] * 1e6 / (2 * architecture.operations_per_clock["fp32"])
+
+
+def _clocks_per_us(launch: LaunchFacts, architecture: Architecture, gpu: Platform) -> float:
+    """Return the clocks of the SMs that a launch keeps busy.
+
+    SMs that take one block more than others, or none, make the rest wait.
+    """
     blocks = math.prod(launch.grid) * (launch.ctas or 1)
-    # SMs that take one block more than others, or none, make the rest wait.
     busy = blocks / math.ceil(blocks / gpu.sm_count) if blocks else 1.0
-    per_us = clock_mhz * busy  # clocks of all busy SMs in a microsecond
+    return _all_clocks_per_us(architecture, gpu) * busy / gpu.sm_count
+
+
+def _microseconds(
+    launch: LaunchFacts, architecture: Architecture, gpu: Platform, per_us: float
+) -> dict[str, float]:
+    """Return the time of each unit for one launch."""
+    counts, rates = launch.executed or {}, architecture.operations_per_clock
 
     def clocks(name: str) -> float:
         return counts.get(name, 0) / per_us
 
     units = {title: clocks(pipe) / rates[pipe] for pipe, title in _PIPES.items()}
     units["loads and stores through pointers"] = clocks("accesses") / ACCESSES_PER_CLOCK
-    units["tensor cores"] = _product_us(counts, gpu, rates) * gpu.sm_count / busy
-    units["tensor cores"] += clocks("products") * CLOCKS_PER_PRODUCT
+    all_busy_us = _product_us(counts, gpu, rates)
+    units["tensor cores"] = all_busy_us * _all_clocks_per_us(architecture, gpu) / per_us
+    units["tensor cores"] += clocks("products") * (launch.ctas or 1) * CLOCKS_PER_PRODUCT
     units["L2"] = clocks("moved_bytes") / L2_BYTES_PER_CLOCK
     units["memory"] = counts.get("touched_bytes", 0) / (gpu.memory_bandwidth_gb_s * 1e3)
-    resident = occupancy_of(launch, architecture.name)
-    units["waiting for loads"] = (
-        clocks("waits") * CLOCKS_PER_WAIT / max(1, resident.blocks if resident else 1)
-    )
     return units
+
+
+def _waiting_us(launch: LaunchFacts, arch: str, busy_us: float, loading_us: float, per_us: float) -> float:
+    """Return for how long the slowest unit waits for loads that do not run far enough ahead.
+
+    The blocks of an SM have several passes of their loops under way at a time. Each takes a latency, a
+    transfer, and its share of the slowest unit.
+    """
+    counts = launch.executed or {}
+    steps, latencies = counts.get("steps", 0), counts.get("latencies", 0)
+    if not latencies:
+        return 0.0
+    resident = occupancy_of(launch, arch)
+    blocks = max(1, resident.blocks if resident else 1)
+    waited = latencies * (launch.ctas or 1) * CLOCKS_PER_LOAD  # each thread block of a cluster for its part
+    passes_us = (busy_us + loading_us) * latencies / steps + waited / per_us
+    return max(0.0, passes_us / blocks - busy_us)
 
 
 def _product_us(counts: Mapping[str, int], gpu: Platform, rates: Mapping[str, int]) -> float:
