@@ -136,7 +136,7 @@ class Settings(NamedTuple):
         from pytest_cutile.speed.decide import Rule
 
         margin = Rule.margin if self.perf_margin is None else self.perf_margin
-        return Rule(margin=margin, workers=max(self.workers, 1))
+        return Rule(margin=margin)
 
     @property
     def static_rule(self) -> StaticRule:

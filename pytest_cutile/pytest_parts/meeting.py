@@ -81,11 +81,13 @@ class Measuring(Protocol):
 
 
 class Alone:
-    """The only process of a run has a server of its own."""
+    """A process that meets no others has a server of its own."""
 
-    def __init__(self, config: pytest.Config, progress: Callable[[str], None]) -> None:
+    def __init__(self, config: pytest.Config, progress: Callable[[str], None], processes: int) -> None:
         self._config = config
         self._progress = progress
+        self._processes = processes
+        """Processes of the run, which are taken to make as many comparisons as this one."""
         self._server: Server | None = None
 
     def prepare(self, nodeids: Sequence[str]) -> None:
@@ -93,7 +95,7 @@ class Alone:
         _start(self._server)
 
     def comparisons_of_run(self, own: int) -> int:
-        return own
+        return own * self._processes
 
     def ask(self, asked: Mapping[str, Asked], processes: int) -> Sequence[Answers]:
         if self._server is None:
@@ -132,8 +134,8 @@ class Worker:
     def _post(self, post: Post) -> Reply:
         _write(self._folder / f"{self._name}.post", post)
         while (reply := _take(self._folder / f"{self._name}.reply", Reply)) is None:
-            if os.getppid() != self._controller:
-                raise RuntimeError("pytest-xdist's controller has ended")
+            if os.getppid() != self._controller or not self._folder.exists():
+                raise RuntimeError("pytest-xdist's controller cannot measure for its workers any more")
             time.sleep(POLL_SECONDS)
         if reply.error:
             raise RuntimeError(reply.error)
@@ -167,15 +169,10 @@ class Meeting:
         if _is_here(node):
             with contextlib.suppress(OSError):
                 node.workerinput[FOLDER] = str(self._folder)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodeready(self, node: Any) -> None:
-        if FOLDER not in node.workerinput:
-            return
-        self._running |= {node.gateway.id}
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="cutile-meeting", daemon=True)
-            self._thread.start()
+                self._running |= {node.gateway.id}
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="cutile-meeting", daemon=True)
+                self._thread.start()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -190,7 +187,6 @@ class Meeting:
         if self._thread is not None:
             self._thread.join()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._resources.close()
 
     @functools.cached_property
     def _folder(self) -> Path:
@@ -200,13 +196,18 @@ class Meeting:
     # -- the controller's thread ----------------------------------------------------------------------
 
     def _serve(self) -> None:
+        """Serve the workers; if that is not possible any more, the folder goes, which all of them notice."""
+        with self._resources:
+            self._answer_posts()
+
+    def _answer_posts(self) -> None:
         posts: dict[str, Post] = {}
         while not self._stopping.wait(POLL_SECONDS):
             running = self._running
             for name in sorted(running):
-                self._get_ready(name)
                 if (post := _take(self._folder / f"{name}.post", Post)) is not None:
                     posts[name] = post
+                self._get_ready(name)  # whoever has posted was pending before
             posts = {name: post for name, post in posts.items() if name in running}
             if posts and posts.keys() >= running:
                 for name, reply in self._replies(posts).items():
@@ -238,7 +239,9 @@ class Meeting:
         """Measure what all workers ask for, on all GPUs at once; return the answers by GPU."""
         asked: dict[str, dict[str, Asked]] = {self._gpus[name]: {} for name in posts}
         for name, post in posts.items():
-            asked[self._gpus[name]] |= post.asked
+            of_gpu = asked[self._gpus[name]]
+            for key, one in post.asked.items():
+                of_gpu[key] = _both(of_gpu.get(key, one), one)
         processes = max(post.processes for post in posts.values())
         futures = {
             gpu: self._threads.submit(self._servers[gpu].ask, cases, processes if cases else 0)
@@ -252,13 +255,19 @@ def measuring_for(config: pytest.Config, progress: Callable[[str], None]) -> Mea
     workerinput: Mapping[str, Any] = getattr(config, "workerinput", {})
     if FOLDER in workerinput:
         return Worker(Path(workerinput[FOLDER]), workerinput["workerid"])
-    return Alone(config, progress)
+    return Alone(config, progress, processes=int(workerinput.get("workercount", 1)))
 
 
 def _is_here(node: Any) -> bool:
     """Say whether a worker is a copy of the controller, so that the controller can start its tests anew."""
     spec = node.gateway.spec
     return not spec.env and all(getattr(spec, name, None) is None for name in _ELSEWHERE)
+
+
+def _both(one: Asked, other: Asked) -> Asked:
+    """Return what serves two workers that run the same test, as with `--dist each`."""
+    sustained, revision = one.sustained or other.sustained, one.revision or other.revision
+    return Asked(nodeid=one.nodeid, revision=revision, sustained=sustained)
 
 
 def _start(server: Server) -> None:

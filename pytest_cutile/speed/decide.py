@@ -53,8 +53,6 @@ class Rule:
     """Numbers of fresh processes after which a suspect may be decided; the last one is the most."""
     stored_margin: float = 0.055
     """The slowdown against stored times, of other sessions and perhaps other GPUs, that is believed."""
-    workers: int = 1
-    """Processes of the run that each decide their own suspects: they share `alpha`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -72,7 +70,7 @@ class Rule:
 
     @property
     def alpha_of_look(self) -> float:
-        return self.alpha / self.workers / len(self.looks)
+        return self.alpha / len(self.looks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -316,18 +316,25 @@ def test_fresh_processes_that_die_under_all_workers_confirm_nothing(several):
     result.stdout.fnmatch_lines(["*the fresh process that was to measure it again did not: *status 3*"])
 
 
-def test_what_fails_in_the_controller_is_no_pass(several):
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("_measure", "MemoryError: no room"),
+        ("_replies", "pytest-xdist's controller cannot measure for its workers any more"),
+    ],
+)
+def test_what_fails_in_the_controller_is_no_pass(several, what, said):
     conftest = several.path / "conftest.py"
     fail = """
 from pytest_cutile.pytest_parts.meeting import Meeting
 
-def measure(*_):
+def fails(*_):
     raise MemoryError("no room")
 
-Meeting._measure = measure
+Meeting.{what} = fails
 """
-    conftest.write_text(f"{conftest.read_text()}\n{fail}")
+    conftest.write_text(f"{conftest.read_text()}\n{fail.format(what=what)}")
     several.times(43.2, 43.6)
-    result = run(several, "-n", "2")
+    result = run(several, "-n", "2", "-W", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
     result.assert_outcomes(passed=1, failed=4)
-    result.stdout.fnmatch_lines(["*MemoryError: no room*"])
+    result.stdout.fnmatch_lines([f"*{said}*"])

@@ -1,6 +1,5 @@
 import math
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -180,11 +179,6 @@ def test_comparisons_that_were_decided_before_still_count():
     alone = {0: estimated(0.02, RULE.alpha_of_look / 2)}
     assert decide(alone, RULE, n_comparisons=1)[0] is Decision.SLOWER
     assert decide(alone, RULE, n_comparisons=10)[0] is not Decision.SLOWER
-
-
-def test_workers_share_the_error():
-    found = {0: estimated(0.02, RULE.alpha_of_look / 2)}
-    assert decide(found, replace(RULE, workers=8), n_comparisons=1)[0] is not Decision.SLOWER
 
 
 def test_less_than_half_of_the_margin_never_fails():
