@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 import pytest
+
+from pytest_cutile.quantities import counted
 
 QUIET_SECONDS = 2.0
 """Silence of pytest after which the status line appears on a terminal."""
 LOG_SECONDS = 30.0
 """Time between two lines in a log."""
 TICK_SECONDS = 0.25
+ENOUGH_TESTS = 3
+"""Tests of a kind that must have ended before others of that kind are estimated."""
 _OURS = re.compile(r"::(correct|compile|static|speed|search)\[")
 """Tests of declared kernels, by their ids: what pytest-xdist's controller knows of its workers' tests."""
 _SAVE, _RESTORE = "\x1b7", "\x1b8"
@@ -25,11 +31,60 @@ _BELOW = "\x1b[B\r\x1b[2K"
 """Moves to the line below, and empties it."""
 
 
+class TimeLeft:
+    """Estimates how long the selected tests still take, from the tests of the same kind that have ended."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, str] = {}
+        """The kinds of the tests that have not begun: their gate, or "" for the user's own."""
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+        """What tests took, by kind."""
+        self._workers: set[str] = set()
+
+    @property
+    def processes(self) -> int:
+        """How many processes run the tests."""
+        return len(self._workers)
+
+    def expect(self, nodeids: Iterable[str], worker: str = "") -> None:
+        """Add the selected tests; each worker of pytest-xdist names all of them before the first runs."""
+        if not self._workers:
+            self._left = {nodeid: _kind(nodeid) for nodeid in nodeids}
+        self._workers.add(worker)
+
+    def began(self, nodeid: str) -> None:
+        self._left.pop(nodeid, None)
+
+    def took(self, nodeid: str, seconds: float) -> None:
+        self._seconds[_kind(nodeid)].append(seconds)
+
+    def __str__(self) -> str:
+        """Return ", about 3 min for the other 40 tests"; "" while that is unknown, or where nothing is left.
+
+        The longest test of each kind does not count: the first one waits for what all of them need.
+        """
+        kinds = Counter(list(self._left.values()))
+        if not kinds or any(len(self._seconds[kind]) < ENOUGH_TESTS for kind in kinds):
+            return ""
+        seconds = 0.0
+        for kind, count in kinds.items():
+            _, *usual = sorted(self._seconds[kind], reverse=True)
+            seconds += count * sum(usual) / len(usual)
+        seconds /= self.processes
+        shown = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1):.0f} s"  # noqa: PLR2004
+        return f", about {shown} for the other {counted(kinds.total(), 'test')}"
+
+
+def _kind(nodeid: str) -> str:
+    found = _OURS.search(nodeid)
+    return found[1] if found else ""
+
+
 class StatusLine:
     """On a terminal one line below what pytest writes, which stays as it is; in a log a line now and then.
 
-    The line goes to the terminal itself, since what a running test prints is captured. pytest writes in its
-    hooks: each of them clears the line first.
+    A thread writes it while a test runs, past pytest's capture, to a copy of the stream that pytest started
+    with. pytest writes in its hooks: each of them makes room first.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -40,27 +95,26 @@ class StatusLine:
         self._since = self._quiet_since = self._logged = time.monotonic()
         self._running: dict[str, float] = {}
         """When tests of pytest-xdist's workers began."""
+        self._time_left = TimeLeft()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._terminal: TextIO | None = None
+        self._stream: TextIO | None = None
         self._is_shown = False
+        """Whether the last thing on the terminal, or in the log, is ours."""
 
     def __call__(self, text: str) -> None:
         """Say what runs now in this process."""
         if text != self._text:
             self._text, self._since = text, time.monotonic()
-        reporter = self._reporter
-        if reporter is not None and not (reporter.isatty or self._has_workers):
-            with self._uncaptured():
-                self._log(reporter)
-        else:
-            self._start()
+        self._start()
 
     def clear(self) -> None:
-        """Remove the line: pytest writes next, or what was said is over."""
+        """Make room: pytest writes next, or what was said is over."""
         with self._lock:
             self._quiet_since = time.monotonic()
-            self._erase()
+            if self._is_shown:
+                self._make_room()
+            self._is_shown = False
 
     def over(self) -> None:
         """Forget what this process said: a test has ended."""
@@ -70,16 +124,25 @@ class StatusLine:
     # -- what pytest does -----------------------------------------------------------------------------
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Keep the stream that pytest writes to, while nothing is captured."""
+        if self._reporter is not None:
+            self._stream = _copy_of(sys.stdout)
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Remember a test of a worker; this process's own say what they do."""
         self.clear()
+        self._time_left.began(nodeid)
         if self._has_workers and _OURS.search(nodeid):
             self._running[nodeid] = time.monotonic()
             self._start()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.clear()
+        if report.when == "call":
+            self._time_left.took(report.nodeid, report.duration)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -91,8 +154,14 @@ class StatusLine:
         self.clear()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_finish(self) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.over()
+        if not self._has_workers:
+            self._time_left.expect(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._time_left.expect(ids, node.gateway.id)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
@@ -101,8 +170,8 @@ class StatusLine:
         if self._thread is not None:
             self._thread.join()
         self.over()
-        if self._terminal is not None:
-            self._terminal.close()
+        if self._stream is not None and self._stream is not sys.stdout:
+            self._stream.close()
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -118,37 +187,37 @@ class StatusLine:
         return bool(self._plugins.has_plugin("dsession"))
 
     def _start(self) -> None:
-        if self._thread is None and self._reporter is not None:
+        if self._thread is None and self._stream is not None:
             self._thread = threading.Thread(target=self._watch, name="cutile-status", daemon=True)
             self._thread.start()
 
     def _watch(self) -> None:
-        reporter = self._reporter
-        if reporter.isatty:
-            try:
-                self._terminal = open("/dev/tty", "w", encoding="utf-8")  # noqa: PTH123, SIM115 - of the thread
-            except OSError:  # no terminal of its own, or not of this kind
-                return
-        while not self._stop.wait(TICK_SECONDS):
-            if self._terminal is not None:
-                with self._lock:
-                    self._draw(self._terminal)
-            elif self._has_workers:  # pytest-xdist's controller captures nothing
-                self._log(reporter)
+        write = self._draw if self._reporter.isatty else self._log
+        while self._stream is not None and not self._stop.wait(TICK_SECONDS):
+            with self._lock:
+                if time.monotonic() - self._quiet_since >= QUIET_SECONDS:
+                    write(self._stream)
 
     def _status(self) -> str:
-        """Return what runs, and for how long; "" if nothing does."""
+        """Return what runs, for how long, and what is left; "" if nothing runs."""
         from pytest_cutile.reports.document import printable
 
         now, tests = time.monotonic(), dict(self._running)
         if tests and not self._text:
-            oldest = min(tests, key=tests.__getitem__)
-            count = f"{len(tests)} tests run, the longest " if len(tests) > 1 else ""
-            return f"cutile: {count}for {now - tests[oldest]:.0f} s: {printable(oldest)}"
-        return f"cutile: for {now - self._since:.0f} s: {printable(self._text)}" if self._text else ""
+            # A worker that has begun another test has deferred the one before.
+            running = sorted(tests, key=tests.__getitem__)[-(self._time_left.processes or len(tests)) :]
+            deferred = len(tests) - len(running)
+            parts = [f"{len(running)} tests run"] if len(running) > 1 else []
+            parts += [f"{deferred} to be measured again"] if deferred else []
+            which, oldest = "the longest for" if len(running) > 1 else "for", running[0]
+            parts += [f"{which} {now - tests[oldest]:.0f} s: {printable(oldest)}{self._time_left}"]
+            return f"cutile: {', '.join(parts)}"
+        if not self._text:
+            return ""
+        return f"cutile: for {now - self._since:.0f} s: {printable(self._text)}{self._time_left}"
 
     def _draw(self, terminal: TextIO) -> None:
-        if time.monotonic() - self._quiet_since < QUIET_SECONDS or not (text := self._status()):
+        if not (text := self._status()):
             return
         columns = os.get_terminal_size(terminal.fileno()).columns
         room = "" if self._is_shown else _LINE_BELOW
@@ -156,18 +225,29 @@ class StatusLine:
         terminal.flush()
         self._is_shown = True
 
-    def _erase(self) -> None:
-        if self._is_shown and self._terminal is not None:
-            self._terminal.write(f"{_SAVE}{_BELOW}{_RESTORE}")
-            self._terminal.flush()
-        self._is_shown = False
+    def _log(self, log: TextIO) -> None:
+        if time.monotonic() - self._logged < LOG_SECONDS or not (text := self._status()):
+            return
+        self._logged = time.monotonic()
+        log.write(f"\n{text}")
+        log.flush()
+        self._is_shown = True
 
-    def _log(self, reporter: Any) -> None:
-        if time.monotonic() - self._logged >= LOG_SECONDS and (text := self._status()):
-            self._logged = time.monotonic()
-            reporter.write_line(text)
+    def _make_room(self) -> None:
+        """Clear the line on a terminal; in a log end it, and let pytest name its file again."""
+        if self._stream is None:
+            return
+        if self._reporter.isatty:
+            self._stream.write(f"{_SAVE}{_BELOW}{_RESTORE}")
+        else:
+            self._stream.write("\n")
+            self._reporter.currentfspath = None
+        self._stream.flush()
 
-    def _uncaptured(self) -> AbstractContextManager[None]:
-        """Suspend pytest's capture: a test is running, and what it prints is captured."""
-        capture: Any = self._plugins.get_plugin("capturemanager")
-        return capture.global_and_fixture_disabled() if capture is not None else nullcontext()
+
+def _copy_of(stream: TextIO) -> TextIO:
+    """Return a stream to where `stream` leads now; `stream` if it has no file that capture could redirect."""
+    try:
+        return open(os.dup(stream.fileno()), "w", encoding="utf-8", errors="replace")  # noqa: PTH123
+    except (OSError, ValueError):
+        return stream

@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import struct
+import subprocess
 import sys
 import termios
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cutile.pytest_parts.status import QUIET_SECONDS, StatusLine
+from pytest_cutile.pytest_parts.status import QUIET_SECONDS, StatusLine, TimeLeft
 
 SLOW = """
 import time
@@ -36,17 +37,17 @@ def test_after():
 QUICK = """
 from pytest_cutile.pytest_parts import status
 
-status.QUIET_SECONDS, status.TICK_SECONDS = 0.2, 0.02
+status.QUIET_SECONDS, status.LOG_SECONDS, status.TICK_SECONDS = 0.2, 0.2, 0.02
 """
 """So that no test waits for seconds."""
 SPLIT = re.compile(r"\x1b7\x1b\[B\r\x1b\[2K(.*?)\x1b8")
 """What was written below the cursor; empty where it was cleared."""
 
 
-def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 1.0) -> str:
+def on_terminal(folder: Path, *args: str, columns: int = 100, seconds: float = 1.0, more: str = "") -> str:
     """Run pytest on a terminal of its own; return all that was written there."""
     if seconds > 0.5:
-        (folder / "conftest.py").write_text(QUICK)
+        (folder / "conftest.py").write_text(QUICK + more)
     (folder / "test_it.py").write_text(SLOW.replace("SECONDS", f"{seconds}"))
     pid, descriptor = pty.fork()
     if pid == 0:
@@ -100,12 +101,78 @@ def test_a_quick_run_shows_no_line(tmp_path):
     assert SPLIT.findall(on_terminal(tmp_path, seconds=0.05)) == []
 
 
-def test_a_log_gets_a_line_now_and_then(pytester, monkeypatch):
-    monkeypatch.setattr("pytest_cutile.pytest_parts.status.LOG_SECONDS", 0.0)
-    pytester.makepyfile(SLOW.replace("SECONDS", "0"))
-    result = pytester.runpytest("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["*cutile: for 0 s: confirming softmax[[]bf16-16384x8192[]]"])
+@pytest.mark.parametrize("capture", ["fd", "sys"])
+def test_a_log_gets_lines_while_one_call_lasts(tmp_path, capture):
+    (tmp_path / "conftest.py").write_text(QUICK)
+    (tmp_path / "test_it.py").write_text(SLOW.replace("SECONDS", "0.7"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--capture={capture}"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_X")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    ours = [line for line in lines if line.startswith("cutile: for ")]
+    assert len(ours) >= 2
+    assert {line.partition(" s: ")[2] for line in ours} == {"confirming softmax[bf16-16384x8192]"}
+    assert [line.split()[1:] for line in lines if line.startswith("test_it.py ")] == [["."], [".", "[100%]"]]
+    assert "." in lines  # of the long one
+    assert "3 passed" in lines[-1]
+
+
+def test_with_q_the_output_is_pytests_own(tmp_path):
+    written = on_terminal(tmp_path, "-q")
+    assert SPLIT.findall(written) == []
+    assert re.search(r"\.\.\. +\[100%\]", written)
+
+
+WORKERS = """
+import time
+
+import pytest
+
+class Item(pytest.Item):
+    def runtest(self):
+        time.sleep(1.5 if self.name == "correct[slow]" else 0.02)
+
+class Module(pytest.File):
+    def collect(self):
+        for name in ("correct[a]", "correct[b]", "correct[slow]"):
+            yield Item.from_parent(self, name=name)
+
+def pytest_collect_file(file_path, parent):
+    return Module.from_parent(parent, path=file_path) if file_path.name == "kernel.py" else None
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 100, 200])
+def test_the_line_of_workers_goes_too(tmp_path, columns):
+    (tmp_path / "kernel.py").touch()
+    written = on_terminal(tmp_path, "-n", "2", "kernel.py", "test_it.py", columns=columns, more=WORKERS)
+    lines = SPLIT.findall(written)
+    assert lines[-1] == ""
+    assert "cutile: for 0 s: kernel.py::correct[slow]"[: columns - 1] in lines
+    own = SPLIT.sub("", written).replace("\x1bD\x1b[A", "")
+    assert "cutile:" not in own
+    assert "6 passed" in own
+
+
+def test_what_is_left_is_estimated_once_it_can_be():
+    left = TimeLeft()
+    nodeids = [f"kernels/a.py::correct[{number}]" for number in range(9)]
+    left.expect(nodeids)
+    for nodeid, seconds in zip(nodeids, (70.0, 20.0, 40.0), strict=False):
+        assert str(left) == ""
+        left.began(nodeid)
+        left.took(nodeid, seconds)
+    assert str(left) == ", about 3 min for the other 6 tests"  # the first one waited for all compilations
+    left.expect(nodeids, "gw1")
+    assert str(left) == ", about 2 min for the other 6 tests"
+    for nodeid in nodeids:
+        left.began(nodeid)
+    assert str(left) == ""
 
 
 def test_the_controller_of_workers_says_which_test_runs_longest(monkeypatch):
@@ -121,5 +188,8 @@ def test_the_controller_of_workers_says_which_test_runs_longest(monkeypatch):
     began = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: began + 41)
     assert status._status() == "cutile: 2 tests run, the longest for 41 s: kernels/softmax.py::speed[a]"
+    status.pytest_xdist_node_collection_finished(SimpleNamespace(gateway=SimpleNamespace(id="gw0")), [])
+    said = "cutile: 1 to be measured again, for 41 s: kernels/rope.py::correct[b]"
+    assert status._status() == said  # the only worker has begun another test
     status.pytest_runtest_logfinish("kernels/softmax.py::speed[a]")
     assert status._status() == "cutile: for 41 s: kernels/rope.py::correct[b]"
