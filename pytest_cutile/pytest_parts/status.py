@@ -13,8 +13,6 @@ from typing import Any, TextIO
 
 import pytest
 
-from pytest_cutile.quantities import counted
-
 QUIET_SECONDS = 2.0
 """Silence of pytest after which the status line appears on a terminal."""
 LOG_SECONDS = 30.0
@@ -63,6 +61,8 @@ class TimeLeft:
 
         The longest test of each kind does not count: the first one waits for what all of them need.
         """
+        from pytest_cutile.quantities import counted
+
         kinds = Counter(list(self._left.values()))
         if not kinds or any(len(self._seconds[kind]) < ENOUGH_TESTS for kind in kinds):
             return ""
