@@ -131,6 +131,12 @@ class CheckOptions:
     sampled: bool = False
     """Whether only a few parts of a case that is checked in parts are compared, as before a measurement of
     speed alone. All guards stay."""
+    grad: bool = False
+    """Whether the launcher is differentiable by autograd (a `torch.autograd.Function` around kernels): then
+    gradients of all floating arguments that the reference depends on are compared with those of the
+    reference, too, from upstream gradients that are random. `reduction` is the length of the longest sum
+    behind an element of an output or of a gradient. Not with `mutates`, `writes` or `sliced`; `independent`
+    is not used."""
     mutation_test: bool = False
     """Whether to run mutation tests: right outputs are mutated as bugs do and compared again, some forty
     times, and the reference runs up to 32 times on shortened inputs."""
@@ -223,6 +229,10 @@ class Case:
         return self.min_arch is None or generation(arch) >= generation(self.min_arch)
 
 
+_FIELDS = ("reduction", "independent", "grad")
+"""Options of the check that are fields of a `KernelSpec`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec:
     """A declared kernel: pytest collects each of its cases under every gate.
@@ -256,7 +266,7 @@ class KernelSpec:
         default_factory=dict
     )
     """Further options of the check, as `CheckOptions` or by name, or `check(**case.params)`; not those that
-    have fields here (`reduction`, `independent`)."""
+    have fields here (`reduction`, `independent`, `grad`)."""
     independent: Callable[..., Axes] | Axes | None = None
     """Names of dimensions of the arguments, and of the outputs under "output", or
     `independent(**case.params)`, along which the reference of a part is that part of the reference: large
@@ -267,6 +277,9 @@ class KernelSpec:
     what `inputs` made and returns it changed, in place or not: {"zero_queries": zero_queries}."""
     undefined_inputs: Mapping[str, str] = field(default_factory=dict)
     """Those of `input_names.REVEALING` for which the kernel defines no result, each with the reason."""
+    grad: bool = False
+    """Whether the launcher is differentiable by autograd: its gradients are checked, too (`CheckOptions`).
+    The other gates see the launcher alone; declare a launcher of the backward pass to compile and time it."""
     search: Callable[[], Mapping[str, Any]] | None = None
     """Returns hypothesis strategies for some of the parameters, by name: what `--search` may choose. Others
     are varied around the values that the cases have."""
@@ -386,7 +399,11 @@ class KernelSpec:
             SpecError: see `check_of`.
             ValueError: a value out of its range.
         """
-        own = {"reduction": self.reduction_of(case), "independent": self.independent_of(case)}
+        own = {
+            "reduction": self.reduction_of(case),
+            "independent": self.independent_of(case),
+            "grad": self.grad,
+        }
         return CheckOptions(**{**defaults, **self.check_of(case), **own})
 
     def _named_options(self, options: Any) -> Mapping[str, Any]:
@@ -399,11 +416,11 @@ class KernelSpec:
                 f"KernelSpec {self.name!r}: check must be, or return, CheckOptions or a mapping of options; "
                 f"got {options!r}"
             )
-        if own := {"reference", "reduction", "independent"} & {*options}:
+        if own := {"reference", *_FIELDS} & {*options}:
             raise SpecError(
                 f"KernelSpec {self.name!r}: check has {sorted(own)}, which are fields of the spec itself"
             )
-        known = [name for name in CheckOptions.names() if name not in ("reduction", "independent")]
+        known = [name for name in CheckOptions.names() if name not in _FIELDS]
         for name in map(str, options):
             if name not in known:
                 raise SpecError(

@@ -61,3 +61,34 @@ def test_the_example_is_the_kernel_of_the_readme() -> None:
     (shown,) = re.findall(r"```python\n# row_softmax\.py\n(.*?)```", readme, re.DOTALL)
     kept = (EXAMPLE / "row_softmax.py").read_text().partition('"""\n\n')[2]
     assert "".join(kept.split()) == "".join(shown.split())
+
+
+GRADIENTS = ROOT / "examples" / "gradients"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("", "", "", "swiglu +4 +3 of 4 "),
+        (
+            "rms_norm.py",
+            "range(part, X.shape[0], PARTS)",
+            "range(part + PARTS, X.shape[0], PARTS)",
+            "gradient of [xw]",
+        ),
+        ("rms_norm.py", "dx = r * (g - h", "dx = (g - h", "gradient of x"),
+        ("swiglu.py", "dy * b * s * (1.0 + a * (1.0 - s))", "dy * b * s", "gradient of a"),
+    ],
+    ids=["right", "a row of blocks is lost", "a factor is missing", "a term is missing"],
+)
+def test_the_kernels_with_a_backward_pass(tmp_path: Path, file: str, old: str, new: str, said: str) -> None:
+    project = tmp_path / "gradients"
+    shutil.copytree(GRADIENTS, project, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    if file:
+        text = (project / file).read_text()
+        assert text.count(old) == 1
+        (project / file).write_text(text.replace(old, new))
+    options = ("-m", "cutile_correct", "--perf-baseline=none")
+    text = run(sys.executable, "-m", "pytest", *options, cwd=project, status=[bool(file)])
+    assert re.search(said, text), text

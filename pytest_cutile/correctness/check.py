@@ -36,6 +36,7 @@ from pytest_cutile.correctness.errors import (
     with_facts,
 )
 from pytest_cutile.correctness.explain.findings import SCATTERED, explain_mismatch
+from pytest_cutile.correctness.gradients import with_gradients
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall, choose
 from pytest_cutile.correctness.mutation.report import MutationReport
 from pytest_cutile.correctness.mutation.run import run_mutants
@@ -114,6 +115,10 @@ def run_check(
     options = CheckOptions() if options is None else options
     if not callable(reference):
         raise TypeError(f"reference has to be a function of fn's arguments, got {describe(reference)}")
+    if options.grad:
+        checked = with_gradients(fn, args, kwargs, reference=reference, options=options, run=run)
+        fn, reference, options = checked.fn, checked.reference, checked.options
+        args, kwargs = checked.args, checked.kwargs
     launcher = GuardedLauncher(fn, args, kwargs, options, run)
     terms = Terms.of(options, launcher.read)
     if options.independent is not None:

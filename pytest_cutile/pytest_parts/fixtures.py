@@ -70,6 +70,7 @@ class CheckKernel:
         independent: Axes | None = None,
         sliced: Collection[str | int] = (),
         sampled: bool = False,
+        grad: bool = False,
         mutation_test: bool = False,
         **kwargs: Any,
     ) -> CheckReport:
@@ -96,6 +97,7 @@ class CheckKernel:
             independent=independent,
             sliced=sliced,
             sampled=sampled,
+            grad=grad,
             mutation_test=mutation_test or settings.mutation_test,
         )
         CheckOptions.split(kwargs, parameter_names(fn))  # refuses what is spelled like an option

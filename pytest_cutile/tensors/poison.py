@@ -126,8 +126,26 @@ def poisoned_allocations(
                 result = enclose(result, not empty)
             return poison(result, pattern) if empty else result
 
-    with _Poisoner():
+    poisoner = _Poisoner()
+    with poisoner, _active_in_backward(poisoner):
         yield
+
+
+@contextmanager
+def _active_in_backward(mode: TorchFunctionMode) -> Iterator[None]:
+    """Let the `backward` of autograd functions run under `mode`: torch runs it without any."""
+    owner = torch.autograd.function.BackwardCFunction
+    original: Callable[..., Any] = owner.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        with mode:
+            return original(self, *args)
+
+    owner.apply = apply  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        owner.apply = original  # type: ignore[method-assign]
 
 
 def _is_shape(args: tuple[Any, ...]) -> bool:

@@ -11,6 +11,10 @@ import torch
 from pytest_cutile.tensors.dtypes import same_bits
 
 
+class Named(dict[str, Any]):
+    """Results by names of their own: its keys are what messages call them."""
+
+
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """Return `value` with `function` applied to every tensor in it; everything else is kept."""
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
@@ -36,7 +40,7 @@ def named_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from named_leaves(item, f"{name}[{position}]")
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from named_leaves(item, f"{name}[{key!r}]")
+            yield from named_leaves(item, key if isinstance(value, Named) else f"{name}[{key!r}]")
     else:
         yield name, value
 
