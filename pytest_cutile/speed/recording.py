@@ -63,7 +63,8 @@ def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[st
         try:
             records[case.case.key] = new_record(case, session_id, context.settings.reason)
         except Rejected as rejected:
-            notes[case.case.key] = Note(text=f"not recorded: {rejected}", recorded=False)
+            why = f"{rejected}".removeprefix(f"{case.case.key}: ")  # the note begins with the key
+            notes[case.case.key] = Note(text=f"not recorded: {why}", recorded=False)
     if not records:
         return notes, ""
 
