@@ -113,8 +113,7 @@ def _gate_speed(
         return _report(session, case, _failed(error))
     if (
         comparison is not None
-        and comparison.is_unchanged
-        and comparison.is_fingerprinted
+        and comparison.is_recorded
         and may_be_unmeasured
         and not (settings.perf_all or _has_room(session, case))
         and not (is_sentinel and not settings.update_baselines)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 
-from pytest_cutile.baselines.entries import Entry, SpeedBaselines, environment_changes
+from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.select import (
     Stored,
     anchor_of,
@@ -118,13 +119,12 @@ def _with_baseline_kernel(
     is_recorded_environment = dict(baselines.sessions[anchor.session].environment) == environment
     commit, is_recorded = _commit_of(session, entry, baselines)
     today = fingerprint_of(case)
-    if today and (
-        same_digest(anchor.fingerprint, today)
-        or unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
-        # Another compiler may compile the same source otherwise.
-        or (not is_recorded_environment and same_digest(anchor.source, source_of(case)))
-    ):
-        return comparison.of_same_code(commit)
+    record = unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
+    is_anchors_code = same_digest(anchor.fingerprint, today) or (
+        not is_recorded_environment and _is_anchors_elsewhere(case, anchor, commit, today)
+    )
+    if today and (record is not None or is_anchors_code):
+        return comparison.of_same_code(commit, is_recorded=record is not None)
     try:
         launcher = _launcher_at(case, commit)
         compiled = _compiled_at(case, commit) if is_recorded_environment else ""
@@ -139,8 +139,21 @@ def _with_baseline_kernel(
     except RevisionError as error:
         return comparison.without_baseline_kernel(str(error))
     if is_here:  # and nobody knows a fingerprint
-        return comparison.of_same_code(commit, is_fingerprinted=False)
+        return comparison.of_same_code(commit)
     return comparison.with_launcher(commit, launcher)
+
+
+def _is_anchors_elsewhere(case: SpeedCase, anchor: Record, commit: str, today: str) -> bool:
+    """Say whether today's code is the anchor's although another compiler makes another fingerprint of it.
+
+    As it is written does not suffice: what a launcher imports while it runs is in no digest. So the anchor's
+    commit is compiled today, too, where git has it.
+    """
+    if not same_digest(anchor.source, source_of(case)):
+        return False
+    with suppress(RevisionError):
+        return _compiled_at(case, commit) in (today, "")
+    return False
 
 
 def same_digest(recorded: str, found: str) -> bool | None:

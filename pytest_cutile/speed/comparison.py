@@ -36,8 +36,8 @@ class Comparison:
     code."""
     is_same_code: bool = False
     """Whether today's code is the baseline's: then nothing can have become slower by the code."""
-    is_fingerprinted: bool = False
-    """Whether that is known by the fingerprint, and not by the commit alone."""
+    is_recorded: bool = False
+    """Whether a record is of this very code, work and environment: there is nothing to find out."""
     unavailable: str = ""
     """Why there is no baseline kernel: stored times alone decide."""
     anchor: Record | None = None
@@ -51,8 +51,8 @@ class Comparison:
     def with_launcher(self, revision: str, launcher: Launcher) -> Comparison:
         return replace(self, revision=revision, launcher=launcher)
 
-    def of_same_code(self, revision: str, *, is_fingerprinted: bool = True) -> Comparison:
-        return replace(self, revision=revision, is_same_code=True, is_fingerprinted=is_fingerprinted)
+    def of_same_code(self, revision: str, *, is_recorded: bool = False) -> Comparison:
+        return replace(self, revision=revision, is_same_code=True, is_recorded=is_recorded)
 
     def without_baseline_kernel(self, why: str) -> Comparison:
         return replace(self, revision="", launcher=None, unavailable=why)

@@ -155,6 +155,51 @@ def test_another_environment_is_measured(timed):
     timed.run("--perf-strict").assert_outcomes(passed=1)
 
 
+OTHER = {"driver": "590.2", "tileiras": "13.4.92"}
+
+
+@pytest.fixture
+def tiled(many):
+    """Tiles that the launcher imports while it runs: no digest of it as written knows them."""
+    text = many.static.text
+    text = text.replace("TILE_M, TILE_N, TILE_K = 64, 64, 32", "")
+    imported = "    import torch\n    from mykernels.tiles import TILE_M, TILE_N, TILE_K\n"
+    many.static.text = text.replace("    import torch\n", imported)
+    many.static.change()
+    tiles = many.project.path / "mykernels" / "tiles.py"
+    tiles.write_text("TILE_M, TILE_N, TILE_K = 64, 64, 32\n")
+    many.project.baseline.unlink()
+    many.start()
+    return many, tiles
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["another environment", "one that was recorded"])
+def test_what_only_a_compiler_sees_is_measured_in_another_environment(tiled, recorded):
+    many, tiles = tiled
+    if recorded:
+        many.project.times(40.0, environment=OTHER)
+        many.record()
+        many.project.commit()
+    tiles.write_text("TILE_M, TILE_N, TILE_K = 32, 64, 32\n")
+    many.project.commit()
+    many.project.times(44.0, environment=OTHER)
+    result = many.run()
+    result.assert_outcomes(failed=8)  # beside the baseline kernel
+    result.stdout.fnmatch_lines(["*+10.0 %*"])
+
+
+def test_code_and_environment_of_two_records_are_no_record(timed):
+    timed.start()
+    first = timed.static.text
+    timed.static.change(("acc.astype(C.dtype)", "(acc + 0.5).astype(C.dtype)"))
+    timed.project.commit()
+    timed.project.times(40.0, environment=OTHER)
+    timed.record()
+    timed.static.file.write_text(first)
+    timed.run("--perf-strict").assert_outcomes(passed=1)
+    assert timed.n_timed > 0
+
+
 def test_a_sentinel_shows_a_slow_gpu(timed):
     timed.start()
     timed.project.times(44.0)
