@@ -186,6 +186,12 @@ def test_float64_takes_longer_where_it_has_few_units():
     assert few.us > 50 * many.us
 
 
+def test_exponentials_take_half_as_long_on_blackwell_ultra():
+    blackwell, ultra = (predicted({"special": 10**12}, arch) for arch in ("sm_100", "sm_103"))
+    assert blackwell.slowest == ultra.slowest == "special functions"
+    assert blackwell.us / ultra.us == pytest.approx(2 * 75 / 80, rel=1e-3)  # of B300 and B200: TFLOPS fp32
+
+
 def test_a_baseline_without_counts_is_compared_without_a_prediction():
     current = CaseFacts(fingerprint="i", source="s", launches=(replace(FACTS, executed={"fp32": 10**12}),))
     bare = CaseFacts(fingerprint="j", source="s", launches=(FACTS,))
