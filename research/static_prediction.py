@@ -1,6 +1,6 @@
-"""How well the static gate predicts slowdowns: variants of ten kernels, compiled, judged and timed.
+"""How well the static gate predicts slowdowns: variants of kernels, compiled, judged and timed.
 
-    python -m research.static_prediction [--arch sm_90] [--seconds 330] [--output FOLDER]
+    python -m research.static_prediction [--arch sm_90] [--seconds 330] [--only REGEX] [--output FOLDER]
     python -m research.static_prediction --times FILE [--output FOLDER]     # with no GPU
 
 Each variant of `research.static_variants` is one change that an author might make to a tuned kernel: a hint,
@@ -33,7 +33,6 @@ from typing import Any
 
 from msgspec import structs
 
-import kernels
 from pytest_cutile.compiler import Compiler, digest_code, digest_launches, export, record_launches
 from pytest_cutile.compiler.compilations import Compilation
 from pytest_cutile.gates.declared import call_of
@@ -44,11 +43,10 @@ from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.static.inspection import Inspector
 from pytest_cutile.static.roofline import predict
 from pytest_cutile.tensors.seeded import MakeTensor
-from research.static_variants import CASES, FIRST, LATER, Variant
+from research.static_variants import CASES, CONFIGS, FIRST, LATER, MODULES, Variant
 
 MARGIN = 0.03
 ROUNDS = 3
-SOURCES = Path(kernels.__path__[0])
 AS_IT_IS = Variant("as it is")
 
 
@@ -82,11 +80,16 @@ class Row:
         return "missed" if slower else "right"
 
 
+def module_of(kernel: str) -> ModuleType:
+    """Import the module that declares a kernel."""
+    return importlib.import_module(MODULES.get(kernel, f"kernels.{kernel}"))
+
+
 def load(kernel: str, edits: Sequence[tuple[str, str]], folder: Path) -> ModuleType:
     """Import a copy of a kernel's module with `edits` made to its text, or to that of one that it uses."""
-    text = (SOURCES / f"{kernel}.py").read_text()
+    text = source_of(module_of(kernel))
     taken_from = re.findall(r"^from kernels\.(\w+) import", text, re.MULTILINE)
-    shared = {name: (SOURCES / f"{name}.py").read_text() for name in taken_from}
+    shared = {name: source_of(importlib.import_module(f"kernels.{name}")) for name in taken_from}
     edited = dict(shared)
     for old, new in edits:
         if old in text:
@@ -102,6 +105,12 @@ def load(kernel: str, edits: Sequence[tuple[str, str]], folder: Path) -> ModuleT
             import_text(f"{name}_{holder}", source, folder)
             text = text.replace(f"from kernels.{holder} import", f"from {name}_{holder} import")
     return import_text(name, text, folder)
+
+
+def source_of(module: ModuleType) -> str:
+    """Return the text of a module."""
+    assert module.__file__ is not None
+    return Path(module.__file__).read_text()
 
 
 def import_text(name: str, text: str, folder: Path) -> ModuleType:
@@ -124,7 +133,7 @@ class Workbench:
         self._kernel = kernel
         self._arch = arch
         self._folder = folder
-        self._spec = importlib.import_module(f"kernels.{kernel}").SPEC
+        self._spec = module_of(kernel).SPEC
         [self._case] = [case for case in self._spec.cases if case.name == CASES[kernel]]
 
     def launcher(self, variant: Variant) -> Callable[[Any], None]:
@@ -132,7 +141,7 @@ class Workbench:
         module = load(self._kernel, variant.edits, self._folder)
         choose = module.choose_config
         module.choose_config = lambda *args, **sizes: dataclasses.replace(  # type: ignore[attr-defined]
-            choose(*args, **sizes), **variant.config
+            choose(*args, **sizes), **CONFIGS.get(self._kernel, {}), **variant.config
         )
 
         def launch(inputs: Any) -> None:
@@ -302,6 +311,7 @@ def main(timer_of: Callable[[], Any] = make_timer) -> None:
     parser.add_argument(
         "--times", type=Path, help="judge against times that were measured before, with no GPU"
     )
+    parser.add_argument("--only", default="", metavar="REGEX", help="variants whose 'kernel: name' has it")
     parser.add_argument("--seconds", type=float, default=330, help="after which no further variant is timed")
     parser.add_argument("--output", type=Path, help="folder to write the rows and the table to")
     options = parser.parse_args()
@@ -310,10 +320,12 @@ def main(timer_of: Callable[[], Any] = make_timer) -> None:
         for later, table_of in ((False, FIRST), (True, LATER))
         for kernel, variants in table_of.items()
         for variant in variants
+        if re.search(options.only, f"{kernel}: {variant.name}")
     ]
     device = ""
     with tempfile.TemporaryDirectory() as folder:
-        benches = {kernel: Workbench(kernel, options.arch, Path(folder)) for kernel in CASES}
+        chosen = dict.fromkeys(row.kernel for row, _ in rows)
+        benches = {kernel: Workbench(kernel, options.arch, Path(folder)) for kernel in chosen}
         with Compiler(
             cache_dir=None, jobs=os.cpu_count() or 1, timeout_s=120, gpu_arch=options.arch
         ) as compiler:

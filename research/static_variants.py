@@ -1,4 +1,4 @@
-"""Variants of ten kernels, each one change that an author might make, for `research.static_prediction`."""
+"""Variants of kernels, each one change that an author might make, for `research.static_prediction`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ CASES = {
     "swiglu": "bf16-8192x14336",
     "silu_and_mul": "fp16-32768x4096",
     "dropout": "bf16-32768x4096-p0.1",
+    "gelu": "fp16-134217728",
+    "softmax_chunks": "bf16-2048x32768",
 }
 """The case of each kernel that is changed."""
+MODULES = {"gelu": "research.gelu", "softmax_chunks": "kernels.softmax"}
+"""The module of a kernel that is not in the module of `kernels` of its name."""
+CONFIGS: dict[str, dict[str, Any]] = {"softmax_chunks": {"max_row": 4096, "chunk": 2048}}
+"""Fields of a kernel's configuration that differ from what it chooses, with every variant."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,31 @@ _SILU = "return x * ct.where(x < 0.0, t, 1.0) * reciprocal(1.0 + t)"
 _LOADED = "INSIDE=INSIDE).astype(ct.float32)"
 _EXP2 = "ct.exp2((x[j] - row_max) * LOG2_E)"
 _P = "p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)"
+_K_LOOP = """\
+    for k in range(steps):
+        a = load_a(k)  # [TILE_M, TILE_K]
+        b = load_b(k)  # [TILE_K, TILE_N]
+        # Tensor cores take smaller operands as they are, and float32 only as tfloat32.
+        dtype = ct.tfloat32 if a.dtype == ct.float32 else a.dtype
+        acc = ct.mma(a.astype(dtype), b.astype(dtype), acc, use_fast_acc=FAST_ACC)
+"""
+_K_LOOP_UNROLLED = """\
+    for pair in range(ct.cdiv(steps, 2)):
+        for half in ct.static_iter(range(2)):
+            a = load_a(2 * pair + half)
+            b = load_b(2 * pair + half)
+            dtype = ct.tfloat32 if a.dtype == ct.float32 else a.dtype
+            acc = ct.mma(a.astype(dtype), b.astype(dtype), acc, use_fast_acc=FAST_ACC)
+"""
+_ROW_LOOP = """\
+    for j in range(chunks):
+        row_max, row_sum = take_in(X, j, row_max, row_sum, TILE_N, True)
+"""
+_ROW_LOOP_UNROLLED = """\
+    for pair in range(chunks // 2):
+        for half in ct.static_iter(range(2)):
+            row_max, row_sum = take_in(X, 2 * pair + half, row_max, row_sum, TILE_N, True)
+"""
 
 
 # Written after the rules of the predicted time were fixed.
@@ -145,6 +176,7 @@ LATER: dict[str, list[Variant]] = {
         Variant("one tile per block", {"blocks_per_sm": None}),
         Variant("1 CTA, 128x128x64, 2 blocks", {"num_ctas": 1, "tile_m": 128, "tile_n": 128, "occupancy": 2}),
         edit("the sum run twice", (_SUM, f"{_SUM} * 0.5 + 0.5 * {_SUM}")),
+        edit("K loop unrolled by 2", (_K_LOOP, _K_LOOP_UNROLLED)),
     ],
     "softmax": [
         Variant("launched twice", times=2),
@@ -239,6 +271,7 @@ LATER: dict[str, list[Variant]] = {
     "silu_and_mul": [
         Variant("launched twice", times=2),
         Variant("tiles of 1 KiB", {"tile_bytes": 1024}),
+        Variant("tile doubled to 8 KiB", {"tile_bytes": 8192}),
         Variant("tiles of 16 KiB", {"tile_bytes": 16384}),
         Variant("occupancy 1", {"occupancy": 1}),
         Variant("8 warps", {"num_worker_warps": 8}),
@@ -254,4 +287,9 @@ LATER: dict[str, list[Variant]] = {
         edit("scaled in float64", ("x.astype(ct.float32) * scale", "x.astype(ct.float64) * scale")),
         edit("scaled from the left", ("x.astype(ct.float32) * scale", "scale * x.astype(ct.float32)")),
     ],
+    "gelu": [
+        Variant("tile doubled to 2048", {"tile": 2048}),
+        Variant("unrolled by 2", {"tiles_per_block": 2}),
+    ],
+    "softmax_chunks": [edit("reduction unrolled by 2", (_ROW_LOOP, _ROW_LOOP_UNROLLED))],
 }
