@@ -254,10 +254,11 @@ def _judge_code(
             reason=reason, detail="; ".join([change.text for change in worse] + [other] * bool(other))
         )
     if comparison.unknown:
-        what = ", ".join(comparison.unknown)
-        return Judgement(
-            reason=Reason.INCOMPLETE, detail=f"not compared: {what}: {'; '.join(current.missing)}"
-        )
+        why = [*current.missing]
+        if "executed" in comparison.unknown:
+            why.append("what it executes depends on data, or cannot be counted, so no time is predicted")
+        detail = f"not compared: {', '.join(comparison.unknown)}: {'; '.join(why)}"
+        return Judgement(reason=Reason.INCOMPLETE, detail=detail)
     if better:
         return Judgement(
             reason=Reason.BETTER_CODE,

@@ -22,7 +22,7 @@ from pytest_cutile.static.sites import site_changes, take_pairs
 if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
     from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 
-_COMPARED = ("registers", "threads", "shared_bytes", "instructions", "sites")
+_COMPARED = ("registers", "threads", "shared_bytes", "instructions", "sites", "executed")
 
 
 def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticRule) -> StaticComparison:

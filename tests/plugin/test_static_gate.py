@@ -282,6 +282,19 @@ def test_a_kernel_whose_work_cannot_be_counted_is_compared_by_its_other_facts(st
     result.stdout.fnmatch_lines(["E   *something worse: spills, in bytes per thread: 0 -> *", said])
 
 
+def test_a_loop_whose_length_nobody_knows_any_more_is_not_compared(static):
+    static.record()
+    loop = "    for k in range(ct.cdiv(A.shape[1], TK)):\n"
+    static.change(
+        (loop, "    k = 0\n    while k < ct.cdiv(A.shape[1], TK):\n"),
+        ("acc = ct.mma(a, b, acc)", "acc = ct.mma(a, b, acc)\n        k = k + 1"),
+    )
+    result = static.run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*not compared: executed: what it executes depends on data, or cannot be *"])
+    static.run("--perf-strict").assert_outcomes(failed=1)
+
+
 def test_an_entry_without_executed_operations_gets_them(static):
     static.record()
     recorded = static.entry()["launches"]
