@@ -147,7 +147,7 @@ class Revision:
         return counterpart if callable(counterpart) else None
 
     def _import(self, name: str) -> ModuleType | None:
-        with self.active():
+        with self.active(), _no_operator_registered_again():
             try:
                 module = importlib.import_module(name)
             except (Exception, SystemExit, pytest.skip.Exception) as error:
@@ -191,6 +191,31 @@ class Revision:
             if parent in sys.modules and _file(sys.modules[parent]) is None:
                 modules[parent] = sys.modules[parent]
         return modules
+
+
+@contextlib.contextmanager
+def _no_operator_registered_again() -> Iterator[None]:
+    """Let `torch.library.custom_op` refuse an operator that the process has: it would replace today's."""
+    custom_ops: Any = sys.modules.get("torch._library.custom_ops")
+    definition = getattr(custom_ops, "CustomOpDef", None)
+    if definition is None:  # nothing is registered yet
+        yield
+        return
+    original = definition.__init__
+
+    def define(self: Any, namespace: str, name: str, *args: Any, **kwargs: Any) -> None:
+        if f"{namespace}::{name}" in custom_ops.OPDEFS:
+            raise RevisionError(
+                f"it registers the operator {namespace}::{name} of torch.library, which a process has once: "
+                "such a kernel cannot be measured beside its baseline"
+            )
+        original(self, namespace, name, *args, **kwargs)
+
+    definition.__init__ = define
+    try:
+        yield
+    finally:
+        definition.__init__ = original
 
 
 class _Trees:

@@ -418,3 +418,30 @@ def test_a_revision_stores_nothing(repository):
     result = repository.run("--perf-baseline=git:HEAD", "--update-baselines")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*leave out --update-baselines*"])
+
+
+OPERATOR = """
+import torch
+import pytest_cutile
+
+@torch.library.custom_op("cutile_tests_paired::scale", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+def scale(x):
+    return torch.ops.cutile_tests_paired.scale(x)
+"""
+
+
+def test_an_operator_that_the_baseline_would_register_again_stays_todays(project):
+    file = project.path / "mykernels" / "scale.py"
+    text = file.read_text().replace("\nimport pytest_cutile\n", OPERATOR, 1)
+    file.write_text(text.replace("def scale(x):\n    return x * 2\n", ""))
+    project.commit()
+    assert project.pytester.runpytest_subprocess("-m", "cutile_speed", "--update-baselines").ret == 0
+    project.commit()
+    project.edit("return x * 2", "return x + x")
+    project.times(44.0, baseline=44.0)  # whoever timed one operator twice would see no change
+    result = project.pytester.runpytest_subprocess("-m", "cutile_speed")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*10.0% slower*", "*registers the operator cutile_tests_paired::scale *"])
