@@ -105,8 +105,8 @@ class Settings(NamedTuple):
     """In a server of fresh processes that measure for another one: the folder by which the two talk."""
     keeps_facts: bool
     """Whether a report shows what was compiled."""
-    workers: int
-    """Worker processes of pytest-xdist; 0 in a process that is none."""
+    xdist_worker: bool
+    """Whether this process is a pytest-xdist worker."""
     perf_all: bool = False
     """Whether to measure cases that are known to be unchanged, too."""
     mutation_test: bool = False
@@ -124,11 +124,6 @@ class Settings(NamedTuple):
     takes the tests that have run."""
     every_input: bool = False
     """Whether every small case is checked with every named input (`--every-input`), not with its share."""
-
-    @property
-    def xdist_worker(self) -> bool:
-        """Whether this process is a pytest-xdist worker."""
-        return bool(self.workers)
 
     @property
     def rule(self) -> Rule:

@@ -71,7 +71,7 @@ def read_settings(config: pytest.Config) -> Settings:
         or any(each.replaces and config.getoption(each.option) for each in FORMATS),
         measured_again=_internal_path(config, MEASURED_AGAIN),
         sanitized=_internal_path(config, SANITIZED),
-        workers=int(getattr(config, "workerinput", {}).get("workercount", 0)),
+        xdist_worker=hasattr(config, "workerinput"),
     )
 
 
