@@ -158,8 +158,8 @@ class Bisection:
         alone = Bisection(case=self.case, good=f"{first}^", gate="static", arch=self.arch).judge(folder)
         yield ""
         yield f"compiled code, against {first[:12]}^:"
-        told = alone.text if alone.status == BAD else alone.verdict or "it cannot be compared"
-        yield from told.partition("\nTo accept it")[0].splitlines()
+        said = alone.text if alone.status == BAD else alone.verdict or "it cannot be compared"
+        yield from said.partition("\nTo accept it")[0].splitlines()
         changed = git(
             tree, "diff", "-U0", f"{first}^", first, "--", str(folder), failure=failure
         ).splitlines()
