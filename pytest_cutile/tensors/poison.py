@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from pytest_cutile.compiler.trace.tensors import backward_under
 from pytest_cutile.tensors.dtypes import FLOATS, bits_of, name_of
 
 
@@ -133,19 +134,13 @@ def poisoned_allocations(
 
 @contextmanager
 def _active_in_backward(mode: TorchFunctionMode) -> Iterator[None]:
-    """Let the `backward` of autograd functions run under `mode`: torch runs it without any."""
-    owner = torch.autograd.function.BackwardCFunction
-    original: Callable[..., Any] = owner.apply
-
-    def apply(self: Any, *args: Any) -> Any:
-        with mode:
-            return original(self, *args)
-
-    owner.apply = apply  # type: ignore[method-assign]
+    owner, name, replacement = backward_under(mode)
+    original = getattr(owner, name)
+    setattr(owner, name, replacement)
     try:
         yield
     finally:
-        owner.apply = original  # type: ignore[method-assign]
+        setattr(owner, name, original)
 
 
 def _is_shape(args: tuple[Any, ...]) -> bool:

@@ -155,7 +155,8 @@ def pretend_gpu(
                 [
                     (ct, "launch", recorder.launch),
                     (tune, "exhaustive_search", _take_first_config),
-                    backward_under(mode),
+                    # On the CPU, the gradients that torch makes itself are to be on the pretended GPU.
+                    backward_under(mode, mode.mark if backing == "cpu" else None),
                     *replacements(arch),
                 ],
                 while_paused=torch._C.DisableTorchFunction,  # noqa: SLF001

@@ -192,17 +192,20 @@ class PretendedTensors(TorchFunctionMode):
                 setattr(storage, _MARK, True)
 
 
-def backward_under(mode: PretendedTensors) -> tuple[Any, str, Any]:
+def backward_under(
+    mode: TorchFunctionMode, see: Callable[[tuple[Any, ...]], object] | None = None
+) -> tuple[Any, str, Any]:
     """Return what to replace so that the `backward` of user-defined functions runs under `mode`, too.
 
-    torch takes a mode away while it answers a call, and all of a backward pass is one call.
+    torch takes a mode away while it answers a call, and all of a backward pass is one call. `see` gets the
+    gradients before each.
     """
     owner = torch.autograd.function.BackwardCFunction
     original: Callable[..., Any] = owner.apply
 
     def apply(self: Any, *args: Any) -> Any:
-        if mode.backing == "cpu":
-            mode.mark(args)  # gradients come from torch itself
+        if see is not None:
+            see(args)
         with mode:
             return original(self, *args)
 
