@@ -89,16 +89,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
 
     @property
     def shown_verdict(self) -> str:
+        """The verdict in words, and the GPU where results of several were collected."""
+        return f"{self.verdict_in_words} on {self.gpu_id}" if self.gpu_id else self.verdict_in_words
+
+    @property
+    def verdict_in_words(self) -> str:
         """The verdict in words: "wrong result", "regression (worse-code)", "no-baseline"."""
-        where = f" on {self.gpu_id}" if self.gpu_id else ""
         if self.verdict is not Verdict.FAIL:
-            return f"{'recorded' if self.is_recorded else self.verdict}{where}"
+            return "recorded" if self.is_recorded else self.verdict
         special = {
             Reason.NOT_COMPILED: "does not compile",
             "raised": f"{self.gate}: raised",
             "no-compiler": "no compiler",
         }
-        return special.get(self.reason, self._failed) + where
+        return special.get(self.reason, self._failed)
 
     @property
     def _failed(self) -> str:
@@ -110,10 +114,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         return f"{self.gate}: {self.verdict}"
 
     @property
-    def shown_pass(self) -> str:
-        """What -v shows of a test that passed: "38.8 us, 3459 GB/s, 72 %, +0.3 %, pass"."""
+    def shown_outcome(self) -> str:
+        """What -v adds to PASSED or FAILED: "38.8 us, 3459 GB/s, 72 %, +0.3 %, pass"; "" if nothing."""
         figures = [*filter(None, self.figures.values())]
-        return ", ".join([*figures, self.verdict]) if figures else ""
+        is_plain = not figures and self.verdict is Verdict.PASS
+        return "" if is_plain else ", ".join([*figures, self.verdict_in_words])
 
     def to_builtins(self) -> dict[str, Any]:
         """Return the result as plain built-in types, which xdist can send between processes."""
@@ -185,10 +190,10 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
         return self.case.removesuffix(suffix), self.key.replace(f"{suffix}]", "]") if suffix else self.key
 
     @property
-    def shown_verdict(self) -> str:
+    def verdict_in_words(self) -> str:
         """The verdict in words; of special inputs, which ones."""
         # "correct: raised" would read as if it were.
-        shown = super().shown_verdict.replace(f"{self.gate}: raised", "raised")
+        shown = super().verdict_in_words.replace(f"{self.gate}: raised", "raised")
         return f"{shown} ({self.inputs} inputs)" if self.inputs and self.verdict is Verdict.FAIL else shown
 
     @property
@@ -201,8 +206,9 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
         return "correct (cpu)" if self.on else "correct"
 
     @property
-    def shown_pass(self) -> str:
-        return "on the CPU, interpreted" if self.on else ""
+    def shown_outcome(self) -> str:
+        words = super().shown_outcome.removesuffix(f" ({self.inputs} inputs)")  # they are in its test's name
+        return ", ".join(filter(None, (words, "on the CPU, interpreted" if self.on else "")))
 
 
 class CompileResult(Result, frozen=True, kw_only=True, tag="compile"):
@@ -226,8 +232,9 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
 
     @property
     def cause(self) -> tuple[str, ...]:
-        """Its kernel, and what compiled to something worse."""
-        return self.gate, self.kernel, *(text for text in self.changes if text.startswith("worse"))
+        """Its kernel, and what compiled to something worse; predicted times differ from case to case."""
+        worse = (text for text in self.changes if text.startswith("worse: "))
+        return self.gate, self.kernel, *(text for text in worse if not text.startswith("worse: predicted "))
 
     changes: tuple[str, ...] = ()
     """What is worse, better or different than in the baseline; a line for each."""
@@ -237,13 +244,17 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
     """What was compiled, the JSON of `CaseFacts`; only when a report was asked for."""
 
     @property
-    def shown_verdict(self) -> str:
-        shown = super().shown_verdict
+    def verdict_in_words(self) -> str:
+        shown = super().verdict_in_words
         return f"{shown} ({self.reason})" if self.verdict is Verdict.REGRESSION else shown
 
     @property
     def as_part(self) -> str:
         return "recorded" if self.is_recorded else self.reason or self.verdict
+
+    @property
+    def shown_outcome(self) -> str:
+        return self.as_part
 
     @property
     def change_word(self) -> str:
@@ -334,6 +345,10 @@ class SpeedResult(Result, frozen=True, kw_only=True, tag="speed"):
             "limit": text(self.share_of_limit, format_share),
             "change": text(self.change, format_change),
         }
+
+    @property
+    def shown_outcome(self) -> str:
+        return super().shown_outcome or self.reason
 
 
 def _as_text(value: Any) -> str:

@@ -31,6 +31,19 @@ def test_a_result_type_beside_its_gate_travels_without_further_registration():
     assert ("cutile.energy.joules", "0.25") in result.to_properties()
 
 
+def test_cases_that_differ_in_predicted_times_alone_have_one_cause():
+    def cause(*changes: str) -> tuple[str, ...]:
+        verdict = Verdict.REGRESSION
+        return StaticResult(
+            key="k", kernel="k", case="c", arch="sm_90", verdict=verdict, changes=changes
+        ).cause
+
+    spills = "worse: spills, in bytes per thread: 0 -> 64"
+    predicted = "worse: predicted 2.5x slower: memory: 2 us -> 5 us"
+    assert cause(predicted, spills, "different: grid: (4, 3) -> (1, 1)") == cause(spills)
+    assert cause("worse: TMA loads: UTMALDG -> none") != cause(spills)
+
+
 def test_what_does_not_fit_its_type_is_rejected():
     data = {"gate": "energy", "key": "k", "kernel": "k", "case": "c", "arch": "sm_90", "verdict": "splendid"}
     with pytest.raises(msgspec.ValidationError, match="splendid"):

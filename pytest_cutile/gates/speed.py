@@ -316,10 +316,10 @@ class SpeedGate(Gate):
                 return ()
             try:
                 baseline, now = (compiled_facts(session, one) for one in (compiled, current))
-            except NothingLaunched:  # torch operations alone
-                return ()
+            except NothingLaunched:
+                return ["not compared: it launches no cuTile kernel"]
             if baseline.fingerprint == now.fingerprint:
-                return ["the machine code and its launches are the same"]
+                return ["the machine code and its launches are the same: look at torch operations and inputs"]
             rule = session.settings.static_rule
             changes = compare(baseline, now, arch=task.arch, rule=rule).changes
             return [f"{change.effect}: {change.text}" for change in changes]

@@ -136,7 +136,8 @@ class KernelModule(pytest.Module):
             if (error.name or "").split(".")[0] not in ("cuda", "torch"):
                 raise
             extra = "torch" if error.name == "torch" else "tileiras"
-            raise SpecError(f"{error.name} is not installed: pip install 'pytest-cutile[{extra}]'") from error
+            package = "cuda-tile" if error.name == "cuda" else error.name
+            raise SpecError(f"{package} is not installed: pip install 'pytest-cutile[{extra}]'") from error
         if module.__file__ is None or Path(module.__file__).resolve() != self.path.resolve():
             raise SpecError(
                 f"the module {self.module_name} was imported from {module.__file__}: another package of that "
@@ -184,8 +185,11 @@ class BadDeclaration(pytest.Item):
 
     def runtest(self) -> None:
         from pytest_cutile.gates.outcome import GateFailed
+        from pytest_cutile.pytest_parts.failure import Place
 
-        raise GateFailed(self.message, pytrace=False)
+        failure = GateFailed(self.message, pytrace=False)
+        failure.place = Place(str(self.path), 1, "in a declaration")
+        raise failure
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, 0, self.name

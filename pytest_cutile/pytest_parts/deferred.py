@@ -81,10 +81,18 @@ class DeferredReports:
         deferred = _DeferredTest(item, reports, [case.number for case in suite.pending[known:]])
         if deferred.pending:
             self._deferred.append(deferred)
+            self._say_deferred(item.config)
             self._get_ready(item.session)
         else:
             self._release(deferred)
         return True
+
+    def _say_deferred(self, config: pytest.Config) -> None:
+        """With -v, say at the test's name why its outcome comes later."""
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.verbosity > 0:
+            self._run.progress.clear()
+            reporter.write("PENDING (to be measured again) ", yellow=True)
 
     def _get_ready(self, session: pytest.Session) -> None:
         """Let the fresh processes' server start while the other tests run."""

@@ -37,6 +37,7 @@ class TerminalSummary:
     def __init__(self, settings: Settings, results: Results) -> None:
         self._settings = settings
         self._results = results
+        self._is_over = False
 
     def pytest_report_teststatus(
         self, report: pytest.TestReport
@@ -53,9 +54,13 @@ class TerminalSummary:
             if report.skipped and result.verdict == Verdict.NOT_MEASURED:
                 word = f"{'RIGHT, ' if is_right else ''}NOT MEASURED ({result.reason})"
                 return "skipped", "s", (word, {"yellow": True})
-            if report.passed and result.shown_pass:
-                return "passed", ".", (f"PASSED {printable(result.shown_pass)}", {"green": True})
-        return None
+        telling = [result for result in results if report.passed or result.verdict in FAILED]
+        shown = next(filter(None, (printable(result.shown_outcome) for result in telling)), "")
+        # The short summary has the words that tools look for.
+        if self._is_over or report.skipped or not shown:
+            return None
+        letter, colour = (".", "green") if report.passed else ("F", "red")
+        return report.outcome, letter, (f"{report.outcome.upper()} ({shown})", {colour: True})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -63,6 +68,7 @@ class TerminalSummary:
 
         Files (JUnit, HTML) have got each report whole, when its test ended.
         """
+        self._is_over = True
         reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or reporter.verbosity > 1:
             return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_cutile.baselines.entries import StaticEntry, environment_changes
-from pytest_cutile.quantities import counted, format_change, format_time
+from pytest_cutile.quantities import counted, format_change, format_share, format_time
 from pytest_cutile.reports.document import (
     Block,
     Code,
@@ -20,6 +20,7 @@ from pytest_cutile.reports.document import (
 )
 from pytest_cutile.reports.text import WIDTH, render_text
 from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.static.changes import Change, Effect, StaticComparison
@@ -27,6 +28,7 @@ from pytest_cutile.static.facts import CaseFacts
 from pytest_cutile.verdicts import Reason
 
 _SHOWN_DIFFERENCES = 6
+_IN_REGIME = {Regime.BURST: "in bursts", Regime.SUSTAINED: "under sustained load"}
 
 
 def _accept(what: str, nodeid: str, arch: str, baseline_option: str) -> list[Block]:
@@ -66,29 +68,47 @@ def regression_message(
         names_gpu: Whether the run uses several GPUs, so that the message has to name this one.
         compiled_otherwise: What the compiler made otherwise than in the baseline's commit, worst first.
     """
-    shown, judgement, key = case.shown, case.judgement, case.case.key
-    device, change = shown.device, judgement.change or 0.0
-    where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
-    against = "its baseline" if baseline_file else comparison.revision
-    if comparison.published is not None:
-        against = f"the published figure (margin {comparison.published.margin:.0%})"
-    facts: list[tuple[str, Sequence[str]]] = [*_evidence(case, comparison, baseline_file)]
+    device, change = case.shown.device, case.judgement.change or 0.0
+    facts = [("cause", [_cause_of_slowdown(case, comparison)])]
+    if comparison.environment_changes:
+        facts.append(("environment", [*comparison.environment_changes]))
     if compiled_otherwise:
         shown_ones = compiled_otherwise[:_SHOWN_DIFFERENCES]
         facts.append(("compiler", [*shown_ones, *_not_shown(compiled_otherwise)]))
-    if judgement.detail:
-        facts.append(("cause" if judgement.reason == Reason.ENVIRONMENT else "note", [judgement.detail]))
-    if case.problems:
-        both = " (disturbed both kernels alike)" if comparison.is_paired else ""
-        facts.append(("GPU", [f"{'; '.join(case.problems)}{both}"]))
-    blocks: list[Block] = [_speed_table(case, comparison), Facts(facts)]
+    evidence = Facts([*_evidence(case, comparison, baseline_file)])
+    blocks: list[Block] = [Facts(facts), _speed_table(case, comparison), evidence]
     if baseline_file:
         blocks += _accept("slower", case.case.nodeid, device.arch, baseline_option)
     else:
         command = f"pytest {shlex.quote(case.case.nodeid)} --arch {device.arch}{baseline_option}"
         blocks += [Paragraph("To measure it again, in the rootdir:"), Code(command)]
-    title = f"{key} on {device.arch} ({where}) is {abs(change):.1%} slower than {against}."
+    where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
+    than = _slower_than(case, comparison, "its baseline" if baseline_file else comparison.revision)
+    title = f"{case.case.key} on {device.arch} ({where}) is {abs(change):.1%} slower than {than}."
     return render_text(Document(title, blocks))
+
+
+def _slower_than(case: PendingCase, comparison: Comparison, baseline: str) -> str:
+    """Return what a case is slower than, and in which regime."""
+    if comparison.published is not None:
+        return f"the published figure (margin {comparison.published.margin:.0%})"
+    if case.judgement.reason == Reason.ENVIRONMENT:
+        return "recorded"
+    slower = [regime for regime, decision in case.decisions.items() if decision is Decision.SLOWER]
+    return f"{baseline} {' and '.join(_IN_REGIME[regime] for regime in slower)}".rstrip()
+
+
+def _cause_of_slowdown(case: PendingCase, comparison: Comparison) -> str:
+    """Return whether the code or something else has made a case slower, as far as that is known."""
+    if case.judgement.reason == Reason.ENVIRONMENT:
+        proof = "its baseline kernel is as slow now" if comparison.is_paired else "the code is as recorded"
+        return f"the environment, not the code: {proof}"
+    if comparison.is_paired:
+        return "the code: the baseline kernel, interleaved with it in this run, is faster"
+    if comparison.published is not None:
+        return "unknown: a published figure has no kernel that could be measured beside this one"
+    other = "the environment" if comparison.environment_changes else "this GPU's condition"
+    return f"the code or {other}: no baseline kernel was measured beside it ({comparison.unavailable})"
 
 
 def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
@@ -107,17 +127,31 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
             baseline = comparison.stored[regime].us if regime in comparison.stored else None
         change = comparison.change(measured, regime)
         times = (current, baseline)
-        shown = ["" if us is None else format_time(us) for us in times]
+        cells = ["" if us is None else format_time(us) for us in times]
+        shown_change = "" if change is None else format_change(change)
         rows.append(
-            Row((f"{regime}: time per launch", *shown, "" if change is None else format_change(change)))
+            Row((f"{regime}: time per launch", *cells, shown_change, _interval(comparison, measured, regime)))
         )
-        if case.shown.rate is not None and case.shown.headline_us:
-            work = case.shown.rate * case.shown.headline_us
-            rates = ["" if us is None else f"{work / us:.4g} {case.shown.bound}" for us in times]
-            rows.append(Row(("", *rates, "")))
+        rows.append(Row(("rate, of the limit", *(_rate(case.shown, us) for us in times), "", "")))
         rows += _power_rows(case, regime)
-    titles = ("current", "baseline kernel" if comparison.is_paired else "baseline", "change")
+    titles = ("current", "baseline kernel" if comparison.is_paired else "baseline", "change", "95 % interval")
+    rows = [row for row in rows if any(row.cells[1:])]
     return Table([Column(""), *(Column(title, right=True) for title in titles)], rows)
+
+
+def _interval(comparison: Comparison, measured: Sequence[Measurement], regime: Regime) -> str:
+    estimated = comparison.estimate(measured, regime) if comparison.is_paired else None
+    return "" if estimated is None else " to ".join(map(format_change, estimated.interval()))
+
+
+def _rate(measurement: Measurement, us: float | None) -> str:
+    """Return the rate at a time per launch, and its share of the GPU's limit: "2358 GB/s, 49 %"."""
+    rate = None if us is None else measurement.rate_at(us)
+    if us is None or rate is None:
+        return ""
+    share = measurement.share_of_limit
+    of_limit = "" if share is None else f", {format_share(share * measurement.headline_us / us)}"
+    return f"{rate:.4g} {measurement.bound}{of_limit}"
 
 
 def _measured_in(case: PendingCase, regime: Regime) -> Sequence[Measurement]:
@@ -136,7 +170,7 @@ def _power_rows(case: PendingCase, regime: Regime) -> Iterator[Row]:
     ):
         values = [_mean(getattr(one, name) for one in found) for name in (current, baseline)]
         if any(values):
-            yield Row((title, *("" if value is None else f"{value:.0f} {unit}" for value in values), ""))
+            yield Row((title, *("" if value is None else f"{value:.0f} {unit}" for value in values), "", ""))
 
 
 def _evidence(
@@ -146,18 +180,18 @@ def _evidence(
     count = len(case.repeats)
     processes = f"{count} {'' if case.records else 'fresh '}process{'es' if count != 1 else ''}"
     measured = [processes if case.records else f"in {processes}, after a first one that is not counted"]
-    for regime in Regime:
-        found = _measured_in(case, regime)
-        estimated = comparison.estimate(found, regime) if comparison.is_paired else None
-        if estimated is not None:
-            low, high = estimated.interval()
-            text = f"{regime}: 95 % interval {format_change(low)} to {format_change(high)}"
-            if regime is Regime.BURST:
-                text += f", placements within {max(one.placement_spread for one in found):.1%}"
-            measured.append(text if found[0] in case.measurements else f"{text}, in the first process alone")
+    measured += [text for regime in Regime if (text := _noise(case, regime))]
     if case.screening.sustained_skipped:
         measured.append(f"sustained: skipped, {case.screening.sustained_skipped}")
     yield "measured", measured
+    rule = comparison.rule
+    if comparison.is_paired:
+        yield "limit", [f"a slowdown of {rule.margin / 2:.1%}, if noise cannot explain it"]
+    elif comparison.published is None:
+        yield "limit", [f"{rule.stored_margin:.1%}, since other sessions have measured the stored times"]
+    if case.problems:
+        both = " (disturbed both kernels alike)" if comparison.is_paired else ""
+        yield "GPU", [f"{'; '.join(case.problems)}{both}"]
     if comparison.is_paired:
         of = f", which {baseline_file} was recorded from" if baseline_file else ""
         lines = [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
@@ -172,8 +206,21 @@ def _evidence(
             "" if stored is None else f" ({counted(stored.n_runs, 'run')} on {counted(stored.gpus, 'GPU')})"
         )
         yield "baseline", [f"stored times of {baseline_file}{runs}"]
-    if comparison.environment_changes:
-        yield "environment", comparison.environment_changes
+
+
+def _noise(case: PendingCase, regime: Regime) -> str:
+    """Return by how much processes and placements differ in a regime, and the clock; "" if not measured."""
+    found = [one for one in _measured_in(case, regime) if one.us(regime) is not None]
+    if not found:
+        return ""
+    if found[0] not in case.measurements:
+        return f"{regime}: in the first process alone"
+    parts = [f"{regime}: processes within {case.scatter(regime):.1%}"]
+    if regime is Regime.BURST:
+        parts.append(f"placements of the buffers within {max(one.placement_spread for one in found):.1%}")
+        clock = _mean(one.clock_mhz for one in found)
+        parts += [] if clock is None else [f"SM clock {clock:.0f} MHz"]
+    return ", ".join(parts)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -197,10 +244,10 @@ def static_message(
     baseline_option: str = "",
 ) -> str:
     """Return the message of a case that compiles to something worse than its baseline."""
-    worse, better, different = (comparison.of(effect) for effect in Effect)
+    worse, different = comparison.of(Effect.WORSE), comparison.of(Effect.DIFFERENT)
     # What has a line in the source says most.
     different.sort(key=lambda change: not (change.place or change.detail))
-    changes = [*worse, *better, *different[:_SHOWN_DIFFERENCES]]
+    changes = [*worse, *different[:_SHOWN_DIFFERENCES]]
     differences: list[tuple[str, Sequence[str]]] = [(change.effect, _changed(change)) for change in changes]
     differences.append(("", _not_shown(different)))
     recorded = f"{entry.provenance.get('at', '')[:10]}, commit {entry.provenance.get('commit') or 'unknown'}"

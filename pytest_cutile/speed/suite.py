@@ -317,9 +317,11 @@ def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) 
 
 
 def _compiled_otherwise(case: SpeedCase, comparison: Comparison) -> Sequence[str]:
-    """Return what the compiler made otherwise than in the baseline's commit; nothing where nobody knows."""
-    if case.compiled_otherwise is None or not comparison.is_paired:
+    """Return what the compiler made otherwise than in the baseline's commit, or why nobody knows."""
+    if not comparison.is_paired:
         return ()
+    if case.compiled_otherwise is None:
+        return ["not compared: what it launches is known beforehand of a KernelSpec only"]
     try:
         return case.compiled_otherwise(comparison.revision)
     except Exception as error:  # noqa: BLE001 - an explanation that fails must not hide what it explains

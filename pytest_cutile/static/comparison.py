@@ -45,6 +45,12 @@ def compare(baseline: CaseFacts, current: CaseFacts, *, arch: str, rule: StaticR
             changes += spills(unpaired)
         elif not pairs or used(removed, "tensor_core"):
             changes += tensor_cores(replace(unpaired, baseline=baseline.launches, current=current.launches))
+    if any(change.effect is Effect.WORSE for change in changes):
+        # Of one cause, a part that would be good alone is no improvement.
+        changes = [
+            replace(change, effect=Effect.DIFFERENT) if change.effect is Effect.BETTER else change
+            for change in changes
+        ]
     known = _known(current.launches)
     changes.sort(key=lambda change: list(Effect).index(change.effect))
     return StaticComparison(

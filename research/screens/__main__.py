@@ -2,7 +2,7 @@
 
     python -m research.screens FOLDER [NAME ...]
 
-Needs no GPU. Two screens pretend one, with the timer of the plugin's tests: the kernel is plain torch.
+Needs no GPU. Two screens pretend one, with the timer of the plugin's tests, which launches nothing there.
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.plugin.conftest import ENVIRONMENT, IN_THIS_PROCESS, KERNEL, TIMER
+from tests.plugin.conftest import ENVIRONMENT, IN_THIS_PROCESS, TIMER
+from tests.plugin.test_unchanged import NO_LAUNCHES
 
 PROJECT = Path(__file__).parent / "project"
+NO_CHECKS = """
+from pytest_cutile.gates import speed
+
+speed.check_task = lambda *_, **__: None
+"""
 WORK = Path(tempfile.gettempdir(), "screens")
 COLUMNS = "100"
+ON_GPU = ("-m", "cutile_compile or cutile_static or cutile_speed")
+"""What runs with the pretended GPU: everything that launches nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +55,7 @@ SCREENS = {
     "clean": Planted(),
     "clean-recorded": Planted(recorded=True),
     "clean-recording": Planted(args=("--update-baselines",)),
-    "clean-gpu": Planted(times=(40.0, 40.1)),
+    "clean-gpu": Planted(times=(240.0, 240.5), args=ON_GPU),
     "lost-tile": Planted(
         file="matmul.py", old="range(ct.cdiv(A.shape[1], TK))", new="range(ct.cdiv(A.shape[1], TK) - i // 3)"
     ),
@@ -70,7 +78,13 @@ SCREENS = {
     ),
     "mutated-input": Planted(file="vectors.py", old="y = torch.empty_like(x)", new="y = x"),
     "compile-error": Planted(file="matmul.py", old="(TK, TN), padding", new="(TN, TN), padding"),
-    "slower": Planted(times=(40.0, 42.4)),
+    "slower": Planted(
+        file="matmul.py",
+        old="64, 64, 32",
+        new="32, 64, 32",
+        times=(240.0, 254.4),
+        args=("matmul.py", "-m", "cutile_speed"),
+    ),
     "spilling": Planted(
         file="matmul.py",
         old="64, 64, 32",
@@ -84,19 +98,16 @@ SCREENS = {
 def make_project(folder: Path, screen: Planted) -> None:
     """Write the project of a screen, with its bug, and record baselines where the screen needs them."""
     shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(PROJECT, folder)
     if screen.times:
-        folder.mkdir(parents=True)
-        (folder / "conftest.py").write_text(TIMER + IN_THIS_PROCESS)
-        (folder / "scale.py").write_text(KERNEL)
-        (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\ncutile_kernels = scale\n")
-    else:
-        shutil.copytree(PROJECT, folder)
-    if screen.times:
-        recorded, now = screen.times
-        gates = ("-m", "cutile_correct or cutile_speed")
+        (folder / "conftest.py").write_text(TIMER + IN_THIS_PROCESS + NO_LAUNCHES + NO_CHECKS)
+        (folder / ".gitignore").write_text("times.json\ntimed\n__pycache__\n.benchmarks\n")
+        recorded, _ = screen.times
         _write_times(folder, recorded)
-        _pytest(folder, ("--update-baselines", *gates))
-        _write_times(folder, now)
+        _git(folder, "init", "-q", "-b", "main")
+        _commit(folder)
+        _pytest(folder, ("--update-baselines", *ON_GPU))
+        _commit(folder)
     elif screen.recorded:
         _pytest(folder, ("--update-baselines", "-m", "cutile_static"))
     if screen.file:
@@ -105,10 +116,22 @@ def make_project(folder: Path, screen: Planted) -> None:
         if text.count(screen.old) != 1:
             raise ValueError(f"{screen.file} has {screen.old!r} {text.count(screen.old)} times")
         file.write_text(text.replace(screen.old, screen.new))
+    if screen.times:
+        _write_times(folder, screen.times[1])
+
+
+def _git(folder: Path, *args: str) -> None:
+    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    subprocess.run(["git", *identity, *args], cwd=folder, check=True)  # noqa: S607
+
+
+def _commit(folder: Path) -> None:
+    _git(folder, "add", "-A")
+    _git(folder, "commit", "-q", "-m", "What there is")
 
 
 def _write_times(folder: Path, us: float) -> None:
-    state = {"burst": [us], "baseline_burst": [40.0], "sustained": [None], "baseline_sustained": [50.0]}
+    state = {"burst": [us], "baseline_burst": [240.0], "sustained": [None], "baseline_sustained": [260.0]}
     more = {"environment": ENVIRONMENT, "problems": [], "workload_us": None}
     (folder / "times.json").write_text(json.dumps(state | more))
 
@@ -141,7 +164,7 @@ def _pytest(folder: Path, args: tuple[str, ...]) -> str:
         written += chunk
     process.wait()
     os.close(ours)
-    text = re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|.)", "", written.decode())
+    text = re.sub(r"\x1b7.*?\x1b8|\x1b(\[[0-9;?]*[A-Za-z]|.)", "", written.decode())  # also the status line
     return "\n".join(line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
 
 
@@ -152,9 +175,8 @@ def main() -> None:
     for name in names or SCREENS:
         screen = SCREENS[name]
         make_project(WORK / name, screen)
-        args = screen.args or (("-m", "cutile_correct or cutile_speed") if screen.times else ())
-        shown = _pytest(WORK / name, args)
-        command = " ".join(["$ pytest", *(f"'{arg}'" if " " in arg else arg for arg in args)])
+        shown = _pytest(WORK / name, screen.args)
+        command = " ".join(["$ pytest", *(f"'{arg}'" if " " in arg else arg for arg in screen.args)])
         (Path(target) / f"{name}.txt").write_text(f"{command}\n{shown}")
         print(f"{name}: {len(shown.splitlines())} lines", flush=True)
 

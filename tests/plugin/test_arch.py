@@ -103,9 +103,21 @@ def test_a_wrong_ini_option_is_a_usage_error_too(project):
     )
 
 
-def test_help_shows_the_option(plain):
+def test_help_shows_the_options_in_groups(plain):
     result = plain.runpytest_inprocess("--help")
-    result.stdout.fnmatch_lines(["cuTile kernels (pytest-cutile):", "*--perf-strict*", "*--arch*ARCH*"])
+    result.stdout.fnmatch_lines(
+        [
+            "cuTile kernels: what to run:",
+            "  --changed-only *",
+            "  --arch=ARCH*",
+            "cuTile kernels: correctness:",
+            "  --correct-on=*",
+            "cuTile kernels: baselines and speed:",
+            "  --perf-strict *",
+            "cuTile kernels: reports:",
+            "  --kernel-summary=*",
+        ]
+    )
 
 
 def test_the_conftests_of_testpaths_are_found_although_an_architecture_is_given(pytester):

@@ -178,8 +178,9 @@ def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, ol
     project.kernel(KERNEL.replace('name="scale"', 'name="other"'), name="other")
     result = project.run()
     result.assert_outcomes(failed=1, passed=2)
-    result.stdout.fnmatch_lines([message])
+    result.stdout.fnmatch_lines([message, "mykernels/scale.py:1: in a declaration"])
     result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*pluggy*.py*")
 
 
 def test_two_modules_with_one_kernel_name_would_share_baselines(project):

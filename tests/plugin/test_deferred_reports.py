@@ -13,7 +13,31 @@ def test_it_is_reported_after_the_others_and_once(project):
     lines = [line for line in result.stdout.lines if "::" in line and ("PASSED" in line or "FAILED" in line)]
     reported = [line.split()[0] for line in lines if not line.startswith(("FAILED", "PASSED"))]
     assert reported.count("mykernels/scale.py::speed[n8]") == 1
+    result.stdout.fnmatch_lines(
+        [
+            "mykernels/scale.py::speed[[]n8[]] PENDING (to be measured again)*",
+            "test_other.py::test_other PASSED *",
+            "mykernels/scale.py::speed[[]n8[]] FAILED (43.2 us, 2315 GB/s, 48 %, +8.0 %, regression) *100%*",
+            "FAILED mykernels/scale.py::speed[[]n8[]] - scale*",
+        ]
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_verdicts_are_said_with_v(project):
+    project.edit("cases=[", 'cases=[pytest_cutile.Case(name="n16", params={"n": 16}), ')
+    project.run("--update-baselines")
+    project.edit("return x * 2", "return x * (2 if x.numel() < 16 else 3)")
+    result = project.run("-v")
+    result.stdout.fnmatch_lines(
+        [
+            "*::correct[[]n16[]] FAILED (wrong result) *",
+            "*::correct[[]n8[]] PASSED  *",
+            "*::speed[[]n8[]] PASSED (40 us, 2500 GB/s, 52 %, +0.0 %, pass)*",
+            "FAILED *::correct[[]n16[]] - *",
+        ]
+    )
+    assert not any("PENDING" in line for line in result.outlines)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_slower_call_is_shown_where_it_was_made(loop):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E   test_loop.py::test_perf#second on sm_90 * slower than its baseline.",
+            "E   test_loop.py::test_perf#second on sm_90 * slower than its baseline in bursts.",
             f"test_loop.py:{line_of('# timed')}: in test_perf, perf(name='second')",
         ]
     )

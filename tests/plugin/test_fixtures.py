@@ -29,7 +29,7 @@ def test_they_share_the_session_of_declared_kernels(project):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E   test_mine.py::test_double on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
+            "E   test_mine.py::test_double on sm_90 (NVIDIA H200) is 8.0% slower than its baseline *",
             "*measured *in 3 fresh processes, *",
             "*pytest test_mine.py::test_double --arch sm_90 \\",
         ]

@@ -29,15 +29,17 @@ def test_a_slower_kernel_fails_with_everything_that_is_needed(project):
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.",
+            "E   scale[[]n8[]] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline in bursts.",
+            "  cause       the code or the environment: no baseline kernel was measured beside *",
+            "  environment driver: 580.1 -> 590.2",
             "* current *baseline *change",
             "*burst: time per launch *43.2 us *40 us *+8.0 %",
-            "* 2315 GB/s *2500 GB/s",
+            "rate, of the limit *2315 GB/s, 48 % *2500 GB/s, 52 %",
             "*measured *in 3 fresh processes, after a first one that is not counted",
+            "*burst: processes within 0.0%, placements of the buffers within 0.0%",
             "*sustained: skipped, not limited by power",
+            "  limit       5.5%, since other sessions have measured the stored times",
             "*baseline *stored times of baselines/sm_90-nvidia-h200.json (3 runs on 1 GPU)",
-            "*environment *driver: 580.1 -> 590.2",
-            "*note *outside of git*",
             "*pytest 'mykernels/scale.py::speed[[]n8[]]' --arch sm_90 \\",
             "*--update-baselines --reason 'why it is slower'",
         ]

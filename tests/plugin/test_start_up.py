@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.plugin.conftest import KERNEL
+
 SHOW_MODULES = """
 import json, sys
 
@@ -96,6 +98,31 @@ def test_no_warnings_whatever_is_missing(pytester, names, args):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 passed" in result.stdout
     assert not re.search(r"\d+ warning|Warning", result.stdout + result.stderr)
+
+
+def test_kernels_are_collected_as_on_windows_or_macos(pytester):
+    """Pretended: no flock, no NVML, no cuda-tile. One kernel imports cuda.tile, the other one does not."""
+    (pytester.path / "missing.py").write_text(WITHOUT.format(names=("fcntl", "pynvml", "cuda")))
+    pytester.makepyfile(scale=KERNEL, tiled="import cuda.tile\n")
+    pytester.makeini("[pytest]\ncutile_kernels =\n    scale\n    tiled\n")
+    result = run(
+        pytester,
+        "-p",
+        "missing",
+        *WITHOUT_PLUGINS,
+        PYTHONPATH=os.pathsep.join([str(pytester.path), os.environ.get("PYTHONPATH", "")]),
+        CUDA_VISIBLE_DEVICES="",
+    )
+    missing = "cuda-tile is not installed"
+    for text in (
+        "2 failed, 3 skipped",
+        f"E   tiled.py: {missing}: pip install 'pytest-cutile[tileiras]'",
+        f"E   {missing}, so no kernel can be compiled: pip install 'pytest-cutile[tileiras]'",
+        f"not measured: 1 correct: no GPU of sm_121, and no interpreter: {missing}",
+        "not measured: 1 speed: no GPU: nvidia-ml-py is not installed, so GPUs cannot be found",
+        "not measured: 1 static: there is no compiled kernel, see the gate compile",
+    ):
+        assert text in result.stdout, result.stdout + result.stderr
 
 
 def test_a_gate_without_torch_says_how_to_get_it(pytester):

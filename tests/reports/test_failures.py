@@ -13,7 +13,7 @@ from pytest_cutile.reports.failures import regression_message, static_message
 from pytest_cutile.reports.text import WIDTH
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison
-from pytest_cutile.speed.decide import Rule
+from pytest_cutile.speed.decide import Decision, Rule
 from pytest_cutile.speed.measure.blocks import above_limit_message
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Regime, Sustained
@@ -81,6 +81,7 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
         judgement=changes.pop("judgement", judgement),
         regimes=(Regime.BURST,),
         repeats=repeats,
+        decisions=dict.fromkeys(changes.pop("slower", ()), Decision.SLOWER),
     )
     options = {"baseline_file": FILE, **changes}
     return regression_message(case=pending, comparison=comparison, **options)
@@ -97,13 +98,23 @@ def sustained(us: float, baseline_us: float) -> Sustained:
 
 
 def test_a_regression_says_everything_that_is_needed():
-    text = message()
+    repeats = [measurement(us, 40.0, clock_mhz=1980.0) for us in (42.3, 42.4, 42.5)]
+    text = message(*repeats, slower=[Regime.BURST], compiled_otherwise=["worse: registers: 96 -> 168"])
     lines = text.splitlines()
-    assert lines[0] == "softmax[bf16-4096x8192] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline."
-    assert re.search(r"burst: time per launch +42\.4 us +40 us +\+6\.0 %", text)
-    assert re.search(r"3160 GB/s +3350 GB/s", text)
+    assert lines[0] == (
+        "softmax[bf16-4096x8192] on sm_90 (NVIDIA H200) is 6.0% slower than its baseline in bursts."
+    )
+    assert lines[2:5] == [
+        "  cause       the code: the baseline kernel, interleaved with it in this run, is faster",
+        "  compiler    worse: registers: 96 -> 168",
+        "",
+    ]
+    assert re.search(r"burst: time per launch +42\.4 us +40 us +\+6\.0 % +\+5\.\d % to \+6\.\d %", text)
+    assert re.search(r"rate, of the limit +3160 GB/s, 66 % +3350 GB/s, 70 %\n", text)
+    assert lines[9] == ""  # all of that is read first
     assert "measured    in 3 fresh processes, after a first one that is not counted" in text
-    assert re.search(r"burst: 95 % interval \+5\.\d % to \+6\.\d %", text)
+    assert "burst: processes within 0.5%, placements of the buffers within 0.4%, SM clock 1980 MHz" in text
+    assert "limit       a slowdown of 1.0%, if noise cannot explain it" in text
     assert f"baseline    the kernel of {COMMIT[:12]}, which {FILE} was recorded" in text
     assert "pytest 'kernels/softmax.py::speed[bf16-4096x8192]' --arch sm_90 \\\n" in text
     assert "--update-baselines --reason 'why it is slower'" in text
@@ -113,11 +124,21 @@ def test_a_regression_says_everything_that_is_needed():
 def test_both_kernels_are_shown_in_both_regimes_with_clocks_and_watts():
     text = message(*(measurement(40.0, 40.0, sustained=sustained(54.0, 50.0)) for _ in range(3)))
     assert re.search(r"burst: time per launch +40 us +40 us +\+0\.0 %", text)
-    assert re.search(r"sustained: time per launch +54 us +50 us +\+8\.0 %", text)
-    assert re.search(r"2481 GB/s +2680 GB/s", text)
+    assert re.search(r"sustained: time per launch +54 us +50 us +\+8\.0 % +\+7\.\d % to \+8\.\d %\n", text)
+    assert re.search(r"2481 GB/s, 52 % +2680 GB/s, 56 %", text)
     assert re.search(r"SM clock +1605 MHz +1755 MHz", text)
     assert re.search(r"power +699 W +640 W", text)
-    assert re.search(r"sustained: 95 % interval \+7\.\d % to \+8\.\d %", text)
+
+
+@pytest.mark.parametrize(
+    ("slower", "said"),
+    [
+        ([Regime.SUSTAINED], "slower than its baseline under sustained load."),
+        ([*Regime], "slower than its baseline in bursts and under sustained load."),
+    ],
+)
+def test_a_regression_says_in_which_regime(slower, said):
+    assert message(slower=slower).splitlines()[0].endswith(said)
 
 
 def test_a_regime_that_was_skipped_is_named_with_the_reason():
@@ -126,12 +147,13 @@ def test_a_regime_that_was_skipped_is_named_with_the_reason():
 
 
 def test_without_a_baseline_kernel_the_stored_times_and_the_reason_are_shown():
-    judgement = Judgement(reason=Reason.SLOWER, change=0.06, detail="it was recorded outside of git")
     repeats = [measurement(us) for us in (42.3, 42.4, 42.5)]
-    text = message(*repeats, comparison=stored(entry(record(1, 40.0, 40.0, 40.0))), judgement=judgement)
+    text = message(*repeats, comparison=stored(entry(record(1, 40.0, 40.0, 40.0))))
+    cause = "cause       the code or this GPU's condition: no baseline kernel was measured beside it (it was"
+    assert cause in text
     assert re.search(r"burst: time per launch +42\.4 us +40 us +\+6\.0 %", text)
     assert f"baseline    stored times of {FILE} (3 runs on 1 GPU)" in text
-    assert "note        it was recorded outside of git" in text
+    assert "limit       5.5%, since other sessions have measured the stored times" in text
     assert "interval" not in text
 
 
@@ -139,9 +161,13 @@ def test_a_regression_of_the_environment_names_what_changed():
     changes = ("driver: 580.1 -> 590.2", "tileiras: 13.4.92 -> 13.5.1")
     judgement = Judgement(reason=Reason.ENVIRONMENT, change=0.06, detail="by the environment: driver")
     comparison = Comparison(rule=Rule(), revision=COMMIT, launcher=lambda: None, environment_changes=changes)
-    text = message(comparison=comparison, judgement=judgement)
-    assert "cause       by the environment: driver" in text
-    assert "environment driver: 580.1 -> 590.2\n              tileiras: 13.4.92 -> 13.5.1" in text
+    lines = message(comparison=comparison, judgement=judgement).splitlines()
+    assert lines[0].endswith(" is 6.0% slower than recorded.")
+    assert lines[2:5] == [
+        "  cause       the environment, not the code: its baseline kernel is as slow now",
+        "  environment driver: 580.1 -> 590.2",
+        "              tileiras: 13.4.92 -> 13.5.1",
+    ]
 
 
 def test_a_disturbance_of_both_kernels_is_told():

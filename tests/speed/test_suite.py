@@ -134,12 +134,13 @@ def test_the_message_tells_both_regimes():
         screening=measured(0.0, 0.08), again=lambda: measured(0.0, 0.08), comparison=paired(stored=stored())
     )
     message = case.decided.failure
-    assert message.startswith("k[c] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline.")
+    title = "k[c] on sm_90 (NVIDIA H200) is 8.0% slower than its baseline under sustained load."
+    assert message.startswith(title)
     for text in (
         "burst",
         "sustained",
         "95 % interval",
-        "placements within ",
+        "placements of the buffers within ",
         "3 fresh processes",
         "--reason",
     ):

@@ -90,6 +90,15 @@ def test_what_is_worse_and_better_the_other_way(fields, quantity):
     assert back is (Effect.DIFFERENT if quantity == BLOCKS else Effect.BETTER)
 
 
+def test_nothing_is_praised_beside_what_is_worse():
+    larger = {"sites": (LOAD, replace(MMA, shape="64x256x16"), STORE)}
+    assert effects(case(), changed(**larger)) == {"mma": Effect.BETTER}
+    assert effects(case(), changed(**larger, stack_bytes=64)) == {
+        SPILLS: Effect.WORSE,
+        "mma": Effect.DIFFERENT,
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "quantity"),
     [

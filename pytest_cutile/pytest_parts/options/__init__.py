@@ -26,10 +26,7 @@ MEASURED_AGAIN = "cutile_measured_again"
 SANITIZED = "cutile_sanitized"
 """What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
 
-OPTIONS = (
-    *baselines.OPTIONS,
-    *interpretation.OPTIONS,
-    *checks.OPTIONS,
+_REPORTS = (
     Option(
         name="--kernel-report",
         help="Print what the kernels were compiled to: resources, blocks per multiprocessor, instructions "
@@ -47,14 +44,25 @@ OPTIONS = (
         for each in FORMATS
     ),
 )
+
+_GROUPS = {
+    "cutile": ("what to run", (baselines.CHANGED_ONLY,)),
+    "cutile-correctness": ("correctness", (*checks.OPTIONS, *interpretation.OPTIONS)),
+    "cutile-baselines": ("baselines and speed", baselines.OPTIONS),
+    "cutile-reports": ("reports", _REPORTS),
+}
+"""Groups of `--help`: title and options, by name."""
+
+OPTIONS = tuple(option for _, options in _GROUPS.values() for option in options)
 """Every option but `--arch`."""
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Register everything but `--arch`, which `arch.add_arch_option` registers late."""
-    group = parser.getgroup("cutile", "cuTile kernels (pytest-cutile)")
-    for option in OPTIONS:
-        option.register(group)
+    for name, (title, options) in _GROUPS.items():
+        group = parser.getgroup(name, f"cuTile kernels: {title}")
+        for option in options:
+            option.register(group)
     add_ini_keys(parser)
 
 

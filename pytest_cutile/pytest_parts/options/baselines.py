@@ -80,6 +80,14 @@ def _read_changed_only(config: pytest.Config) -> Fields:
     return {"changed_only": given}
 
 
+CHANGED_ONLY = Option(
+    name="--changed-only",
+    help="Of declared kernels, run only the cases whose compiled code or launch configuration is not "
+    "that of the static baselines (<arch>-static.json): what a change cannot have touched is left out.",
+    read=_read_changed_only,
+    in_fresh_process=False,
+)
+
 OPTIONS = (
     Option(
         name="--reason",
@@ -115,13 +123,6 @@ OPTIONS = (
         help="Fail also what was not measured, has no baseline, cannot be compared or stayed inconclusive. "
         "For CI on GPU runners, where a gate that measures nothing must not be green.",
         read=lambda config: {"strict": config.getoption("--perf-strict")},
-        in_fresh_process=False,
-    ),
-    Option(
-        name="--changed-only",
-        help="Of declared kernels, run only the cases whose compiled code or launch configuration is not "
-        "that of the static baselines (<arch>-static.json): what a change cannot have touched is left out.",
-        read=_read_changed_only,
         in_fresh_process=False,
     ),
 )
