@@ -25,6 +25,8 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """The first output that is wrong, if its elements could be compared."""
     index: tuple[int, ...] = ()
     """Its worst element."""
+    changed: torch.Tensor | None = None
+    """The first input that was changed and may not be."""
     tells: int = 0
     """How much the first line tells of the cause: of several failures, the one with most is shown."""
     advice: str = ""

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_cutile.correctness.errors import KernelMismatch, with_facts
 from pytest_cutile.correctness.report import CheckReport
-from pytest_cutile.interpreter.faults import UnwrittenOutput
+from pytest_cutile.interpreter.faults import UnwrittenOutput, excerpt
 
 if TYPE_CHECKING:
+    import torch
+
     from pytest_cutile.interpreter import Run
     from pytest_cutile.interpreter.provenance import Trace
 
@@ -41,25 +43,34 @@ def add_origin(text: str, run: Run, check: Check, launch: RunLaunch) -> str:
         try:
             check(launch)
         except KernelMismatch as again:
-            if again.output is None:
-                return text
-            worst = again.output[again.index].item()
-            if not math.isfinite(worst):
-                name: Literal["NaN", "Inf"] = "NaN" if math.isnan(worst) else "Inf"
-                if origin := run.nonfinite.first(name):
-                    clues += f"the first {name} that was stored: {origin}".splitlines()
-            with contextlib.suppress(LookupError):  # the host wrote it
-                trace = run.trace_element(again.output, again.index)
-                head = f"{replace(trace, tiles=())}".splitlines()
-                tiles = f"{trace}".splitlines()[len(head) :]
-                if len(tiles) > SHOWN_TILES:
-                    tiles[SHOWN_TILES:] = ["  ..."]
-                clues += _remarkable(trace)
+            if again.changed is not None:
+                clues = run.writers(again.changed).splitlines()
+            elif again.output is not None:
+                clues, head, tiles = _origin(run, again.output, again.index)
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
             return text
     clues, head, tiles = ([f"  {line}" for line in lines] for lines in (clues, head, tiles))
     first, *facts = text.split("\n")
     return "\n".join([with_facts("\n".join([first, *clues, *facts]), *head), *tiles])
+
+
+def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> tuple[list[str], list[str], list[str]]:
+    """Return lines on an element of an output: what often is a cause, who wrote it, and its tiles."""
+    clues: list[str] = []
+    worst = output[index].item()
+    if not math.isfinite(worst):
+        name: Literal["NaN", "Inf"] = "NaN" if math.isnan(worst) else "Inf"
+        if origin := run.nonfinite.first(name):
+            clues += f"the first {name} that was stored: {origin}".splitlines()
+    try:
+        trace = run.trace_element(output, index)
+    except LookupError:  # the host wrote it
+        return clues, [], []
+    head = f"{replace(trace, tiles=())}".splitlines()
+    tiles = f"{trace}".splitlines()[len(head) :]
+    if len(tiles) > SHOWN_TILES:
+        tiles[SHOWN_TILES:] = ["  ..."]
+    return [*clues, *"\n".join(_remarkable(trace)).splitlines()], head, tiles
 
 
 def _remarkable(trace: Trace) -> Iterator[str]:
@@ -68,10 +79,10 @@ def _remarkable(trace: Trace) -> Iterator[str]:
         narrower = source.tile.is_floating_point() and tile.tile.itemsize < source.tile.itemsize
         if tile.depth and source.depth > tile.depth and narrower:
             dtype = f"{tile.tile.dtype}".removeprefix("torch.")
-            yield f"an intermediate result is rounded to {dtype} at {tile.location}"
+            yield f"an intermediate result is rounded to {dtype}:{excerpt(tile.location)}"
     for tile in trace.tiles:
         if tile.source == PADDING:
-            yield f"computed from padding, loaded beyond the end of an array at {tile.location}"
+            yield f"computed from padding, loaded beyond the end of an array:{excerpt(tile.location)}"
 
 
 def why_unwritten(run: Run, check: Check, check_written: Callable[[Callable[..., Any], Any], None]) -> str:

@@ -169,7 +169,7 @@ class Interpreting:
             return check(turns)
         except KernelMismatch as mismatch:
             text = f"{prefix}{mismatch}"
-            if mismatch.output is not None:
+            if mismatch.output is not None or mismatch.changed is not None:
                 text = add_origin(text, self._run, check, _Turns(self._run, call, known))
             if turns.reversed and self._is_right_forward(check):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"

@@ -124,11 +124,11 @@ class Run:
                 shadow = shadow_of(tensor)
                 if shadow is None or not shadow.unwritten:
                     continue
-                missing = shadow.unwritten_in(tensor)
-                if missing.any():
+                missing = shadow.unwritten_in(tensor).nonzero()
+                if len(missing):
                     raise UnwrittenOutput(
-                        f"nothing has written {int(missing.sum())} of {tensor.numel()} elements of {name}, "
-                        f"{missing.nonzero()[0].tolist()} first",
+                        f"nothing has written {len(missing)} of {tensor.numel()} elements of {name}, "
+                        f"{missing[0].tolist()} first, {missing[-1].tolist()} last",
                         tensor,
                     )
 

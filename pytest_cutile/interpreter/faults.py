@@ -41,7 +41,7 @@ class KernelFault(Exception):  # noqa: N818 - reads as what happened
         where = f" in block {self.block}" if self.block is not None else ""
         subject = f"{self.kernel}{where}".strip()
         text = f"{subject}: {self.message}" if subject else self.message
-        return text + excerpt(self.location) if self.location else text
+        return text + excerpt(self.location)
 
     def in_one_line(self) -> str:
         """Return the message with its place, without the source text."""
@@ -116,8 +116,8 @@ def is_cutile(file: str) -> bool:
     return Path(file).is_relative_to(Path(cuda.tile.__file__).parent)
 
 
-def excerpt(location: Location) -> str:
-    """Return the place and its source line, with a mark under the column, and where it was called from."""
+def excerpt(location: Location | None) -> str:
+    """Return, on new lines, a place, its source line with a mark under the column, and the callers."""
     lines = [""]
     place: Location | None = location
     while place is not None:

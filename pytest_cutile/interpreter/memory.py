@@ -312,8 +312,8 @@ class Memory:
             )
         return KernelFault(
             "out-of-bounds",
-            f"{verb} {allocation.distance(offset)} counted from the start of {allocation.name}, "
-            f"which is {allocation.layout}",
+            f"{verb} {allocation.distance(offset)} of {allocation.name}, which is {allocation.layout}, "
+            "counted from its start",
             block=block,
         )
 

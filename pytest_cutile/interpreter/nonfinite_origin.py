@@ -52,7 +52,7 @@ class Origin(Occurrence):
         else:
             operands = ", ".join(f"{name} = {value}" for name, value in self.operands)
             text = f"{plain_name(self.op)} makes {self.value}{f' of {operands}' if operands else ''} ({at})"
-        text = f"{self.kernel}: {text}" + (excerpt(self.location) if self.location else "")
+        text = f"{self.kernel}: {text}{excerpt(self.location)}"
         return text + (f"\n  its Inf comes from {self.infinity}" if self.infinity else "")
 
 

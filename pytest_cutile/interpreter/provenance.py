@@ -82,7 +82,7 @@ class Trace(Occurrence):
     def __str__(self) -> str:
         loops = f", iteration {', '.join(map(str, self.iterations))} of its loop" if self.iterations else ""
         text = f"{self.kernel} wrote {self.element} last in block {self.block}{loops}"
-        text += excerpt(self.location) if self.location else ""
+        text += excerpt(self.location)
         return "\n".join([text, *(f"  {'  ' * tile.depth}{tile}" for tile in self.tiles)])
 
 
@@ -290,9 +290,9 @@ class Provenance:
             machine = places[kernel, location]
             first, last = (machine.block_of(block) for block in (min(blocks), max(blocks)))
             count, grid = len(set(blocks)), math.prod(machine.grid)
-            who = f"{count} of {grid} blocks, {first} to {last}," if count > 1 else f"block {first} of {grid}"
-            where = excerpt(location) if location else ""
-            lines.append(f"{kernel}: {who} wrote others of its elements{where}")
+            some = f"all {grid}" if count == grid else f"{count} of {grid}"
+            who = f"{some} blocks, {first} to {last}," if count > 1 else f"block {first} of {grid}"
+            lines.append(f"{kernel}: {who} stored into it{excerpt(location)}")
         return "\n".join(lines) or "no kernel has stored into it"
 
 

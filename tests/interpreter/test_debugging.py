@@ -312,8 +312,8 @@ def test_the_lines_and_blocks_that_wrote_a_tensor_are_listed() -> None:
         launch(4, kernels.copy, vector(), y, N)
         launch(1, kernels.add_seven, vector(), y[N : 2 * N], N)
         copied, added = interpreter.writers(y).split("add_seven: ")
-        assert copied.startswith("copy: 3 of 4 blocks, (0, 0, 0) to (3, 0, 0), wrote others of its elements")
-        assert added.startswith("block (0, 0, 0) of 1 wrote others of its elements")
+        assert copied.startswith("copy: 3 of 4 blocks, (0, 0, 0) to (3, 0, 0), stored into it")
+        assert added.startswith("block (0, 0, 0) of 1 stored into it")
         assert f"faulty_kernels.py:{line_of(kernels.add_seven, '# seven')}:" in added
         assert interpreter.writers(y[N : 2 * N].view(4, 4).t()) == f"add_seven: {added}"
         assert interpreter.writers(z) == "no kernel has stored into it"
@@ -356,7 +356,7 @@ def test_the_script_of_the_docs_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
         f"load at {file}:9:9: tile<64xf32> in block (0, 0, 0)",
         "division makes Inf of lhs = 1, rhs = 0 (element [0] of the tile, in block (0, 0, 0))",
         "invert_kernel wrote Y[70] last in block (1, 0, 0)",
-        "nothing has written 58 of 250 elements of y, [192] first",
+        "nothing has written 58 of 250 elements of y, [192] first, [249] last",
     ):
         assert expected in printed
     for name in Options.__dataclass_fields__:

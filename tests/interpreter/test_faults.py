@@ -55,7 +55,7 @@ def test_a_fault_tells_kernel_block_argument_element_and_source_line() -> None:
     assert (fault.kind, fault.block) == ("out-of-bounds", (3, 0, 0))
     message, place, source, caret = str(fault).splitlines()
     assert message == (
-        "gather_unchecked in block (3, 0, 0): loads element 64 counted from the start of x, which is [64]"
+        "gather_unchecked in block (3, 0, 0): loads element 64 of x, which is [64], counted from its start"
     )
     assert fault.location is not None
     assert place == f"  {kernels.__file__}:{fault.location.line}:{fault.location.column}"
@@ -94,7 +94,7 @@ def test_a_slice_of_a_larger_storage_ends_where_it_ends() -> None:
     launch_clean(4, kernels.gather_unchecked, middle, vector(), 0, N)
     for shift, element in ((-1, -1), (1, 64)):
         fault = fault_of(4, kernels.gather_unchecked, middle, vector(), shift, N)
-        assert f"loads element {element} counted from the start of x, which is [64]" in fault.message
+        assert f"loads element {element} of x, which is [64], counted from its start" in fault.message
 
 
 def test_what_lies_between_the_rows_of_a_view_is_outside() -> None:
@@ -103,7 +103,7 @@ def test_what_lies_between_the_rows_of_a_view_is_outside() -> None:
     launch_clean(1, kernels.gather_column, view, vector(N), 3, N)
     fault = fault_of(1, kernels.gather_column, view, vector(N), 4, N)
     assert (
-        "loads element 4 counted from the start of x, which is [16, 4] with strides [10, 1]" in fault.message
+        "loads element 4 of x, which is [16, 4] with strides [10, 1], counted from its start" in fault.message
     )
 
 
@@ -366,7 +366,7 @@ def test_an_atomic_sum_into_what_another_block_stores_is_a_race() -> None:
 def test_an_atomic_sum_stays_in_its_array() -> None:
     launch_clean(4, kernels.add_unchecked, vector(), torch.zeros(2), 1)
     fault = fault_of(4, kernels.add_unchecked, vector(), torch.zeros(2), 2)
-    assert "updates element 2 counted from the start of total, which is [2]" in fault.message
+    assert "updates element 2 of total, which is [2], counted from its start" in fault.message
 
 
 def test_a_relaxed_atomic_orders_nothing() -> None:

@@ -564,14 +564,28 @@ def test_shape(make_tensor, check_kernel):
     assert "len(launched)" not in result.stdout.str()
 
 
+def test_who_stored_into_a_changed_input_is_reported(no_gpu):
+    no_gpu.kernel(ADD.replace("c = torch.empty_like(a)", "c = a"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*add changed its input a (*): 1,000 of 1,000 elements differ from before the launch",
+            "*add_kernel: all 8 blocks, (0, 0, 0) to (7, 0, 0), stored into it",
+            "*add.py:12:*",
+            f"*{STORE}",
+        ]
+    )
+
+
 def test_the_writers_of_the_rest_of_an_unwritten_output_are_reported(no_gpu):
     no_gpu.kernel(ADD.replace("(ct.cdiv(a.numel(), 128),)", "(4,)"), name="add")
     result = no_gpu.run(gates="cutile_correct")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*nothing has written * of 1000 elements of output, [[]512[]] first",
-            "*add_kernel: 4 of 4 blocks, (0, 0, 0) to (3, 0, 0), wrote others of its elements",
+            "*nothing has written 488 of 1000 elements of output, [[]512[]] first, [[]999[]] last",
+            "*add_kernel: all 4 blocks, (0, 0, 0) to (3, 0, 0), stored into it",
             "*add.py:12:*",
             f"*{STORE}",
         ]

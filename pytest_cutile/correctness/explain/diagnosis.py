@@ -80,13 +80,13 @@ def find_direction(
     if got.numel() < _ENOUGH or got.numel() < at.numel() // 2:
         return []
     ratios = got / y
-    quarter, middle, three = torch.quantile(ratios[:100_000], ratios.new_tensor([0.25, 0.5, 0.75])).tolist()
+    low, middle, high = torch.quantile(ratios[:100_000], ratios.new_tensor([0.02, 0.5, 0.98])).tolist()
     fmt = format_of(dtype)
     resolution = fmt.unit_roundoff if fmt else 0.0
     toward = float((got.abs() < y.abs()).double().mean())
     if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
         return ["all errors are toward zero (truncation instead of rounding?)"]
-    is_factor = abs(middle - 1.0) > 2 * (three - quarter) and abs(middle - 1.0) > 2 * resolution
+    is_factor = abs(middle - 1.0) > 2 * (high - low) and abs(middle - 1.0) > 2 * resolution
     if is_factor and not is_scattered(outside, int(outside.sum())):
         return [f"a constant factor: got / exact is about {middle:.4g}"]
     return []
@@ -149,9 +149,8 @@ def find_noise(out: torch.Tensor, exact: torch.Tensor, bad: int) -> list[str]:
         return []
     bits = math.floor(math.log2(0.4 / share))
     coarse = "bfloat16 (8 significant bits)" if bits <= _BFLOAT16_BITS else "float16 or tfloat32 (11)"
-    return [
-        f"errors like noise, {100 * share:.2g} % of the values: as coarse as sums that are kept in {coarse}"
-    ]
+    typical = f"typically {100 * share:.2g} % of a value"
+    return [f"errors like noise, {typical}: as coarse as sums that are kept in {coarse}"]
 
 
 def all_zero(out: torch.Tensor) -> bool:

@@ -86,7 +86,7 @@ def explain_mismatch(
     elif runs.terms.tolerance is None and not any(output.pattern for output in comparison.results.values()):
         advice = advise(outputs, comparison, runs, title, started)
         (facts if advice.startswith(WOULD) else details).extend([f"  {advice}"] * bool(advice))
-    mismatch = KernelMismatch(fit([f"{title}: {explained.headline}", *facts, "", *details]))
+    mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
     mismatch.advice, mismatch.tells = advice, explained.tells
     mismatch.picture = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1]).as_svg()
     if result.outside is not None and result.worst is not None:
@@ -99,7 +99,7 @@ class Explanation:
     """What is wrong with an output, in lines."""
 
     headline: str
-    """The finding that tells most, and where; else how many elements are wrong."""
+    """Where, if not everywhere; after a colon the finding that tells most, or how many elements are wrong."""
     tells: int
     """How much the headline tells: 2 of a cause, 1 of what the errors have in common, 0 of their number."""
     facts: Sequence[str]
@@ -134,7 +134,7 @@ def explain(
     first, *findings = [*causes, *patterns, share]
     where = ", ".join(place.short for place in places[:_MAX_PLACES] if place.is_range)
     return Explanation(
-        headline=f"{first}, only in {where}" if where else first,
+        headline=f" only in {where}: {first}" if where else f": {first}",
         tells=2 if causes else int(bool(patterns)),
         facts=[
             f"  {name} ({describe(out)}): {share}",

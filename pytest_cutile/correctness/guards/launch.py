@@ -223,9 +223,12 @@ class GuardedLauncher:
         self._check_comparable(outputs)
         for device in {tensor.device for tensor in tensors_in(outputs) if tensor.is_cuda}:
             torch.cuda.synchronize(device)  # an error of the launch belongs here, not to the comparison
-        wrong = [*allocations.violations(outputs), *inputs.violations(), *self._changed(inputs, outputs)]
+        changed = [*self._changed(inputs, outputs)]
+        wrong = [*allocations.violations(outputs), *inputs.violations(), *(text for text, _ in changed)]
         if wrong:
-            raise KernelMismatch("\n".join(f"{self.name} {violation}" for violation in wrong))
+            mismatch = KernelMismatch("\n".join(f"{self.name} {violation}" for violation in wrong))
+            mismatch.changed = next((tensor for _, tensor in changed), None)
+            raise mismatch
         for name, tensor in named_tensors(outputs, "output"):
             holders = inputs.holders(tensor)
             if holders and inputs.changing.isdisjoint(holders):
@@ -255,18 +258,17 @@ class GuardedLauncher:
                     + ("; return torch.view_as_real of it" if tensor.is_complex() else "")
                 )
 
-    def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[str]:
-        """Yield which argument has other bits than before, in words; not those that may."""
+    def _changed(self, inputs: Inputs, outputs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield which argument has other bits than before, in words, and its tensor; not those that may."""
         for argument in (name for name in inputs.given if name not in inputs.changing):
             now, then = (named_tensors(each[argument], argument) for each in (inputs.given, inputs.before))
             for (name, left), (_, right) in zip(now, then, strict=True):
                 if not same_bits(left, right):
                     returned = argument in inputs.returned(outputs)
-                    yield (
-                        f"changed its input {name} ({describe(left)}): "
-                        f"{int((bits_of(left) != bits_of(right)).sum()):,} of {left.numel():,} elements have "
-                        f"other bits than before\n{_advice(argument, returned=returned)}"
-                    )
+                    count = int((bits_of(left) != bits_of(right)).sum())
+                    share = f"{count:,} of {left.numel():,} elements differ from before the launch"
+                    advice = _advice(argument, returned=returned)
+                    yield f"changed its input {name} ({describe(left)}): {share}\n{advice}", left
                     return
 
     def _check_written(self, outputs: Any) -> None:

@@ -151,6 +151,13 @@ def test_scattered_errors_of_one_size_are_no_constant_factor():
     assert "a constant factor" not in text
 
 
+def test_a_factor_that_differs_from_row_to_row_is_no_constant_factor():
+    factors = torch.full((64, 1), 0.98)
+    factors[::16] = 0.9  # of few rows, so that most have the same
+    text = message_of(lambda x: x * factors.to(x.dtype), tensor(64, 64))
+    assert "a constant factor" not in text
+
+
 def test_truncation_to_eight_bits_is_no_constant_factor():
     def truncated(x):
         nearest = x.to(torch.float8_e4m3fn)
@@ -239,7 +246,9 @@ def test_coarse_intermediate_results_are_told_by_their_bits():
             rounded, tensor(64, 512), tensor(512, 80, seed=2), reference=lambda a, b: a @ b, reduction=512
         )
     )
-    noise = r"errors like noise, 0\.\d+ % of the values: as coarse as sums that are kept in bfloat16 \(8 "
+    noise = (
+        r"errors like noise, typically 0\.\d+ % of a value: as coarse as sums that are kept in bfloat16 \(8 "
+    )
     assert re.search(noise, text)
 
 

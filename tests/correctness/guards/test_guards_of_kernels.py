@@ -36,7 +36,7 @@ def test_writing_past_the_end(check):
     with pytest.raises((KernelMismatch, KernelFault)) as caught:
         check(guarded_kernels.copied_too_far)
     said = str(caught.value)
-    interpreted = "stores element 300 counted from the start of y, which is [300]" in said
+    interpreted = "stores element 300 of y, which is [300], counted from its start" in said
     assert interpreted or said.endswith("wrote 3 elements past the end of output (first at offset +0)")
 
 
@@ -44,7 +44,7 @@ def test_reading_past_the_end(check):
     with pytest.raises((KernelMismatch, KernelFault)) as caught:
         check(guarded_kernels.read_too_far)
     said = str(caught.value)
-    interpreted = "loads element 300 counted from the start of x, which is [300]" in said
+    interpreted = "loads element 300 of x, which is [300], counted from its start" in said
     assert interpreted or "what lies around input x reached the outputs" in said
 
 
