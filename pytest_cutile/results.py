@@ -53,6 +53,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
     """Fields that `to_properties` leaves out."""
 
     @property
+    def subject(self) -> tuple[str, str]:
+        """Gate and kernel; for a test function of the gate `correct`, the launcher that it checks."""
+        return self.gate, self.kernel
+
+    @property
     def cause(self) -> tuple[str, ...]:
         """What results of one root cause have in common: a run tells it once. By default their case."""
         return self.gate, self.key, self.arch
@@ -156,6 +161,8 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """`INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
     inputs: str = ""
     """Name of its inputs, which is part of its case's name; empty for normal ones."""
+    launcher: str = ""
+    """Name of the function that a test function checks; empty for declared cases."""
     tolerance: str = ""
     """rtol and atol, where they were given in place of the derived bound: "rtol=0, atol=0.01"."""
     looser: float | None = None
@@ -179,10 +186,14 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
 
     @property
+    def subject(self) -> tuple[str, str]:
+        return self.gate, self.launcher or self.kernel
+
+    @property
     def cause(self) -> tuple[str, ...]:
-        """Its kernel, and how that failed: inputs and cases of one kernel share a bug."""
+        """Its kernel or launcher, and how that failed: inputs and cases of one kernel share a bug."""
         raised = self.detail if self.reason in ("raised", Reason.NOT_COMPILED) else ""
-        return self.gate, self.kernel, self.reason, raised
+        return *self.subject, self.reason, raised
 
     @property
     def of_case(self) -> tuple[str, str]:
@@ -198,8 +209,7 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
 
     @property
     def _failed(self) -> str:
-        # What the interpreter found has a name: "out-of-bounds", "race".
-        return (self.reason if self.on else "") or "wrong result"
+        return self.reason or "wrong result"
 
     @property
     def as_part(self) -> str:

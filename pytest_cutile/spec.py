@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import operator
 import re
 import sys
@@ -42,6 +43,11 @@ def _declaration_place() -> tuple[str, int]:
 
 class SpecError(ValueError):
     """A declaration that cannot be gated; the message names the spec, what is wrong and what to do."""
+
+    def __init__(self, message: str, place: tuple[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.place = place
+        """File and line of the case that is wrong; None: the traceback tells."""
 
 
 Axes: TypeAlias = Mapping[str, Sequence[str | None]]
@@ -312,9 +318,24 @@ class KernelSpec:
                     "case names are baseline keys and must be unique"
                 )
             seen.add(case.name)
+            self._check_params(case)
         self._check_input_names(seen)
         if not callable(self.check):
             self._named_options(self.check)
+
+    def _check_params(self, case: Case) -> None:
+        """Raise SpecError if a function of the spec does not take a case's parameters."""
+        for name in ("inputs", "work", "reduction", "check", "independent"):
+            function = getattr(self, name)
+            if not callable(function):
+                continue
+            try:
+                inspect.signature(function).bind(*[None] * (name == "inputs"), **case.params)
+            except TypeError as error:
+                raise SpecError(
+                    f"KernelSpec {self.name!r}: case {case.name!r}: its params do not fit {name}: {error}",
+                    case.place,
+                ) from None
 
     def _check_input_names(self, cases: set[str]) -> None:
         for name in self.special_inputs:

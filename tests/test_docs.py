@@ -27,7 +27,8 @@ def name_of(page: Path) -> str:
 def files_of(page: str) -> dict[str, str]:
     """Return the files that a page shows: code blocks whose first line is a comment with a file's name."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return dict(re.findall(r"```\w+\n# (\S+\.\w+)\n(.*?)```", text, re.DOTALL))
+    blocks = re.findall(r"```\w+\n(# (\S+\.\w+)\n.*?)```", text, re.DOTALL)
+    return {name: block for block, name in blocks}
 
 
 def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

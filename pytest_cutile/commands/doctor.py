@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     root: Path = options.rootdir.resolve()
+    if not root.is_dir():
+        return 2, [f"pytest-cutile doctor: {root} is no folder"]
     python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     document = Document(
         f"pytest-cutile {_version('pytest-cutile')}, {python}",
@@ -60,17 +62,18 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
 
 def _abilities() -> Iterator[tuple[str, str]]:
     """Yield what each gate can do on this machine, or why it cannot run and what mends that."""
-    torch_problem = _torch_problem()
+    torch_problem = _import_problem("torch", "torch", "torch")
+    cutile_problem = _import_problem("cuda.tile", "cuda-tile", "tileiras")
     compiler_problem = _first_problem(toolchain_versions, supported_architectures)
     tools_problem = _first_problem(*(lambda tool=tool: tool_version(tool) for tool in _TOOLS))
     gpu_problem = torch_problem or _gpu_problem()
-    compiles = torch_problem or compiler_problem
+    compiles = torch_problem or cutile_problem or compiler_problem
     checks_on = "works: kernels are interpreted on the CPU" if gpu_problem else "works: on the GPU"
     problems = {
         "compile": compiles,
         "static": compiles or tools_problem,
         "correct": compiles,
-        "speed": gpu_problem or compiler_problem or _locks_problem(),
+        "speed": gpu_problem or compiles or _locks_problem(),
     }
     for gate, problem in problems.items():
         works = checks_on if gate == "correct" else "works"
@@ -98,9 +101,13 @@ def _packages() -> Iterator[tuple[str, list[str]]]:
     )
 
 
-def _torch_problem() -> str:
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed: pip install 'pytest-cutile[torch]'"
+def _import_problem(module: str, package: str, extra: str) -> str:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError:
+        return f"{package} is not installed: pip install 'pytest-cutile[{extra}]'"
+    except ImportError as error:  # of a shared library that is missing, say
+        return f"{package} cannot be imported: {error}"
     return ""
 
 

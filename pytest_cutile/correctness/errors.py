@@ -21,6 +21,17 @@ def with_facts(text: str, *facts: str) -> str:
 class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in pytest's report
     """A kernel's outputs are not what its reference computes, or it changed what it may not."""
 
+    def __init__(self, message: str, *, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        """What is wrong, as a reason code: "changed-input", "unwritten" ...; empty: values of outputs."""
+
+    def told_as(self, message: str) -> KernelMismatch:
+        """Return the same mismatch with another message."""
+        other = KernelMismatch(message)
+        vars(other).update(vars(self))
+        return other
+
     output: torch.Tensor | None = None
     """The first output that is wrong, if its elements could be compared."""
     index: tuple[int, ...] = ()

@@ -8,8 +8,9 @@ from typing import Any
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function; of another callable that of its class."""
-    return getattr(function, "__qualname__", None) or type(function).__name__
+    """Return the name of a function, without what it is nested in; of another callable that of its class."""
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return name.rpartition("<locals>.")[2]
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -123,12 +123,13 @@ def gate_correct(
     check: Callable[[], CheckReport],
     interpreted: bool = False,
     inputs: str = "",
+    launcher: str = "",
     searched: Callable[[], str] | None = None,
 ) -> CheckReport:
     """Run `check`, which compares a kernel's outputs, and remember whether the case is right.
 
     `interpreted` says whether `check` interprets the kernel; else it needs the GPU. `inputs` names special
-    inputs. `searched` returns what a search has tried.
+    inputs; `launcher` is what a test function checks. `searched` returns what a search has tried.
 
     Raises:
         GateSkipped: it cannot run here.
@@ -148,6 +149,7 @@ def gate_correct(
                 reason=reason,
                 detail=detail,
                 inputs=inputs,
+                launcher=launcher,
                 on=INTERPRETER if interpreted and verdict != Verdict.NOT_MEASURED else "",
                 gpu=session.gpu.device.name if session.gpu.device is not None and not interpreted else "",
                 **seen,
@@ -172,6 +174,7 @@ def gate_correct(
         session.checked[key] = Reason.WRONG_RESULT
         record(
             Verdict.FAIL,
+            reason=mismatch.kind,
             detail=str(mismatch).partition("\n")[0],
             tells=mismatch.tells,
             advice=mismatch.advice,

@@ -173,10 +173,7 @@ class Interpreting:
                 text = add_origin(text, self._run, check, _Turns(self._run, call, known))
             if turns.reversed and self._is_right_forward(check):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
-            explained = KernelMismatch(text)
-            explained.picture, explained.tells = mismatch.picture, mismatch.tells
-            explained.advice = mismatch.advice
-            raise explained from None
+            raise mismatch.told_as(text) from None
         except CompilerMissing as error:
             raise self._no_interpreter(error) from error
         except NoSuchBlock as error:

@@ -42,6 +42,8 @@ class GateFailed(Failed):
     """An SVG document that shows where the errors are."""
     call = ""
     """Which call of a fixture failed: "call 3: double(x float32 [300])"; empty for a declared case."""
+    raised: BaseException | None = None
+    """What the user's reference raised, whose traceback leads to its line."""
     place: object = None
     """Where it was called, if the traceback does not say: a `pytest_parts.failure.Place`."""
 
@@ -86,6 +88,7 @@ class GateOutcome(AbstractContextManager[None]):
             notes = getattr(error, "__notes__", ())
             failure = GateFailed(kind + with_facts(f"{error}", *notes), pytrace=False)
             failure.picture, failure.call = getattr(error, "picture", ""), self.call
+            failure.raised = error.__cause__
             raise failure from None
         if not isinstance(error, Exception):
             return

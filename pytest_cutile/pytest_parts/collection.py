@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +100,7 @@ class KernelModule(pytest.Module):
         except SpecError as error:
             # One failure for all modules that lack the same package.
             if collected.bad_declarations.setdefault(f"{error}", self.path) == self.path:
-                yield self._bad_declaration(f"{self.path}: {error}")
+                yield self._bad_declaration(error)
             return
         self.obj = module
         collected.modules.add(self.path.resolve())
@@ -117,9 +118,15 @@ class KernelModule(pytest.Module):
                 search.extra_keyword_matches.add(spec.name)
                 yield search
 
-    def _bad_declaration(self, message: str) -> BadDeclaration:
+    def _bad_declaration(self, error: SpecError) -> BadDeclaration:
         item: BadDeclaration = BadDeclaration.from_parent(self, name="declaration")
-        item.message = message
+        item.message = f"{self.path}: {error}"
+        lines = [
+            line
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename == str(self.path)
+        ]
+        item.place = error.place or (str(self.path), lines[-1] if lines else 1)
         # Whatever is selected, this has to be seen.
         for name in (*(entry.name for entry in REGISTRY), "search"):
             item.add_marker(getattr(pytest.mark, f"cutile_{name}"))
@@ -182,17 +189,22 @@ class BadDeclaration(pytest.Item):
     """Stands for a module whose declaration cannot be gated: fails and says why."""
 
     message: str
+    place: tuple[str, int]
+    """File and line of what is wrong."""
+    has_inputs = False
+    """Whether the command that repeats it names a seed."""
 
     def runtest(self) -> None:
         from pytest_cutile.gates.outcome import GateFailed
         from pytest_cutile.pytest_parts.failure import Place
 
         failure = GateFailed(self.message, pytrace=False)
-        failure.place = Place(str(self.path), 1, "in a declaration")
+        failure.place = Place(*self.place, "in a declaration")
         raise failure
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, 0, self.name
+        file, line = self.place
+        return Path(file), line - 1, self.name
 
 
 class DeclaredTest(pytest.Function):

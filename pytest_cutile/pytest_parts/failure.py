@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import linecache
 import os
-from collections.abc import Collection, Sequence
+import traceback
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -101,9 +102,10 @@ def _places(
 ) -> list[Place]:
     """Return where a gate's failure is: in a declaration, or in a test and the user's functions it called."""
     task: Task | None = getattr(item, "task", None)
+    raised = [] if error.raised is None else [*_innermost_of_user(error.raised)]
     if task is not None:
         file, line = task.case.place
-        return [Place(file, line, f"in {task.key}")]
+        return [Place(file, line, f"in {task.key}"), *raised]
     if isinstance(error.place, Place):
         return [error.place]
     entries = excinfo.traceback.cut(path=item.path).filter(excinfo)
@@ -113,7 +115,17 @@ def _places(
         if entry.path == item.path or not entry.frame.f_globals.get("__name__", "").startswith("_pytest.")
     ] or [Place(str(item.path), (item.location[1] or 0) + 1, f"in {item.name}")]
     call = f", {error.call}" if error.call else ""
-    return [replace(first, within=f"{first.within}{call}"), *others]
+    return [replace(first, within=f"{first.within}{call}"), *others, *raised]
+
+
+def _innermost_of_user(error: BaseException) -> Iterator[Place]:
+    """Yield the innermost line that is neither this package's nor torch's: where a reference raised."""
+    of_user = [
+        Place.of(frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in {"pytest_cutile", "torch"}
+    ]
+    yield from of_user[-1:]
 
 
 def failure_repr(text: str, places: Sequence[Place], folder: Path, command: str = "") -> ReprExceptionInfo:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ _INPUTS_WIDTH = 60
 """Characters of a call's arguments that are shown."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CheckKernel:
     """`check_kernel(fn, *args, reference, ...)`: run a launcher under guard and compare it."""
 
@@ -119,6 +120,7 @@ class CheckKernel:
                 kernel=kernel,
                 case=case,
                 arch=self.arch,
+                launcher=name_of(fn),
                 check=check if interpreting is None else functools.partial(interpreting.check, check),
                 interpreted=interpreting is not None,
             )
@@ -133,7 +135,17 @@ class CheckKernel:
         return f"call {next(self.calls)}: {name_of(fn)}({shown})"
 
 
-@dataclass(frozen=True, kw_only=True)
+def _refuse_misspelled(keywords: Iterable[str], taken: Collection[str]) -> None:
+    """Raise TypeError for a keyword that is spelled nearly like an option, and not taken by the launcher."""
+    for keyword in keywords:
+        near = difflib.get_close_matches(keyword, ("flops", "bytes", "dtype", "name"), n=1)
+        if taken and keyword not in taken and near:
+            raise TypeError(
+                f"perf has no option {keyword!r}, nor has the launcher: did you mean {near[0]!r}?"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Perf:
     """`perf(fn, *args, flops=..., bytes=...)`: time a launcher, compare it with its baseline, record it."""
 
@@ -172,6 +184,7 @@ class Perf:
             after fresh processes have confirmed that, when all other tests are done.
         """
         __tracebackhide__ = True
+        _refuse_misspelled(kwargs, parameter_names(fn))
         label = name or ""
         if not label.isprintable():
             raise GateFailed(f"perf(): name={label!r} has control characters", pytrace=False)

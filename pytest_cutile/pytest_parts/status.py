@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -89,6 +90,7 @@ class StatusLine:
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
+        self._shows_output = config.option.capture == "no"
         self._is_worker = hasattr(config, "workerinput")
         self._lock = threading.Lock()
         self._text = ""
@@ -125,8 +127,11 @@ class StatusLine:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Keep the stream that pytest writes to, while nothing is captured."""
-        if self._reporter is not None:
+        """Keep the stream that pytest writes to, while nothing is captured.
+
+        Without capture (-s) tests write to the terminal themselves: no line stands between that.
+        """
+        if self._reporter is not None and not (self._reporter.isatty and self._shows_output):
             self._stream = _copy_of(sys.stdout)
 
     @pytest.hookimpl(tryfirst=True)
@@ -158,6 +163,14 @@ class StatusLine:
         self.over()
         if not self._has_workers:
             self._time_left.expect(item.nodeid for item in session.items)
+
+    def pytest_enter_pdb(self) -> None:
+        """Leave the terminal to the debugger."""
+        self.clear()
+        self._quiet_since = math.inf
+
+    def pytest_leave_pdb(self) -> None:
+        self.clear()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:

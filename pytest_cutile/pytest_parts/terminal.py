@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,8 @@ SHOWN_LINES = 30
 SHOWN_CASES = 4
 """Names of cases that share a root cause."""
 FAILED = (Verdict.FAIL, Verdict.REGRESSION)
+_ANNOTATES = "pytest_github_actions_annotate_failures"
+"""A plugin that annotates, too, with options of its own."""
 
 
 class Failure(NamedTuple):
@@ -73,9 +76,7 @@ class TerminalSummary:
         if reporter is None or reporter.verbosity > 1:
             return
         failures: dict[tuple[str, ...], list[Failure]] = defaultdict(list)
-        for report in reporter.stats.get("failed", []):
-            if not isinstance(report, pytest.TestReport):
-                continue
+        for report in _failed(reporter):
             results = [result for result in results_of(report) if result.verdict in FAILED]
             cause = results[0].cause if results else (report.nodeid,)
             failures[cause].append(Failure(report, results[0] if results else None))
@@ -95,6 +96,10 @@ class TerminalSummary:
                 failure.report._pdbshown = True  # type: ignore[attr-defined]  # noqa: SLF001
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        plugins = terminalreporter.config.pluginmanager
+        if os.environ.get("GITHUB_ACTIONS") == "true" and not plugins.hasplugin(_ANNOTATES):
+            for report in _failed(terminalreporter):
+                terminalreporter.write_line(_annotation(report, terminalreporter.config))
         results, verbose = self._results.all, terminalreporter.verbosity > 0
         if self._settings.kernel_report:
             from pytest_cutile.reports.compiled import compiled_report
@@ -107,6 +112,26 @@ class TerminalSummary:
 
         _print(terminalreporter, mutation_report(results, verbose=verbose))
         _print(terminalreporter, summary(self._results.run(), verbose=verbose))
+
+
+def _failed(terminalreporter: Any) -> list[pytest.TestReport]:
+    """Return the reports of failed tests, those that failed in their fixtures included."""
+    reports = [report for word in ("failed", "error") for report in terminalreporter.stats.get(word, ())]
+    return [report for report in reports if isinstance(report, pytest.TestReport)]
+
+
+def _annotation(report: pytest.TestReport, config: pytest.Config) -> str:
+    """Return the workflow command by which GitHub shows a failure at its line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    file, line, what = report.location
+    path, line = config.rootpath / file, (line or 0) + 1
+    if crash is not None:
+        path, line = config.invocation_params.dir / crash.path, crash.lineno
+        what = f"{what}\n{crash.message}"
+    shown = os.path.relpath(path, os.environ.get("GITHUB_WORKSPACE") or config.invocation_params.dir)
+    shown = shown.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    message = what.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::error file={shown},line={line}::{message}"
 
 
 def _print(terminalreporter: Any, document: Document) -> None:
@@ -135,11 +160,9 @@ def _cases(shown: Failure, alike: Sequence[Failure], results: Sequence[Result]) 
     ]
     if others:
         yield f"  the same in {_abridged(others)} (-v shows each)"
-    right = {
-        result.case
-        for result in results
-        if (result.gate, result.kernel, result.verdict) == (own.gate, own.kernel, Verdict.PASS)
-    } - {result.case for _, result in alike if result is not None}
+    of_kernel = [result for result in results if result.subject == own.subject]
+    right = {result.case for result in of_kernel if result.verdict is Verdict.PASS}
+    right -= {result.case for result in of_kernel if result.verdict in FAILED}
     if right:
         yield f"  not in {_abridged(sorted(right))}"
 

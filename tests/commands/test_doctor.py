@@ -1,6 +1,5 @@
 """`pytest-cutile doctor`: what works here is said, and what does not, with what mends it."""
 
-import importlib.util
 import re
 import sys
 
@@ -72,14 +71,20 @@ def test_without_the_compiler_three_gates_say_what_to_install(monkeypatch, capsy
         assert able[gate] == "does not work: tileiras is not installed: pip install it"
 
 
-def test_without_torch_every_gate_says_so(monkeypatch, capsys):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name)
-    )
+@pytest.mark.parametrize(
+    ("module", "package", "extra"), [("torch", "torch", "torch"), ("cuda.tile", "cuda-tile", "tileiras")]
+)
+def test_without_a_package_every_gate_says_so(monkeypatch, capsys, module, package, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(doctor, "_gpu_problem", lambda: "")
     main(["doctor"])
     for text in gates(capsys.readouterr().out).values():
-        assert text == "does not work: torch is not installed: pip install 'pytest-cutile[torch]'"
+        assert text == f"does not work: {package} is not installed: pip install 'pytest-cutile[{extra}]'"
+
+
+def test_what_is_no_folder_is_refused(tmp_path, capsys):
+    assert main(["doctor", f"{tmp_path / 'missing'}"]) == 2
+    assert "missing is no folder" in capsys.readouterr().out
 
 
 def test_baselines_that_cannot_be_read_are_named(tmp_path, capsys):

@@ -153,32 +153,40 @@ def test_after_a_broken_cuda_context_the_rest_is_not_measured(project):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "message", "line"),
     [
-        ('cases=[pytest_cutile.Case(name="n8", params={"n": 8})]', "cases=[]", "*'scale' declares no cases*"),
+        (
+            'cases=[pytest_cutile.Case(name="n8", params={"n": 8})]',
+            "cases=[]",
+            "*'scale' declares no cases*",
+            13,
+        ),
         (
             'params={"n": 8})]',
             'params={"n": 8}), pytest_cutile.Case(name="n8", params={"n": 9})]',
             "*two cases named 'n8'*",
+            13,
         ),
         (
             "SPEC = pytest_cutile.KernelSpec(",
             "SPEC = dict(",
             "*SPEC must be a pytest_cutile.KernelSpec*got dict*",
+            1,
         ),
         (
             "import pytest_cutile\n",
             "import pytest_cutile, cuda.tile_missing\n",
             "*cuda.tile_missing is not installed*",
+            1,
         ),
     ],
 )
-def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, old, new, message):
+def test_a_bad_declaration_is_one_clear_failure_and_the_others_go_on(project, old, new, message, line):
     project.kernel(KERNEL.replace(old, new))
     project.kernel(KERNEL.replace('name="scale"', 'name="other"'), name="other")
     result = project.run()
     result.assert_outcomes(failed=1, passed=2)
-    result.stdout.fnmatch_lines([message, "mykernels/scale.py:1: in a declaration"])
+    result.stdout.fnmatch_lines([message, f"mykernels/scale.py:{line}: in a declaration"])
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*pluggy*.py*")
 
@@ -343,3 +351,17 @@ def test_the_same_test_makes_the_same_tensors(project):
     second = project.run("-k", "correct", "-s").stdout.str()
     line = next(line for line in first.splitlines() if "INPUT" in line)
     assert line in second
+
+
+def test_params_that_fit_no_function_are_a_bad_declaration_at_the_line_of_the_case(project):
+    project.edit('params={"n": 8}', 'params={"m": 8}')
+    result = project.run()
+    text = result.stdout.str()
+    line = next(
+        n
+        for n, line in enumerate((project.path / "mykernels" / "scale.py").read_text().splitlines(), start=1)
+        if '"m": 8' in line
+    )
+    assert "case 'n8': its params do not fit inputs: missing a required argument: 'n'" in text
+    assert f"mykernels/scale.py:{line}: in a declaration" in text
+    assert "seed" not in text

@@ -190,3 +190,99 @@ def test_a_hint_that_is_refuted_goes():
     shorten(SimpleNamespace(longrepr=longrepr), 20, without={"would pass with x"})  # type: ignore[arg-type]
     assert "would" not in str(longrepr)
     assert "fact" in str(longrepr)
+
+
+TWO_BUGS = """
+import pytest
+
+
+def scaled(x):
+    return x * 1.5
+
+
+def shifted(x):
+    return x[1:] * 2
+
+
+def changing(x):
+    return x.mul_(2)
+
+
+@pytest.mark.parametrize("fn", [scaled, shifted, changing])
+def test_double(make_tensor, check_kernel, fn):
+    check_kernel(fn, make_tensor((8,), "float32"), reference=lambda x: x * 2, vary_layout=False)
+
+
+def test_right(make_tensor, check_kernel):
+    check_kernel(lambda x: x * 2, make_tensor((8,), "float32"), reference=lambda x: x * 2)
+"""
+
+
+def test_other_bugs_of_one_file_are_other_causes(project):
+    project.pytester.makepyfile(test_bugs=TWO_BUGS)
+    result = project.run("test_bugs.py", gates="")
+    result.assert_outcomes(failed=3, passed=1)
+    text = result.stdout.str()
+    assert "the same in" not in text
+    assert "not in" not in text  # another launcher's test says nothing of these
+    for told in (
+        "scaled differs from its reference",
+        "shifted differs from its reference in structure or shape: float32 [7] instead of float64 [8]",
+        "changing changed its input x",
+    ):
+        assert f"E   {told}" in text
+    for verdict in ("wrong result", "other-structure", "changed-input"):
+        assert re.search(rf"^test_bugs .* {verdict}$", text, re.MULTILINE)
+
+
+def test_an_error_in_a_reference_has_its_line(project):
+    project.pytester.makepyfile(
+        test_reference="""
+def reference(x):
+    return x.reshape(7, -1)
+
+
+def test_it(make_tensor, check_kernel):
+    check_kernel(lambda x: x * 2, make_tensor((8,), "float32"), reference=reference)
+"""
+    )
+    text = project.run("test_reference.py", gates="").stdout.str()
+    assert "test_reference.py:6: in test_it, call 1:" in text
+    assert "test_reference.py:2: in reference\n    return x.reshape(7, -1)" in text
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_github_shows_failures_at_their_lines(loop, monkeypatch, other):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(loop.path.parent))
+    args = []
+    if other:
+        (loop.path / "pytest_github_actions_annotate_failures.py").write_text("")
+        args = ["-p", "pytest_github_actions_annotate_failures"]
+    lines = loop.run("test_loop.py", "-k", "not perf", *args, gates="").stdout.lines
+    shown = [line for line in lines if line.startswith("::error ")]
+    folder = loop.path.name
+    expected = f"::error file={folder}/test_loop.py,line={line_of('# here')}::test_loop%0Acall 2: "
+    assert [line.startswith(expected) for line in shown] == ([] if other else [True, False])
+
+
+def test_errors_in_fixtures_are_told_once_too(project):
+    project.pytester.makepyfile(
+        test_setup="""
+import pytest
+
+
+@pytest.fixture
+def checked(make_tensor, check_kernel):
+    check_kernel(lambda x: x * 1.01, make_tensor((64, 64), "float32"), reference=lambda x: x)
+
+
+def test_one(checked): ...
+
+
+def test_other(checked): ...
+"""
+    )
+    result = project.run("test_setup.py", gates="")
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*the same in test_other (-v shows each)"])

@@ -171,3 +171,15 @@ def test_tests_of_one_name_are_told_apart(project):
 
 def test_a_cache_that_cannot_be_written_is_no_error(project):
     project.run("-o", "cache_dir=/proc/nope", "-W", "ignore").assert_outcomes(passed=2)
+
+
+def test_a_misspelled_option_of_perf_is_refused(project):
+    project.pytester.makepyfile(
+        test_mine="def test_mine(perf, make_tensor):\n    perf(abs, make_tensor((8,), 'float32'), byte=3)\n"
+    )
+    result = project.run("test_mine.py", gates="")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["E *perf has no option 'byte', nor has the launcher: did you mean 'bytes'[?]"]
+    )
+    assert "session=" not in result.stdout.str()

@@ -96,6 +96,34 @@ def test_no_line_where_pytest_says_little(tmp_path):
     assert SPLIT.findall(on_terminal(tmp_path, "-q", "-q")) == []
 
 
+def test_no_line_between_what_tests_write(tmp_path):
+    written = on_terminal(tmp_path, "-s")
+    assert "captured" in written
+    assert "cutile:" not in written
+
+
+def test_no_line_while_the_debugger_has_the_terminal(tmp_path):
+    waiting = """
+from types import SimpleNamespace
+
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    if item.name == "test_after":
+        import time
+
+        item.config.pluginmanager.get_plugin("cutile-status")("debugging")
+        item.config.hook.pytest_enter_pdb(config=item.config, pdb=None)
+        time.sleep(0.7)
+        item.config.hook.pytest_leave_pdb(config=item.config, pdb=None)
+        time.sleep(0.5)
+"""
+    lines = [line for line in SPLIT.findall(on_terminal(tmp_path, more=waiting)) if "debugging" in line]
+    assert lines
+    assert not any("for 0 s" in line for line in lines)  # that long the debugger had it
+
+
 def test_a_quick_run_shows_no_line(tmp_path):
     assert QUIET_SECONDS == 2.0
     assert SPLIT.findall(on_terminal(tmp_path, seconds=0.05)) == []
@@ -177,7 +205,7 @@ def test_what_is_left_is_estimated_once_it_can_be():
 
 def test_the_controller_of_workers_says_which_test_runs_longest(monkeypatch):
     plugins = SimpleNamespace(has_plugin=lambda name: name == "dsession", get_plugin=lambda _: None)
-    config: Any = SimpleNamespace(pluginmanager=plugins)
+    config: Any = SimpleNamespace(pluginmanager=plugins, option=SimpleNamespace(capture="fd"))
     status = StatusLine(config)
     for nodeid in (
         "kernels/softmax.py::speed[a]",

@@ -77,7 +77,7 @@ def test_unchanged_cases_say_how_the_gpu_does_today():
 
 
 def test_a_wrong_kernel_is_said_to_be_wrong_whatever_else():
-    *_, row = lines_of(result(), result(gate="correct", verdict=Verdict.FAIL))
+    *_, row = lines_of(result(), result(gate="correct", verdict=Verdict.FAIL, reason=""))
     assert row.endswith("wrong result")
 
 

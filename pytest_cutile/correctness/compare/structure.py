@@ -34,8 +34,9 @@ def pair_outputs(
     """
     left, right = dict(named_tensors(outputs, OUTPUT)), dict(named_tensors(exact, OUTPUT))
     if {name: out.shape for name, out in left.items()} != {name: out.shape for name, out in right.items()}:
+        got, expected = describe(outputs), describe(exact)
         raise KernelMismatch(
-            f"{title} in structure or shape:\n  got       {describe(outputs)}\n  reference {describe(exact)}"
+            f"{title} in structure or shape: {got} instead of {expected}", kind="other-structure"
         )
     _compare_others(outputs, exact, title)
     for name, out in left.items():
@@ -66,7 +67,9 @@ def _compare_others(outputs: Any, exact: Any, title: str) -> None:
         got, expected = ours.get(name, _NOTHING), theirs.get(name, _NOTHING)
         if got != expected and not (got != got and expected != expected):  # noqa: PLR0124 - NaN is NaN
             raise KernelMismatch(
-                f"{title} in what is no tensor, and has to be equal: {name} is {got!r}, expected {expected!r}"
+                f"{title} in what is no tensor, and has to be equal: "
+                f"{name} is {got!r}, expected {expected!r}",
+                kind="other-structure",
             )
 
 

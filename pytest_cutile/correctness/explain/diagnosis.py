@@ -190,12 +190,15 @@ def find_layout(out: torch.Tensor, exact: torch.Tensor, places: Sequence[WrongIn
         if place.size <= _TRIED:
             nearest = _nearest(got, y, dim)
             moved = [
-                f"{here} holds what belongs to {nearest[here]}"
+                here
                 for here in range(place.first, place.last + 1)
                 if here != nearest[here] and is_from(here, nearest[here], 1)
             ]
-            if len(moved) >= size:
-                return [f"dim {dim}: {', '.join([*moved[:2], *(['...'] if moved[2:] else [])])}"]
+            # One value everywhere, as zeros are, is like whatever is next to it.
+            held = got.index_select(dim, torch.tensor(moved, dtype=torch.long, device=got.device)).flatten()
+            if len(moved) >= size and bool((held != held[0]).any()):
+                said = [f"{here} holds what belongs to {nearest[here]}" for here in moved[:2]]
+                return [f"dim {dim}: {', '.join([*said, *(['...'] if moved[2:] else [])])}"]
     return []
 
 

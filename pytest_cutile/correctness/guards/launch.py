@@ -126,7 +126,7 @@ class GuardedLauncher:
         first = self.kept(outputs)
         again = self.kept(self._relaunch(Pattern.BESIDE_INPUT_AGAIN, unwritten=Pattern.UNWRITTEN_AGAIN))
         if unwritten := _never_written(first, again):
-            raise KernelMismatch(f"{self.name}: {unwritten}")
+            raise KernelMismatch(f"{self.name}: {unwritten}", kind="unwritten")
         if have_same_bits(first, again):
             return again, True
         if self._has_redzones and self._depends_on_redzones(first, again):
@@ -137,7 +137,8 @@ class GuardedLauncher:
             ]
             raise KernelMismatch(
                 f"{self.name} returns other bits when something else lies around input {', '.join(names)}: "
-                "it is read out of bounds"
+                "it is read out of bounds",
+                kind="out-of-bounds",
             )
         return again, False
 
@@ -226,7 +227,10 @@ class GuardedLauncher:
         changed = [*self._changed(inputs, outputs)]
         wrong = [*allocations.violations(outputs), *inputs.violations(), *(text for text, _ in changed)]
         if wrong:
-            mismatch = KernelMismatch("\n".join(f"{self.name} {violation}" for violation in wrong))
+            mismatch = KernelMismatch(
+                "\n".join(f"{self.name} {violation}" for violation in wrong),
+                kind="changed-input" if len(changed) == len(wrong) else "out-of-bounds",
+            )
             mismatch.changed = next((tensor for _, tensor in changed), None)
             raise mismatch
         for name, tensor in named_tensors(outputs, "output"):
@@ -282,7 +286,8 @@ class GuardedLauncher:
             if name in still:
                 raise KernelMismatch(
                     f"{self.name} never wrote {name}, which writes=[{argument!r}] says that it overwrites\n"
-                    f"if it only may change it, say so with mutates=[{argument!r}]"
+                    f"if it only may change it, say so with mutates=[{argument!r}]",
+                    kind="unwritten",
                 )
 
     def _unchanged(self, outputs: Any, unwritten: Pattern) -> dict[str, str]:

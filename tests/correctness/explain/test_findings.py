@@ -151,6 +151,15 @@ def test_scattered_errors_of_one_size_are_no_constant_factor():
     assert "a constant factor" not in text
 
 
+def test_zeros_belong_to_no_other_index():
+    def lost(x):
+        x[-128:] = 0
+        return x
+
+    first = message_of(lost, tensor(4096)).splitlines()[0]
+    assert "only in the last 128 of 4,096 of dim 0: 128 wrong elements are zero" in first
+
+
 def test_a_factor_that_differs_from_row_to_row_is_no_constant_factor():
     factors = torch.full((64, 1), 0.98)
     factors[::16] = 0.9  # of few rows, so that most have the same
