@@ -11,8 +11,9 @@ from pytest_cutile.baselines.entries import Run
 from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import RunOutcome, Story
 from pytest_cutile.reports.history import HistoryPoint
-from pytest_cutile.reports.html import PAGE_BYTES, _text, render_html
+from pytest_cutile.reports.html import PAGE_BYTES, render_html
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, histogram, history_plot, lines_plot, roofline
+from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.reports.report import report_of_baselines, report_of_run
 from pytest_cutile.results import Measured, SampleBlock
 from pytest_cutile.verdicts import Verdict
@@ -240,7 +241,7 @@ def test_2000_cases_are_made_in_two_seconds_and_stay_under_2_mb():
 
 
 def colours(*, dark: bool) -> dict[str, str]:
-    light, night = _text("page.css").split("@media (prefers-color-scheme: dark)")
+    light, night = text_of("page.css").split("@media (prefers-color-scheme: dark)")
     found = dict(re.findall(r"--(\w+): (#\w{6})", light))
     return found | (dict(re.findall(r"--(\w+): (#\w{6})", night)) if dark else {})
 
