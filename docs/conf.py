@@ -20,6 +20,8 @@ exclude_patterns = ["docs/README.md"]  # docs/index.md includes it
 
 myst_heading_anchors = 4  # as GitHub makes them
 myst_fence_as_directive = ["mermaid"]
+mermaid_height = "auto"
+mermaid_fullscreen = False
 highlight_language = "text"  # of indented blocks: commands and their output
 default_role = "code"  # docstrings have `names` in single backticks
 add_module_names = False
