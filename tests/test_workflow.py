@@ -105,7 +105,7 @@ def step(
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def project(tmp_path: Path) -> Path:
     (tmp_path / "test_one.py").write_text("def test_one(arch):\n    assert arch == 'sm_90'\n")
     (tmp_path / "test_other.py").write_text("def test_other():\n    assert False\n")
     return tmp_path
