@@ -88,16 +88,12 @@ def step(
         key: re.sub(r"\$\{\{ ([\w.-]+) \}\}", value_of, text) for key, text in found["env"].items()
     }
     github = {"GITHUB_STEP_SUMMARY": str(folder / "page.md"), "GITHUB_SHA": "abc", "RUNNER_TEMP": str(folder)}
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "COV", "GIT"))}
+    home = {"PATH": f"{programs}:{ours['PATH']}", "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
         ["bash", "-e", "-c", found["run"]],
         cwd=folder / found.get("working-directory", "."),
-        env={
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "HOME": str(folder),
-            "CUDA_VISIBLE_DEVICES": "",
-            **github,
-            **environment,
-        },
+        env={**ours, **home, **github, **environment},
         capture_output=True,
         text=True,
         check=False,
