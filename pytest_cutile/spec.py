@@ -94,7 +94,7 @@ class CheckOptions:
     reduction: int = 1
     """Length of the longest sum behind one output element."""
     rtol: float | None = None
-    """With `atol`, replaces the derived bound: |out - y| <= atol + rtol |y|; each is 0 unless given."""
+    """With `atol`, replaces the derived bound: `abs(out - y) <= atol + rtol * abs(y)`; 0 by default."""
     atol: float | None = None
     """As `rtol`. Integers may differ by `atol` if that is 1 or more; `rtol` says nothing of them."""
     precision: Any = None

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pytest_cutile.baselines.entries import Entry, Published, SpeedBaselines
 from pytest_cutile.baselines.files import read_speed, render_speed
 from pytest_cutile.baselines.published import B300, GB10
 from pytest_cutile.cli import main
-from pytest_cutile.reports.platforms import platform_document
+from pytest_cutile.reports.platforms import compare_platforms, platform_document
 from pytest_cutile.reports.text import render_lines
 from research.published_baselines import published_files
 from tests.baselines.examples import baselines, record, run, session
@@ -47,11 +48,16 @@ def write(path: Path, content: SpeedBaselines) -> str:
 def report(
     first: SpeedBaselines, second: SpeedBaselines, labels: tuple[str, str] = ("a.json", "b.json")
 ) -> str:
-    return "\n".join(line.text for line in render_lines(platform_document(first, second, labels).blocks))
+    return report_of([first, second], labels)
+
+
+def report_of(files: list[SpeedBaselines], labels: Sequence[str]) -> str:
+    document = platform_document(compare_platforms(files, labels))
+    return "\n".join(line.text for line in render_lines(document.blocks))
 
 
 def row(text: str, start: str) -> list[str]:
-    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    (line,) = [line for line in text.splitlines() if line.strip().startswith(start)]
     return line.split()
 
 
@@ -81,7 +87,7 @@ def test_metrics_and_geometric_means():
         d=entry(5.0, work=Work()),
     )
     text = report(one, other)
-    means = [line.split()[2:] for line in text.splitlines() if line.startswith("geometric mean")]
+    means = [line.split()[2:] for line in text.splitlines() if line.strip().startswith("geometric mean")]
     assert means == [
         ["2", "cases", "GB/s", "4.00x"],
         ["1", "case", "TFLOPS", "10.0x"],
@@ -116,8 +122,8 @@ def test_an_unknown_gpu_has_no_limits():
 
 def test_two_files_of_one_gpu_can_be_told_apart():
     text = report(file(a=entry()), file(a=entry()))
-    assert "GB10, A" in text
-    assert "GB10, B" in text
+    assert "GB10 #1" in text
+    assert "GB10 #2" in text
 
 
 def test_ratios_of_another_shape_are_marked():
@@ -143,7 +149,9 @@ def test_other_platforms_get_no_published_ratios():
 
 def test_lengths_are_sorted_as_numbers(capsys, published):
     assert main(["compare", *published]) == 0
-    cases = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("fmha ")]
+    cases = [
+        line.split()[1] for line in capsys.readouterr().out.splitlines() if line.strip().startswith("fmha ")
+    ]
     assert [case.split("x")[2] for case in cases] == ["1024", "2048", "4096", "8192", "16384"]
 
 

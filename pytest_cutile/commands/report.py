@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 
-from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import read_all
-from pytest_cutile.locking import replace_file
+from pytest_cutile.commands.output import require_pages, write
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.report import report_of_baselines, to_json
 
@@ -46,15 +44,10 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     report = report_of_baselines(speed, static, {"baselines": ", ".join(map(str, options.baselines))})
     if output.suffix == ".json":
         text = to_json(report)
-    elif find_spec("jinja2") is None:
-        raise BaselineError("a page needs the package jinja2: pip install 'pytest-cutile[report]'")
     else:
+        require_pages()
         from pytest_cutile.reports.html import render_html
 
         text = render_html(report)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, text)
-    except OSError as error:
-        raise BaselineError(f"{output}: nothing was written: {error.strerror or error}") from error
+    write(output, text)
     return 0, [f"{output}: {counted(len(report.cases), 'case')}"]

@@ -126,10 +126,11 @@ def printable(text: str) -> str:
 
     All that this package prints of others' words goes through here.
     """
-    shown = "".join(
-        char if char.isprintable() else " " if char.isspace() else ascii(char)[1:-1] for char in text
-    )
-    return _LOG_COMMAND.sub(r"\\", shown)
+    if not text.isprintable():
+        text = "".join(
+            char if char.isprintable() else " " if char.isspace() else ascii(char)[1:-1] for char in text
+        )
+    return _LOG_COMMAND.sub(r"\\", text)
 
 
 def shorten(text: str, width: int) -> str:

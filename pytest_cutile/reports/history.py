@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from pytest_cutile.statistics import median
 STEP = Rule.stored_margin
 """Change from one session to the next on one GPU that is called a step: what stored times alone can show."""
 BARS = "▁▂▃▄▅▆▇█"
+_BINS = 40
 
 
 class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -185,3 +187,20 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     span = max(high - low, 0.1 * low)
     return "".join(BARS[min(int((value - low) / span * len(BARS)), len(BARS) - 1)] for value in values)
+
+
+def histograms(groups: Sequence[Sequence[float]]) -> list[str]:
+    """Return how each group of values is distributed, as bars over one axis; no bar where no value is."""
+    low, high = min(map(min, groups)), max(map(max, groups))
+    step = (high - low) / _BINS or 1.0
+    rows = []
+    for values in groups:
+        counts = Counter(min(int((value - low) / step), _BINS - 1) for value in values)
+        most = max(counts.values())
+        rows.append(
+            "".join(
+                BARS[counts[place] * (len(BARS) - 1) // most] if counts[place] else " "
+                for place in range(_BINS)
+            )
+        )
+    return rows

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_cutile.quantities import format_change, format_time
 from pytest_cutile.reports.cases import (
     CaseRow,
     RunOutcome,
@@ -16,6 +18,7 @@ from pytest_cutile.reports.cases import (
 )
 from pytest_cutile.reports.document import (
     Block,
+    Code,
     Column,
     Document,
     Facts,
@@ -23,13 +26,18 @@ from pytest_cutile.reports.document import (
     Row,
     Section,
     Table,
+    printable,
     shorten,
 )
-from pytest_cutile.results import Result
+from pytest_cutile.reports.history import histograms
+from pytest_cutile.results import Result, SpeedResult
+from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 UNFOLDED_ROWS = 20
 """Rows up to which a table of what did not fail is not folded."""
+_PLOTTED = 5
+"""Slower cases whose samples are shown."""
 _NAME_WIDTH = 60
 """Characters of a kernel's or case's name that are shown."""
 _NAMES = tuple(Column(title, verbatim=True) for title in ("kernel", "case", "arch"))
@@ -69,6 +77,8 @@ def page(run: RunOutcome) -> Document:
     blocks = _preamble(run)
     if failures:
         blocks.append(Section("Failed", [_result_table(failures)]))
+        if samples := "\n\n".join(_samples(failures)):
+            blocks.append(Section("Samples of the slowest cases", [Code(samples)]))
     for title, listed in sections.items():
         if listed:
             blocks.append(_foldable(title, _result_table(listed), folded=len(listed) > UNFOLDED_ROWS))
@@ -138,6 +148,24 @@ def _result_table(results: Sequence[Result]) -> Table:
         rows.append(Row((*names, result.gpu, verdict, *figures, why)))
     columns = [*_NAMES, Column("GPU", verbatim=True), Column("verdict"), *_figure_columns(titles)]
     return Table([*columns, Column("why", verbatim=True)], rows)
+
+
+def _samples(failures: Iterable[Result]) -> Iterator[str]:
+    """Yield how samples of the slowest cases are distributed, beside those of the baseline kernel."""
+    slower = [one for one in failures if isinstance(one, SpeedResult) and one.change and one.measured]
+    for result in sorted(slower, key=lambda one: -(one.change or 0.0))[:_PLOTTED]:
+        blocks = result.measured.blocks if result.measured else ()
+        shown = [block for block in blocks if block.regime == blocks[0].regime]
+        times = {
+            "baseline": [us for block in shown for us in block.baseline_us if math.isfinite(us)],
+            "current": [us for block in shown for us in block.current_us if math.isfinite(us)],
+        }
+        if all(times.values()):
+            # On one line: a name may hold one that would end the block.
+            title = printable(f"{_short(result.kernel)} {_short(result.case)}, {result.arch}")
+            rows = zip(times, histograms(list(times.values())), strict=True)
+            lines = (f"{name:8}  {bars}  {format_time(median(times[name]))}" for name, bars in rows)
+            yield "\n".join([f"{title}: {format_change(result.change or 0.0)}", *lines])
 
 
 def _figure_columns(titles: Iterable[str]) -> list[Column]:

@@ -1,4 +1,4 @@
-"""Two platforms compared by their speed baselines, case by case, with what NVIDIA published about the two."""
+"""Platforms compared by their speed baselines, case by case, with what NVIDIA published about two of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS, SPECIFICATIONS, Ratio
 from pytest_cutile.baselines.select import stored_us, work_of
 from pytest_cutile.platforms.lookup import find_platform
-from pytest_cutile.quantities import counted, format_ratio
+from pytest_cutile.quantities import format_ratio
 from pytest_cutile.reports.document import (
     Block,
     Column,
@@ -19,6 +20,7 @@ from pytest_cutile.reports.document import (
     Overflow,
     Paragraph,
     Row,
+    Section,
     Table,
     shorten,
 )
@@ -28,8 +30,8 @@ _NAME_WIDTH = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Case:
-    """A case that both platforms have, with the same work."""
+class ComparedCase:
+    """A case that several platforms have, with the same work."""
 
     key: str
     kernel: str
@@ -37,68 +39,96 @@ class _Case:
     metric: str
     """TFLOPS if the case counts operations, else GB/s, or launches/s without work. The limit that a kernel
     is nearest to may differ between the platforms; the metric may not."""
-    rates: tuple[float, float]
-    """Of the two platforms, in `metric`."""
-    published: tuple[bool, bool]
+    dtype: str | None
+    """Dtype of the multiplied operands."""
+    rates: Sequence[float | None]
+    """Of each platform, in `metric`; None where a platform has no time of that work."""
+    published: Sequence[bool]
     """Whether the rates were published rather than measured."""
 
     @property
-    def ratio(self) -> float:
-        """How much faster the second platform is."""
-        return self.rates[1] / self.rates[0]
+    def ratios(self) -> list[float | None]:
+        """How much faster the other platforms are than the first one."""
+        first, *others = self.rates
+        return [other / first if first and other else None for other in others]
 
 
-def platform_document(first: SpeedBaselines, second: SpeedBaselines, labels: tuple[str, str]) -> Document:
-    """Compare two platforms; ratios are the second over the first."""
-    files = (first, second)
-    names = _short_names(first, second)
-    common = sorted(first.entries.keys() & second.entries.keys(), key=_natural_order)
-    other_work = [key for key in common if work_of(first.entries[key]) != work_of(second.entries[key])]
-    untimed = [key for key in common if None in (_time_us(first, key), _time_us(second, key))]
-    cases = [_case(key, first, second) for key in common if key not in {*other_work, *untimed}]
-    by_nvidia = {first.gpu, second.gpu} == {GB10, B300}
-    ratios, unmatched = _published_ratios(cases) if by_nvidia else ({}, [])
-    blocks: list[Block] = [
-        Paragraph(f"{name}: {file.gpu} ({file.arch}), {_contents(file)}, {label}", overflow=Overflow.CLIP)
-        for name, file, label in zip(names, files, labels, strict=True)
+@dataclass(frozen=True, kw_only=True)
+class PlatformComparison:
+    """Platforms side by side; ratios are over the first one."""
+
+    files: Sequence[SpeedBaselines]
+    paths: Sequence[str]
+    """Where the files are, for the reader."""
+    names: Sequence[str]
+    """Short names of the GPUs, no two the same."""
+    cases: Sequence[ComparedCase]
+    only: Sequence[int]
+    """Of each platform, how many cases no other one has."""
+    other_work: Sequence[str]
+    """Keys of cases whose work is not the same everywhere."""
+    untimed: Sequence[str]
+    """Keys of cases without a time somewhere."""
+    ratios: dict[str, tuple[Ratio, bool]]
+    """NVIDIA's ratios by key of a case, with whether they are of that very shape."""
+    unmatched: Sequence[Ratio]
+    """NVIDIA's ratios of no case here."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.names[0]} beside {', '.join(self.names[1:])}"
+
+    @property
+    def nvidias(self) -> Sequence[int]:
+        """Places of GB10 and B300, which NVIDIA compared; nothing unless both are here."""
+        gpus = [file.gpu for file in self.files]
+        return [gpus.index(GB10), gpus.index(B300)] if {GB10, B300} <= {*gpus} else []
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether B300 comes first: NVIDIA's ratios, B300 over GB10, are then shown as GB10 over B300."""
+        return bool(self.nvidias) and self.nvidias[0] > self.nvidias[1]
+
+
+def compare_platforms(files: Sequence[SpeedBaselines], paths: Sequence[str]) -> PlatformComparison:
+    cases: list[ComparedCase] = []
+    only = [0] * len(files)
+    other_work, untimed = [], []
+    for key in sorted({key for file in files for key in file.entries}, key=_natural_order):
+        having = [place for place, file in enumerate(files) if key in file.entries]
+        if len(having) == 1:
+            only[having[0]] += 1
+            continue
+        works = [work_of(files[place].entries[key]) for place in having]
+        alike = [place for place, work in zip(having, works, strict=True) if work == works[0]]
+        times = [_time_us(file, key) if place in alike else None for place, file in enumerate(files)]
+        if len(alike) < len(having):
+            other_work.append(key)
+        if any(times[place] is None for place in alike):
+            untimed.append(key)
+        if sum(time is not None for time in times) > 1:
+            cases.append(_case(key, files, times, having[0]))
+    gpus = {file.gpu for file in files}
+    ratios, unmatched = _published_ratios(cases) if {GB10, B300} <= gpus else ({}, [])
+    return PlatformComparison(
+        files=files,
+        paths=paths,
+        names=_short_names(files),
+        cases=cases,
+        only=only,
+        other_work=other_work,
+        untimed=untimed,
+        ratios=ratios,
+        unmatched=unmatched,
+    )
+
+
+def _short_names(files: Sequence[SpeedBaselines]) -> list[str]:
+    """Return names for columns: short, and no two the same."""
+    names = [shorten(file.gpu.removeprefix("NVIDIA "), _NAME_WIDTH) for file in files]
+    return [
+        f"{name} #{number}" if names.count(name) > 1 else name for number, name in enumerate(names, start=1)
     ]
-    blocks.append(_specifications(first, second, names))
-    if cases:
-        blocks.append(_case_table(cases, names, ratios, backwards=first.gpu == B300))
-    else:
-        blocks.append(Paragraph("No case with the same work is in both files: nothing to compare."))
-    only = [
-        f"{count} only of {name}"
-        for name, file in zip(names, files, strict=True)
-        if (count := len(file.entries) - len(common))
-    ]
-    if only:
-        blocks.append(Paragraph(f"cases not compared: {', '.join(only)}"))
-    if other_work:
-        blocks.append(Paragraph(f"not compared, other work: {', '.join(other_work)}", overflow=Overflow.CLIP))
-    if untimed:
-        blocks.append(Paragraph(f"not compared, no times: {', '.join(untimed)}", overflow=Overflow.CLIP))
-    blocks.append(Paragraph(f"ratio: {names[1]} over {names[0]}, so above 1x {names[1]} is faster"))
-    if by_nvidia or any(any(case.published) for case in cases):
-        blocks.append(Paragraph("p: a published figure, not a measured one"))
-    if ratios:
-        other_shape = "; ~ of another shape" if not all(exact for _, exact in ratios.values()) else ""
-        blocks.append(Paragraph(f"published: the ratio in {DOCUMENT}{other_shape}"))
-    if by_nvidia:
-        blocks += _nvidias_figures(unmatched, names, backwards=first.gpu == B300)
-    return Document("", blocks)
-
-
-def _short_names(first: SpeedBaselines, second: SpeedBaselines) -> tuple[str, str]:
-    """Return names for columns: short, and not the same."""
-    one, other = (shorten(file.gpu.removeprefix("NVIDIA "), _NAME_WIDTH) for file in (first, second))
-    return (one, other) if one != other else (f"{one}, A", f"{other}, B")
-
-
-def _contents(file: SpeedBaselines) -> str:
-    published = sum(not entry.records for entry in file.entries.values())
-    counts = {"measured": len(file.entries) - published, "published": published}
-    return " and ".join(f"{count} {origin}" for origin, count in counts.items() if count) or "no cases"
 
 
 def _natural_order(key: str) -> list[tuple[int, str]]:
@@ -107,18 +137,25 @@ def _natural_order(key: str) -> list[tuple[int, str]]:
     return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
 
 
-def _case(key: str, first: SpeedBaselines, second: SpeedBaselines) -> _Case:
-    work = work_of(first.entries[key])
+def _case(
+    key: str, files: Sequence[SpeedBaselines], times: Sequence[float | None], first: int
+) -> ComparedCase:
+    work = work_of(files[first].entries[key])
     metric = "TFLOPS" if work.flops else "GB/s" if work.bytes else "launches/s"
     per_launch = {"TFLOPS": work.flops * 1e-12, "GB/s": work.bytes * 1e-9, "launches/s": 1.0}[metric]
     if "::" in key.partition("[")[0]:
         kernel, name = names_of_test(key)
     else:
         kernel, _, name = key.removesuffix("]").partition("[")
-    one, other = (_time_us(file, key) or math.nan for file in (first, second))
-    rates = (per_launch / (one * 1e-6), per_launch / (other * 1e-6))
-    published = (not first.entries[key].records, not second.entries[key].records)
-    return _Case(key=key, kernel=kernel, name=name, metric=metric, rates=rates, published=published)
+    return ComparedCase(
+        key=key,
+        kernel=kernel,
+        name=name,
+        metric=metric,
+        dtype=work.dtype,
+        rates=[per_launch / (time * 1e-6) if time else None for time in times],
+        published=[key in file.entries and not file.entries[key].records for file in files],
+    )
 
 
 def _time_us(file: SpeedBaselines, key: str) -> float | None:
@@ -130,7 +167,9 @@ def _time_us(file: SpeedBaselines, key: str) -> float | None:
     return stored.us if stored is not None else None
 
 
-def _published_ratios(cases: Sequence[_Case]) -> tuple[dict[str, tuple[Ratio, bool]], list[Ratio]]:
+def _published_ratios(
+    cases: Sequence[ComparedCase],
+) -> tuple[dict[str, tuple[Ratio, bool]], list[Ratio]]:
     """Return NVIDIA's ratios by key, with whether they are of that very shape, and those of no case here."""
     keys = {case.key for case in cases}
     published: dict[str, tuple[Ratio, bool]] = {}
@@ -144,29 +183,48 @@ def _published_ratios(cases: Sequence[_Case]) -> tuple[dict[str, tuple[Ratio, bo
     return published, unmatched
 
 
-def _specifications(first: SpeedBaselines, second: SpeedBaselines, names: tuple[str, str]) -> Table:
-    platforms = [find_platform(file.gpu) for file in (first, second)]
-    rows = [Row(("architecture", first.arch, second.arch, ""))]
+# -- what they can do ---------------------------------------------------------------------------------
 
-    def add(title: str, values: Sequence[float | None], unit: str = "", texts: Sequence[str] = ()) -> None:
-        if any(value is not None for value in values):
-            cells = texts or [f"{value:g}{unit}" if value is not None else "-" for value in values]
-            one, other = values
-            rows.append(Row((title, *cells, format_ratio(other / one) if one and other else "")))
 
-    counts = [platform.sm_count if platform else None for platform in platforms]
-    add("SMs", counts)
-    memories = [_memory(file) for file in (first, second)]
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A row of the specifications."""
+
+    title: str
+    values: Sequence[float | None]
+    """Of each platform."""
+    unit: str = ""
+    texts: Sequence[str] = ()
+    """The values in words; empty: as numbers with their unit."""
+    dtypes: Sequence[str] = ()
+    """Whose peak rate it is; empty for what is no peak rate."""
+
+    @property
+    def ratios(self) -> list[float | None]:
+        """The other platforms over the first one."""
+        first, *others = self.values
+        return [other / first if first and other else None for other in others]
+
+
+def limits_of(files: Sequence[SpeedBaselines]) -> list[Limit]:
+    """Return what is specified of the platforms, as far as it is known of one of them."""
+    platforms = [find_platform(file.gpu) for file in files]
+    memories = [_memory(file) for file in files]
     sizes = [float(memory.split()[0]) if memory else None for memory in memories]
-    add("memory", sizes, texts=[memory or "-" for memory in memories])
-    add("memory bandwidth", [p.memory_bandwidth_gb_s if p else None for p in platforms], " GB/s")
+    bandwidths = [platform.memory_bandwidth_gb_s if platform else None for platform in platforms]
+    limits = [
+        Limit(title="SMs", values=[platform.sm_count if platform else None for platform in platforms]),
+        Limit(title="memory", values=sizes, texts=[memory or "-" for memory in memories]),
+        Limit(title="memory bandwidth", values=bandwidths, unit=" GB/s"),
+    ]
     rates = [platform.dense_tflops if platform else {} for platform in platforms]
-    peaks: dict[tuple[float | None, float | None], list[str]] = defaultdict(list)
-    for dtype in dict.fromkeys([*rates[0], *rates[1]]):
-        peaks[rates[0].get(dtype), rates[1].get(dtype)].append(dtype)
+    peaks: dict[tuple[float | None, ...], list[str]] = defaultdict(list)
+    for dtype in dict.fromkeys(chain.from_iterable(rates)):
+        peaks[tuple(own.get(dtype) for own in rates)].append(dtype)
     for values, dtypes in peaks.items():
-        add(f"peak {', '.join(dtypes)}", values, " TFLOPS" if "float" in dtypes[0] else " TOPS")
-    return Table([Column(""), *_figure_columns(*names, "ratio")], rows)
+        unit = " TFLOPS" if "float" in dtypes[0] else " TOPS"
+        limits.append(Limit(title=f"peak {', '.join(dtypes)}", values=values, unit=unit, dtypes=dtypes))
+    return [limit for limit in limits if any(value is not None for value in limit.values)]
 
 
 def _memory(file: SpeedBaselines) -> str | None:
@@ -177,49 +235,115 @@ def _memory(file: SpeedBaselines) -> str | None:
     return platform.memory if platform is not None else None
 
 
-def _figure_columns(*titles: str) -> list[Column]:
+# -- in words -----------------------------------------------------------------------------------------
+
+
+def platform_document(comparison: PlatformComparison) -> Document:
+    """Return specifications, cases with ratios, and what NVIDIA published besides."""
+    files, names = comparison.files, comparison.names
+    blocks: list[Block] = [
+        Paragraph(f"{name}: {file.gpu} ({file.arch}), {_contents(file)}, {path}", overflow=Overflow.CLIP)
+        for name, file, path in zip(names, files, comparison.paths, strict=True)
+    ]
+    blocks.append(Section("Specifications", [_specifications(comparison)]))
+    blocks.append(Section("Kernels", [*_kernels(comparison)]))
+    if comparison.nvidias:
+        blocks.append(Section(f"Also in {DOCUMENT}", [*_nvidias_figures(comparison)]))
+    return Document("", blocks)
+
+
+def _contents(file: SpeedBaselines) -> str:
+    published = sum(not entry.records for entry in file.entries.values())
+    counts = {"measured": len(file.entries) - published, "published": published}
+    return " and ".join(f"{count} {origin}" for origin, count in counts.items() if count) or "no cases"
+
+
+def _specifications(comparison: PlatformComparison) -> Table:
+    rows = [_row(["architecture"], [file.arch for file in comparison.files], [])]
+    for limit in limits_of(comparison.files):
+        texts = limit.texts or [
+            f"{value:g}{limit.unit}" if value is not None else "-" for value in limit.values
+        ]
+        rows.append(_row([limit.title], texts, limit.ratios))
+    return Table([Column(""), *_figure_columns(comparison)], rows)
+
+
+def _kernels(comparison: PlatformComparison) -> Iterator[Block]:
+    names, cases = comparison.names, comparison.cases
+    if cases:
+        yield _case_table(comparison)
+    else:
+        yield Paragraph("No case with the same work is in several files: nothing to compare.")
+    only = [f"{count} only of {name}" for name, count in zip(names, comparison.only, strict=True) if count]
+    if only:
+        yield Paragraph(f"cases not compared: {', '.join(only)}")
+    if comparison.other_work:
+        yield Paragraph(
+            f"not compared, other work: {', '.join(comparison.other_work)}", overflow=Overflow.CLIP
+        )
+    if comparison.untimed:
+        yield Paragraph(f"not compared, no times: {', '.join(comparison.untimed)}", overflow=Overflow.CLIP)
+    other = names[1] if len(names) == 2 else "the other platform"  # noqa: PLR2004
+    yield Paragraph(f"ratio: {other} over {names[0]}, so above 1x {other} is faster")
+    if comparison.nvidias or any(any(case.published) for case in cases):
+        yield Paragraph("p: a published figure, not a measured one")
+    if comparison.ratios:
+        other_shape = "; ~ of another shape" if not all(own for _, own in comparison.ratios.values()) else ""
+        earlier, later = (names[place] for place in sorted(comparison.nvidias))
+        yield Paragraph(f"published: {later} over {earlier} in {DOCUMENT}{other_shape}")
+
+
+def _case_table(comparison: PlatformComparison) -> Table:
+    rows = []
+    logs: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in comparison.names[1:]])
+    for case in comparison.cases:
+        ratio, exact = comparison.ratios.get(case.key, (None, True))
+        published = ""
+        if ratio is not None:
+            published = "~" * (not exact) + format_ratio(ratio.ratio ** (-1 if comparison.is_turned else 1))
+        rates = [
+            "" if rate is None else f"{rate:.4g}{'p' if is_published else ' '}"
+            for rate, is_published in zip(case.rates, case.published, strict=True)
+        ]
+        rows.append(_row([case.kernel, case.name, case.metric], rates, case.ratios, [published]))
+        for own, one in zip(logs[case.metric], case.ratios, strict=True):
+            own.extend([math.log(one)] if one else [])
+    for metric, by_platform in sorted(logs.items()):
+        means = [math.exp(sum(own) / len(own)) if own else None for own in by_platform]
+        counts = "/".join(dict.fromkeys(f"{len(own)}" for own in by_platform))
+        title = f"{counts} case{'s' * (counts != '1')}"
+        rows.append(_row(["geometric mean", title, metric], [""] * len(comparison.names), means, [""]))
+    columns = [Column("kernel", shrinks=True), Column("case", shrinks=True), Column("metric")]
+    return Table([*columns, *_figure_columns(comparison), Column("published", right=True)], rows)
+
+
+def _nvidias_figures(comparison: PlatformComparison) -> Iterator[Block]:
+    yield Paragraph("research/reports/published-figures.md says where the document contradicts itself.")
+    turned = -1 if comparison.is_turned else 1
+    rows = [
+        Row((one.title, one.metric, "", "", format_ratio(one.ratio**turned))) for one in comparison.unmatched
+    ]
+    for pair in QWEN2_7B:
+        figures = [f"{pair.gb10:.5g}p", f"{pair.b300:.5g}p"][::turned]
+        rows.append(Row((f"Qwen2-7B, {pair.title}", pair.unit, *figures, format_ratio(pair.ratio**turned))))
+    names = [comparison.names[place] for place in sorted(comparison.nvidias)]
+    titles = [Column(title, right=True) for title in (*names, "ratio")]
+    yield Table([Column("published"), Column("metric"), *titles], rows)
+
+
+def _figure_columns(comparison: PlatformComparison) -> list[Column]:
+    """Return a column for each platform, and behind each but the first one that of its ratio."""
+    first, *others = comparison.names
+    titles = [first, *chain.from_iterable((name, "ratio") for name in others)]
     return [Column(title, right=True) for title in titles]
 
 
-def _case_table(
-    cases: Sequence[_Case],
-    names: tuple[str, str],
-    ratios: dict[str, tuple[Ratio, bool]],
-    *,
-    backwards: bool,
-) -> Table:
-    columns = [Column("kernel", shrinks=True), Column("case", shrinks=True), Column("metric")]
-    rows = []
-    logs: dict[str, list[float]] = defaultdict(list)
-    for case in cases:
-        ratio, exact = ratios.get(case.key, (None, True))
-        published = "" if ratio is None else "~" * (not exact) + _oriented(ratio.ratio, backwards=backwards)
-        rates = [
-            f"{rate:.4g}{'p' if is_published else ' '}"
-            for rate, is_published in zip(case.rates, case.published, strict=True)
-        ]
-        rows.append(Row((case.kernel, case.name, case.metric, *rates, format_ratio(case.ratio), published)))
-        logs[case.metric].append(math.log(case.ratio))
-    for metric, values in sorted(logs.items()):
-        mean = format_ratio(math.exp(sum(values) / len(values)))
-        rows.append(Row(("geometric mean", counted(len(values), "case"), metric, "", "", mean, "")))
-    return Table([*columns, *_figure_columns(*names, "ratio", "published")], rows)
-
-
-def _oriented(ratio: float, *, backwards: bool) -> str:
-    """Return one of NVIDIA's ratios, B300 over GB10, as the second platform over the first."""
-    return format_ratio(1 / ratio if backwards else ratio)
-
-
-def _nvidias_figures(
-    unmatched: Sequence[Ratio], names: tuple[str, str], *, backwards: bool
-) -> Iterator[Block]:
-    yield Paragraph(
-        f"Also published, in {DOCUMENT}; research/reports/published-figures.md says what it contradicts:"
+def _row(
+    words: Sequence[str], texts: Sequence[str], ratios: Sequence[float | None], last: Sequence[str] = ()
+) -> Row:
+    """Return a row with the cells of `_figure_columns` between words and last cells."""
+    first, *others = texts
+    pairs = zip_longest(
+        others, ["" if ratio is None else format_ratio(ratio) for ratio in ratios], fillvalue=""
     )
-    rows = [Row((r.title, r.metric, "", "", _oriented(r.ratio, backwards=backwards))) for r in unmatched]
-    for pair in QWEN2_7B:
-        figures = [f"{pair.gb10:.5g}p", f"{pair.b300:.5g}p"][:: -1 if backwards else 1]
-        ratio = _oriented(pair.ratio, backwards=backwards)
-        rows.append(Row((f"Qwen2-7B, {pair.title}", pair.unit, *figures, ratio)))
-    yield Table([Column("published"), Column("metric"), *_figure_columns(*names, "ratio")], rows)
+    return Row((*words, first, *chain.from_iterable(pairs), *last))

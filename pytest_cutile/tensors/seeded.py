@@ -65,6 +65,11 @@ class MakeTensor:
         offset: int | None = None,
         requires_grad: bool = False,
     ) -> torch.Tensor:
+        """Return a tensor with values of `dist`: a name of `input_names.DISTRIBUTIONS`.
+
+        The other arguments are those of `torch.testing.make_tensor`. `strides` and `offset`, in elements,
+        make a view of a larger buffer that holds NaN elsewhere.
+        """
         try:
             from pytest_cutile.tensors.make_tensor import layout_of, make_tensor
         except ImportError as error:

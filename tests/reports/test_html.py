@@ -11,8 +11,17 @@ from pytest_cutile.baselines.entries import Run
 from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import RunOutcome, Story
 from pytest_cutile.reports.history import HistoryPoint
-from pytest_cutile.reports.html import PAGE_BYTES, _text, render_html
-from pytest_cutile.reports.html.plots import Dot, PlottedLine, histogram, history_plot, lines_plot, roofline
+from pytest_cutile.reports.html import PAGE_BYTES, render_html
+from pytest_cutile.reports.html.plots import (
+    Dot,
+    PlottedLine,
+    histogram,
+    history_plot,
+    lines_plot,
+    ratio_plot,
+    roofline,
+)
+from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.reports.report import report_of_baselines, report_of_run
 from pytest_cutile.results import Measured, SampleBlock
 from pytest_cutile.verdicts import Verdict
@@ -240,7 +249,7 @@ def test_2000_cases_are_made_in_two_seconds_and_stay_under_2_mb():
 
 
 def colours(*, dark: bool) -> dict[str, str]:
-    light, night = _text("page.css").split("@media (prefers-color-scheme: dark)")
+    light, night = text_of("page.css").split("@media (prefers-color-scheme: dark)")
     found = dict(re.findall(r"--(\w+): (#\w{6})", light))
     return found | (dict(re.findall(r"--(\w+): (#\w{6})", night)) if dark else {})
 
@@ -271,6 +280,7 @@ def test_texts_and_marks_have_contrast(dark):
         histogram([]), histogram([math.nan]), history_plot([], "burst"),
         history_plot([HistoryPoint(at="2026-01-01T00:00:00+00:00", commit="", gpu_uuid="")], "burst"),
         lines_plot([], x_title="", y_title="", label=""), roofline({}, gb_per_s=1, peaks={}, label=""),
+        ratio_plot({}, {}, x_title="", label=""),
     ],
 )  # fmt: skip
 def test_nothing_to_draw_is_no_plot(plot):

@@ -7,8 +7,11 @@ import pytest
 
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.html import render_html
+from pytest_cutile.reports.html.platforms import render_page
+from pytest_cutile.reports.platforms import compare_platforms
 from pytest_cutile.reports.report import report_of_run
 from pytest_cutile.verdicts import Verdict
+from research.published_baselines import published_files
 from tests.reports.test_html import HOSTILE, measured, story
 from tests.reports.test_summary import result
 
@@ -58,6 +61,10 @@ def a_page() -> str:
     hostile = result(case=HOSTILE, key=HOSTILE, change=None, us_per_launch=None, rate=None)
     results = [slow, *others, hostile]
     return render_html(report_of_run(RunOutcome(results=results, failed=[slow], stories=[story(slow)])))
+
+
+def a_page_of_platforms() -> str:
+    return render_page(compare_platforms(published_files(), ["gb10.json", "b300.json"]))
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +122,10 @@ def test_links_open_what_they_name(ask, browser):
     assert browser.execute_script(script) == ["DETAILS", True, 0]
 
 
+# Of a run: a roofline, a ladder and samples of four cases; of platforms: ratios and a ladder.
+@pytest.mark.parametrize(("made", "plots"), [(a_page, 6), (a_page_of_platforms, 2)])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_plots_are_drawn_and_nothing_is_wider_than_the_page(ask, width):
+def test_plots_are_drawn_and_nothing_is_wider_than_the_page(ask, width, made, plots):
     script = """
       document.querySelectorAll("details").forEach((one) => { one.open = true; });
       const plots = [...document.querySelectorAll("svg")].map((one) => one.getBoundingClientRect());
@@ -124,15 +133,16 @@ def test_plots_are_drawn_and_nothing_is_wider_than_the_page(ask, width):
       const over = document.documentElement.scrollWidth - document.documentElement.clientWidth;
       return [innerWidth, plots.length, least("width"), least("height"), over];
     """
-    inner, count, wide, high, over = ask(script, width=width)
+    inner, count, wide, high, over = ask(script, width=width, page=made())
     assert inner == width
-    assert count >= 6  # a roofline, a ladder, samples of four cases
+    assert count >= plots
     assert wide > 250
     assert high > 140
     assert over <= 0
 
 
-def test_texts_have_contrast_as_the_browser_computes_it(ask):
+@pytest.mark.parametrize("made", [a_page, a_page_of_platforms])
+def test_texts_have_contrast_as_the_browser_computes_it(ask, made):
     script = """
       const channels = (text) => text.match(/[\\d.]+/g).map(Number);
       const luminance = ([r, g, b]) => [r, g, b].map((one) => one / 255)
@@ -154,7 +164,7 @@ def test_texts_have_contrast_as_the_browser_computes_it(ask):
       }
       return low;
     """
-    assert ask(script) == []
+    assert ask(script, page=made()) == []
 
 
 def test_2000_cases_load_in_two_seconds(ask):

@@ -1,5 +1,6 @@
 """The Markdown summary: what comes first, what is escaped, and how long it gets."""
 
+import math
 import re
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.formats import SUMMARY_BYTES, render_summary
-from pytest_cutile.results import Result
+from pytest_cutile.results import Measured, Result, SampleBlock
 from pytest_cutile.verdicts import Verdict
 from tests.reports.test_summary import NOT_MEASURED, result
 
@@ -55,6 +56,24 @@ def test_a_regression_has_every_figure():
             "why": "`slower`",
         }
     ]
+
+
+def test_samples_of_the_slowest_cases_are_bars_over_one_axis():
+    block = SampleBlock(regime="burst", current_us=(44.0, 44.0, 43.0), baseline_us=(40.0, 40.1, math.nan))
+    slow = result(**SLOWER, case="slow", measured=Measured(blocks=(block,)))
+    text = markdown_summary([slow], [slow])
+    shown = text.partition("### Samples of the slowest cases\n\n```\n")[2].partition("\n```")[0].splitlines()
+    assert shown[0] == "softmax slow, sm_90: +4.5 %"
+    (baseline, current) = (line[10:50] for line in shown[1:])
+    assert (baseline.rstrip(), current.lstrip()) == ("██", "▄        █")
+    assert [line[52:] for line in shown[1:]] == ["40.05 us", "44 us"]
+
+
+def test_one_hostile_name_cannot_end_the_block_of_samples():
+    block = SampleBlock(regime="burst", current_us=(44.0,), baseline_us=(40.0,))
+    slow = result(**SLOWER, kernel="```\n<b>", measured=Measured(blocks=(block,)))
+    text = markdown_summary([slow], [slow])
+    assert [line for line in text.splitlines() if line.strip() == "```"] == ["```"] * 2
 
 
 def test_a_gpu_that_passed_has_not_failed_with_another_one_of_its_architecture():

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup
 
-from pytest_cutile.quantities import counted, format_change, format_share, format_time
-from pytest_cutile.reports.document import Tone, printable
+from pytest_cutile.quantities import counted
+from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.html.case import details as case_details
 from pytest_cutile.reports.html.kernel import shown_kernel
-from pytest_cutile.reports.html.plots import finite
+from pytest_cutile.reports.html.templates import pages, text_of
 from pytest_cutile.reports.report import Report, ReportedCase
 from pytest_cutile.results import CorrectResult
 from pytest_cutile.verdicts import UNDECIDED, Verdict
+
+if TYPE_CHECKING:
+    import jinja2
 
 PAGE_BYTES = 1_900_000
 """Size up to which cases are shown in detail, failures and changes first; each has its row in the table."""
@@ -27,7 +27,7 @@ PAGE_BYTES = 1_900_000
 
 def render_html(report: Report) -> str:
     """Return the page; where it would be too long, details of cases are left out, and the page says so."""
-    environment = _environment()
+    environment = pages()
     groups: dict[str, dict[str, list[ReportedCase]]] = defaultdict(lambda: defaultdict(list))
     for case in report.cases:
         groups[case.kernel][case.key].append(case)
@@ -39,8 +39,7 @@ def render_html(report: Report) -> str:
         "verdicts": _verdicts(report),
         "choices": _choices(report),
         "title": _title(report),
-        "style": Markup(_text("page.css")),  # noqa: S704 - ours
-        "script": Markup(_text("page.js")),  # noqa: S704 - ours
+        "script": Markup(text_of("page.js")),  # noqa: S704 - ours
     }
     page = environment.get_template("page.html.jinja")
     without = page.render(**known, anchors=anchors, kernels=kernels.values(), left_out=1)
@@ -78,40 +77,6 @@ def _details(
             break
         details[key] = Markup(text)  # noqa: S704 - the template has escaped it
     return details
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_text),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # What is no text in a page: characters that control a terminal, or turn the direction of text.
-        finalize=lambda value: value if isinstance(value, Markup) else _clean(value),
-    )
-    environment.filters |= {
-        "time": _time,
-        "number": lambda value: f"{value:.6g}" if finite([value]) else "",
-        "change": lambda value: format_change(value) if finite([value]) else "",
-        "share": lambda value: format_share(value) if finite([value]) else "",
-        "rate": lambda figures: f"{figures.rate:.4g} {figures.unit}" if finite([figures.rate]) else "",
-        "data_url": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
-        "counted": counted,
-    }
-    return environment
-
-
-def _clean(value: Any) -> Any:
-    return "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
-
-
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _time(us: float | None) -> str:
-    return format_time(us) if us is not None and finite([us]) else ""
 
 
 # -- overview -----------------------------------------------------------------------------------------

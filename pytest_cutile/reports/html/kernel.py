@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from pytest_cutile.reports.report import Figures, Report, ReportedCase, identifi
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_SIZES = 3
+SIZES = 3
 """Sizes from which cases are a ladder."""
 
 
@@ -83,31 +83,37 @@ def _rooflines(
                 target = f"#{ids.get((gpu, key)) or ids['', key]}"
                 dots[one.dtype].append(Dot(x=one.intensity, y=tflops, title=title, href=target))
         if dots:
-            peaks = {_short(dtype): platform.dense_tflops[dtype] for dtype in dots}
+            peaks = {short_dtype(dtype): platform.dense_tflops[dtype] for dtype in dots}
             limits = ", ".join(f"{peak:g} TFLOPS of {dtype}" for dtype, peak in peaks.items())
             gb_per_s = platform.memory_bandwidth_gb_s
-            short = {_short(dtype): own for dtype, own in dots.items()}
+            short = {short_dtype(dtype): own for dtype, own in dots.items()}
             count = counted(sum(map(len, dots.values())), "case")
             label = f"Roofline of {gpu}: {count}; limits {limits}, {gb_per_s:g} GB/s"
             yield f"Roofline, {gpu}", roofline(short, gb_per_s=gb_per_s, peaks=peaks, label=label)
 
 
-def _short(dtype: str) -> str:
+def short_dtype(dtype: str) -> str:
     """Return a dtype as names of cases have it: "bf16", "tf32", "e4m3fn"."""
     return dtype.replace("float8_", "").replace("bfloat", "bf").replace("tfloat", "tf").replace("float", "fp")
+
+
+def ladders(names: Iterable[str]) -> dict[str, dict[int, str]]:
+    """Return names that differ by one number alone: by pattern, by number, the smallest first."""
+    found: dict[str, dict[int, str]] = defaultdict(dict)
+    for name in names:
+        for number in re.finditer(r"(?:(?<![A-Za-z0-9])|(?<=x))\d{1,12}(?!\d)", name):
+            if int(number[0]):
+                found[f"{name[: number.start()]}N{name[number.end() :]}"][int(number[0])] = name
+    return {pattern: dict(sorted(sizes.items())) for pattern, sizes in found.items()}
 
 
 def _ladders(
     cases: Sequence[ReportedCase], figures: Mapping[str, Mapping[str, Figures]]
 ) -> Iterator[tuple[str, Markup]]:
-    """Yield throughput over size, where names of cases differ by one number alone."""
-    ladders: dict[str, dict[int, ReportedCase]] = defaultdict(dict)
-    for case in cases:
-        for number in re.finditer(r"(?:(?<![A-Za-z0-9])|(?<=x))\d{1,12}(?!\d)", case.name):
-            pattern = f"{case.name[: number.start()]}N{case.name[number.end() :]}"
-            ladders[pattern][int(number[0])] = case
-    for pattern, sizes in ladders.items():
-        by_size = {size: case for size, case in sorted(sizes.items()) if size}
+    """Yield throughput over size."""
+    by_name = {case.name: case for case in cases}
+    for pattern, sizes in ladders(by_name).items():
+        by_size = {size: by_name[name] for size, name in sizes.items()}
         counted_work = {
             bool(own[case.key].flops)
             for own in figures.values()
@@ -130,7 +136,7 @@ def _ladders(
                 for size, case, rate in rates
                 if finite([rate])
             ]
-            if len(dots) >= _SIZES:
+            if len(dots) >= SIZES:
                 lines.append(PlottedLine(name=gpu.removeprefix("NVIDIA "), dots=dots))
         if lines:
             label = f"{unit} over N for {pattern} on {', '.join(line.name for line in lines)}"

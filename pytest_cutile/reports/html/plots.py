@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
 from pytest_cutile.quantities import counted, format_change, format_time
+from pytest_cutile.reports.document import printable, shorten
 from pytest_cutile.reports.history import HistoryPoint, step_text
 
 WIDTH, HEIGHT = 360, 210
@@ -20,6 +21,8 @@ WIDTH, HEIGHT = 360, 210
 COLOURS = 6
 """Classes of colours in the style sheet: "c0" to "c5"."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 28, 34
+_NAMES, _NAME_CHARACTERS = 160, 25
+"""Where a plot begins that has a name before each row, and what fits there."""
 _BINS = 30
 _MOST_TICKS = 5
 
@@ -83,6 +86,8 @@ class _Plot:
     y_title: str
     x_ticks: Sequence[tuple[float, str]] | None = None
     """Ticks with their labels; None: numbers."""
+    y_ticks: Sequence[tuple[float, str]] | None = None
+    """Likewise."""
     parts: list[Markup] = field(default_factory=list)
 
     def add(self, template: str, *values: object) -> None:
@@ -91,30 +96,35 @@ class _Plot:
 
     def svg(self, label: str) -> Markup:
         """Return the plot; `label` says in a sentence what it shows."""
-        left, right, bottom = _LEFT, WIDTH - _RIGHT, HEIGHT - _BOTTOM
+        left, right = self.x.first, self.x.last
+        top, bottom = sorted((self.y.first, self.y.last))
         grid: list[Markup] = []
-        for tick in self.y.ticks():
+        numbers = [(tick, _number(tick)) for tick in self.y.ticks()] if self.y_ticks is None else self.y_ticks
+        for tick, text in numbers:
             y = f"{self.y.at(tick):.1f}"
             grid.append(
                 Markup(
                     '<path class="grid" d="M{} {}H{}"/><text x="{}" y="{}" dy="4" class="end">{}</text>'
-                ).format(left, y, right, left - 5, y, _number(tick))
+                ).format(left, y, right, left - 5, y, text)
             )
         numbers = [(tick, _number(tick)) for tick in self.x.ticks()]
         for tick, text in numbers if self.x_ticks is None else self.x_ticks:
             x = f"{self.x.at(tick):.1f}"
             grid.append(
                 Markup('<path class="grid" d="M{} {}V{}"/><text x="{}" y="{}" class="mid">{}</text>').format(
-                    x, _TOP, bottom, x, bottom + 13, text
+                    x, top, bottom, x, bottom + 13, text
                 )
             )
         titles = Markup(
             '<text x="{}" y="{}" class="end">{}</text>'
             '<text transform="translate(10 {})rotate(-90)" class="mid">{}</text>'
-        ).format(right, HEIGHT - 5, self.x_title, (bottom + _TOP) // 2, self.y_title)
-        return Markup(
-            '<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><g class="axes">{}{}</g>{}</svg>'
-        ).format(WIDTH, HEIGHT, label, Markup().join(grid), titles, Markup().join(self.parts))
+        ).format(right, bottom + 29, self.x_title, (bottom + top) // 2, self.y_title)
+        height = bottom + _BOTTOM
+        svg = Markup(
+            '<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
+            '<g class="axes">{}{}</g>{}</svg>'
+        ).format(WIDTH, height, WIDTH, height, label, Markup().join(grid), titles, Markup().join(self.parts))
+        return Markup(printable(svg))  # noqa: S704 - XML knows no characters that control a terminal
 
 
 def _number(value: float) -> str:
@@ -259,6 +269,62 @@ def roofline(
     plot.add('<text x="{}" y="{}" dx="8" dy="10">{}</text>', *place, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
     return plot.svg(label)
+
+
+def ratio_plot(
+    rows: Mapping[str, Sequence[Dot]], limits: Mapping[str, float], *, x_title: str, label: str
+) -> Markup:
+    """Return ratios on a logarithmic axis, a row for each name; marked dots have another colour.
+
+    Args:
+        rows: The ratios by name: x of each dot.
+        limits: Ratios to compare them with by name, drawn as lines.
+        x_title: What is over what.
+        label: What the plot shows, in a sentence.
+    """
+    dots = [replace(dot, y=row) for row, own in enumerate(rows.values()) for dot in own]
+    if not dots:
+        return Markup()
+    x = _axis([*(dot.x for dot in dots), *limits.values()], _NAMES, WIDTH - _RIGHT, is_log=True)
+    top = _TOP + 12 * len(limits)
+    y = _Axis(low=-0.5, high=len(rows) - 0.5, first=top, last=top + 17 * len(rows))
+    names = [(row, shorten(name, _NAME_CHARACTERS)) for row, name in enumerate(rows)]
+    plot = _Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=names)
+    for number, (name, ratio) in enumerate(limits.items()):
+        at, line = x.at(ratio), top - 12 * (number + 1)
+        is_right = at > (x.first + x.last) / 2
+        plot.add('<path class="roof" d="M{:.1f} {}V{}"/>', at, line, y.last)
+        place = at - 4 if is_right else at + 4
+        plot.add('<text x="{:.1f}" y="{}" class="{}">{}</text>', place, line + 9, "end" * is_right, name)
+    groups = [[dot for dot in dots if dot.is_marked is marked] for marked in (False, True)]
+    titles = ("cases", "published")
+    _draw(
+        plot,
+        [PlottedLine(name=n, dots=own, joined=False) for n, own in zip(titles, groups, strict=True) if own],
+    )
+    return plot.svg(label)
+
+
+def picture(title: str, plots: Sequence[tuple[str, Markup]], style: str) -> str:
+    """Return plots with their titles as one file of SVG, two beside each other."""
+    tops = [56.0] * min(2, max(len(plots), 1))
+    parts = []
+    for name, plot in plots:
+        column = tops.index(min(tops))
+        left, top = 16 + column * (WIDTH + 24), tops[column]
+        parts.append(
+            Markup(
+                '<g transform="translate({} {})"><text y="12" class="name">{}</text>'
+                '<g transform="translate(0 20)">{}</g></g>'
+            ).format(left, top, printable(name), plot)
+        )
+        tops[column] += float(plot.partition(' height="')[2].partition('"')[0]) + 40
+    width, height = len(tops) * (WIDTH + 24) + 8, max(tops)
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}">'
+        '<style>{}</style><rect width="100%" height="100%" class="ground"/>'
+        '<text x="16" y="32" class="title">{}</text>{}</svg>\n'
+    ).format(width, height, width, height, style, printable(title), Markup().join(parts))
 
 
 def _draw(plot: _Plot, lines: Sequence[PlottedLine]) -> None:

@@ -1,0 +1,102 @@
+"""Platforms side by side as a page, and its plots as one picture."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_cutile.baselines.published import QWEN2_7B
+from pytest_cutile.quantities import counted, format_ratio
+from pytest_cutile.reports.html.kernel import SIZES, ladders, short_dtype
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, picture, ratio_plot
+from pytest_cutile.reports.html.templates import pages, text_of
+from pytest_cutile.reports.platforms import ComparedCase, PlatformComparison, limits_of, platform_document
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+def render_page(comparison: PlatformComparison) -> str:
+    """Return the page: plots, and the tables of `platform_document`."""
+    return (
+        pages()
+        .get_template("platforms.html.jinja")
+        .render(
+            title=comparison.title, plots=[*_plots(comparison)], blocks=platform_document(comparison).blocks
+        )
+    )
+
+
+def render_svg(comparison: PlatformComparison) -> str:
+    """Return the plots of the page as one file of SVG, in the colours that the reader's system prefers."""
+    return picture(comparison.title, [*_plots(comparison)], text_of("page.css"))
+
+
+def _plots(comparison: PlatformComparison) -> Iterator[tuple[str, Markup]]:
+    for place in range(1, len(comparison.names)):
+        first, other = comparison.names[0], comparison.names[place]
+        rows = _ratios(comparison, place)
+        limits = _limits(comparison, place)
+        count = counted(sum(map(len, rows.values())), "ratio")
+        label = f"{count} of {other} over {first} by kernel; specified are {', '.join(limits) or 'none'}"
+        plot = ratio_plot(rows, limits, x_title=f"{other} over {first}", label=label)
+        if plot:
+            yield f"How much faster {other} is than {first}", plot
+    kernels: dict[tuple[str, str], dict[str, ComparedCase]] = defaultdict(dict)
+    for case in comparison.cases:
+        kernels[case.kernel, case.metric][case.name] = case
+    for (kernel, metric), by_name in kernels.items():
+        for pattern, sizes in ladders(by_name).items():
+            lines = _lines(comparison, {size: by_name[name] for size, name in sizes.items()})
+            if len(lines) > 1:
+                label = (
+                    f"{metric} over N for {pattern} of {kernel} on {', '.join(line.name for line in lines)}"
+                )
+                plot = lines_plot(lines, x_title="N", y_title=metric, label=label)
+                yield f"{kernel}, {pattern}: throughput over N", plot
+
+
+def _ratios(comparison: PlatformComparison, place: int) -> dict[str, list[Dot]]:
+    """Return how much faster a platform is than the first one by kernel, NVIDIA's ratios marked."""
+    rows: dict[str, list[Dot]] = defaultdict(list)
+    for case in comparison.cases:
+        ratio = case.ratios[place - 1]
+        if ratio:
+            rows[case.kernel].append(Dot(x=ratio, y=0, title=f"{case.name}: {format_ratio(ratio)}"))
+    if sorted(comparison.nvidias) == [0, place]:
+        turned = -1 if comparison.is_turned else 1
+        published = [(one.title, one.ratio) for one in comparison.unmatched]
+        published += [(f"Qwen2-7B, {pair.title}", pair.ratio) for pair in QWEN2_7B]
+        for title, ratio in published:
+            shown = ratio**turned
+            rows[title].append(
+                Dot(x=shown, y=0, title=f"{title}, published: {format_ratio(shown)}", is_marked=True)
+            )
+    return rows
+
+
+def _limits(comparison: PlatformComparison, place: int) -> dict[str, float]:
+    """Return what is specified: ratios of memory bandwidth, and of peak rates that the cases can reach."""
+    dtypes = {case.dtype for case in comparison.cases if case.metric == "TFLOPS"} or {"float16"}
+    limits: dict[str, float] = {}
+    for limit in limits_of(comparison.files):
+        ratio = limit.ratios[place - 1]
+        reached = ", ".join(short_dtype(dtype) for dtype in limit.dtypes if dtype in dtypes)
+        name = f"peak {reached}" if reached else "memory" if limit.title == "memory bandwidth" else ""
+        if ratio and name:
+            limits[f"{name} {format_ratio(ratio)}"] = ratio
+    return limits
+
+
+def _lines(comparison: PlatformComparison, by_size: Mapping[int, ComparedCase]) -> Sequence[PlottedLine]:
+    lines = []
+    for place, name in enumerate(comparison.names):
+        dots = [
+            Dot(x=size, y=rate, title=f"{case.name} on {name}: {rate:.4g} {case.metric}")
+            for size, case in by_size.items()
+            if (rate := case.rates[place]) is not None
+        ]
+        if len(dots) >= SIZES:
+            lines.append(PlottedLine(name=name, dots=dots))
+    return lines
