@@ -13,6 +13,9 @@ The other kernels build on these. `silu_and_mul`, `dropout` and `rope` are bound
 `bmm`, `group_gemm` and `moe` (with `moe_routing`) are matrix products, like `matmul`. `mla`,
 `attention_decode` and `mla_decoding` are attention, like `fmha`.
 
+`rms_norm_backward` and `swiglu_backward` compute gradients, and tie them to the forward kernels for
+`torch.autograd`.
+
 Shared modules:
 
 - `_launch`: host code of every launcher: architecture and size of the GPU, hints, argument checks.
@@ -26,6 +29,6 @@ Shared modules:
 - `_split_kv`: decoding: keys split among several blocks, and the merge of their results.
 - `_cases`: inputs that test kernels: other memory layouts, and hard inputs for attention.
 
-Launchers compute the forward pass only. No gradient flows through them, even if their inputs require one, and
-no warning says so.
+The other launchers compute one pass only. No gradient flows through them, even if their inputs require one,
+and no warning says so.
 """

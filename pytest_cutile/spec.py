@@ -284,8 +284,9 @@ class KernelSpec:
     undefined_inputs: Mapping[str, str] = field(default_factory=dict)
     """Those of `input_names.REVEALING` for which the kernel defines no result, each with the reason."""
     grad: bool = False
-    """Whether the launcher is differentiable by autograd: its gradients are checked, too (`CheckOptions`).
-    The other gates see the launcher alone; declare a launcher of the backward pass to compile and time it."""
+    """Whether the launcher is differentiable by autograd: its gradients are checked (`CheckOptions`), and
+    its backward kernels compiled. The forward pass is timed; declare a launcher of the backward pass to time
+    that one."""
     search: Callable[[], Mapping[str, Any]] | None = None
     """Returns hypothesis strategies for some of the parameters, by name: what `--search` may choose. Others
     are varied around the values that the cases have."""

@@ -6,18 +6,20 @@ gradients, which are further inputs: so they lie between redzones, in other layo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pytest_cutile.correctness.error_model.running import run_with
+from pytest_cutile.correctness.error_model.running import ReferenceCall
 from pytest_cutile.correctness.errors import KernelMismatch, ReferenceFailed, UncheckableOutput
 from pytest_cutile.correctness.guards.launch import GuardedLauncher, LauncherCall
 from pytest_cutile.correctness.signatures import name_of, positional_names
 from pytest_cutile.spec import CheckOptions
-from pytest_cutile.tensors.trees import Named, map_tensors, named_tensors
+from pytest_cutile.tensors.trees import Named, map_tensors, named_tensors, tensors_in
 
 _OF = "gradient of "
 """How the names of gradients begin: of outputs those that are given, of arguments those that are returned."""
@@ -44,22 +46,12 @@ class WithGradients:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         upstream = {name: value for name, value in kwargs.items() if name.startswith(_OF)}
         kwargs = {name: value for name, value in kwargs.items() if name not in upstream}
-        leaves: dict[str, torch.Tensor] = {}
-        names = iter(self.names)
-
-        def as_leaf(tensor: torch.Tensor) -> torch.Tensor:
-            name = next(names)
-            if name not in self.wanted:
-                return tensor
-            leaves[name] = tensor.detach().requires_grad_()
-            return leaves[name]
-
-        # One thread: poisoned allocations, and a pretended GPU, are of the thread that launches.
-        with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
-            args, kwargs = map_tensors(as_leaf, (args, kwargs))
-            outputs = dict(named_tensors(self.function(*args, **kwargs), _OUTPUT))
+        with _autograd():
+            result, made = _forward(self.function, args, kwargs, [name in self.wanted for name in self.names])
+            outputs = dict(named_tensors(result, _OUTPUT))
+            leaves = dict(zip(self.wanted, made, strict=True))
             gradients = self._gradients(outputs, upstream, leaves)
-        given = [*leaves.values(), *upstream.values()]
+        given = [*made, *upstream.values()]
         returned = {_OF + name: _apart(gradient, given) for name, gradient in gradients.items()}
         return Named({**{name: output.detach() for name, output in outputs.items()}, **returned})
 
@@ -69,24 +61,84 @@ class WithGradients:
         upstream: Mapping[str, torch.Tensor],
         leaves: Mapping[str, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
-        differentiable = {name: outputs[name] for name in outputs if _OF + name in upstream}
+        asked = {name.removeprefix(_OF): gradient for name, gradient in upstream.items()}
+        differentiable = {name: outputs[name] for name in asked if name in outputs}
+        if (shapes := _shapes(differentiable)) != (expected := _shapes(asked)):
+            raise self._failed(f"returns {shapes or 'nothing'}, where the launcher returns {expected}")
         connected = {name: output for name, output in differentiable.items() if output.requires_grad}
-        if not connected and leaves:
+        if not connected or not leaves:
             raise self._failed("returns no output that depends on its arguments by autograd")
-        gradients = torch.autograd.grad(
-            [*connected.values()],
-            [*leaves.values()],
-            [upstream[_OF + name] for name in connected],
-            allow_unused=True,
-        )
+        try:
+            gradients = _backward(
+                self.function, connected.values(), leaves.values(), [asked[name] for name in connected]
+            )
+        except Exception as error:
+            if self.is_reference:
+                raise self._failed(f"is not differentiable: {type(error).__name__}: {error}") from error
+            raise
         found = {name: one for name, one in zip(leaves, gradients, strict=True) if one is not None}
-        if not self.is_reference and (missing := [name for name in leaves if name not in found]):
+        missing = [name for name in leaves if name not in found]
+        if missing and not (self.is_reference and found):
             raise self._failed(f"returns no gradient of {', '.join(missing)}")
         return found
 
     def _failed(self, what: str) -> Exception:
         text = f"{name_of(self.function)} {what}"
         return ReferenceFailed(f"the reference {text}") if self.is_reference else KernelMismatch(text)
+
+
+def with_backward(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a launcher that also runs backward, where what is launched matters and no gradient does."""
+
+    @functools.wraps(launch)
+    def launch_both(*args: Any, **kwargs: Any) -> Any:
+        with _autograd():
+            result, leaves = _forward(launch, args, kwargs, map(_is_real, tensors_in((args, kwargs))))
+            if connected := [output for output in tensors_in(result) if output.requires_grad]:
+                _backward(launch, connected, leaves, map(torch.ones_like, connected))
+        return result
+
+    return launch_both
+
+
+@contextmanager
+def _autograd() -> Iterator[None]:
+    # One thread: poisoned allocations, and a pretended GPU, are of the thread that launches.
+    with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+def _forward(
+    function: Callable[..., Any], args: Any, kwargs: Any, wanted: Iterable[bool]
+) -> tuple[Any, list[torch.Tensor]]:
+    """Return the result of a function, and the leaves that stood for those tensors that are `wanted`."""
+    leaves, choices = [], iter(wanted)
+
+    def as_leaf(tensor: torch.Tensor) -> torch.Tensor:
+        if not next(choices):
+            return tensor
+        leaves.append(tensor.detach().requires_grad_())
+        return leaves[-1]
+
+    args, kwargs = map_tensors(as_leaf, (args, kwargs))
+    return function(*args, **kwargs), leaves
+
+
+def _backward(
+    function: Callable[..., Any],
+    outputs: Iterable[torch.Tensor],
+    leaves: Iterable[torch.Tensor],
+    upstream: Iterable[torch.Tensor],
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of `leaves`; what a backward pass raises says that it was one."""
+    try:
+        gradients: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
+            [*outputs], [*leaves], [*upstream], allow_unused=True
+        )
+    except Exception as error:
+        error.add_note(f"raised by the backward pass of {name_of(function)}")
+        raise
+    return gradients
 
 
 def _apart(gradient: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -134,15 +186,19 @@ def with_gradients(
     }
     if not upstream:
         raise UncheckableOutput(f"grad=True: {name_of(fn)} returns nothing that has a gradient")
-    arguments = {**dict(zip(positional_names(fn, len(args)), args, strict=True)), **kwargs}
+    positional = dict(zip(positional_names(fn, len(args)), args, strict=True))
+    arguments = {**positional, **kwargs}
     named = [pair for name, value in arguments.items() for pair in named_tensors(value, name)]
     names = tuple(name for name, _ in named)
     wanted = tuple(name for name, tensor in named if _is_real(tensor))
-    trial = WithGradients(reference, names, wanted, is_reference=True)
-    known = run_with(trial, args, {**kwargs, **upstream})
+    trial = ReferenceCall(
+        reference=WithGradients(reference, names, wanted, is_reference=True),
+        name=f"the reference {name_of(reference)}, with arguments that require gradients,",
+        args=positional,
+        kwargs={**kwargs, **upstream},
+    )
+    known = trial.run()
     wanted = tuple(name for name in wanted if _OF + name in known)
-    if not wanted:
-        raise ReferenceFailed(f"the reference {name_of(reference)} has a gradient of none of its arguments")
     return GradientCheck(
         fn=WithGradients(fn, names, wanted),
         reference=WithGradients(reference, names, wanted, is_reference=True),
@@ -150,6 +206,10 @@ def with_gradients(
         kwargs={**kwargs, **upstream},
         options=options,
     )
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(f"{name} {[*tensor.shape]}" for name, tensor in tensors.items())
 
 
 def _is_real(tensor: torch.Tensor) -> bool:

@@ -75,7 +75,7 @@ def compile_case(spec: KernelSpec, case: Case, arch: str) -> CompileCase:
         __tracebackhide__ = True
         with user_code():
             inputs = spec.make_inputs(functools.partial(MakeTensor, device="cuda", seed=0), case)
-            return call_of(spec.launch, inputs)()
+            return call_of(all_passes(spec.launch, grad=spec.grad), inputs)()
 
     return CompileCase(
         kernel=spec.name, case=case.name, arch=arch, run=run, inputs=spec.inputs, params=case.params
@@ -101,7 +101,7 @@ def check_inputs(
     __tracebackhide__ = True
     call = call_of(spec.launch, inputs)
     if settings.sanitized:
-        return only_launch(call.function, call.args, call.kwargs)
+        return only_launch(all_passes(call.function, grad=spec.grad), call.args, call.kwargs)
     # Other layouts of the same values are compared once for each case.
     vary_layout = (settings.check_layouts or None) if name == NORMAL else False
     options = spec.check_options(
@@ -134,6 +134,15 @@ def only_launch(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         seconds=0.0,
         reference_runs=0,
     )
+
+
+def all_passes(launch: Callable[..., Any], *, grad: bool) -> Callable[..., Any]:
+    """Return a launcher for what looks at launches alone: with `grad`, one that also runs backward."""
+    if not grad:
+        return launch
+    from pytest_cutile.correctness.gradients import with_backward
+
+    return with_backward(launch)
 
 
 def call_of(launch: Callable[..., Any], inputs: Any) -> Call:

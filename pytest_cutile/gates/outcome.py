@@ -33,6 +33,8 @@ _SAID_WITHOUT_TRACEBACK = (
     RevisionError,
     UncheckableOutput,
 )
+_NOT_THE_USERS = ("pytest_cutile.", "torch.autograd", "torch.overrides")
+"""Modules whose frames lie above and between the user's in a traceback."""
 
 
 class GateFailed(Failed):
@@ -142,11 +144,11 @@ class LaunchesOutcome(AbstractContextManager[None]):
 
 
 def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return `traceback` without the frames of this package, unless there are no others."""
+    """Return `traceback` without the frames of this package and of autograd, unless there are no others."""
     entries = []
     step = traceback
     while step is not None:
-        if not step.tb_frame.f_globals.get("__name__", "").startswith("pytest_cutile."):
+        if not step.tb_frame.f_globals.get("__name__", "").startswith(_NOT_THE_USERS):
             entries.append(step)
         step = step.tb_next
     result: TracebackType | None = None

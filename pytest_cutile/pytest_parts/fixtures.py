@@ -16,7 +16,7 @@ from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of, parameter_names, positional_names
 from pytest_cutile.gates.base import RunningTest
 from pytest_cutile.gates.correct import gate_correct
-from pytest_cutile.gates.declared import only_launch
+from pytest_cutile.gates.declared import all_passes, only_launch
 from pytest_cutile.gates.explained import RunLaunch
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.gates.outcome import GateFailed, GateOutcome
@@ -106,7 +106,7 @@ class CheckKernel:
         def check(run: RunLaunch | None = None) -> CheckReport:
             __tracebackhide__ = True
             if settings.sanitized:
-                return only_launch(fn, args, kwargs)
+                return only_launch(all_passes(fn, grad=grad), args, kwargs)
             from pytest_cutile.correctness.check import run_check
 
             return run_check(fn, args, kwargs, reference=reference, options=chosen, run=run)

@@ -81,12 +81,13 @@ def test_wrong_gradients_are_named(fn, said, dtype):
     assert said in str(caught.value)
 
 
-def test_a_backward_pass_that_raises_shows_its_own_error():
+def test_a_backward_pass_that_raises_is_named():
     def backward(*_):
         raise RuntimeError("no luck")
 
-    with pytest.raises(RuntimeError, match="no luck"):
+    with pytest.raises(RuntimeError, match="no luck") as caught:
         check(rms_norm(backward))
+    assert caught.value.__notes__ == ["raised by the backward pass of rms_norm.<locals>.normalised"]
 
 
 def test_a_backward_pass_may_hand_on_what_it_was_given():
@@ -138,11 +139,50 @@ def test_several_outputs_and_arguments_in_a_list():
     assert all(f"gradient of pair[{at}]" in report.outputs for at in (0, 1))
 
 
+def test_outputs_are_differentiated_by_name():
+    report = check_kernel(
+        lambda x: {"one": 2 * x, "other": 3 * x},
+        torch.randn(40),
+        reference=lambda x: {"other": 3 * x, "one": 2 * x},
+        grad=True,
+    )
+    assert report.elements == 3 * 40
+
+
+class NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x, w):
+        return reference(x, w)
+
+
 @pytest.mark.parametrize(
     ("fn", "reference", "options", "error", "said"),
     [
         (lambda x, w: reference(x, w).detach(), reference, {}, KernelMismatch, "no output that depends on"),
         (rms_norm(), lambda x, w: reference(x, w).detach(), {}, ReferenceFailed, "no output that depends on"),
+        (
+            rms_norm(),
+            lambda x, w: reference(x, w)[:3],
+            {},
+            ReferenceFailed,
+            r"<lambda> returns output \[3, 96\], where the launcher returns output \[33, 96\]",
+        ),
+        (rms_norm(), lambda x, w: [reference(x, w)], {}, ReferenceFailed, "returns nothing, where"),
+        (rms_norm(), NoBackward.apply, {}, ReferenceFailed, "the reference .* is not differentiable: Not"),
+        (
+            rms_norm(),
+            lambda x, w: torch.from_numpy(x.numpy() * w.numpy()),
+            {},
+            ReferenceFailed,
+            "with arguments that require gradients, raised RuntimeError: Can't call numpy",
+        ),
+        (
+            lambda x, w: (x > 0) * (w > 0) * 1.0,
+            lambda x, w: (x > 0) * (w > 0) * 1.0,
+            {},
+            ReferenceFailed,
+            "no output that depends on",
+        ),
         (
             lambda x, _: x > 0,
             lambda x, _: x > 0,

@@ -21,6 +21,7 @@ from kernels.moe import DEFAULT_CONFIG as MOE
 from kernels.moe import MoeConfig
 from kernels.moe_routing import RoutingConfig
 from kernels.rms_norm import RmsNormConfig
+from kernels.rms_norm_backward import RmsNormBackwardConfig
 from kernels.rope import RopeConfig
 from kernels.softmax import SoftmaxConfig
 from kernels.swiglu import SwigluConfig
@@ -37,6 +38,7 @@ SOUND: list[Any] = [
     RoutingConfig(),
     SoftmaxConfig(),
     RmsNormConfig(),
+    RmsNormBackwardConfig(),
     SwigluConfig(),
     DropoutConfig(),
     RopeConfig(),

@@ -27,6 +27,25 @@ CASE = 'pytest_cutile.Case(name="n8", params={"n": 8})'
 FOUR = ", ".join(CASE.replace("8", f"{n}") for n in (4, 8, 16, 32))
 
 
+SCALE = """
+import torch
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x * 2
+
+    @staticmethod
+    def backward(_, dy):
+        with open(__file__ + ".backward", "a") as file:
+            file.write("x")
+        return dy * 2
+
+
+"""
+
+
 class Sanitizer:
     """What takes the place of compute-sanitizer."""
 
@@ -165,6 +184,33 @@ def test_in_a_real_process_kernels_are_launched_and_nothing_is_compared(project,
     assert calls("references") == 2 * references
     assert calls("launches") == 2 * launches + 1
     assert (sanitizer.folder / "runs").read_text() == "memcheck 1\n"
+
+
+def test_backward_passes_run_under_it_too(project, sanitizer):
+    """Kernels of a backward pass are only launched there."""
+    project.kernel(
+        KERNEL.replace("    return x * 2\n", "    return Scale.apply(x)\n", 1)
+        .replace('name="scale",', 'name="scale",\n    grad=True,')
+        .replace("SPEC =", f"{SCALE}SPEC =")
+    )
+    project.pytester.makepyfile(
+        test_mine="""
+        from mykernels.scale import scale
+
+        def test_mine(check_kernel, make_tensor):
+            check_kernel(scale, make_tensor(8, "float32"), reference=lambda x: x * 2, grad=True)
+        """
+    )
+    project.pytester.syspathinsert()
+    sanitizer.logs(CLEAN)
+    passes = project.path / "mykernels" / "scale.py.backward"
+    for test, gates in (("mykernels", "cutile_correct"), ("test_mine.py", "")):
+        run(project, test, gates=gates).assert_outcomes(passed=1)
+        usual = len(passes.read_text())
+        passes.unlink()
+        run(project, test, "--sanitize=memcheck", gates=gates).assert_outcomes(passed=1)
+        assert len(passes.read_text()) == usual + 1
+        passes.unlink()
 
 
 @pytest.mark.parametrize(("text", "starts"), [(BROKEN, True), (CLEAN, False), ("", False)])

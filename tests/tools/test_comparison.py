@@ -147,7 +147,8 @@ def test_the_names_of_all_peers_are_declared(name, monkeypatch):
         for case in suite.cases:
             args = make_inputs(suite.spec, case, device="cuda", seed_text="any")
             assert set(suite.peers(args, dict(case.params))) <= set(suite.peer_names)
-    assert "tilegym" in suite.peer_names or name == "moe_routing"
+    without = {"moe_routing", "rms_norm_backward", "swiglu_backward"}
+    assert "tilegym" in suite.peer_names or name in without
 
 
 # -- goals ------------------------------------------------------------------------------------------

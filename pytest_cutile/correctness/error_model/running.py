@@ -87,6 +87,8 @@ class ReferenceCall:
             kwargs[ORIGIN] = self.part.origin(self.arguments)
         try:
             return run_with(self.reference, args, kwargs, injector)
+        except ReferenceFailed:
+            raise
         except Exception as error:
             where = "" if self.part.is_whole else ", for a part of its arguments, as independent=... says,"
             raise ReferenceFailed(f"{self.name}{where} raised {type(error).__name__}: {error}") from error

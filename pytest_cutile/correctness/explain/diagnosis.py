@@ -86,7 +86,9 @@ def find_direction(
     toward = float((got.abs() < y.abs()).double().mean())
     if toward > _NEARLY_ALL and middle > 1.0 - 4.0 * resolution:
         return ["all errors are toward zero (truncation instead of rounding?)"]
-    is_factor = abs(middle - 1.0) > 2 * (high - low) and abs(middle - 1.0) > 2 * resolution
+    # Rounding alone spreads the ratios of one factor by that much.
+    spread = high - low - 2 * resolution
+    is_factor = abs(middle - 1.0) > 2 * max(spread, resolution)
     if is_factor and not is_scattered(outside, int(outside.sum())):
         return [f"a constant factor: got / exact is about {middle:.4g}"]
     return []
