@@ -307,6 +307,7 @@ def _case(key: str) -> SpeedCase:
         case="",
         nodeid=key,
         arch="sm_90",
+        module="",
         source=lambda _: "",
         work=WORK,
         call=lambda: Call(lambda: None),

@@ -331,6 +331,7 @@ class SpeedGate(Gate):
             case=task.case.name,
             nodeid=test.nodeid,
             arch=task.arch,
+            module=task.module,
             work=Work(),
             call=call,
             launcher_at=functools.partial(launcher_at, session, task),

@@ -28,6 +28,8 @@ class SpeedCase:
     nodeid: str
     """The test, for the command that repeats it."""
     arch: str
+    module: str
+    """The module that has the launcher."""
     work: Work
     call: Callable[[], Call]
     """Makes the inputs; returns the launch to time."""

@@ -64,6 +64,7 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
         case="bf16-4096x8192",
         nodeid="kernels/softmax.py::speed[bf16-4096x8192]",
         arch="sm_90",
+        module="kernels.softmax",
         work=WORK,
         call=lambda: Call(int),
         launcher_at=lambda _: None,

@@ -95,7 +95,7 @@ def make_case(key: str = "k[c]", **changed: Any) -> SpeedCase:
         "fingerprint": lambda _: "fingerprint",
         "source": lambda _: "source",
     }
-    return SpeedCase(key=key, check_key=key, arch="sm_90", work=WORK, **{**facts, **changed})
+    return SpeedCase(key=key, check_key=key, arch="sm_90", module="m", work=WORK, **{**facts, **changed})
 
 
 class FakeStore:
