@@ -88,7 +88,7 @@ class SpeedOutcome:
 
 
 def _measured(measurement: Measurement) -> Measured:
-    sustained = measurement.sustained
+    sustained, skipped = measurement.sustained, measurement.sustained_skipped
     return Measured(
         flops=measurement.work.flops,
         bytes=measurement.work.bytes,
@@ -101,7 +101,7 @@ def _measured(measurement: Measurement) -> Measured:
         clock_mhz=measurement.clock_mhz,
         sustained_clock_mhz=None if sustained is None else sustained.current_clock_mhz,
         sustained_watts=None if sustained is None else sustained.current_watts,
-        sustained_skipped=measurement.sustained_skipped,
+        sustained_skipped="" if skipped is None else skipped.reason,
         problems=measurement.problems,
     )
 

@@ -11,7 +11,7 @@ from pytest_cutile.speed.case import SpeedCase, SpeedOutcome
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.call import MeasurementFailed
-from pytest_cutile.speed.measure.timing import NOT_ASKED, Measurement, Regime
+from pytest_cutile.speed.measure.timing import Measurement, Regime, Skipped
 from pytest_cutile.verdicts import Judgement
 
 if TYPE_CHECKING:
@@ -67,10 +67,9 @@ class PendingCase:
         return self.repeats or (self.screening,)
 
     @property
-    def sustained_skipped(self) -> tuple[str, ...]:
+    def sustained_skipped(self) -> tuple[Skipped, ...]:
         """Why fresh processes that were to measure sustained did not."""
-        reasons = dict.fromkeys(one.sustained_skipped for one in self.repeats)
-        return tuple(reason for reason in reasons if reason not in ("", NOT_ASKED))
+        return tuple(dict.fromkeys(one.sustained_skipped for one in self.repeats if one.sustained_skipped))
 
     def scatter(self, regime: Regime) -> float:
         """Return by what fraction the slowest process took longer than the fastest."""

@@ -17,7 +17,7 @@ from pytest_cutile.speed.context import SpeedContext
 from pytest_cutile.speed.decide import Decision, Estimate, decide
 from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.call import MeasurementFailed
-from pytest_cutile.speed.measure.timing import NOT_LIMITED, Measurement, Regime
+from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
@@ -311,7 +311,7 @@ def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) 
         return Decision.CLEAR
     if comparison.is_paired:  # no fresh process has measured this regime
         skipped = case.sustained_skipped
-        not_limited = bool(skipped) and all(reason.startswith(NOT_LIMITED) for reason in skipped)
+        not_limited = bool(skipped) and all(one.not_limited for one in skipped)
         return Decision.CLEAR if not_limited else Decision.UNDECIDED
     return comparison.decide_stored(case.repeats, regime)
 

@@ -68,7 +68,7 @@ class FileTimer(pytest_cutile.Timer):
     def time_sustained(self, launches, *, always=False):
         current = self.entry("sustained", self.blocks - 1)
         if current is None:
-            return Skipped(reason="not limited by power")
+            return Skipped(reason="not limited by power", not_limited=True)
         block = {"current_us": tuple(samples(current))}
         power = {"current_clock_mhz": 1605.0, "current_watts": 699.0}
         if len(launches) > 1:

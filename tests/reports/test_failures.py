@@ -23,6 +23,7 @@ from pytest_cutile.static.comparison import compare
 from pytest_cutile.verdicts import Judgement, Reason
 from tests.baselines.examples import COMMIT, PUBLISHED, baselines, entry, record
 from tests.reports.test_compiled import LAUNCH, WORSE, case
+from tests.speed.simulated import NOT_LIMITED
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1", max_sm_clock_mhz=1980.0)
 WORK = Work(bytes=1.34e8)
@@ -143,7 +144,7 @@ def test_a_regression_says_in_which_regime(slower, said):
 
 
 def test_a_regime_that_was_skipped_is_named_with_the_reason():
-    text = message(*(measurement(42.4, 40.0, sustained_skipped="not limited by power") for _ in range(3)))
+    text = message(*(measurement(42.4, 40.0, sustained_skipped=NOT_LIMITED) for _ in range(3)))
     assert "sustained: skipped, not limited by power" in text
 
 

@@ -16,7 +16,6 @@ from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.placement import placed_anew, placed_in_rotation
 from pytest_cutile.speed.measure.timing import (
-    NOT_ASKED,
     Block,
     Launch,
     Measurement,
@@ -72,7 +71,7 @@ def measure(
         platform=platform,
         burst=burst,
         sustained=steady if isinstance(steady, Sustained) else None,
-        sustained_skipped=_why_skipped(steady),
+        sustained_skipped=steady if isinstance(steady, Skipped) else None,
         clock_mhz=clock_mhz,
         problems=tuple(problems),
         reference_workload=name,
@@ -81,12 +80,6 @@ def measure(
     )
     validate(key, measurement, is_paired=baseline is not None)
     return measurement
-
-
-def _why_skipped(steady: Sustained | Skipped | None) -> str:
-    if steady is None:
-        return NOT_ASKED
-    return steady.reason if isinstance(steady, Skipped) else ""
 
 
 def _measure_bursts(timer: Timer, launchers: list[Call], problems: dict[str, None]) -> tuple[Block, ...]:
