@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,7 @@ class Server:
         progress: Callable[[str], None],
         nodeids: Sequence[str],
         environment: Mapping[str, str] | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Describe it; `start` or `ask` starts it.
 
@@ -142,11 +144,13 @@ class Server:
             progress: shows how far fresh processes are.
             nodeids: all tests that it may be asked for; it collects nothing else.
             environment: variables of a worker whose tests it measures: which GPU that uses.
+            stopping: set when nobody waits for answers any more.
         """
         self._config = config
         self._progress = progress
         self._nodeids = nodeids
         self._environment = environment or {}
+        self._stopping = stopping or threading.Event()
         self._resources = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = 0
@@ -248,7 +252,8 @@ class Server:
                 files.end(-signal.SIGKILL)
                 self._process = None  # the next process is another server's
                 return self._reason(f"it was silent for {SILENT_SECONDS} s")
-            time.sleep(POLL_SECONDS)
+            if self._stopping.wait(POLL_SECONDS):
+                return "the run was stopped"
         return self._reason(f"it ended with status {code}") if code else ""
 
     def _reason(self, what: str) -> str:
