@@ -41,6 +41,7 @@ from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
 from pytest_cutile.speed.measure.blocks import measure, to_plain
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
+from pytest_cutile.speed.measure.results import computes_otherwise
 from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.static.comparison import compare
@@ -53,6 +54,10 @@ _NO_SPEED = {
     Reason.WRONG_RESULT: "the result is wrong, so its speed means nothing",
     Reason.UNCHECKED: "its check raised, so nobody knows whether the result is right",
 }
+_OTHER_RESULT = (
+    "the baseline kernel computes something else now than today's, on the inputs that are timed: a tenth of "
+    "its numbers is off by more than a tenth"
+)
 
 
 def gate_speed(
@@ -207,7 +212,7 @@ def measure_case(
     The inputs are made while nobody else times: a process that waits for the GPU holds none of its memory.
 
     Raises:
-        BaselineLaunchFailed: the baseline launcher raised.
+        BaselineLaunchFailed: the baseline launcher raised, or computes something else.
         MeasurementFailed: it cannot be timed, or the times make no sense.
     """
     session.progress(f"timing {case.key}")
@@ -216,6 +221,8 @@ def measure_case(
         call = case.call()
         if baseline is not None:
             call, baseline = replace(call, function=launched.watch(call.function)), launched.watch(baseline)
+            if computes_otherwise(call, baseline):
+                raise BaselineLaunchFailed(_OTHER_RESULT)
         measurement = measure(
             session.gpu.timer, case.key, case.work, call, baseline=baseline, sustained=sustained
         )
