@@ -11,9 +11,9 @@ from typing import TypeAlias
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.failures import regression_message
+from pytest_cutile.session import Session
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison
-from pytest_cutile.speed.context import SpeedContext
 from pytest_cutile.speed.decide import Decision, Estimate, decide
 from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.call import MeasurementFailed
@@ -49,8 +49,8 @@ missing was lost with the process."""
 class SpeedSuite:
     """All cases that this process compared, and the one owner of those whose verdict is pending."""
 
-    def __init__(self, context: SpeedContext) -> None:
-        self._context = context
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._cases: dict[int, PendingCase] = {}
         self._waiting: list[int] = []
         self.remarks: list[str] = []
@@ -73,7 +73,7 @@ class SpeedSuite:
         self, case: SpeedCase, comparison: Comparison | None, judgement: Judgement, screening: Measurement
     ) -> None:
         """Add a case that fresh processes have to measure again."""
-        records = self._context.settings.update_baselines
+        records = self._session.settings.update_baselines
         if comparison is None:
             regimes: tuple[Regime, ...] = ()
         elif records and judgement.reason is Reason.WITHIN_MARGIN:
@@ -125,14 +125,14 @@ class SpeedSuite:
                 errs on the safe side.
             after_look: called when some cases may be pending no more.
         """
-        rule, records = self._context.settings.rule, self._context.settings.update_baselines
+        rule, records = self._session.settings.rule, self._session.settings.update_baselines
         n_comparisons = comparisons_of_run(sum(len(case.regimes) for case in self.pending))
         for done, look in pairwise((0, *rule.looks)):
             live = [case for case in self.pending if _needs_processes(case, done)]
             if not live:
                 break
             what = counted(len(live), "case")
-            self._context.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
+            self._session.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
             self._measure(live, min(look - len(case.repeats) for case in live), measure_again)
             self._decide(live, n_comparisons)
             if not records:  # what is to be recorded is recorded together
@@ -144,7 +144,7 @@ class SpeedSuite:
         """Judge cases that no more fresh processes are asked about; their tests need not wait any more."""
         numbers = [case.number for case in cases]
         self._update(case.closed(judge(case)) for case in cases if case.outcome is None)
-        if self._context.settings.update_baselines:
+        if self._session.settings.update_baselines:
             self._record()
         self._update(self._with_failure(self._cases[number]) for number in numbers)
         self._waiting = [number for number in self._waiting if number not in numbers]
@@ -181,7 +181,7 @@ class SpeedSuite:
                     estimates[case.number, regime] = estimated
                 else:
                     self._close(case.number, regime, _by_stored_times(comparison, case, regime))
-        rule = self._context.settings.rule
+        rule = self._session.settings.rule
         for (number, regime), decision in decide(estimates, rule, n_comparisons=n_comparisons).items():
             if decision is not Decision.UNDECIDED:
                 self._close(number, regime, decision)
@@ -196,7 +196,7 @@ class SpeedSuite:
             case for case in self.pending if case.records and not case.test_failed and _is_measured(case)
         ]
         try:
-            notes, remark = record(self._context, cases)
+            notes, remark = record(self._session, cases)
         except BaselineError as error:
             judgement = Judgement(reason=Reason.BAD_BASELINE, detail=str(error))
             self._update(case.closed(judgement, failure=str(error)) for case in cases)
@@ -231,7 +231,7 @@ class SpeedSuite:
         if unrecorded := sum(case.records for case in self.pending):
             plural = "s" if unrecorded > 1 else ""
             self.remarks.append(f"{unrecorded} case{plural} not recorded: the run was stopped")
-        strict = self._context.settings.strict
+        strict = self._session.settings.strict
         for case in self.pending:
             judgement = case.decided.judgement
             failure = strict_failure(case.case.key, judgement, strict=strict)
@@ -255,7 +255,7 @@ class SpeedSuite:
         if outcome.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
             failure = self._regression(case, case.comparison)
         else:
-            failure = strict_failure(case.case.key, outcome.judgement, strict=self._context.settings.strict)
+            failure = strict_failure(case.case.key, outcome.judgement, strict=self._session.settings.strict)
         if failure is not None and outcome.note:
             failure += f"\n\n{outcome.note}"
         elif outcome.note and not case.test_failed:
@@ -263,11 +263,11 @@ class SpeedSuite:
         return replace(case, outcome=replace(outcome, failure=failure))
 
     def _regression(self, case: PendingCase, comparison: Comparison) -> str:
-        context, settings = self._context, self._context.settings
+        session, settings = self._session, self._session.settings
         return regression_message(
             case=case,
             comparison=comparison,
-            baseline_file="" if settings.baseline_revision is not None else context.speed_baselines_name,
+            baseline_file="" if settings.baseline_revision is not None else session.speed_baselines_name,
             baseline_option=settings.baseline_option,
             names_gpu=settings.xdist_worker,
             compiled_otherwise=_compiled_otherwise(case.case, comparison),
