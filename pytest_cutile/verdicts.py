@@ -31,7 +31,8 @@ class Reason(StrEnum):
     FASTER = "faster"
     """Faster by more than the margin."""
     NOISY = "noisy"
-    """As many processes as the rule allows could not tell whether it is slower, or its samples spread."""
+    """As many processes as the rule allows could not tell whether it is slower, its samples spread, or its
+    sustained times are not known."""
     DISTURBED = "disturbed"
     """It looks slower, and the GPU was busy, hot or slow, or everything on it is."""
     ENVIRONMENT = "environment"
