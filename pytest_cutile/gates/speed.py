@@ -34,15 +34,16 @@ from pytest_cutile.gates.speed_comparison import find_comparison
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
-from pytest_cutile.session import Asked, MeasuredAgain, Session
+from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
-from pytest_cutile.speed.measure.blocks import measure, to_plain
+from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.results import computes_otherwise
 from pytest_cutile.speed.measure.timing import Measurement
+from pytest_cutile.speed.protocol import Asked, Failed, MeasuredAgain, Timed
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
@@ -188,9 +189,9 @@ def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain
             reason, text = error.reason, str(error)
         elif isinstance(error, BaselineLaunchFailed | RevisionError):
             reason = Reason.NOT_IN_REVISION
-        asked.answer(case.key, {"reason": reason, "error": text})
+        asked.answer(Failed(key=case.key, reason=reason, error=text))
         raise
-    asked.answer(case.key, to_plain(measurement))
+    asked.answer(Timed(key=case.key, measurement=replace(measurement, platform=None)))
     return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
 
 

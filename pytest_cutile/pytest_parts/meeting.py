@@ -24,9 +24,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import pytest
 
-from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Answers, Server
-from pytest_cutile.session import Asked
+from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Server
 from pytest_cutile.settings import SHARERS_VARIABLE
+from pytest_cutile.speed.protocol import Answers, Asked
 
 FOLDER = "cutile_meeting"
 """Key of the folder in what pytest-xdist gives to a worker."""

@@ -19,6 +19,7 @@ from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
+from pytest_cutile.speed.protocol import Asked
 from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
@@ -38,6 +39,10 @@ class Request:
     @property
     def key(self) -> str:
         return self.case.key
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(nodeid=self.case.nodeid, revision=self.revision, sustained=self.sustained)
 
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]

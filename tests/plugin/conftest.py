@@ -29,7 +29,6 @@ import pytest_cutile
 from pytest_cutile.gates.speed import measure_again
 from pytest_cutile.plugin import session_of
 from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
-from pytest_cutile.session import Asked
 from pytest_cutile.speed.measure.blocks import PLACEMENTS
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Block, Skipped, Sustained
@@ -115,10 +114,7 @@ def measure_here(fresh, requests, processes):
 
     def measure(request):
         try:
-            asked = Asked(
-                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
-            )
-            return measure_again(session, request.case, asked)
+            return measure_again(session, request.case, request.asked)
         except MeasurementFailed as error:
             return error
 

@@ -1,7 +1,7 @@
 """How a measurement is put together, with timers that pretend."""
 
-import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,12 +10,11 @@ from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.speed.measure.blocks import (
     LEAST_PLACEMENTS,
     PLACEMENTS,
-    from_plain,
     measure,
-    to_plain,
 )
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.timing import TimingError
+from pytest_cutile.speed.protocol import Answers, ProcessFiles, Timed
 from pytest_cutile.verdicts import Reason
 
 STEADY = Sustained(
@@ -195,9 +194,12 @@ def test_a_launch_that_cannot_be_timed_says_why():
 
 
 @pytest.mark.parametrize("steady", [None, STEADY])
-def test_a_measurement_travels_to_another_process(steady):
+def test_a_measurement_travels_to_another_process(steady, tmp_path):
     measurement = timed(Pretend(steady=steady, workload_us=70.0), baseline=twice)
     like = timed(Pretend())
     assert like.platform == find_platform("NVIDIA H200")
-    sent = json.loads(json.dumps({"key": "k[c]", **to_plain(measurement)}))
-    assert from_plain(sent, like) == measurement
+    files = ProcessFiles(tmp_path, 1)
+    files.answer(Timed(key="k[c]", measurement=replace(measurement, platform=None)))
+    answers = Answers(answers=files.answers())
+    assert answers.read({"k[c]": like}) == {"k[c]": measurement}
+    assert isinstance(answers.read({"k[d]": like})["k[d]"], MeasurementFailed)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.quantities import format_time
@@ -183,25 +181,3 @@ def above_limit_message(key: str, measurement: Measurement) -> str:
     ]
     title = f"{key}: {measurement.exceeded} is above what {measurement.device.name} can do."
     return render_text(Document(title, blocks))
-
-
-_SHARED = ("device", "work", "platform")
-"""Fields that the receiver of a measurement has."""
-
-
-def to_plain(measurement: Measurement) -> dict[str, Any]:
-    """Return what one process measured, in plain built-in types, for another process."""
-    own = replace(measurement, platform=None)
-    plain: dict[str, Any] = msgspec.to_builtins(own)
-    return {name: value for name, value in plain.items() if name not in _SHARED}
-
-
-def from_plain(data: Mapping[str, Any], like: Measurement) -> Measurement:
-    """Rebuild another process's measurement of the same case on the same GPU as `like`.
-
-    Fields of `data` that no measurement has are ignored.
-    """
-    kept = {name: value for name, value in data.items() if name not in _SHARED}
-    shared = msgspec.to_builtins(replace(like, platform=None, burst=(), sustained=None))
-    other = msgspec.convert({**kept, **{name: shared[name] for name in _SHARED}}, Measurement)
-    return replace(other, device=like.device, work=like.work, platform=like.platform)
