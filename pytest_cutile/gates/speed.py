@@ -340,6 +340,7 @@ class SpeedGate(Gate):
             nodeid=test.nodeid,
             arch=task.arch,
             module=task.module,
+            declared=frozenset(f"{spec.name}[{one.name}]" for one in spec.cases),
             work=Work(),
             call=call,
             launcher_at=functools.partial(launcher_at, session, task),

@@ -84,9 +84,21 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
         detail = f"{shown} was recorded on {baselines.gpu} ({baselines.arch})"
         return None, Judgement(reason=Reason.OTHER_GPU, detail=detail)
     if case.key not in baselines.entries:
+        gone = sorted(key for key in baselines.entries if _is_gone(key, case))
+        if gone:
+            detail = (
+                f"{shown} has no entry for {case.key}, and one for {gone[0]}, which is gone: if that was "
+                f"renamed, rename its entry; else delete it, or {_advice(case)} --reason TEXT"
+            )
+            return None, Judgement(reason=Reason.MAYBE_RENAMED, detail=detail)
         detail = f"{shown} has no entry for {case.key}; {_advice(case)}"
         return None, Judgement(reason=Reason.NO_ENTRY, detail=detail)
     return baselines, Judgement(reason=Reason.WITHIN_MARGIN)
+
+
+def _is_gone(key: str, case: SpeedCase) -> bool:
+    """Say whether `key` is of a case that the kernel of `case` has declared once, and does no more."""
+    return bool(case.declared) and key.startswith(f"{case.kernel}[") and key not in case.declared
 
 
 def _advice(case: SpeedCase) -> str:

@@ -30,6 +30,8 @@ class SpeedCase:
     arch: str
     module: str
     """The module that has the launcher."""
+    declared: frozenset[str] = frozenset()
+    """Keys of all cases that the kernel declares; none for a test function."""
     work: Work
     call: Callable[[], Call]
     """Makes the inputs; returns the launch to time."""

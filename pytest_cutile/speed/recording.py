@@ -117,7 +117,8 @@ def _moved(case: PendingCase, reason: str | None) -> str:
     """Return why the anchor moves to today's kernel: "faster", "accepted", or "" if it stays."""
     judgement, comparison = case.judgement, case.comparison
     if comparison is None or comparison.published is not None:
-        if judgement.reason is Reason.WORK_CHANGED or judgement.verdict is Verdict.REGRESSION:
+        needs_reason = judgement.reason in (Reason.WORK_CHANGED, Reason.MAYBE_RENAMED)
+        if needs_reason or judgement.verdict is Verdict.REGRESSION:
             return _accepted(judgement, reason)
         return ""
     if judgement.reason is Reason.FASTER:
