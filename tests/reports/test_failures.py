@@ -75,14 +75,13 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
     repeats = measurements or tuple(measurement(us, 40.0) for us in (42.3, 42.4, 42.5))
     comparison = comparison or paired()
     pending = PendingCase(
-        number=0,
         case=of,
         comparison=comparison,
         records=False,
         screening=repeats[0],
         judgement=changes.pop("judgement", judgement),
         regimes=(Regime.BURST,),
-        repeats=repeats,
+        repeats=[*repeats],
         decisions=dict.fromkeys(changes.pop("slower", ()), Decision.SLOWER),
     )
     options = {"baseline_file": FILE, **changes}

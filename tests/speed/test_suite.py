@@ -169,7 +169,7 @@ def test_slow_cases_among_many_are_told_apart():
             }
         )
     )
-    judged = {case.case.key: suite.current(case.number).decided for case in pending}
+    judged = {case.case.key: case.decided for case in pending}
     assert {key for key, one in judged.items() if one.judgement.verdict is Verdict.REGRESSION} == slow
     assert {key for key, one in judged.items() if one.failure} == slow
     assert not suite.pending
@@ -271,16 +271,18 @@ def pending_suite(**settings):
 
 def test_after_an_unexpected_error_nothing_pending_passes():
     suite = pending_suite()
+    [case] = suite.pending
     suite.fail(RuntimeError("no more memory"))
-    assert "RuntimeError: no more memory" in suite.current(0).decided.failure
+    assert "RuntimeError: no more memory" in case.decided.failure
     assert not suite.pending
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_stopped_run_leaves_suspects_unconfirmed(strict):
     suite = pending_suite(strict=strict)
+    [case] = suite.pending
     suite.give_up()
-    outcome = suite.current(0).decided
+    outcome = case.decided
     assert outcome.judgement.reason is Reason.UNCONFIRMED
     assert bool(outcome.failure) is strict
 
