@@ -157,7 +157,7 @@ class Revision:
         """
         if module not in self._shared_files:
             found: list[str] = []
-            with self.active():
+            with self.active(), _no_operator_registered_again():
                 self._follow(module, dict.fromkeys(_NEVER_SWAPPED, False), found)
             self._shared_files[module] = next(iter(found), "")
         return self._shared_files[module]
