@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from pytest_cutile.baselines.entries import SpeedBaselines
@@ -23,42 +21,10 @@ from pytest_cutile.revisions.modules import Revision, RevisionError
 from pytest_cutile.settings import Settings
 from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from pytest_cutile.speed.measure.timing import Timer
+from pytest_cutile.speed.protocol import MeasuredAgain
 from pytest_cutile.static.inspection import Inspector
 from pytest_cutile.target import Target
 from pytest_cutile.verdicts import Reason
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What another process asks of one case."""
-
-    nodeid: str
-    """The test that measures it."""
-    revision: str
-    """The baseline kernel's revision; empty for today's kernel alone."""
-    sustained: bool
-    """Whether the sustained regime is measured, too."""
-
-
-class MeasuredAgain:
-    """What another process asked of this fresh one, and the answers: a line of JSON for each case."""
-
-    def __init__(self, asked: bytes, path: Path) -> None:
-        self.requests = msgspec.json.decode(asked, type=dict[str, Asked])
-        """By the key of the case."""
-        self._path = path
-        self._open = set(self.requests)
-
-    def answer_rest(self, nodeid: str, problem: str) -> None:
-        """Say why nothing was measured of the cases of a test that has ended."""
-        for key in sorted(self._open):
-            if self.requests[key].nodeid == nodeid:
-                self.answer(key, {"reason": Reason.NOT_TIMED, "error": f"{key}: {problem}"})
-
-    def answer(self, key: str, measured: Mapping[str, object]) -> None:
-        """Write what was measured of a case at once: the next one may end this process."""
-        self._open.discard(key)
-        with self._path.open("a") as file:
-            file.write(json.dumps({"key": key, **measured}) + "\n")
 
 
 class Session:

@@ -31,7 +31,8 @@ class Reason(StrEnum):
     FASTER = "faster"
     """Faster by more than the margin."""
     NOISY = "noisy"
-    """As many processes as the rule allows could not tell whether it is slower, or its samples spread."""
+    """As many processes as the rule allows could not tell whether it is slower, its samples spread, or its
+    sustained times are not known."""
     DISTURBED = "disturbed"
     """It looks slower, and the GPU was busy, hot or slow, or everything on it is."""
     ENVIRONMENT = "environment"
@@ -45,6 +46,8 @@ class Reason(StrEnum):
     """There is no baseline file for this platform."""
     NO_ENTRY = "no-entry"
     """The platform's baseline file has no entry for this case."""
+    MAYBE_RENAMED = "maybe-renamed"
+    """The file has no entry for this case, and one for a case of its kernel that is gone."""
     NOT_IN_REVISION = "not-in-revision"
     """The revision to compare with has no such case."""
     BASELINES_OFF = "baselines-off"
@@ -111,6 +114,7 @@ VERDICT_OF: dict[Reason, Verdict] = {
     Reason.UNCONFIRMED: Verdict.INCONCLUSIVE,
     Reason.NO_FILE: Verdict.NO_BASELINE,
     Reason.NO_ENTRY: Verdict.NO_BASELINE,
+    Reason.MAYBE_RENAMED: Verdict.NO_BASELINE,
     Reason.NOT_IN_REVISION: Verdict.NO_BASELINE,
     Reason.BASELINES_OFF: Verdict.NO_BASELINE,
     Reason.UNCHANGED: Verdict.PASS,

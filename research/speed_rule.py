@@ -281,7 +281,7 @@ def run_gate(
 
     suite.settle(measure_again)
     for case in pending:
-        judgements[case.case.key] = suite.current(case.number).decided.judgement
+        judgements[case.case.key] = case.decided.judgement
     return Outcome(judgements=[*judgements.values()], suspects=len(pending), processes=processes)
 
 
@@ -307,6 +307,7 @@ def _case(key: str) -> SpeedCase:
         case="",
         nodeid=key,
         arch="sm_90",
+        module="",
         source=lambda _: "",
         work=WORK,
         call=lambda: Call(lambda: None),

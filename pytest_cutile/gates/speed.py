@@ -34,14 +34,16 @@ from pytest_cutile.gates.speed_comparison import find_comparison
 from pytest_cutile.gates.user_code import user_code
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
-from pytest_cutile.session import Asked, MeasuredAgain, Session
+from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
-from pytest_cutile.speed.measure.blocks import measure, to_plain
+from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
+from pytest_cutile.speed.measure.results import computes_otherwise
 from pytest_cutile.speed.measure.timing import Measurement
+from pytest_cutile.speed.protocol import Asked, Failed, MeasuredAgain, Timed
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
@@ -53,6 +55,10 @@ _NO_SPEED = {
     Reason.WRONG_RESULT: "the result is wrong, so its speed means nothing",
     Reason.UNCHECKED: "its check raised, so nobody knows whether the result is right",
 }
+_OTHER_RESULT = (
+    "the baseline kernel computes something else now than today's, on the inputs that are timed: a tenth of "
+    "its numbers is off by more than a tenth"
+)
 
 
 def gate_speed(
@@ -183,9 +189,9 @@ def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain
             reason, text = error.reason, str(error)
         elif isinstance(error, BaselineLaunchFailed | RevisionError):
             reason = Reason.NOT_IN_REVISION
-        asked.answer(case.key, {"reason": reason, "error": text})
+        asked.answer(Failed(key=case.key, reason=reason, error=text))
         raise
-    asked.answer(case.key, to_plain(measurement))
+    asked.answer(Timed(key=case.key, measurement=replace(measurement, platform=None)))
     return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
 
 
@@ -207,7 +213,7 @@ def measure_case(
     The inputs are made while nobody else times: a process that waits for the GPU holds none of its memory.
 
     Raises:
-        BaselineLaunchFailed: the baseline launcher raised.
+        BaselineLaunchFailed: the baseline launcher raised, or computes something else.
         MeasurementFailed: it cannot be timed, or the times make no sense.
     """
     session.progress(f"timing {case.key}")
@@ -216,6 +222,8 @@ def measure_case(
         call = case.call()
         if baseline is not None:
             call, baseline = replace(call, function=launched.watch(call.function)), launched.watch(baseline)
+            if computes_otherwise(call, baseline):
+                raise BaselineLaunchFailed(_OTHER_RESULT)
         measurement = measure(
             session.gpu.timer, case.key, case.work, call, baseline=baseline, sustained=sustained
         )
@@ -331,6 +339,8 @@ class SpeedGate(Gate):
             case=task.case.name,
             nodeid=test.nodeid,
             arch=task.arch,
+            module=task.module,
+            declared=frozenset(f"{spec.name}[{one.name}]" for one in spec.cases),
             work=Work(),
             call=call,
             launcher_at=functools.partial(launcher_at, session, task),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 
 from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines, environment_changes
 from pytest_cutile.baselines.select import (
@@ -57,7 +56,7 @@ def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | Non
         stored=_stored(session, case, baselines),
         environment_changes=_environment_changes(session, case, baselines),
     )
-    return _with_baseline_kernel(session, case, comparison, baselines), judgement
+    return _with_baseline_kernel(session, case, comparison, anchor, baselines), judgement
 
 
 def _compare_with_revision(
@@ -85,9 +84,21 @@ def _baselines_of(session: Session, case: SpeedCase) -> tuple[SpeedBaselines | N
         detail = f"{shown} was recorded on {baselines.gpu} ({baselines.arch})"
         return None, Judgement(reason=Reason.OTHER_GPU, detail=detail)
     if case.key not in baselines.entries:
+        gone = sorted(key for key in baselines.entries if _is_gone(key, case))
+        if gone:
+            detail = (
+                f"{shown} has no entry for {case.key}, and one for {gone[0]}, which is gone: if that was "
+                f"renamed, rename its entry; else delete it, or {_advice(case)} --reason TEXT"
+            )
+            return None, Judgement(reason=Reason.MAYBE_RENAMED, detail=detail)
         detail = f"{shown} has no entry for {case.key}; {_advice(case)}"
         return None, Judgement(reason=Reason.NO_ENTRY, detail=detail)
     return baselines, Judgement(reason=Reason.WITHIN_MARGIN)
+
+
+def _is_gone(key: str, case: SpeedCase) -> bool:
+    """Say whether `key` is of a case that the kernel of `case` has declared once, and does no more."""
+    return bool(case.declared) and key.startswith(f"{case.kernel}[") and key not in case.declared
 
 
 def _advice(case: SpeedCase) -> str:
@@ -109,26 +120,27 @@ def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBase
 
 
 def _with_baseline_kernel(
-    session: Session, case: SpeedCase, comparison: Comparison, baselines: SpeedBaselines
+    session: Session, case: SpeedCase, comparison: Comparison, anchor: Record, baselines: SpeedBaselines
 ) -> Comparison:
     """Return the comparison with the kernel of the anchor, or with why it cannot be had."""
-    anchor, entry = comparison.anchor, baselines.entries[case.key]
-    if anchor is None:
-        return comparison
-    environment = dict(session.gpu.timer.environment())
-    is_recorded_environment = dict(baselines.sessions[anchor.session].environment) == environment
-    commit, is_recorded = _commit_of(session, entry, baselines)
+    entry, environment = baselines.entries[case.key], dict(session.gpu.timer.environment())
+    commit, is_recorded = _commit_of(session, anchor, entry, baselines)
     today = fingerprint_of(case)
     record = unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
-    is_anchors_code = same_digest(anchor.fingerprint, today) or (
-        not is_recorded_environment and _is_anchors_elsewhere(case, anchor, commit, today)
-    )
-    if today and (record is not None or is_anchors_code):
+    if record is not None or same_digest(anchor.fingerprint, today):
         return comparison.of_same_code(commit, is_recorded=record is not None)
+    # Another compiler makes another fingerprint of the same code.
+    is_comparable = dict(baselines.sessions[anchor.session].environment) == environment
+    is_as_written = not is_comparable and bool(today) and same_digest(anchor.source, source_of(case))
     try:
+        compiled = _compiled_at(case, commit) if is_comparable or is_as_written else ""
+        is_anchors = same_digest(anchor.fingerprint, compiled) if is_comparable else None
+        if is_anchors is None:
+            _refuse_shared_files(session, case, commit)
+            # As it is written does not suffice: what a launcher imports while it runs is in no digest.
+            if is_as_written and compiled in ("", today):
+                return comparison.of_same_code(commit)
         launcher = _launcher_at(case, commit)
-        compiled = _compiled_at(case, commit) if is_recorded_environment else ""
-        is_anchors = same_digest(anchor.fingerprint, compiled)
         if is_anchors is None:
             is_anchors = is_recorded or same_digest(anchor.source, source_of(case, commit))
         is_here = session.checkout.is_at(commit)
@@ -143,17 +155,16 @@ def _with_baseline_kernel(
     return comparison.with_launcher(commit, launcher)
 
 
-def _is_anchors_elsewhere(case: SpeedCase, anchor: Record, commit: str, today: str) -> bool:
-    """Say whether today's code is the anchor's although another compiler makes another fingerprint of it.
-
-    As it is written does not suffice: what a launcher imports while it runs is in no digest. So the anchor's
-    commit is compiled today, too, where git has it.
-    """
-    if not same_digest(anchor.source, source_of(case)):
-        return False
-    with suppress(RevisionError):
-        return _compiled_at(case, commit) in (today, "")
-    return False
+def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None:
+    """Raise RevisionError if a file of today takes part in the baseline kernel: no fingerprint tells it."""
+    if not session.checkout.has_commit(commit):
+        return
+    shared = session.revision(commit).shared_file(case.module)
+    if shared:
+        raise RevisionError(
+            f"the kernel of {commit[:12]} imports {shared}, which is today's for both kernels: git does not "
+            "track it"
+        )
 
 
 def same_digest(recorded: str, found: str) -> bool | None:
@@ -180,13 +191,13 @@ def _other_code(commit: str, *, is_recorded: bool, is_known: bool) -> str:
     return f"the code at {commit[:12]}, which added the record to the baselines, {what}: record it again"
 
 
-def _commit_of(session: Session, entry: Entry, baselines: SpeedBaselines) -> tuple[str, bool]:
+def _commit_of(session: Session, anchor: Record, entry: Entry, baselines: SpeedBaselines) -> tuple[str, bool]:
     """Return the commit of the anchor's code, and whether it was recorded there, without changes.
 
     After a squash merge, or a recording from uncommitted changes, it is the one that added the anchor's
     session to the baselines.
     """
-    anchor, *later = since_anchor(entry)
+    later = since_anchor(entry)[1:]
     for record in (anchor, *(one for one in later if same_digest(anchor.fingerprint, one.fingerprint))):
         commit = baselines.sessions[record.session].commit
         if not commit.endswith("+") and session.checkout.has_commit(commit):

@@ -22,6 +22,7 @@ from pytest_cutile.verdicts import Reason, Verdict
 if TYPE_CHECKING:
     from pytest_cutile.pytest_parts.meeting import Measuring
     from pytest_cutile.results import Result
+    from pytest_cutile.speed.pending import PendingCase
     from pytest_cutile.speed.suite import SpeedSuite
 
 
@@ -31,8 +32,8 @@ class _DeferredTest:
 
     item: pytest.Item
     reports: list[pytest.TestReport]
-    pending: list[int]
-    """Numbers of its cases that are not decided, in the run's `SpeedSuite`."""
+    pending: list[PendingCase]
+    """Its cases that were not decided when it ran."""
 
     @property
     def failed(self) -> bool:
@@ -78,7 +79,7 @@ class DeferredReports:
         known = len(suite.pending)
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        deferred = _DeferredTest(item, reports, [case.number for case in suite.pending[known:]])
+        deferred = _DeferredTest(item, reports, suite.pending[known:])
         if deferred.pending:
             self._deferred.append(deferred)
             self._say_deferred(item.config)
@@ -114,8 +115,8 @@ class DeferredReports:
             suite = self._suite
             if suite is not None:
                 for deferred in self._deferred:
-                    if deferred.failed:
-                        suite.mark_failed(deferred.pending)
+                    for case in deferred.pending:
+                        case.test_failed = deferred.failed
                 try:
                     if suite.pending and not stopped and self._measuring is not None:
                         from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
@@ -141,16 +142,15 @@ class DeferredReports:
             return
         deferred, self._deferred = self._deferred, []
         for test in deferred:
-            if any(map(suite.is_pending, test.pending)):
+            if any(case in suite.pending for case in test.pending):
                 self._deferred.append(test)
             else:
-                self._conclude(test, suite)
+                self._conclude(test)
                 self._release(test)
 
-    def _conclude(self, deferred: _DeferredTest, suite: SpeedSuite) -> None:
+    def _conclude(self, deferred: _DeferredTest) -> None:
         """Put what was decided into the reports of a test."""
-        item = deferred.item
-        cases = [suite.current(number) for number in deferred.pending]
+        item, cases = deferred.item, deferred.pending
         item.user_properties += [(PROPERTY, case.result.to_builtins()) for case in cases]
         failures = {case.case.key: case.decided.failure for case in cases if case.decided.failure is not None}
         deciding = deferred.deciding

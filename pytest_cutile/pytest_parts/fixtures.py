@@ -225,6 +225,7 @@ class Perf:
                     case=f"{case}{suffix}",
                     nodeid=nodeid,
                     arch=self.arch,
+                    module=getattr(fn, "__module__", None) or "",
                     work=work,
                     call=lambda: Call(fn, args, kwargs),
                     launcher_at=launcher_at,

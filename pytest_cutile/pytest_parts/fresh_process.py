@@ -5,33 +5,29 @@ is why a slowdown is believed only when fresh ones show it. A server imports and
 using the GPU, while the run still tests; each fresh process is a fork of it. They start at once, so that one
 gets ready while another measures; who measures holds the GPU's lock, case by case.
 
-The two sides talk by files in one folder. For process 1 the run writes `1.asked.json`, the process writes
-`1.measured.jsonl` case by case, and the server `1.ended` when the process has ended. With pytest-xdist, one
-server measures for all workers on a GPU: `meeting.py`.
+The two sides talk by files (`speed/protocol.py`). With pytest-xdist, one server measures for all workers on a
+GPU: `meeting.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
-
 from pytest_cutile.pytest_parts.options import MEASURED_AGAIN, OPTIONS
-from pytest_cutile.session import Asked
 from pytest_cutile.settings import SHARERS_VARIABLE
+from pytest_cutile.speed.protocol import Answers, Asked, ProcessFiles
 
 if TYPE_CHECKING:
     import pytest
@@ -91,15 +87,6 @@ It imports nothing of this package before pytest does: pytest warns of what it c
 """
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What one fresh process wrote."""
-
-    lines: list[dict[str, Any]]
-    """What it measured, case by case."""
-    problem: str = ""
-    """What went wrong, if it did not answer everything."""
-
-
 Ask: TypeAlias = "Callable[[Mapping[str, Asked], int], Sequence[Answers]]"
 """Measures cases, by their keys, once in each of so many fresh processes."""
 
@@ -116,13 +103,8 @@ class FreshProcesses:
     ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
         """Return what each fresh process measured, by key."""
         first = {request.key: request.screening for request in requests}
-        asked = {
-            request.key: Asked(
-                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
-            )
-            for request in requests
-        }
-        return [_read(answers, first) for answers in self._ask(asked, processes)]
+        asked = {request.key: request.asked for request in requests}
+        return [answers.read(first) for answers in self._ask(asked, processes)]
 
 
 class Server:
@@ -134,6 +116,7 @@ class Server:
         progress: Callable[[str], None],
         nodeids: Sequence[str],
         environment: Mapping[str, str] | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         """Describe it; `start` or `ask` starts it.
 
@@ -142,11 +125,13 @@ class Server:
             progress: shows how far fresh processes are.
             nodeids: all tests that it may be asked for; it collects nothing else.
             environment: variables of a worker whose tests it measures: which GPU that uses.
+            stopping: set when nobody waits for answers any more.
         """
         self._config = config
         self._progress = progress
         self._nodeids = nodeids
         self._environment = environment or {}
+        self._stopping = stopping or threading.Event()
         self._resources = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = 0
@@ -227,15 +212,15 @@ class Server:
 
     def _answers(self, files: ProcessFiles, cases: int) -> Answers:
         problem = self._wait(files, cases)
-        return Answers(lines=files.measured(), problem=problem)
+        return Answers(answers=files.answers(), problem=problem)
 
     def _wait(self, files: ProcessFiles, cases: int) -> str:
         """Wait for a fresh process; return what went wrong, with the end of its output, or nothing."""
-        answers = -1
+        answered = -1
         while (code := files.exit_code()) is None:
-            if len(measured := files.measured()) != answers:
-                answers, deadline = len(measured), time.monotonic() + SILENT_SECONDS
-                self._progress(f"fresh process {files.number} has measured {answers} of {cases} again")
+            if (count := len(files.answers())) != answered:
+                answered, deadline = count, time.monotonic() + SILENT_SECONDS
+                self._progress(f"fresh process {files.number} has measured {answered} of {cases} again")
             ended = None if self._process is None else self._process.poll()
             if self._process is None or ended == ANOTHER_SERVER:
                 self._process = None
@@ -248,7 +233,8 @@ class Server:
                 files.end(-signal.SIGKILL)
                 self._process = None  # the next process is another server's
                 return self._reason(f"it was silent for {SILENT_SECONDS} s")
-            time.sleep(POLL_SECONDS)
+            if self._stopping.wait(POLL_SECONDS):
+                return "the run was stopped"
         return self._reason(f"it ended with status {code}") if code else ""
 
     def _reason(self, what: str) -> str:
@@ -259,49 +245,7 @@ class Server:
 
 def not_run(error: Exception) -> Answers:
     """Return the answers of a process that there was no room for."""
-    return Answers(lines=[], problem=f"it could not be run: {error}")
-
-
-@dataclass(frozen=True)
-class ProcessFiles:
-    """How a run and one of its fresh processes talk."""
-
-    folder: Path
-    number: int
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{self.number}.{name}"
-
-    @property
-    def asked_path(self) -> Path:
-        return self._path("asked.json")
-
-    @property
-    def measured_path(self) -> Path:
-        return self._path("measured.jsonl")
-
-    def ask(self, asked: Mapping[str, Asked]) -> None:
-        unfinished = self._path("unfinished")
-        unfinished.write_bytes(msgspec.json.encode(asked))
-        unfinished.rename(self.asked_path)
-
-    def measured(self) -> list[dict[str, Any]]:
-        """Return what a fresh process has written so far; a line that it was killed in is none."""
-        lines = []
-        for line in self.measured_path.read_text().splitlines() if self.measured_path.exists() else ():
-            with contextlib.suppress(ValueError):
-                lines.append(json.loads(line))
-        return lines
-
-    def end(self, exit_code: int) -> None:
-        unfinished = self._path("unfinished")
-        unfinished.write_text(str(exit_code))
-        unfinished.rename(self._path("ended"))
-
-    def exit_code(self) -> int | None:
-        """Return the exit code of the process; None while it runs."""
-        path = self._path("ended")
-        return int(path.read_text()) if path.exists() else None
+    return Answers(problem=f"it could not be run: {error}")
 
 
 def state_of(
@@ -337,31 +281,3 @@ def _travels(value: Any) -> bool:
     except Exception:  # noqa: BLE001 - pickling somebody's object may raise anything
         return False
     return type(value).__module__ in ("builtins", "pathlib", "enum") or isinstance(value, os.PathLike)
-
-
-def _read(answers: Answers, first: Mapping[str, Measurement]) -> dict[str, Measurement | MeasurementFailed]:
-    """Return what a fresh process measured of these cases, by key; what it failed at says why."""
-    from pytest_cutile.speed.measure.blocks import from_plain, validate
-    from pytest_cutile.speed.measure.call import MeasurementFailed
-    from pytest_cutile.verdicts import Reason
-
-    measured: dict[str, Measurement | MeasurementFailed] = {}
-    for data in answers.lines:
-        key = data["key"]
-        if key not in first:  # another worker asked for it
-            continue
-        try:
-            if "error" in data:
-                measured[key] = MeasurementFailed(Reason(data["reason"]), data["error"])
-            else:
-                measurement = from_plain(data, first[key])
-                validate(key, measurement)
-                measured[key] = measurement
-        except MeasurementFailed as error:
-            measured[key] = error
-    for key in first.keys() - measured.keys():
-        message = f"{key}: the fresh process that was to measure it again did not"
-        measured[key] = MeasurementFailed(
-            Reason.NOT_TIMED, f"{message}: {answers.problem}" if answers.problem else message
-        )
-    return measured

@@ -16,10 +16,9 @@ from pytest_cutile.pytest_parts.fresh_process import (
     ANOTHER_SERVER,
     DIE_WITH_PARENT,
     POLL_SECONDS,
-    ProcessFiles,
 )
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.session import MeasuredAgain
+from pytest_cutile.speed.protocol import MeasuredAgain, ProcessFiles
 
 
 class MeasuringServer:
@@ -41,7 +40,7 @@ class MeasuringServer:
         while os.getppid() == parent:
             if files.exit_code() is not None:  # another server's
                 files = ProcessFiles(self._folder, next(numbers))
-            elif files.asked_path.exists():
+            elif files.asked() is not None:
                 if not _can_fork():
                     files.end(self._measure(session, files))
                     os._exit(ANOTHER_SERVER)
@@ -76,7 +75,7 @@ class MeasuringServer:
     def _measure(self, session: pytest.Session, files: ProcessFiles) -> int:
         """Run the tests that were asked for, answer what they did not, and return an exit code."""
         try:
-            asked = MeasuredAgain(files.asked_path.read_bytes(), files.measured_path)
+            asked = MeasuredAgain(files.asked() or {}, files)
             self._run.session.measured_again = asked
             nodeids = {request.nodeid for request in asked.requests.values()}
             items = [item for item in session.items if item.nodeid in nodeids]

@@ -24,9 +24,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import pytest
 
-from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Answers, Server
-from pytest_cutile.session import Asked
+from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Server
 from pytest_cutile.settings import SHARERS_VARIABLE
+from pytest_cutile.speed.protocol import Answers, Asked
 
 FOLDER = "cutile_meeting"
 """Key of the folder in what pytest-xdist gives to a worker."""
@@ -180,13 +180,10 @@ class Meeting:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Stop all servers: no worker asks any more."""
+        """Stop: no worker asks any more. The thread alone starts servers, and stops them."""
         self._stopping.set()
-        for server in self._servers.values():
-            server.close()
         if self._thread is not None:
             self._thread.join()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @functools.cached_property
     def _folder(self) -> Path:
@@ -196,9 +193,15 @@ class Meeting:
     # -- the controller's thread ----------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Serve the workers; if that is not possible any more, the folder goes, which all of them notice."""
+        """Serve the workers until the run ends, or that fails: the folder goes, which all of them notice."""
         with self._resources:
-            self._answer_posts()
+            try:
+                self._answer_posts()
+            finally:
+                self._stopping.set()
+                self._threads.shutdown()
+                for server in self._servers.values():
+                    server.close()
 
     def _answer_posts(self) -> None:
         posts: dict[str, Post] = {}
@@ -222,7 +225,9 @@ class Meeting:
             return
         gpu = self._gpus[name] = pending.gpu.get("CUDA_VISIBLE_DEVICES", "")
         if gpu not in self._servers:
-            self._servers[gpu] = Server(self._config, self._progress, pending.nodeids, pending.gpu)
+            self._servers[gpu] = Server(
+                self._config, self._progress, pending.nodeids, pending.gpu, stopping=self._stopping
+            )
             self._threads.submit(_start, self._servers[gpu]).result()
 
     def _replies(self, posts: Mapping[str, Post]) -> dict[str, Reply]:

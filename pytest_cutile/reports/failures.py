@@ -181,8 +181,8 @@ def _evidence(
     processes = f"{count} {'' if case.records else 'fresh '}process{'es' if count != 1 else ''}"
     measured = [processes if case.records else f"in {processes}, after a first one that is not counted"]
     measured += [text for regime in Regime if (text := _noise(case, regime))]
-    if case.screening.sustained_skipped:
-        measured.append(f"sustained: skipped, {case.screening.sustained_skipped}")
+    if case.screening.sustained_skipped is not None:
+        measured.append(f"sustained: skipped, {case.screening.sustained_skipped.reason}")
     yield "measured", measured
     rule = comparison.rule
     if comparison.is_paired:

@@ -70,31 +70,45 @@ class Repository:
         """Return whether modules, or files that git tracks, differ from the commit outside of `excluded`."""
         paths = [".", f":(exclude){excluded.relative_to(self.top)}"] if excluded is not None else ["."]
         failure = f"git cannot tell the state of {self.top}"
-        tracked = ("status", "--porcelain", "--untracked-files=no", "--", *paths)
+        tracked = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none", "--", *paths)
         others = ("ls-files", "--others", "--exclude-standard", "--", "*.py", *_COPIES)
         return any(git(self.top, *arguments, failure=failure) for arguments in (tracked, others))
 
     def files(self) -> list[Path]:
         failure = f"git cannot list the files of {self.top}"
-        sources = (["--cached"], ["--others", "--exclude-standard", "--", ".", *_COPIES])
+        sources = (
+            ["--cached", "--recurse-submodules"],
+            ["--others", "--exclude-standard", "--", ".", *_COPIES],
+        )
         listed = [git(self.top, "ls-files", "-z", *options, failure=failure) for options in sources]
         return [self.top / name for name in "\0".join(listed).split("\0") if name]
 
     def extract(self, commit: str, folder: Path) -> None:
-        """Write the tree of `commit` into `folder`, which exists.
+        """Write the tree of `commit` into `folder`, which exists, with the submodules that are checked out.
 
-        Left out are the contents of submodules, what .gitattributes marks export-ignore, and links that
-        lead out of the tree; files of git-lfs stay pointers.
+        Left out are what .gitattributes marks export-ignore, and links that lead out of the tree; files of
+        git-lfs stay pointers.
         """
-        with tempfile.TemporaryFile(dir=folder.parent) as packed:
-            failure = f"git cannot read the commit {commit}"
-            git(self.top, "archive", "--format=tar", commit, failure=failure, output=packed)
-            packed.seek(0)
-            with tarfile.open(fileobj=packed) as archive:
-                if hasattr(tarfile, "data_filter"):
-                    archive.extractall(folder, filter=_inside)  # noqa: S202 - the filter is the data filter
-                else:  # before Python 3.11.4
-                    archive.extractall(folder, members=filter(_is_inside, archive))  # noqa: S202 - likewise
+        _extract(self.top, commit, folder, failure=f"git cannot read the commit {commit}")
+
+
+def _extract(top: Path, commit: str, folder: Path, *, failure: str) -> None:
+    with tempfile.TemporaryFile(dir=folder.parent) as packed:
+        git(top, "archive", "--format=tar", commit, failure=failure, output=packed)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            if hasattr(tarfile, "data_filter"):
+                archive.extractall(folder, filter=_inside)  # noqa: S202 - the filter is the data filter
+            else:  # before Python 3.11.4
+                archive.extractall(folder, members=filter(_is_inside, archive))  # noqa: S202 - likewise
+    for line in git(top, "ls-tree", "-r", "-z", commit, failure=failure).split("\0"):
+        entry, _, path = line.partition("\t")
+        if entry.startswith("160000 ") and (top / path / ".git").exists():
+            own = entry.rpartition(" ")[2]
+            missing = (
+                f"the commit {own[:12]} of the submodule {path} is not here: fetch it (git -C {path} fetch)"
+            )
+            _extract(top / path, own, folder / path, failure=missing)
 
 
 def git(folder: Path, *arguments: str, failure: str, output: IO[bytes] | None = None) -> str:

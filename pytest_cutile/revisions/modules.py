@@ -4,9 +4,9 @@ The tree of the revision lies in a folder of its own. While the revision is acti
 modules in place of the working tree's, sys.path leads to its folders, and an import hook prevents imports
 from the working tree by another way, such as an editable install.
 
-The project's modules are those whose file git does not ignore. Both revisions share everything else:
-libraries, files that git ignores (a generated `_version.py`, a built extension), the contents of submodules,
-conftest modules, and pytest-cutile itself. Modules of tests are the project's like any other.
+The project's modules are those whose file git does not ignore, submodules' among them. Both revisions share
+everything else: libraries, files that git ignores (a generated `_version.py`, a built extension), conftest
+modules, and pytest-cutile itself. Modules of tests are the project's like any other.
 
 Limits. The swap concerns the whole process: no other thread may import anything meanwhile. What finds a class
 by the name of its module (pickle, `inspect.getsource` of a class) finds the revision's only while it is
@@ -17,6 +17,7 @@ sys.path does not lead to now counts as not having them.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.abc
@@ -24,6 +25,7 @@ import importlib.util
 import operator
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -66,6 +68,7 @@ class Revision:
         self._trees = _Trees(repository.top, tree, repository.files())
         self._modules: dict[str, ModuleType] = {}
         self._specs: dict[tuple[str, str], KernelSpec | None] = {}
+        self._shared_files: dict[str, str] = {}
         self._hidden: dict[str, ModuleType] | None = None
 
     def close(self) -> None:
@@ -145,6 +148,34 @@ class Revision:
             return None
         counterpart = _attribute(self._import(module_name), name)
         return counterpart if callable(counterpart) else None
+
+    def shared_file(self, module: str) -> str:
+        """Return a file of the checkout that is today's for the revision's `module`, too; "" without one.
+
+        The module imports it, perhaps by others and within functions, and git does not track it. A generated
+        version is no kernel's business.
+        """
+        if module not in self._shared_files:
+            found: list[str] = []
+            with self.active(), _no_operator_registered_again():
+                self._follow(module, dict.fromkeys(_NEVER_SWAPPED, False), found)
+            self._shared_files[module] = next(iter(found), "")
+        return self._shared_files[module]
+
+    def _follow(self, name: str, is_followed: dict[str, bool], shared: list[str]) -> bool:
+        """Say whether a module is the revision's; follow its imports, and add shared files to `shared`."""
+        if name not in is_followed:
+            package = name.rpartition(".")[0]
+            is_found = not package or self._follow(package, is_followed, shared)
+            spec = _find_spec(name) if is_found else None
+            file = spec.origin if spec is not None and spec.has_location else ""
+            is_followed[name] = spec is not None and (not file or self._trees.is_revision(file))
+            if spec is not None and file and is_followed[name]:
+                for imported in _imports(file, name if spec.submodule_search_locations else package):
+                    self._follow(imported, is_followed, shared)
+            elif file and self._trees.is_untracked(file) and "version" not in Path(file).stem:
+                shared.append(self._trees.shown(file))
+        return is_followed[name]
 
     def _import(self, name: str) -> ModuleType | None:
         with self.active(), _no_operator_registered_again():
@@ -237,6 +268,19 @@ class _Trees:
     def is_working(self, path: str) -> bool:
         """Return whether `path` is a file of the project in the working tree, or a folder with one."""
         return self._resolve(path) in self._listed and not self.is_revision(path)
+
+    def is_untracked(self, path: str) -> bool:
+        """Return whether `path` lies in the working tree, and is neither the project's nor installed."""
+        real = Path(self._resolve(path))
+        installed = (sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+        return (
+            real.is_relative_to(self._working)
+            and not (self.is_working(path) or self.is_revision(path))
+            and not any(map(real.is_relative_to, installed))
+        )
+
+    def shown(self, path: str) -> str:
+        return str(Path(self._resolve(path)).relative_to(self._working))
 
     def is_revision(self, path: str) -> bool:
         real = self._resolve(path)
@@ -335,6 +379,26 @@ class _Loaded(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its own spec back."""
         module.__spec__ = self._spec
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Find a module without importing any but its packages; None where that fails."""
+    try:
+        return importlib.util.find_spec(name)
+    except Exception:  # noqa: BLE001 - a package's code may raise anything
+        return None
+
+
+def _imports(file: str, package: str) -> Iterator[str]:
+    """Yield the names that a module imports, as far as its source tells."""
+    tree = ast.parse(Path(file).read_bytes()) if file.endswith(".py") else ast.Module([], [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # relative to more than there is
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
 
 
 def _is_shared(name: str) -> bool:

@@ -18,7 +18,7 @@ from pytest_cutile.revisions.modules import Revision
 
 
 class BaselineLaunchFailed(RuntimeError):  # noqa: N818 - reads as what happened
-    """A baseline launcher raised: it does not know the case."""
+    """A baseline launcher raised: it does not know the case. Or it computes something else."""
 
 
 def with_own_imports(revision: Revision, launcher: Callable[..., Any]) -> Callable[..., Any]:

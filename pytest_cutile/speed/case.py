@@ -28,6 +28,10 @@ class SpeedCase:
     nodeid: str
     """The test, for the command that repeats it."""
     arch: str
+    module: str
+    """The module that has the launcher."""
+    declared: frozenset[str] = frozenset()
+    """Keys of all cases that the kernel declares; none for a test function."""
     work: Work
     call: Callable[[], Call]
     """Makes the inputs; returns the launch to time."""
@@ -86,7 +90,7 @@ class SpeedOutcome:
 
 
 def _measured(measurement: Measurement) -> Measured:
-    sustained = measurement.sustained
+    sustained, skipped = measurement.sustained, measurement.sustained_skipped
     return Measured(
         flops=measurement.work.flops,
         bytes=measurement.work.bytes,
@@ -99,7 +103,7 @@ def _measured(measurement: Measurement) -> Measured:
         clock_mhz=measurement.clock_mhz,
         sustained_clock_mhz=None if sustained is None else sustained.current_clock_mhz,
         sustained_watts=None if sustained is None else sustained.current_watts,
-        sustained_skipped=measurement.sustained_skipped,
+        sustained_skipped="" if skipped is None else skipped.reason,
         problems=measurement.problems,
     )
 

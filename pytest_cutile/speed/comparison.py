@@ -20,7 +20,7 @@ from pytest_cutile.speed.decide import (
     is_faster,
     is_suspect,
 )
-from pytest_cutile.speed.measure.timing import LONGEST_BURST_US, Measurement, Regime
+from pytest_cutile.speed.measure.timing import LONGEST_BURST_US, NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.statistics import median
 
 
@@ -143,13 +143,15 @@ class Comparison:
     # -- screening and deciding -----------------------------------------------------------------------
 
     def suspects(self, measurement: Measurement) -> tuple[Regime, ...]:
-        """Return the regimes in which a screened case may be slower."""
+        """Return the regimes in which a screened case may be slower, or has become unsteady."""
         if self.is_same_code:
             return ()
         if self.is_paired:
-            samples = self.samples(measurement)
+            unsteady = measurement.regimes[:1] if measurement.excess_spread > NOISE_LIMIT else ()
             return tuple(
-                regime for regime, sample in samples.items() if is_suspect(sample, NOISE[regime], self.rule)
+                regime
+                for regime, sample in self.samples(measurement).items()
+                if regime in unsteady or is_suspect(sample, NOISE[regime], self.rule)
             )
         margin = self.rule.limit if self.published is None else math.log1p(self.published.margin)
         return tuple(

@@ -22,7 +22,8 @@ def judge_screening(key: str, comparison: Comparison, measurement: Measurement) 
     if comparison.suspects(measurement) or comparison.slower_than_stored([measurement]) is not None:
         detail = f"{key} may be slower; the run ended before fresh processes could tell"
         return Judgement(reason=Reason.UNCONFIRMED, change=change, detail=detail)
-    return _not_slower(key, comparison, [measurement], change)
+    unknown = _sustained_unknown(key, comparison, [measurement])
+    return unknown or _not_slower(key, comparison, [measurement], change)
 
 
 def judge(case: PendingCase) -> Judgement:
@@ -47,7 +48,8 @@ def judge(case: PendingCase) -> Judgement:
             f"{key}: the first process was steady, and the times of {len(repeats)} differ by {scatter:.1%}"
         )
         return Judgement(reason=Reason.NOISY, change=change, detail=detail)
-    return _not_slower(key, comparison, repeats, change)
+    unknown = _sustained_unknown(key, comparison, [case.screening, *repeats])
+    return unknown or _not_slower(key, comparison, repeats, change)
 
 
 def _without_common_regime(key: str, measurement: Measurement) -> Judgement:
@@ -86,7 +88,7 @@ def _undecided(
     for regime in regimes:
         estimated = comparison.estimate(case.repeats, regime)
         if estimated is None:
-            why = "; ".join(case.sustained_skipped) or "too long for a burst"
+            why = "; ".join(one.reason for one in case.sustained_skipped) or "too long for a burst"
             visible.append(f"{regime}: no fresh process measured it: {why}")
         else:
             missed = comparison.rule.missed
@@ -98,6 +100,22 @@ def _undecided(
     if case.problems:
         detail += f"; the GPU was disturbed: {'; '.join(case.problems)}"
     return Judgement(reason=Reason.NOISY, change=change, detail=detail)
+
+
+def _sustained_unknown(
+    key: str, comparison: Comparison, measurements: Sequence[Measurement]
+) -> Judgement | None:
+    """Judge a case that was recorded sustained, and that nobody could measure so; None if that is not so."""
+    unknown = [one.sustained_skipped for one in measurements if one.sustained_skipped is not None]
+    if (
+        comparison.is_same_code
+        or Regime.SUSTAINED not in comparison.stored
+        or any(one.sustained is not None for one in measurements)
+        or all(skipped.not_limited for skipped in unknown)
+    ):
+        return None
+    detail = f"{key} was recorded under sustained load, and was not measured so: {unknown[0].reason}"
+    return Judgement(reason=Reason.NOISY, change=comparison.change(measurements), detail=detail)
 
 
 def _not_slower(
@@ -118,11 +136,8 @@ def _not_slower(
         reason = Reason.UNCHANGED
     elif comparison.is_faster(measurements):
         reason = Reason.FASTER
-    judgement = Judgement(
-        reason=reason, change=change, detail=_hidden_by_tick(key, comparison, measurements[0])
-    )
-    # An interleaved baseline kernel shows noise as a wide interval; stored times do not.
-    return judgement if comparison.is_paired else unless_noisy(judgement, key, measurements)
+    detail = _hidden_by_tick(key, comparison, measurements[0])
+    return unless_noisy(Judgement(reason=reason, change=change, detail=detail), key, measurements)
 
 
 def _hidden_by_tick(key: str, comparison: Comparison, measurement: Measurement) -> str:
@@ -134,8 +149,8 @@ def _hidden_by_tick(key: str, comparison: Comparison, measurement: Measurement) 
 
 
 def unless_noisy(judgement: Judgement, key: str, measurements: Sequence[Measurement]) -> Judgement:
-    """Return `judgement`; as inconclusive if it is a pass that rests on samples that spread too much."""
-    spread = max(measurement.spread for measurement in measurements)
+    """Return `judgement`; as inconclusive if it is a pass of samples that spread too much, by the code."""
+    spread = max(measurement.excess_spread for measurement in measurements)
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT) or spread <= NOISE_LIMIT:
         return judgement
     problems = dict.fromkeys(problem for measurement in measurements for problem in measurement.problems)

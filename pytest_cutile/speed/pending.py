@@ -1,29 +1,22 @@
-"""A case whose verdict waits for fresh processes: a frozen value, replaced as evidence comes in."""
+"""A case whose verdict waits for fresh processes, with the evidence that has come in."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from pytest_cutile.results import SpeedResult
 from pytest_cutile.speed.case import SpeedCase, SpeedOutcome
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.call import MeasurementFailed
-from pytest_cutile.speed.measure.timing import NOT_ASKED, Measurement, Regime
+from pytest_cutile.speed.measure.timing import Measurement, Regime, Skipped
 from pytest_cutile.verdicts import Judgement
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class PendingCase:
     """A case that fresh processes have to decide, or that is to be recorded."""
 
-    number: int
-    """Key of the case within its suite."""
     case: SpeedCase
     comparison: Comparison | None
     """None when it is only to be recorded."""
@@ -35,9 +28,9 @@ class PendingCase:
     regimes: tuple[Regime, ...]
     """What fresh processes measure: the regimes in which it is a suspect, all of them if it is to be
     recorded."""
-    repeats: tuple[Measurement, ...] = ()
+    repeats: list[Measurement] = field(default_factory=list)
     """What counts as evidence: a measurement for each process."""
-    decisions: Mapping[Regime, Decision] = field(default_factory=lambda: MappingProxyType({}))
+    decisions: dict[Regime, Decision] = field(default_factory=dict)
     """What was decided, by regime; without those that are open."""
     outcome: SpeedOutcome | None = None
     """None until it is decided."""
@@ -62,15 +55,14 @@ class PendingCase:
         return self.open_regimes if self.records or self.repeats else self.open_regimes[:1]
 
     @property
-    def measurements(self) -> tuple[Measurement, ...]:
+    def measurements(self) -> list[Measurement]:
         """What decides: the fresh processes, or the screening where there were none."""
-        return self.repeats or (self.screening,)
+        return self.repeats or [self.screening]
 
     @property
-    def sustained_skipped(self) -> tuple[str, ...]:
+    def sustained_skipped(self) -> tuple[Skipped, ...]:
         """Why fresh processes that were to measure sustained did not."""
-        reasons = dict.fromkeys(one.sustained_skipped for one in self.repeats)
-        return tuple(reason for reason in reasons if reason not in ("", NOT_ASKED))
+        return tuple(dict.fromkeys(one.sustained_skipped for one in self.repeats if one.sustained_skipped))
 
     def scatter(self, regime: Regime) -> float:
         """Return by what fraction the slowest process took longer than the fastest."""
@@ -98,11 +90,11 @@ class PendingCase:
     def result(self) -> SpeedResult:
         return self.decided.result(self.case)
 
-    def closed(self, judgement: Judgement, *, failure: str | None = None) -> PendingCase:
-        outcome = SpeedOutcome(judgement=judgement, measurement=self.shown, failure=failure)
-        return replace(self, judgement=judgement, outcome=outcome)
+    def close(self, judgement: Judgement, *, failure: str | None = None) -> None:
+        self.judgement = judgement
+        self.outcome = SpeedOutcome(judgement=judgement, measurement=self.shown, failure=failure)
 
-    def failed(self, error: MeasurementFailed) -> PendingCase:
-        """Return the case closed because a fresh process could not measure it."""
+    def fail(self, error: MeasurementFailed) -> None:
+        """Close the case because a fresh process could not measure it."""
         detail = str(error).partition("\n")[0]
-        return self.closed(Judgement(reason=error.reason, detail=detail), failure=str(error))
+        self.close(Judgement(reason=error.reason, detail=detail), failure=str(error))

@@ -23,8 +23,8 @@ from pytest_cutile.baselines.entries import (
 from pytest_cutile.baselines.errors import Rejected
 from pytest_cutile.baselines.select import add
 from pytest_cutile.quantities import counted, format_change, format_time
+from pytest_cutile.session import Session
 from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.context import SpeedContext
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
@@ -44,7 +44,7 @@ def new_run_id(unique: str | None = None) -> str:
     return f"{dt.datetime.now(dt.UTC):%Y-%m-%d}-{(unique or uuid.uuid4().hex)[:8]}"
 
 
-def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[str, Note], str]:
+def record(session: Session, cases: Sequence[PendingCase]) -> tuple[dict[str, Note], str]:
     """Record what one session measured, all cases in one go.
 
     Returns:
@@ -53,15 +53,15 @@ def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[st
     Raises:
         BaselineError: the file cannot be read or written. Nothing was changed.
     """
-    store = context.baselines
+    store = session.baselines
     if store is None or not cases:
         return {}, ""
-    session_id, session = _session(context, cases)
+    session_id, recorded = _session(session, cases)
     notes: dict[str, Note] = {}
     records: dict[str, Record] = {}
     for case in cases:
         try:
-            records[case.case.key] = new_record(case, session_id, context.settings.reason)
+            records[case.case.key] = new_record(case, session_id, session.settings.reason)
         except Rejected as rejected:
             why = f"{rejected}".removeprefix(f"{case.case.key}: ")  # the note begins with the key
             notes[case.case.key] = Note(text=f"not recorded: {why}", recorded=False)
@@ -69,19 +69,19 @@ def record(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[dict[st
         return notes, ""
 
     def renew(on_disk: SpeedBaselines) -> SpeedBaselines:
-        return add(on_disk, session_id, session, records)
+        return add(on_disk, session_id, recorded, records)
 
-    device = context.gpu.timer.device
+    device = session.gpu.timer.device
     store.record_speed(device.arch, device.name, renew)
     for case in cases:
         if (added := records.get(case.case.key)) is not None:
-            text = f"{_added(case, added)} in {context.speed_baselines_name}"
+            text = f"{_added(case, added)} in {session.speed_baselines_name}"
             notes[case.case.key] = Note(text=text, recorded=True)
-    if not session.commit.endswith("+"):
+    if not recorded.commit.endswith("+"):
         return notes, ""
     return notes, (
-        f"warning: recorded from uncommitted changes of {session.commit[:12]}: commit them together with the "
-        "baselines, else no later run can measure the baseline kernel"
+        f"warning: recorded from uncommitted changes of {recorded.commit[:12]}: commit them together with "
+        "the baselines, else no later run can measure the baseline kernel"
     )
 
 
@@ -117,7 +117,8 @@ def _moved(case: PendingCase, reason: str | None) -> str:
     """Return why the anchor moves to today's kernel: "faster", "accepted", or "" if it stays."""
     judgement, comparison = case.judgement, case.comparison
     if comparison is None or comparison.published is not None:
-        if judgement.reason is Reason.WORK_CHANGED or judgement.verdict is Verdict.REGRESSION:
+        needs_reason = judgement.reason in (Reason.WORK_CHANGED, Reason.MAYBE_RENAMED)
+        if needs_reason or judgement.verdict is Verdict.REGRESSION:
             return _accepted(judgement, reason)
         return ""
     if judgement.reason is Reason.FASTER:
@@ -171,20 +172,20 @@ def _changes(case: PendingCase) -> Mapping[str, PairedChange]:
     return changes
 
 
-def _session(context: SpeedContext, cases: Sequence[PendingCase]) -> tuple[str, RecordedSession]:
+def _session(session: Session, cases: Sequence[PendingCase]) -> tuple[str, RecordedSession]:
     """Return this run on this GPU, and its name."""
-    device = context.gpu.timer.device
+    device = session.gpu.timer.device
     workloads = {
         one.reference_workload for case in cases for one in case.measurements if one.reference_workload
     }
-    return f"{context.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", RecordedSession(
+    return f"{session.run_id}-{device.uuid.removeprefix('GPU-')[:8]}", RecordedSession(
         at=dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
         gpu_uuid=device.uuid,
-        commit=context.checkout.commit,
+        commit=session.checkout.commit,
         by=recorded_by(),
-        environment=dict(context.gpu.timer.environment()),
+        environment=dict(session.gpu.timer.environment()),
         workload=workloads.pop() if len(workloads) == 1 else "",
-        unseen="; ".join(context.gpu.unseen),
+        unseen="; ".join(session.gpu.unseen),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -11,14 +11,15 @@ from typing import TypeAlias
 from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.quantities import counted
 from pytest_cutile.reports.failures import regression_message
+from pytest_cutile.session import Session
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison
-from pytest_cutile.speed.context import SpeedContext
-from pytest_cutile.speed.decide import Decision, Estimate, decide
+from pytest_cutile.speed.decide import Decision, Estimate, Rule, decide
 from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.call import MeasurementFailed
-from pytest_cutile.speed.measure.timing import NOT_LIMITED, Measurement, Regime
+from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
+from pytest_cutile.speed.protocol import Asked
 from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
@@ -39,6 +40,10 @@ class Request:
     def key(self) -> str:
         return self.case.key
 
+    @property
+    def asked(self) -> Asked:
+        return Asked(nodeid=self.case.nodeid, revision=self.revision, sustained=self.sustained)
+
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
 MeasureAgain: TypeAlias = Callable[[Sequence[Request], int], Sequence[Measured]]
@@ -47,33 +52,20 @@ missing was lost with the process."""
 
 
 class SpeedSuite:
-    """All cases that this process compared, and the one owner of those whose verdict is pending."""
+    """The cases of this process that wait for an outcome."""
 
-    def __init__(self, context: SpeedContext) -> None:
-        self._context = context
-        self._cases: dict[int, PendingCase] = {}
-        self._waiting: list[int] = []
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.pending: list[PendingCase] = []
+        """The cases whose tests wait for an outcome."""
         self.remarks: list[str] = []
         """What was not recorded; for people."""
-
-    @property
-    def pending(self) -> list[PendingCase]:
-        """The cases whose tests wait for an outcome."""
-        return [self._cases[number] for number in self._waiting]
-
-    def is_pending(self, number: int) -> bool:
-        """Say whether the case that was added as `number` has no outcome yet."""
-        return number in self._waiting
-
-    def current(self, number: int) -> PendingCase:
-        """Return what is known of the case that was added as `number`."""
-        return self._cases[number]
 
     def add(
         self, case: SpeedCase, comparison: Comparison | None, judgement: Judgement, screening: Measurement
     ) -> None:
         """Add a case that fresh processes have to measure again."""
-        records = self._context.settings.update_baselines
+        records = self._session.settings.update_baselines
         if comparison is None:
             regimes: tuple[Regime, ...] = ()
         elif records and judgement.reason is Reason.WITHIN_MARGIN:
@@ -82,30 +74,18 @@ class SpeedSuite:
             regimes = tuple(comparison.regimes(screening))
         else:
             regimes = comparison.suspects(screening)
-        number = len(self._cases)
-        self._update(
-            [
-                PendingCase(
-                    number=number,
-                    case=case,
-                    comparison=comparison,
-                    judgement=judgement,
-                    screening=screening,
-                    records=records,
-                    regimes=regimes,
-                    # Nothing selected a case that is to be recorded: the first measurement counts.
-                    repeats=(screening,) if records else (),
-                )
-            ]
+        self.pending.append(
+            PendingCase(
+                case=case,
+                comparison=comparison,
+                judgement=judgement,
+                screening=screening,
+                records=records,
+                regimes=regimes,
+                # Nothing selected a case that is to be recorded: the first measurement counts.
+                repeats=[screening] if records else [],
+            )
         )
-        self._waiting.append(number)
-
-    def mark_failed(self, numbers: Iterable[int]) -> None:
-        """Mark cases whose tests failed for reasons of their own."""
-        self._update(replace(self._cases[number], test_failed=True) for number in numbers)
-
-    def _update(self, cases: Iterable[PendingCase]) -> None:
-        self._cases |= {case.number: case for case in cases}
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -125,16 +105,17 @@ class SpeedSuite:
                 errs on the safe side.
             after_look: called when some cases may be pending no more.
         """
-        rule, records = self._context.settings.rule, self._context.settings.update_baselines
+        rule, records = self._session.settings.rule, self._session.settings.update_baselines
         n_comparisons = comparisons_of_run(sum(len(case.regimes) for case in self.pending))
         for done, look in pairwise((0, *rule.looks)):
             live = [case for case in self.pending if _needs_processes(case, done)]
             if not live:
                 break
             what = counted(len(live), "case")
-            self._context.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
-            self._measure(live, min(look - len(case.repeats) for case in live), measure_again)
-            self._decide(live, n_comparisons)
+            self._session.progress(f"measuring {what} again in fresh processes {done + 1} to {look}")
+            asked = {case: case.next_regimes for case in live}
+            _measure(live, min(look - len(case.repeats) for case in live), measure_again)
+            _decide(asked, rule, n_comparisons)
             if not records:  # what is to be recorded is recorded together
                 self._conclude([case for case in self.pending if not _needs_processes(case, look)])
                 after_look()
@@ -142,53 +123,14 @@ class SpeedSuite:
 
     def _conclude(self, cases: Sequence[PendingCase]) -> None:
         """Judge cases that no more fresh processes are asked about; their tests need not wait any more."""
-        numbers = [case.number for case in cases]
-        self._update(case.closed(judge(case)) for case in cases if case.outcome is None)
-        if self._context.settings.update_baselines:
+        for case in cases:
+            if case.outcome is None:
+                case.close(judge(case))
+        if self._session.settings.update_baselines:
             self._record()
-        self._update(self._with_failure(self._cases[number]) for number in numbers)
-        self._waiting = [number for number in self._waiting if number not in numbers]
-
-    def _measure(self, live: Sequence[PendingCase], processes: int, measure_again: MeasureAgain) -> None:
-        requests = [_request(case) for case in live]
-        for measured in measure_again(requests, processes):
-            for number in [case.number for case in live]:
-                case = self._cases[number]
-                if case.outcome is not None:
-                    continue
-                found = measured.get(case.case.key)
-                if isinstance(found, Measurement):
-                    self._update([replace(case, repeats=(*case.repeats, found))])
-                    continue
-                lost = f"{case.case.key}: the fresh process that was to measure it again ended before it did"
-                self._update([case.failed(found or MeasurementFailed(Reason.NOT_TIMED, lost))])
-
-    def _decide(self, asked: Sequence[PendingCase], n_comparisons: int) -> None:
-        """Decide what the evidence so far decides: pairs together, stored times one by one.
-
-        Args:
-            asked: the cases as they were before fresh processes measured them.
-            n_comparisons: of the run.
-        """
-        estimates: dict[tuple[int, Regime], Estimate] = {}
-        for before in asked:
-            case, comparison = self._cases[before.number], before.comparison
-            if comparison is None or case.outcome is not None:
-                continue
-            for regime in before.next_regimes:
-                estimated = comparison.estimate(case.repeats, regime) if comparison.is_paired else None
-                if estimated is not None:
-                    estimates[case.number, regime] = estimated
-                else:
-                    self._close(case.number, regime, _by_stored_times(comparison, case, regime))
-        rule = self._context.settings.rule
-        for (number, regime), decision in decide(estimates, rule, n_comparisons=n_comparisons).items():
-            if decision is not Decision.UNDECIDED:
-                self._close(number, regime, decision)
-
-    def _close(self, number: int, regime: Regime, decision: Decision) -> None:
-        case = self._cases[number]
-        self._update([replace(case, decisions={**case.decisions, regime: decision})])
+        for case in cases:
+            case.outcome = replace(case.decided, failure=self._failure(case))
+        self.pending = [case for case in self.pending if case not in cases]
 
     def _record(self) -> None:
         """Record what may be recorded, all in one go."""
@@ -196,19 +138,18 @@ class SpeedSuite:
             case for case in self.pending if case.records and not case.test_failed and _is_measured(case)
         ]
         try:
-            notes, remark = record(self._context, cases)
+            notes, remark = record(self._session, cases)
         except BaselineError as error:
-            judgement = Judgement(reason=Reason.BAD_BASELINE, detail=str(error))
-            self._update(case.closed(judgement, failure=str(error)) for case in cases)
+            for case in cases:
+                case.close(Judgement(reason=Reason.BAD_BASELINE, detail=str(error)), failure=str(error))
             return
         self.remarks += [remark] if remark else []
         for case in self.pending:
             note = notes.get(case.case.key)
             text = "not recorded: its test failed" if case.test_failed else note.text if note else ""
             if text and case.outcome is not None:
-                outcome = replace(case.outcome, note=f"{case.case.key}: {text}")
-                recorded = note is not None and note.recorded and not case.test_failed
-                self._update([replace(case, outcome=outcome, is_recorded=recorded)])
+                case.outcome = replace(case.outcome, note=f"{case.case.key}: {text}")
+                case.is_recorded = note is not None and note.recorded and not case.test_failed
 
     # -- ending early ---------------------------------------------------------------------------------
 
@@ -223,15 +164,15 @@ class SpeedSuite:
             shown = f"{self.pending[0].case.key} has the traceback"
             failure = "\n\n".join(filter(None, (detail, trace, case.decided.note)))
             judgement = Judgement(reason=Reason.NOT_TIMED, detail=detail)
-            self._update([replace(case, outcome=replace(case.decided, judgement=judgement, failure=failure))])
-        self._waiting.clear()
+            case.outcome = replace(case.decided, judgement=judgement, failure=failure)
+        self.pending = []
 
     def give_up(self) -> None:
         """Leave pending cases undecided, and record nothing: the run was stopped."""
         if unrecorded := sum(case.records for case in self.pending):
             plural = "s" if unrecorded > 1 else ""
             self.remarks.append(f"{unrecorded} case{plural} not recorded: the run was stopped")
-        strict = self._context.settings.strict
+        strict = self._session.settings.strict
         for case in self.pending:
             judgement = case.decided.judgement
             failure = strict_failure(case.case.key, judgement, strict=strict)
@@ -239,39 +180,72 @@ class SpeedSuite:
                 failure = (
                     f"{case.case.key} is slower than its baseline; the run was stopped before more was said"
                 )
-            self._update(
-                [replace(case, outcome=replace(case.decided, failure=case.decided.failure or failure))]
-            )
-        self._waiting.clear()
+            case.outcome = replace(case.decided, failure=case.decided.failure or failure)
+        self.pending = []
 
     # -- messages -------------------------------------------------------------------------------------
 
-    def _with_failure(self, case: PendingCase) -> PendingCase:
-        """Return a decided case with the message that fails its test, if it is slower or was not recorded."""
+    def _failure(self, case: PendingCase) -> str | None:
+        """Return the message that fails the test of a decided case: it is slower, or was not recorded."""
         outcome = case.decided
         if outcome.failure is not None or case.is_recorded:
-            return replace(case, outcome=outcome)
+            return outcome.failure
         failure: str | None = None
         if outcome.judgement.verdict is Verdict.REGRESSION and case.comparison is not None:
             failure = self._regression(case, case.comparison)
         else:
-            failure = strict_failure(case.case.key, outcome.judgement, strict=self._context.settings.strict)
+            failure = strict_failure(case.case.key, outcome.judgement, strict=self._session.settings.strict)
         if failure is not None and outcome.note:
-            failure += f"\n\n{outcome.note}"
-        elif outcome.note and not case.test_failed:
-            failure = outcome.note
-        return replace(case, outcome=replace(outcome, failure=failure))
+            return f"{failure}\n\n{outcome.note}"
+        return failure or (None if case.test_failed else outcome.note)
 
     def _regression(self, case: PendingCase, comparison: Comparison) -> str:
-        context, settings = self._context, self._context.settings
+        session, settings = self._session, self._session.settings
         return regression_message(
             case=case,
             comparison=comparison,
-            baseline_file="" if settings.baseline_revision is not None else context.speed_baselines_name,
+            baseline_file="" if settings.baseline_revision is not None else session.speed_baselines_name,
             baseline_option=settings.baseline_option,
             names_gpu=settings.xdist_worker,
             compiled_otherwise=_compiled_otherwise(case.case, comparison),
         )
+
+
+def _measure(live: Sequence[PendingCase], processes: int, measure_again: MeasureAgain) -> None:
+    for measured in measure_again([_request(case) for case in live], processes):
+        for case in live:
+            if case.outcome is not None:
+                continue
+            found = measured.get(case.case.key)
+            if isinstance(found, Measurement):
+                case.repeats.append(found)
+            else:
+                lost = f"{case.case.key}: the fresh process that was to measure it again ended before it did"
+                case.fail(found or MeasurementFailed(Reason.NOT_TIMED, lost))
+
+
+def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_comparisons: int) -> None:
+    """Decide what the evidence so far decides: pairs together, stored times one by one.
+
+    Args:
+        asked: the regimes that fresh processes were to decide.
+        rule: the thresholds.
+        n_comparisons: of the run.
+    """
+    estimates: dict[tuple[PendingCase, Regime], Estimate] = {}
+    for case, regimes in asked.items():
+        comparison = case.comparison
+        if comparison is None or case.outcome is not None:
+            continue
+        for regime in regimes:
+            estimated = comparison.estimate(case.repeats, regime) if comparison.is_paired else None
+            if estimated is not None:
+                estimates[case, regime] = estimated
+            else:
+                case.decisions[regime] = _by_stored_times(comparison, case, regime)
+    for (case, regime), decision in decide(estimates, rule, n_comparisons=n_comparisons).items():
+        if decision is not Decision.UNDECIDED:
+            case.decisions[regime] = decision
 
 
 def _needs_processes(case: PendingCase, done: int) -> bool:
@@ -311,7 +285,7 @@ def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) 
         return Decision.CLEAR
     if comparison.is_paired:  # no fresh process has measured this regime
         skipped = case.sustained_skipped
-        not_limited = bool(skipped) and all(reason.startswith(NOT_LIMITED) for reason in skipped)
+        not_limited = bool(skipped) and all(one.not_limited for one in skipped)
         return Decision.CLEAR if not_limited else Decision.UNDECIDED
     return comparison.decide_stored(case.repeats, regime)
 

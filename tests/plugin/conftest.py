@@ -29,7 +29,6 @@ import pytest_cutile
 from pytest_cutile.gates.speed import measure_again
 from pytest_cutile.plugin import session_of
 from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
-from pytest_cutile.session import Asked
 from pytest_cutile.speed.measure.blocks import PLACEMENTS
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Block, Skipped, Sustained
@@ -68,7 +67,7 @@ class FileTimer(pytest_cutile.Timer):
     def time_sustained(self, launches, *, always=False):
         current = self.entry("sustained", self.blocks - 1)
         if current is None:
-            return Skipped(reason="not limited by power")
+            return Skipped(reason="not limited by power", not_limited=True)
         block = {"current_us": tuple(samples(current))}
         power = {"current_clock_mhz": 1605.0, "current_watts": 699.0}
         if len(launches) > 1:
@@ -115,10 +114,7 @@ def measure_here(fresh, requests, processes):
 
     def measure(request):
         try:
-            asked = Asked(
-                nodeid=request.case.nodeid, revision=request.revision, sustained=request.sustained
-            )
-            return measure_again(session, request.case, asked)
+            return measure_again(session, request.case, request.asked)
         except MeasurementFailed as error:
             return error
 

@@ -220,6 +220,13 @@ def raise_if_broken():
 
 def scale(x):"""
 
+IS_BROKEN = """
+def is_broken():
+    import pathlib
+    return (pathlib.Path.cwd() / "broken").exists()
+
+def scale(x):"""
+
 NO_KERNEL = {
     "commit gone": (forget_commit, "git finds no commit '1234567890ab*"),
     "renamed": (rename_case, "*, the commit of the baseline kernel, has no other[[]n8[]]*"),
@@ -258,6 +265,24 @@ def test_a_baseline_launcher_that_raises_now_is_named(project):
     result.assert_outcomes(passed=2)
     said = r"inconclusive: scale.*the launcher of .* raised ValueError: not with this driver"
     assert re.search(said, unwrapped(result))
+
+
+def test_a_baseline_kernel_that_computes_something_else_now_is_no_evidence(project):
+    project.edit("def scale(x):", "def scale(x):\n    if is_broken():\n        return x * 0")
+    project.edit("def scale(x):", IS_BROKEN)
+    project.commit()
+    project.record()
+    project.commit()
+    (project.path / "broken").touch()
+    project.edit("    if is_broken():\n        return x * 0\n", "")
+    project.times(40.0, baseline=20.0)
+    project.run("--perf-strict").assert_outcomes(passed=2)
+    project.times(41.4, baseline=42.0)
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    said = unwrapped(result)
+    assert "inconclusive: scale[n8]: stored times show +3.5 %" in said
+    assert "the baseline kernel computes something else now than today's" in said
 
 
 def test_outside_of_git_stored_times_decide_and_the_message_says_so(project):

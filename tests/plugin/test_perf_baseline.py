@@ -195,7 +195,7 @@ def test_a_measurement_that_cannot_be_is_an_error_and_never_recorded(project, ti
 
 def test_a_case_that_the_file_does_not_know_has_no_baseline(project):
     project.record(40.0)
-    project.baseline.write_text(project.baseline.read_text().replace('"scale[n8]"', '"scale[n9]"'))
+    project.baseline.write_text(project.baseline.read_text().replace('"scale[n8]"', '"other[n8]"'))
     result = project.run("--perf-strict")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(

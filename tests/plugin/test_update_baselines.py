@@ -42,6 +42,23 @@ def test_a_new_case_is_recorded_with_its_session(project):
     assert "moved" not in record
 
 
+def test_a_renamed_case_needs_a_reason_or_its_old_entry(paired):
+    paired.edit('name="n8"', 'name="renamed"')
+    paired.times(80.0)
+    before = paired.baseline.read_text()
+    result = paired.run("--update-baselines")
+    result.assert_outcomes(passed=1, failed=1)
+    assert paired.baseline.read_text() == before
+    said = " ".join(result.stdout.str().split())
+    assert "has no entry for scale[renamed], and one for scale[n8], which is gone" in said
+    paired.run().stdout.fnmatch_lines(["no-baseline: *if that was renamed, rename its entry*"])
+    paired.run("--update-baselines", "--reason", "another case").assert_outcomes(passed=2)
+    paired.baseline.write_text(before.replace("scale[n8]", "scale[renamed]"))
+    result = paired.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*is 100.0% slower than its baseline*", "*the kernel of *, which *"])
+
+
 def test_the_commit_is_recorded(project):
     commit = project.commit()
     project.record()

@@ -23,6 +23,7 @@ from pytest_cutile.static.comparison import compare
 from pytest_cutile.verdicts import Judgement, Reason
 from tests.baselines.examples import COMMIT, PUBLISHED, baselines, entry, record
 from tests.reports.test_compiled import LAUNCH, WORSE, case
+from tests.speed.simulated import NOT_LIMITED
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1", max_sm_clock_mhz=1980.0)
 WORK = Work(bytes=1.34e8)
@@ -64,6 +65,7 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
         case="bf16-4096x8192",
         nodeid="kernels/softmax.py::speed[bf16-4096x8192]",
         arch="sm_90",
+        module="kernels.softmax",
         work=WORK,
         call=lambda: Call(int),
         launcher_at=lambda _: None,
@@ -73,14 +75,13 @@ def message(*measurements: Measurement, comparison: Comparison | None = None, **
     repeats = measurements or tuple(measurement(us, 40.0) for us in (42.3, 42.4, 42.5))
     comparison = comparison or paired()
     pending = PendingCase(
-        number=0,
         case=of,
         comparison=comparison,
         records=False,
         screening=repeats[0],
         judgement=changes.pop("judgement", judgement),
         regimes=(Regime.BURST,),
-        repeats=repeats,
+        repeats=[*repeats],
         decisions=dict.fromkeys(changes.pop("slower", ()), Decision.SLOWER),
     )
     options = {"baseline_file": FILE, **changes}
@@ -142,7 +143,7 @@ def test_a_regression_says_in_which_regime(slower, said):
 
 
 def test_a_regime_that_was_skipped_is_named_with_the_reason():
-    text = message(*(measurement(42.4, 40.0, sustained_skipped="not limited by power") for _ in range(3)))
+    text = message(*(measurement(42.4, 40.0, sustained_skipped=NOT_LIMITED) for _ in range(3)))
     assert "sustained: skipped, not limited by power" in text
 
 

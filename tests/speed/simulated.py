@@ -13,12 +13,14 @@ from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.judging import judge_screening
+from pytest_cutile.speed.measure.timing import Skipped
 from pytest_cutile.speed.suite import SpeedSuite
 
 H200 = Device(arch="sm_90", name="NVIDIA H200", uuid="GPU-1")
 WORK = Work(bytes=1e8)
 RULE = Rule()
 WORKLOAD = "a copy"
+NOT_LIMITED = Skipped(reason="not limited by power", not_limited=True)
 STEADY = 0.0003
 """Scatter of simulated processes: some, as real ones have."""
 
@@ -57,7 +59,7 @@ def measured(
         work=WORK,
         burst=tuple(block(burst) for _ in range(8)),
         sustained=None if sustained is None else Sustained(blocks=(block(sustained),)),
-        sustained_skipped="not limited by power" if sustained is None else "",
+        sustained_skipped=NOT_LIMITED if sustained is None else None,
         problems=problems,
         reference_workload=WORKLOAD,
         workload_us=100 * (1 + workload),
@@ -95,7 +97,7 @@ def make_case(key: str = "k[c]", **changed: Any) -> SpeedCase:
         "fingerprint": lambda _: "fingerprint",
         "source": lambda _: "source",
     }
-    return SpeedCase(key=key, check_key=key, arch="sm_90", work=WORK, **{**facts, **changed})
+    return SpeedCase(key=key, check_key=key, arch="sm_90", module="m", work=WORK, **{**facts, **changed})
 
 
 class FakeStore:
@@ -171,6 +173,7 @@ def settle(
     context, case, comparison = context or make_context(), case or make_case(), comparison or paired()
     suite = SpeedSuite(context)
     suite.add(case, comparison, judge_screening(case.key, comparison, screening), screening)
+    [pending] = suite.pending
     fresh = Fresh(**{case.key: lambda _: again()})
     suite.settle(fresh)
-    return suite.current(0), fresh
+    return pending, fresh

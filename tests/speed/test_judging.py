@@ -5,9 +5,9 @@ import pytest
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening, strict_failure
-from pytest_cutile.speed.measure.timing import Regime
+from pytest_cutile.speed.measure.timing import Block, Regime, Skipped
 from pytest_cutile.verdicts import Judgement, Reason
-from tests.speed.simulated import RULE, WORK, measured, paired, stored, unpaired
+from tests.speed.simulated import RULE, WORK, measured, paired, settle, stored, unpaired
 
 DRIVER = ("driver: 580 -> 590",)
 
@@ -53,6 +53,48 @@ def test_samples_that_spread_pass_no_stored_comparison():
     judgement = judged(unpaired(), measured(0.0, scatter=0.3))
     assert judgement.reason is Reason.NOISY
     assert "the samples spread by " in judgement.detail
+
+
+def bimodal(current, baseline=(40.0,)):
+    return replace(measured(0.0), burst=(Block(current_us=current * 10, baseline_us=baseline * 10),) * 8)
+
+
+@pytest.mark.parametrize(
+    ("measurement", "reason"),
+    [
+        (bimodal((20.0, 60.0)), Reason.UNCONFIRMED),
+        (bimodal((20.0, 60.0), baseline=(20.0, 60.0)), Reason.WITHIN_MARGIN),
+        (bimodal((38.0, 42.0)), Reason.WITHIN_MARGIN),
+    ],
+)
+def test_a_kernel_that_has_become_bimodal_is_suspect_although_its_mean_is_the_same(measurement, reason):
+    assert judged(paired(), measurement).reason is reason
+    case, _ = settle(screening=measured(0.05), again=lambda: measurement)
+    assert case.decided.judgement.reason is (Reason.NOISY if reason is Reason.UNCONFIRMED else reason)
+
+
+@pytest.mark.parametrize(
+    ("not_limited", "recorded", "reason"),
+    [
+        (False, [Regime.BURST, Regime.SUSTAINED], Reason.NOISY),
+        (True, [Regime.BURST, Regime.SUSTAINED], Reason.WITHIN_MARGIN),
+        (False, [Regime.BURST], Reason.WITHIN_MARGIN),
+    ],
+)
+@pytest.mark.parametrize("of", [paired, unpaired])
+def test_recorded_sustained_times_pass_only_where_power_is_known_not_to_matter(
+    of, not_limited, recorded, reason
+):
+    comparison = of(stored={regime: stored()[regime] for regime in recorded})
+    skipped = Skipped(reason="NVML tells nothing", not_limited=not_limited)
+    measurement = replace(measured(0.0), sustained_skipped=skipped)
+    judgement = judged(comparison, measurement)
+    assert judgement.reason is reason
+    assert ("NVML tells nothing" in judgement.detail) == (reason is Reason.NOISY)
+    suspect = replace(measured(0.06), sustained_skipped=skipped)
+    bursts_alone = replace(measured(0.0), sustained_skipped=None)
+    case, _ = settle(comparison=comparison, screening=suspect, again=lambda: bursts_alone)
+    assert case.decided.judgement.reason is reason
 
 
 def test_a_published_figure_is_compared_by_its_own_margin():

@@ -1,7 +1,7 @@
 """How a measurement is put together, with timers that pretend."""
 
-import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,12 +10,11 @@ from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.speed.measure.blocks import (
     LEAST_PLACEMENTS,
     PLACEMENTS,
-    from_plain,
     measure,
-    to_plain,
 )
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.timing import TimingError
+from pytest_cutile.speed.protocol import Answers, ProcessFiles, Timed
 from pytest_cutile.verdicts import Reason
 
 STEADY = Sustained(
@@ -83,7 +82,7 @@ def test_two_kernels_are_compared_in_both_regimes():
     assert (measurement.burst_us, measurement.baseline_us(Regime.BURST)) == (40.0, 80.0)
     assert len(measurement.burst) == PLACEMENTS
     assert (measurement.reference_workload, measurement.workload_us) == ("copy for GB/s", 70.0)
-    assert (measurement.sustained, measurement.sustained_skipped) == (STEADY, "")
+    assert (measurement.sustained, measurement.sustained_skipped) == (STEADY, None)
     assert timer.asked == [(2, False)]
     assert measurement.problems == ("busy", "hot")
     assert measurement.clock_mhz == 1980.0
@@ -108,17 +107,17 @@ def test_a_reference_workload_that_cannot_be_timed_is_left_out(workload_us):
 
 
 def test_where_the_regimes_cannot_differ_the_reason_is_kept():
-    reason = "not limited by power: the SM clock stays at 1980 MHz"
-    measurement = timed(Pretend(steady=Skipped(reason=reason)))
-    assert (measurement.sustained, measurement.sustained_skipped) == (None, reason)
-    assert timed(Pretend()).sustained_skipped == "the timer measures bursts only"
+    skipped = Skipped(reason="the SM clock stays at 1980 MHz", not_limited=True)
+    measurement = timed(Pretend(steady=skipped))
+    assert (measurement.sustained, measurement.sustained_skipped) == (None, skipped)
+    assert timed(Pretend()).sustained_skipped == Skipped(reason="the timer measures bursts only")
 
 
 def test_sustained_is_not_measured_unasked():
     timer = Pretend(steady=STEADY)
     measurement = timed(timer, sustained=False)
     assert timer.asked == []
-    assert (measurement.sustained, measurement.sustained_skipped) == (None, "not asked for")
+    assert (measurement.sustained, measurement.sustained_skipped) == (None, None)
 
 
 @pytest.mark.parametrize("sustained", [True, False])
@@ -195,9 +194,12 @@ def test_a_launch_that_cannot_be_timed_says_why():
 
 
 @pytest.mark.parametrize("steady", [None, STEADY])
-def test_a_measurement_travels_to_another_process(steady):
+def test_a_measurement_travels_to_another_process(steady, tmp_path):
     measurement = timed(Pretend(steady=steady, workload_us=70.0), baseline=twice)
     like = timed(Pretend())
     assert like.platform == find_platform("NVIDIA H200")
-    sent = json.loads(json.dumps({"key": "k[c]", **to_plain(measurement)}))
-    assert from_plain(sent, like) == measurement
+    files = ProcessFiles(tmp_path, 1)
+    files.answer(Timed(key="k[c]", measurement=replace(measurement, platform=None)))
+    answers = Answers(answers=files.answers())
+    assert answers.read({"k[c]": like}) == {"k[c]": measurement}
+    assert isinstance(answers.read({"k[d]": like})["k[d]"], MeasurementFailed)

@@ -133,10 +133,11 @@ def test_a_dirty_checkout_is_warned_about():
     store = FakeStore()
     suite = SpeedSuite(make_context(store, "a" * 40 + "+", update_baselines=True))
     suite.add(make_case(), None, Judgement(reason=Reason.NO_ENTRY), measured())
+    [case] = suite.pending
     suite.settle(Fresh(**{"k[c]": lambda _: measured()}))
     (remark,) = suite.remarks
     assert "warning: recorded from uncommitted changes of aaaaaaaaaaaa" in remark
-    assert suite.current(0).is_recorded
+    assert case.is_recorded
 
 
 def test_a_new_case_is_recorded_without_a_comparison():
@@ -153,10 +154,11 @@ def test_a_case_whose_test_failed_is_not_recorded():
     store = FakeStore()
     suite = SpeedSuite(make_context(store, update_baselines=True))
     suite.add(make_case(), None, Judgement(reason=Reason.NO_ENTRY), measured())
-    suite.mark_failed([0])
+    [case] = suite.pending
+    case.test_failed = True
     suite.settle(Fresh(**{"k[c]": lambda _: measured()}))
     assert not store.writes
-    assert suite.current(0).decided.note == "k[c]: not recorded: its test failed"
+    assert case.decided.note == "k[c]: not recorded: its test failed"
 
 
 def test_a_fingerprint_that_cannot_be_computed_is_left_out():

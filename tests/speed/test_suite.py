@@ -12,7 +12,7 @@ from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.speed.comparison import Comparison
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.call import MeasurementFailed
-from pytest_cutile.speed.measure.timing import NOT_ASKED, NOT_LIMITED
+from pytest_cutile.speed.measure.timing import Skipped
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 from tests.speed.simulated import (
@@ -96,18 +96,18 @@ def test_a_kernel_that_power_does_not_limit_in_fresh_processes_is_not_slower_by_
 @pytest.mark.parametrize(
     ("skipped", "reason"),
     [
-        (f"{NOT_LIMITED}: the SM clock stays at 1980 MHz", Reason.WITHIN_MARGIN),
-        ("the GPU is short of memory", Reason.NOISY),
+        (Skipped(reason="the SM clock stays at 1980 MHz", not_limited=True), Reason.WITHIN_MARGIN),
+        (Skipped(reason="the GPU is short of memory"), Reason.NOISY),
     ],
 )
 def test_a_suspect_in_both_regimes_that_cannot_be_measured_sustained_says_why(skipped, reason):
-    reasons = itertools.chain([NOT_ASKED] * FIRST, itertools.repeat(skipped))  # at first bursts alone
+    reasons = itertools.chain([None] * FIRST, itertools.repeat(skipped))  # at first bursts alone
     case, _ = settle(
         screening=measured(0.05, 0.05),
         again=lambda: replace(measured(0.0), sustained_skipped=next(reasons)),
     )
     assert case.decided.judgement.reason is reason
-    assert (skipped in case.decided.judgement.detail) == (reason is Reason.NOISY)
+    assert (skipped.reason in case.decided.judgement.detail) == (reason is Reason.NOISY)
 
 
 def test_a_slow_placement_in_eight_is_no_pass():
@@ -169,7 +169,7 @@ def test_slow_cases_among_many_are_told_apart():
             }
         )
     )
-    judged = {case.case.key: suite.current(case.number).decided for case in pending}
+    judged = {case.case.key: case.decided for case in pending}
     assert {key for key, one in judged.items() if one.judgement.verdict is Verdict.REGRESSION} == slow
     assert {key for key, one in judged.items() if one.failure} == slow
     assert not suite.pending
@@ -271,16 +271,18 @@ def pending_suite(**settings):
 
 def test_after_an_unexpected_error_nothing_pending_passes():
     suite = pending_suite()
+    [case] = suite.pending
     suite.fail(RuntimeError("no more memory"))
-    assert "RuntimeError: no more memory" in suite.current(0).decided.failure
+    assert "RuntimeError: no more memory" in case.decided.failure
     assert not suite.pending
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_stopped_run_leaves_suspects_unconfirmed(strict):
     suite = pending_suite(strict=strict)
+    [case] = suite.pending
     suite.give_up()
-    outcome = suite.current(0).decided
+    outcome = case.decided
     assert outcome.judgement.reason is Reason.UNCONFIRMED
     assert bool(outcome.failure) is strict
 

@@ -127,7 +127,9 @@ def test_a_kernel_without_a_baseline_is_timed_alone(gpu):
 
 
 def test_what_power_does_not_limit_is_skipped_after_the_probe(gpu):
-    assert measured(gpu) == Skipped(reason="not limited by power: the SM clock stays at 1980 MHz")
+    assert measured(gpu) == Skipped(
+        reason="not limited by power: the SM clock stays at 1980 MHz", not_limited=True
+    )
     assert gpu.now < 2 * PROBE_SECONDS + 0.2
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.quantities import format_time
@@ -16,7 +14,6 @@ from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.placement import placed_anew, placed_in_rotation
 from pytest_cutile.speed.measure.timing import (
-    NOT_ASKED,
     Block,
     Launch,
     Measurement,
@@ -72,7 +69,7 @@ def measure(
         platform=platform,
         burst=burst,
         sustained=steady if isinstance(steady, Sustained) else None,
-        sustained_skipped=_why_skipped(steady),
+        sustained_skipped=steady if isinstance(steady, Skipped) else None,
         clock_mhz=clock_mhz,
         problems=tuple(problems),
         reference_workload=name,
@@ -81,12 +78,6 @@ def measure(
     )
     validate(key, measurement, is_paired=baseline is not None)
     return measurement
-
-
-def _why_skipped(steady: Sustained | Skipped | None) -> str:
-    if steady is None:
-        return NOT_ASKED
-    return steady.reason if isinstance(steady, Skipped) else ""
 
 
 def _measure_bursts(timer: Timer, launchers: list[Call], problems: dict[str, None]) -> tuple[Block, ...]:
@@ -190,25 +181,3 @@ def above_limit_message(key: str, measurement: Measurement) -> str:
     ]
     title = f"{key}: {measurement.exceeded} is above what {measurement.device.name} can do."
     return render_text(Document(title, blocks))
-
-
-_SHARED = ("device", "work", "platform")
-"""Fields that the receiver of a measurement has."""
-
-
-def to_plain(measurement: Measurement) -> dict[str, Any]:
-    """Return what one process measured, in plain built-in types, for another process."""
-    own = replace(measurement, platform=None)
-    plain: dict[str, Any] = msgspec.to_builtins(own)
-    return {name: value for name, value in plain.items() if name not in _SHARED}
-
-
-def from_plain(data: Mapping[str, Any], like: Measurement) -> Measurement:
-    """Rebuild another process's measurement of the same case on the same GPU as `like`.
-
-    Fields of `data` that no measurement has are ignored.
-    """
-    kept = {name: value for name, value in data.items() if name not in _SHARED}
-    shared = msgspec.to_builtins(replace(like, platform=None, burst=(), sustained=None))
-    other = msgspec.convert({**kept, **{name: shared[name] for name in _SHARED}}, Measurement)
-    return replace(other, device=like.device, work=like.work, platform=like.platform)

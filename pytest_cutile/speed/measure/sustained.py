@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from pytest_cutile.gpu.nvml import Load
 from pytest_cutile.speed.measure import graphs
-from pytest_cutile.speed.measure.timing import NOT_LIMITED, Block, Launch, Skipped, Sustained
+from pytest_cutile.speed.measure.timing import Block, Launch, Skipped, Sustained
 from pytest_cutile.statistics import median
 
 REPLAY_US = 20_000.0
@@ -200,20 +200,22 @@ def _plan(
 # -- what power does ----------------------------------------------------------------------------------
 
 
-def why_not_limited(series: Series, segments: Sequence[Segment], highest_mhz: float | None) -> str | None:
-    """Return why times of these kernels cannot differ from those in bursts; None if power limits one."""
+def why_skipped(series: Series, segments: Sequence[Segment], highest_mhz: float | None) -> Skipped | None:
+    """Return why these kernels need not, or cannot, be timed sustained; None if power limits one."""
     shares = [share for segment in segments if (share := _limited_share(series.within(segment))) is not None]
     clocks = [clock for segment in segments if (clock := _clock_mhz(series, [segment])) is not None]
     if not shares and not clocks:
-        return "NVML tells neither the clock nor how long power has limited it"
+        return Skipped(reason="NVML tells neither the clock nor how long power has limited it")
     if max(shares, default=0.0) > LIMITED_SHARE:
         return None
     if not clocks:
-        return f"{NOT_LIMITED}, says NVML's counter"
+        return Skipped(reason="not limited by power, says NVML's counter", not_limited=True)
     seen = [reading.load.sm_clock_mhz or 0.0 for reading in series.readings]
     if min(clocks) < LOW_CLOCK * max(highest_mhz or 0.0, *seen):
         return None
-    return f"{NOT_LIMITED}: the SM clock stays at {min(clocks):.0f} MHz"
+    return Skipped(
+        reason=f"not limited by power: the SM clock stays at {min(clocks):.0f} MHz", not_limited=True
+    )
 
 
 def _limited_share(readings: Sequence[Reading]) -> float | None:
@@ -266,9 +268,9 @@ def measure(
     """Time lanes sustained, if power limits one of them or `always`."""
     time.sleep(REST_SECONDS)
     order, segments = probe_plan(lanes)
-    reason = why_not_limited(run(lanes, order, read), segments, highest_mhz)
-    if reason is not None and not always:
-        return Skipped(reason=reason)
+    skipped = why_skipped(run(lanes, order, read), segments, highest_mhz)
+    if skipped is not None and not always:
+        return skipped
     order, segments = segment_plan(lanes, exchanged=random.random() < 0.5)  # noqa: S311, PLR2004
     return evaluate(run(lanes, order, read), segments, [lane.launches for lane in lanes])
 

@@ -123,18 +123,14 @@ class Sustained:
     baseline_watts: float | None = None
 
 
-NOT_LIMITED = "not limited by power"
-"""How the reason begins where sustained times cannot differ from those in bursts."""
-NOT_ASKED = "not asked for"
-"""The reason where the caller wanted bursts alone."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """The sustained regime was not measured."""
+    """The sustained regime was to be measured, and was not."""
 
     reason: str
     """Why, for people: "not limited by power: the SM clock stays at 1980 MHz"."""
+    not_limited: bool = False
+    """Whether power is known not to limit the kernels: their times cannot differ from those in bursts."""
 
 
 class Timer(ABC):
@@ -234,8 +230,8 @@ class Measurement:
     burst: tuple[Block, ...] = ()
     """One block for each placement of the buffers; empty where a launch is too long for a burst."""
     sustained: Sustained | None = None
-    sustained_skipped: str = ""
-    """Why the sustained regime was not measured, for people; empty where it was."""
+    sustained_skipped: Skipped | None = None
+    """Why the sustained regime was not measured; None where it was, or where nobody asked for it."""
     clock_mhz: float | None = None
     """Clock of the SMs right after the bursts."""
     problems: tuple[str, ...] = ()
@@ -322,6 +318,11 @@ class Measurement:
     def spread(self) -> float:
         """Half interquartile range of the current kernel's samples over their median."""
         return relative_spread(self.samples_us)
+
+    @property
+    def excess_spread(self) -> float:
+        """By how much more the current kernel's samples spread than those of the baseline kernel, if any."""
+        return self.spread - relative_spread(self.baseline_samples_us)
 
     @property
     def placement_spread(self) -> float:

@@ -1,0 +1,149 @@
+"""What a run asks its fresh processes, and what they answer: by files in one folder.
+
+For process 1 the run writes `1.asked.json`, the process `1.measured.jsonl` (a line for each case), and its
+server `1.ended` when the process has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from pytest_cutile.speed.measure.blocks import validate
+from pytest_cutile.speed.measure.call import MeasurementFailed
+from pytest_cutile.speed.measure.timing import Measurement
+from pytest_cutile.verdicts import Reason
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run asks of one case."""
+
+    nodeid: str
+    """The test that measures it."""
+    revision: str
+    """The baseline kernel's revision; empty for today's kernel alone."""
+    sustained: bool
+    """Whether the sustained regime is measured, too."""
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
+    """A case was measured."""
+
+    key: str
+    measurement: Measurement
+    """Without its platform, which the run knows."""
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """A case could not be measured."""
+
+    key: str
+    reason: Reason
+    error: str
+
+
+Answer: TypeAlias = Timed | Failed
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """What one fresh process answered."""
+
+    answers: list[Answer] = []
+    """Case by case."""
+    problem: str = ""
+    """What went wrong, if it did not answer everything."""
+
+    def read(self, like: Mapping[str, Measurement]) -> dict[str, Measurement | MeasurementFailed]:
+        """Return what was measured of cases, by key; what failed says why.
+
+        Args:
+            like: the first measurements of these cases, by key; answers may be about others, too.
+        """
+        measured = {one.key: _read(one, like[one.key]) for one in self.answers if one.key in like}
+        for key in like.keys() - measured.keys():
+            message = f"{key}: the fresh process that was to measure it again did not"
+            text = f"{message}: {self.problem}" if self.problem else message
+            measured[key] = MeasurementFailed(Reason.NOT_TIMED, text)
+        return measured
+
+
+def _read(answer: Answer, like: Measurement) -> Measurement | MeasurementFailed:
+    if isinstance(answer, Failed):
+        return MeasurementFailed(answer.reason, answer.error)
+    measurement = replace(answer.measurement, device=like.device, work=like.work, platform=like.platform)
+    try:
+        validate(answer.key, measurement)
+    except MeasurementFailed as error:
+        return error
+    return measurement
+
+
+@dataclass(frozen=True)
+class ProcessFiles:
+    """How a run and one of its fresh processes talk."""
+
+    folder: Path
+    number: int
+
+    def ask(self, asked: Mapping[str, Asked]) -> None:
+        self._write("asked.json", msgspec.json.encode(asked))
+
+    def asked(self) -> dict[str, Asked] | None:
+        """Return what is asked, by the keys of cases; None as long as nothing is."""
+        path = self._path("asked.json")
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Asked]) if path.exists() else None
+
+    def answer(self, answer: Answer) -> None:
+        with self._path("measured.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(answer) + b"\n")
+
+    def answers(self) -> list[Answer]:
+        """Return what a fresh process has answered so far; a line that it was killed in is none."""
+        path = self._path("measured.jsonl")
+        answers: list[Answer] = []
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            with contextlib.suppress(msgspec.DecodeError):
+                answers.append(msgspec.json.decode(line, type=Answer))
+        return answers
+
+    def end(self, exit_code: int) -> None:
+        self._write("ended", b"%d" % exit_code)
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of the process; None while it runs."""
+        path = self._path("ended")
+        return int(path.read_text()) if path.exists() else None
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{self.number}.{name}"
+
+    def _write(self, name: str, content: bytes) -> None:
+        unfinished = self._path("unfinished")
+        unfinished.write_bytes(content)
+        unfinished.rename(self._path(name))
+
+
+class MeasuredAgain:
+    """What is asked of this fresh process; each case is answered once."""
+
+    def __init__(self, requests: Mapping[str, Asked], files: ProcessFiles) -> None:
+        self.requests = requests
+        """By the key of the case."""
+        self._files = files
+        self._open = set(requests)
+
+    def answer(self, answer: Answer) -> None:
+        """Write what was measured of a case at once: the next one may end this process."""
+        self._open.discard(answer.key)
+        self._files.answer(answer)
+
+    def answer_rest(self, nodeid: str, problem: str) -> None:
+        """Say why nothing was measured of the cases of a test that has ended."""
+        for key in sorted(self._open):
+            if self.requests[key].nodeid == nodeid:
+                self.answer(Failed(key=key, reason=Reason.NOT_TIMED, error=f"{key}: {problem}"))
