@@ -275,8 +275,8 @@ class _Turns:
         before = len(self._run.launches)
         outputs = self._launch(fn, args, kwargs)
         launched = self._run.launches[before:]
-        # Blocks that do not communicate do the same whatever the sizes and dtypes.
-        codes = (launch if launch.communicates else launch.kernel for launch in launched)
+        # Blocks that do not communicate do the same whatever the sizes.
+        codes = (launch if launch.communicates else launch.bytecode for launch in launched)
         self._first = self._first or (fn, *codes)
         return outputs
 
