@@ -32,7 +32,7 @@ SHOWN_TILES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class WrongElement:
     """Which element of a check's launches is wrong."""
 
     launch: int
@@ -47,7 +47,7 @@ class _Launched(BaseException):
     """Ends a check that has launched what is looked for; no handler of errors stops it."""
 
 
-def add_origin(text: str, run: Run, check: Check, launch: RunLaunch, wrong: Place) -> str:
+def add_origin(text: str, run: Run, check: Check, launch: RunLaunch, wrong: WrongElement) -> str:
     """Return the message of a wrong result with where its worst element comes from.
 
     The launch is made again and recorded; nothing is compared with its outputs again.

@@ -17,7 +17,14 @@ from pytest_cutile.correctness.errors import SECOND_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of
 from pytest_cutile.errors import GateSkipped
-from pytest_cutile.gates.explained import Check, Place, RunLaunch, add_origin, tensors_of, why_unwritten
+from pytest_cutile.gates.explained import (
+    Check,
+    RunLaunch,
+    WrongElement,
+    add_origin,
+    tensors_of,
+    why_unwritten,
+)
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -265,11 +272,11 @@ class _Turns:
         """Whether a launch had the last block first."""
         return len(self._calls) > 1 and not self._run.options.reverse
 
-    def find(self, output: Any, index: tuple[int, ...] | None) -> Place | None:
+    def find(self, output: Any, index: tuple[int, ...] | None) -> WrongElement | None:
         """Return in which call a tensor, or an element of it, was wrong; None: no call had such a tensor."""
         return next(
             (
-                Place(launch=number, tensor=name, index=index)
+                WrongElement(launch=number, tensor=name, index=index)
                 for number, made in enumerate(self._calls, 1)
                 for name, tensor in tensors_of(*made).items()
                 if tensor is output
