@@ -131,12 +131,13 @@ def run_check(
         runs=ReferenceRuns(call, _parts(call, launcher, options, outputs), terms),
         started=started,
         first=launcher.kept(outputs) if launcher.is_small else None,
+        is_right_around_zero=functools.partial(_is_right_around_zero, launcher, call, terms),
     )
     comparison = _compare_first(launcher, check, outputs)
     uncompared = _compare_mutated(launcher, check, fn)
     deterministic = _compare_repeat(launcher, check, outputs)
     layouts = _compare_layouts(launcher, check, vary=options.vary_layout)
-    if launcher.is_interpreted and "right" not in layouts.values() and launcher.is_new():
+    if launcher.is_interpreted and launcher.is_new() and "right" not in layouts.values():
         _compare_again(launcher, check)
     return CheckReport(
         elements=sum(out.numel() for out in comparison.outputs.values()),
@@ -175,6 +176,8 @@ class _Check:
     started: float
     first: Any = None
     """The outputs of the first launch, to which no other one writes."""
+    is_right_around_zero: Callable[[], bool] = bool
+    """Launches with inputs that are moved to a mean of zero; returns whether the outputs are right."""
 
     def compare_again(self, outputs: Any) -> None:
         """Compare outputs of another launch, if they differ from the first ones, which were right."""
@@ -184,7 +187,14 @@ class _Check:
     def compare(self, outputs: Any) -> OutputsComparison:
         comparison = compare_outputs(outputs, self.runs, title=self.title)
         if comparison.failed:
-            raise explain_mismatch(outputs, comparison, self.runs, title=self.title, started=self.started)
+            raise explain_mismatch(
+                outputs,
+                comparison,
+                self.runs,
+                title=self.title,
+                started=self.started,
+                is_right_around_zero=self.is_right_around_zero,
+            )
         return comparison
 
 
@@ -218,6 +228,19 @@ def _reference_call(
         kwargs=kwargs,
         sliced=sliced,
     )
+
+
+def _is_right_around_zero(launcher: GuardedLauncher, call: ReferenceCall, terms: Terms) -> bool:
+    arguments = launcher.around_zero()
+    if arguments is None:
+        return False
+    args, kwargs = launcher.split(arguments)
+    moved = replace(call, args=dict(zip(launcher.positional, args, strict=True)), kwargs=kwargs)
+    try:
+        outputs = launcher.launch_with(arguments)
+        return not compare_outputs(outputs, ReferenceRuns(moved, [WHOLE], terms), title="").failed
+    except Exception:  # noqa: BLE001 - the failure that is explained matters more
+        return False
 
 
 def _parts(call: ReferenceCall, launcher: GuardedLauncher, options: CheckOptions, outputs: Any) -> list[Part]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_cutile.correctness.errors import KernelMismatch, with_facts
+from pytest_cutile.correctness.errors import with_facts
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.interpreter.faults import UnwrittenOutput, excerpt
 
@@ -30,8 +31,26 @@ SHOWN_TILES = 12
 """Lines of tiles that a wrong element came from."""
 
 
-def add_origin(text: str, run: Run, check: Check, launch: RunLaunch) -> str:
+@dataclass(frozen=True, kw_only=True)
+class WrongElement:
+    """Which element of a check's launches is wrong."""
+
+    launch: int
+    """The number of the launch, from 1 on."""
+    tensor: str
+    """Its name among the outputs and arguments of the launch."""
+    index: tuple[int, ...] | None
+    """Of the element; None: the whole tensor was changed and may not be."""
+
+
+class _Launched(BaseException):
+    """Ends a check that has launched what is looked for; no handler of errors stops it."""
+
+
+def add_origin(text: str, run: Run, check: Check, launch: RunLaunch, wrong: WrongElement) -> str:
     """Return the message of a wrong result with where its worst element comes from.
+
+    The launch is made again and recorded; nothing is compared with its outputs again.
 
     What often is the cause stands below the first line: where a NaN or Inf was made, what was rounded, or
     loaded from padding. Who wrote the element is the last fact. The tiles that it was made of are details.
@@ -39,14 +58,23 @@ def add_origin(text: str, run: Run, check: Check, launch: RunLaunch) -> str:
     clues: list[str] = []
     head: list[str] = []
     tiles: list[str] = []
+    launches = itertools.count(1)
+
+    def launch_until(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        outputs = launch(fn, args, kwargs)
+        if next(launches) == wrong.launch:
+            raise _Launched(tensors_of(outputs, args, kwargs)[wrong.tensor])
+        return outputs
+
     with _recorded(run):
         try:
-            check(launch)
-        except KernelMismatch as again:
-            if again.changed is not None:
-                clues = run.writers(again.changed).splitlines()
-            elif again.output is not None:
-                clues, head, tiles = _origin(run, again.output, again.index)
+            check(launch_until)
+        except _Launched as launched:
+            (tensor,) = launched.args
+            if wrong.index is None:
+                clues = run.writers(tensor).splitlines()
+            else:
+                clues, head, tiles = _origin(run, tensor, wrong.index)
         except Exception:  # noqa: BLE001 - the failure that is explained matters more
             return text
     clues, head, tiles = ([f"  {line}" for line in lines] for lines in (clues, head, tiles))
@@ -71,6 +99,13 @@ def _origin(run: Run, output: torch.Tensor, index: tuple[int, ...]) -> tuple[lis
     if len(tiles) > SHOWN_TILES:
         tiles[SHOWN_TILES:] = ["  ..."]
     return [*clues, *"\n".join(_remarkable(trace)).splitlines()], head, tiles
+
+
+def tensors_of(outputs: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a call by name; of a launcher that returns nothing, outputs are arguments."""
+    from pytest_cutile.tensors.trees import named_tensors
+
+    return dict(named_tensors((outputs, list(args), dict(kwargs)), "call"))
 
 
 def _remarkable(trace: Trace) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,14 @@ from pytest_cutile.correctness.errors import SECOND_LAUNCH, KernelMismatch
 from pytest_cutile.correctness.report import CheckReport
 from pytest_cutile.correctness.signatures import name_of
 from pytest_cutile.errors import GateSkipped
-from pytest_cutile.gates.explained import Check, RunLaunch, add_origin, why_unwritten
+from pytest_cutile.gates.explained import (
+    Check,
+    RunLaunch,
+    WrongElement,
+    add_origin,
+    tensors_of,
+    why_unwritten,
+)
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted, UnwrittenOutput
 from pytest_cutile.interpreter.options import Options
 from pytest_cutile.session import Session
@@ -168,10 +175,14 @@ class Interpreting:
         try:
             return check(turns)
         except KernelMismatch as mismatch:
-            text = f"{prefix}{mismatch}"
-            if mismatch.output is not None or mismatch.changed is not None:
-                text = add_origin(text, self._run, check, _Turns(self._run, call, known))
-            if turns.reversed and self._is_right_forward(check):
+            tensor, index = mismatch.changed, None
+            if mismatch.output is not None:
+                tensor, index = mismatch.output, mismatch.index
+            text, wrong = f"{prefix}{mismatch}", turns.find(tensor, index)
+            if wrong is not None:
+                text = add_origin(text, self._run, check, _Turns(self._run, call, set()), wrong)
+            is_first = wrong is not None and wrong.launch == 1
+            if turns.reversed and not is_first and self._is_right_forward(check):
                 text = f"{_LAST_FIRST}: {text.replace(f'{SECOND_LAUNCH}: ', '')}"
             raise mismatch.told_as(text) from None
         except CompilerMissing as error:
@@ -253,12 +264,25 @@ class _Turns:
         self._known = known
         """Launchers with what they launched, of which no check has to launch again."""
         self._first: tuple[Any, ...] = ()
-        self._calls = 0
+        self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any]]] = []
+        """Outputs and arguments of each call that returned, or nothing of one that did not."""
 
     @property
     def reversed(self) -> bool:
         """Whether a launch had the last block first."""
-        return self._calls > 1 and not self._run.options.reverse
+        return len(self._calls) > 1 and not self._run.options.reverse
+
+    def find(self, output: Any, index: tuple[int, ...] | None) -> WrongElement | None:
+        """Return in which call a tensor, or an element of it, was wrong; None: no call had such a tensor."""
+        return next(
+            (
+                WrongElement(launch=number, tensor=name, index=index)
+                for number, made in enumerate(self._calls, 1)
+                for name, tensor in tensors_of(*made).items()
+                if tensor is output
+            ),
+            None,
+        )
 
     def is_new(self) -> bool:
         """Return whether no check has launched this code again; from now on, one has."""
@@ -268,15 +292,14 @@ class _Turns:
 
     def __call__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         __tracebackhide__ = True
-        self._calls += 1
-        if self._calls == 2 and not self._run.options.reverse:  # noqa: PLR2004
-            with self._run.reversed():
-                return self._launch(fn, args, kwargs)
+        self._calls.append((None, args, kwargs))
         before = len(self._run.launches)
-        outputs = self._launch(fn, args, kwargs)
+        with self._run.reversed() if self.reversed and not self._calls[2:] else nullcontext():
+            outputs = self._launch(fn, args, kwargs)
+        self._calls[-1] = outputs, args, kwargs
         launched = self._run.launches[before:]
-        # Blocks that do not communicate do the same whatever the sizes and dtypes.
-        codes = (launch if launch.communicates else launch.kernel for launch in launched)
+        # Blocks that do not communicate do the same whatever the sizes.
+        codes = (launch if launch.communicates else launch.bytecode for launch in launched)
         self._first = self._first or (fn, *codes)
         return outputs
 

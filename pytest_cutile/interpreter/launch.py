@@ -60,7 +60,7 @@ def run_launch(
 
 def communicates(job: CompileJob) -> bool:
     """Return whether a kernel has atomics, or other operations that acquire or release."""
-    return any(map(is_ordered, every_op(read_program(job.bytecode).entry.body)))
+    return read_program(job.bytecode).communicates
 
 
 def _batches(machine: Machine, program: Program, options: Options) -> Iterator[torch.Tensor]:
@@ -73,11 +73,29 @@ def _batches(machine: Machine, program: Program, options: Options) -> Iterator[t
         return
     blocks = torch.arange(x * y * z)
     size = 1 if options.one_by_one or program.waits else batch_size(program.entry)
-    batches = blocks.split(size) if len(blocks) else ()
     if options.reverse and not (program.waits and len(blocks) > MOST_BLOCKS):
-        yield from (batch.flip(0) for batch in reversed(batches))
-    else:
-        yield from batches
+        if program.communicates and not program.waits:
+            # Blocks of one batch see each other's atomics. One block more or less alone sees those before it.
+            blocks, size = _from_both_ends(blocks), min(size, -(-len(blocks) // _MOST_BATCHES))
+        else:
+            blocks = blocks.flip(0)
+    if len(blocks):
+        yield from blocks.split(size)
+
+
+def _from_both_ends(blocks: torch.Tensor) -> torch.Tensor:
+    """Return blocks with the last one first, then the first, and so on.
+
+    What takes the first or the last block for the one that finishes the others' work finds it undone.
+    """
+    half = len(blocks) // 2
+    order = torch.empty_like(blocks)
+    order[0::2], order[1::2] = blocks[half:].flip(0), blocks[:half]
+    return order
+
+
+_MOST_BATCHES = 64
+"""Into how many batches blocks that communicate are cut at most, to run one after the other."""
 
 
 class Arrays(Protocol):
@@ -95,6 +113,8 @@ class Program:
     entry: EntryPoint
     last_uses: dict[int, tuple[int, ...]]
     constants: tuple[Op, ...]
+    communicates: bool
+    """Whether the kernel has atomics, or other operations that acquire or release."""
     waits: bool
     """Whether a block may wait for what others do."""
 
@@ -104,8 +124,9 @@ def read_program(bytecode: bytes) -> Program:
     module = read_module(bytecode)
     (entry,) = module.entries.values()
     constants = tuple(op for op in every_op(entry.body) if op.name == "constant")
+    ordered = any(is_ordered(op) for op in every_op(entry.body))
     waits = any(waits_for_others(op) for op in every_op(entry.body))
-    return Program(module, entry, last_uses(entry.body), constants, waits)
+    return Program(module, entry, last_uses(entry.body), constants, ordered, waits)
 
 
 def flatten(memory: Arrays, arguments: Sequence[Any], kernel: Any) -> Iterator[tuple[Any, torch.dtype]]:

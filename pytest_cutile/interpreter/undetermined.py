@@ -123,24 +123,49 @@ def propagate(frame: Frame, op: Op, result: Any) -> None:
         origins = origins_of(tiles[0])
         for tile in tiles[1:]:
             origins = torch.maximum(origins, origins_of(tile))
-        if (settles := _settling(op, result.dtype)) is not None:
-            for tile in tiles:
+        if op.name in _OF_TWICE_THE_SAME and tiles[0] is tiles[1]:
+            return
+        for tile, settles in zip(tiles, _settling(op, tiles[0].dtype), strict=False):
+            if settles is not None:
                 origins = origins * ~((origins_of(tile) == 0) & (tile == settles))
         mark_undetermined(result, origins)
 
 
-def _settling(op: Op, dtype: torch.dtype) -> float | None:
-    """Return the operand that determines a result whatever the other one is; None: there is none."""
-    match op.name:
-        case "muli" | "mulhii" | "andi":
-            return 0
-        case "ori":
-            return 1 if dtype == torch.bool else -1
-        case "maxi" | "mini" if op.attributes["signed"] == "signed" and dtype != torch.bool:
-            return torch.iinfo(dtype).max if op.name == "maxi" else torch.iinfo(dtype).min
-        case "maxf" | "minf" if not op.attributes["propagate_nan"]:
-            return math.inf if op.name == "maxf" else -math.inf
-    return None
+_OF_TWICE_THE_SAME = {"xori", "subi", "cmpi"}
+"""Operations of integers whose result is the same for every operand, if both are the same one."""
+
+
+def _settling(op: Op, dtype: torch.dtype) -> tuple[float | None, float | None]:
+    """Return which left and which right operand determine a result whatever the other one is, if any does.
+
+    Args:
+        op: an operation.
+        dtype: of its operands.
+    """
+    low, high = _range(dtype, signed=op.attributes.get("signed") == "signed")
+    ones = 1 if dtype == torch.bool else -1
+    by_name: dict[str, tuple[float | None, float | None]] = {
+        **dict.fromkeys(("muli", "mulhii", "andi"), (0, 0)),
+        "ori": (ones, ones),
+        **dict.fromkeys(("shli", "shri"), (0, None)),
+        "remi": (None, 1),
+        "maxi": (high, high),
+        "mini": (low, low),
+        **dict.fromkeys(("less", "greater_equal"), (high, low)),
+        **dict.fromkeys(("greater", "less_equal"), (low, high)),
+    }
+    if not op.attributes.get("propagate_nan"):
+        by_name |= {"maxf": (math.inf, math.inf), "minf": (-math.inf, -math.inf)}
+    return by_name.get(op.attributes["predicate"] if op.name == "cmpi" else op.name, (None, None))
+
+
+def _range(dtype: torch.dtype, *, signed: bool) -> tuple[int, int]:
+    """Return the lowest and the highest integer, as its bits are read in a signed tensor."""
+    if dtype == torch.bool:
+        return (1, 0) if signed else (0, 1)
+    if dtype.is_floating_point or not signed:
+        return 0, -1
+    return torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
 
 def _mark_selected(

@@ -29,7 +29,9 @@ OUTLIERS = 0.005
 """Share of the elements that "outliers" makes larger."""
 OUTLIER_FACTOR = 60.0
 OFFSET = 8.0
-"""The mean of "offset", or its negative."""
+"""The mean of "offset"; that of "negative" is -8."""
+_SIGNS = {"offset": 1, "negative": -1}
+"""The sign of all elements, so that padding by zero is none of them, in rows, columns or the whole."""
 _OFFSET_DEVIATIONS = (1 / 32, 1.0)
 """Least and most standard deviation of "offset": as few digits as a dtype can spare, so that a variance as
 E[x^2] - E[x]^2 loses them. It shows from a mean of 30 deviations on in float32, and of 100 in float16."""
@@ -65,14 +67,14 @@ def make_tensor(
             which every dtype holds exactly: sums of them tell a rounding error from a wrong index. "zeros",
             "ones".
             Normal, but: "outliers" with 0.5 % of the elements, at least one, 60 times as large; "offset"
-            around a mean of 8 or, depending on the seed, -8, with a deviation of 1/32 (bfloat16: 1/4, 8 bits:
-            1); "small" times the dtype's eps; "tiny" times its
-            smallest normal number, so that two thirds are subnormal; "nan" with one element NaN; "inf" with
-            one +Inf and one -Inf, in different rows if there are two. "one_hot" is 1 at one random index of
-            each row (the last dimension), else 0.
+            around a mean of 8, with a deviation of 1/32 (bfloat16: 1/4, 8 bits: 1), and "negative" of -8;
+            "small" times the dtype's eps; "tiny" times its smallest normal number, so that two thirds are
+            subnormal; "nan" with one element NaN; "inf" with one +Inf and one -Inf, in different rows if
+            there are two. "one_hot" is 1 at one random index of each row (the last dimension), else 0.
             For integer dtypes all random ones mean "integers", never negative for unsigned ones; bool is 0
-            or 1. fp8 values are rounded to nearest and saturate: NaN only for "nan", and Inf only for "inf"
-            in a dtype that has it.
+            or 1. Of these, "offset" draws odd numbers above 0 and "negative" below 0, so far as the dtype and
+            [low, high) have any: none is padding by 0, and no product wraps to 0. fp8 values are rounded to
+            nearest and saturate: NaN only for "nan", and Inf only for "inf" in a dtype that has it.
         low: see `dist`; only for "uniform" and "integers" of a floating dtype.
         high: see `dist`.
         strides: the layout, in elements: `strides=(1, 128)` for a transposed [128, 64]. The tensor is then a
@@ -217,7 +219,7 @@ def _draw(
     low, high = limits
     fmt = format_of(dtype)
     if dist == "integers" or fmt is None:
-        drawn = torch.randint(int(low), int(high), sizes, generator=generator, device=source)
+        drawn = _draw_integers(sizes, int(low), int(high), dist, generator)
         if signed_rows and dist == "normal" and limits == _INTEGERS:
             _give_rows_a_sign(drawn)
         return drawn.to(dtype).to(place)
@@ -243,6 +245,22 @@ def _draw(
     return values.to(dtype).to(place)
 
 
+def _draw_integers(
+    sizes: Sequence[int], low: int, high: int, dist: str, generator: torch.Generator
+) -> torch.Tensor:
+    """Draw from [low, high); for "offset" and "negative" odd numbers of one sign, as far as there are any."""
+    sign = -1 if dist == "negative" and low < 0 else 1
+    if sign < 0:
+        low, high = 1 - high, 1 - low
+    if dist in _SIGNS and high > 1:
+        low = max(low, 1)
+    drawn = torch.randint(low, high, sizes, generator=generator, device=generator.device)
+    if dist in _SIGNS:
+        odd = (drawn - 1) | 1
+        drawn = torch.where(odd < low, drawn, odd)
+    return sign * drawn
+
+
 def _give_rows_a_sign(values: torch.Tensor) -> None:
     """Make the last row but one negative and the last one positive, and no element of them smaller than 1.
 
@@ -262,11 +280,10 @@ def _alter(values: torch.Tensor, dist: str, fmt: FloatFormat, generator: torch.G
     flat = values.view(-1)
     if flat.numel() == 0:
         return
-    if dist == "offset":
-        positive = torch.randint(2, (), generator=generator, device=flat.device)
+    if dist in _SIGNS:
         least, most = _OFFSET_DEVIATIONS
         values.mul_(min(max(4 * OFFSET * 2 * fmt.unit_roundoff, least), most))
-        values.add_(OFFSET * (2.0 * positive - 1.0))
+        values.add_(_SIGNS[dist] * OFFSET)
     elif dist == "small":
         values.mul_(2.0 * fmt.unit_roundoff)
     elif dist == "tiny":

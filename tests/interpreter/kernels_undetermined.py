@@ -92,10 +92,36 @@ def chosen_by(x, _n):
     return ct.sum(ct.where(x > 2.0, 1.0, 0.0))
 
 
+def subtracted_from_itself(x, _n):
+    return ct.max(ct.abs(x - x))
+
+
+def compared_with_itself(x, _n):
+    return ct.sum(ct.where(x == x, 1, 0))  # noqa: PLR0124 - NaN is not
+
+
+def exclusive_or_with_another(x, _n):
+    whole = x.astype(ct.int32)
+    return ct.sum(whole ^ (whole + 1))
+
+
+def signed_minimum(x, _n):
+    return ct.max(ct.minimum(x.astype(ct.int32), 0))
+
+
+def zero_divided(x, _n):
+    return ct.sum(ct.where(x < -1000.0, 1, 0) // x.astype(ct.int32))
+
+
+def shifted_one(x, _n):
+    return ct.sum(ct.where(x < 0, 1, 1) << (x.astype(ct.int32) & 3))
+
+
 USES = (
     *(take_max, take_min, take_argmax, count_positive, count_small, sum_of_integers, max_of_integers),
     *(scanned, sign_bit, multiplied_by_zero, greater_of_both, half_masked, one_side_of_a_product, transposed),
-    *(joined, decided, looped, chosen_by),
+    *(joined, decided, looped, chosen_by, subtracted_from_itself, compared_with_itself),
+    *(exclusive_or_with_another, signed_minimum, zero_divided, shifted_one),
 )
 
 
@@ -140,6 +166,40 @@ def reduced_with_its_mask(x, n):
     return total
 
 
+def unsigned_minimum(x, n):
+    return ct.max(ct.minimum(x.astype(ct.uint32), ct.where(inside(n), -1, 0).astype(ct.uint32)))
+
+
+def unsigned_maximum(x, n):
+    return ct.min(ct.maximum(x.astype(ct.uint32), ct.where(inside(n), 0, -1).astype(ct.uint32)))
+
+
+def shifted_zero(x, n):
+    whole = x.astype(ct.int32)
+    return ct.sum(
+        (ct.where(inside(n), whole, 0) << (whole & 3)) + (ct.where(inside(n), whole, 0) >> (whole & 3))
+    )
+
+
+def exclusive_or_with_itself(x, _n):
+    whole = x.astype(ct.int32)
+    return ct.sum((whole ^ whole) + (whole - whole) + ct.where(whole == whole, 1, 0))  # noqa: PLR0124
+
+
+def never_below_zero(x, _n):
+    whole = x.astype(ct.uint32)
+    return ct.sum(ct.where((whole >= 0) & ~(whole < 0), 1, 0))
+
+
+def never_above_all(x, n):
+    limit = ct.where(inside(n), 5, 2**31 - 1)
+    return ct.sum(ct.where(x.astype(ct.int32) > limit, 1, 0) + ct.where(limit >= x.astype(ct.int32), 1, 0))
+
+
+def remainder_of_one(x, n):
+    return ct.sum(x.astype(ct.int32) % ct.where(inside(n), 3, 1))
+
+
 def extracted(x, _n):
     return ct.max(ct.extract(x, (0,), (64,)))
 
@@ -151,7 +211,9 @@ def unused(x, _n):
 
 MASKED = (
     *(where_then_max, compared_then_where, compared_under_a_mask, integer_product, integer_and),
-    *(same_on_both_sides, limited, reduced_with_its_mask, extracted, unused),
+    *(same_on_both_sides, limited, reduced_with_its_mask, extracted, unused, unsigned_minimum),
+    *(unsigned_maximum, shifted_zero, exclusive_or_with_itself, never_below_zero),
+    *(never_above_all, remainder_of_one),
 )
 
 
@@ -199,7 +261,7 @@ def add_atomically_under_a_mask(_x, at, y):
 
 @ct.kernel
 def assert_something(_x, at, _y):
-    ct.assert_(ct.load(at, (0,), (TILE,)) >= -(2**31))
+    ct.assert_(ct.load(at, (0,), (TILE,)) >= 0)
 
 
 INDEXED = (gather_at, scatter_at, load_tile_at, add_atomically, add_atomically_under_a_mask, assert_something)

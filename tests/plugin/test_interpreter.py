@@ -592,6 +592,23 @@ def test_the_writers_of_the_rest_of_an_unwritten_output_are_reported(no_gpu):
     )
 
 
+def test_a_failure_is_explained_once(no_gpu, monkeypatch):
+    from pytest_cutile.correctness.explain import findings, relaxation
+
+    explained = []
+
+    def advise(*args):
+        explained.append(args)
+        return relaxation.advise(*args)
+
+    monkeypatch.setattr(findings, "advise", advise)
+    no_gpu.kernel(ADD.replace(STORE, "ct.store(C, (i,), a + b * 1.25)"), name="add")
+    result = no_gpu.run(gates="cutile_correct")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*add_kernel wrote C* last in block (*", "*add.py:12:*"])
+    assert len(explained) == 1
+
+
 def test_both_orders_of_the_blocks_can_be_checked(no_gpu, monkeypatch):
     from pytest_cutile.interpreter import Run
 
@@ -659,6 +676,8 @@ CHANGES_BY_LAUNCH = {
 CHANGES_BY_ORDER = {
     "number of the block": "t != i",
     "number of the last block": "(t == 9) & (i != 9)",
+    "what the last block finds done": "(i == 9) & (ct.atomic_add(W, 0, 0) < 10)",
+    "what the first block finds done": "(i == 0) & (ct.atomic_add(W, 0, 0) < 10)",
 }
 
 
@@ -687,6 +706,53 @@ def test_what_depends_on_the_order_of_the_blocks_is_found(no_gpu, shape, wrong):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E   with the last block first: *add differs from its reference*"])
     assert "second launch" not in result.stdout.str()
+
+
+ACCUMULATES = """
+import cuda.tile as ct
+import torch
+
+import pytest_cutile
+
+SUMS = {}
+
+
+@ct.kernel
+def copy_kernel(A, W, C, LONG: ct.Constant[bool], TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    a = ct.load(A, (i,), (TILE,))
+    if LONG:
+        a += ct.load(W, (i,), (TILE,))
+        ct.store(W, (i,), a)
+    ct.store(C, (i,), a)
+
+
+def copy(a):
+    n = a.numel()
+    if n not in SUMS:
+        SUMS[n] = torch.zeros_like(a)
+    c = torch.empty_like(a)
+    ct.launch(torch.cuda.current_stream(), (n // 128,), copy_kernel, (a, SUMS[n], c, n > 1000, 128))
+    return c
+
+
+SPEC = pytest_cutile.KernelSpec(
+    name="copy",
+    launch=copy,
+    reference=lambda a: a,
+    inputs=lambda make_tensor, n: (make_tensor(n, "float32"),),
+    cases=[pytest_cutile.Case(name=f"n{n}", params={"n": n}) for n in (512, 2048)],
+)
+"""
+
+
+def test_a_workspace_that_only_one_specialization_uses_is_found(no_gpu):
+    no_gpu.kernel(ACCUMULATES, name="add")
+    result = no_gpu.run("-v", gates="cutile_correct")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*correct[[]n512[]] PASSED*", "E   the second launch, after one that was right: copy differs *"]
+    )
 
 
 @SHAPES

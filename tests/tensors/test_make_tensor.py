@@ -51,15 +51,44 @@ def test_values_that_reveal(dtype):
     assert 8 <= int(changed.sum()) <= 16
     ratio = (outliers[changed] / normal[changed]).median()
     assert 50 < ratio < 70
-    offset = [
-        make((64, 50), dtype, dist="offset", seed=seed).double().mean().round().item() for seed in range(9)
-    ]
-    assert {*offset} == {8.0, -8.0}
     assert 0.7 < make((64, 50), dtype, dist="small").double().std() / (2 * fmt.unit_roundoff) < 1.3
     tiny = make((64, 50), dtype, dist="tiny").double().abs()
     assert 0.5 < (tiny < 2.0**fmt.min_exponent).double().mean() < 0.85
     assert tiny.max() < 2.0 ** (fmt.min_exponent + 3)
     assert tiny[tiny > 0].min() >= 2.0 ** (fmt.min_exponent + 1 - fmt.precision)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+def test_offset_is_above_zero_and_negative_below_where_the_dtype_can_be(dtype, seed):
+    above, below = (make((64, 50), dtype, dist=dist, seed=seed).double() for dist in ("offset", "negative"))
+    signed = dtype in FLOATS or dtype.startswith("int")
+    assert above.min() >= 1
+    assert (below.max() <= -1) if signed else (below.min() >= 1)
+    if dtype in FLOATS:
+        assert (above.mean().round(), below.mean().round()) == (8, -8)
+
+
+def test_products_of_an_offset_of_integers_do_not_wrap_to_zero():
+    assert bool(make((64, 200), "int32", dist="offset").prod(1).int().all())
+    assert bool(make((64, 200), "int32", dist="negative").prod(1).int().all())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "below"),
+    [
+        (0, 6, {1, 3, 5}, {1, 3, 5}),
+        (-5, 1, {-5, -3, -1}, {-5, -3, -1}),
+        (0, 1, {0}, {0}),
+        (-4, 3, {1}, {-3, -1}),
+    ],
+)
+def test_an_offset_of_integers_stays_in_the_range_that_is_asked_for(low, high, above, below):
+    for dist, expected in (("offset", above), ("negative", below)):
+        x = make((64, 50), "int32", dist=dist, low=low, high=high)
+        assert low <= int(x.min())
+        assert int(x.max()) < high
+        assert {*x.flatten().tolist()} >= expected
 
 
 def test_one_hot_is_one_in_each_row():

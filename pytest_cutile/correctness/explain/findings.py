@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from pytest_cutile.correctness.explain.places import (
     is_scattered,
 )
 from pytest_cutile.correctness.explain.reduced import find_reduced
-from pytest_cutile.correctness.explain.relaxation import WOULD, advise
+from pytest_cutile.correctness.explain.relaxation import CANCELS, WOULD, advise
 from pytest_cutile.correctness.explain.ties import find_ties
 from pytest_cutile.tensors.poison import Pattern, poisoned
 from pytest_cutile.tensors.trees import describe
@@ -52,7 +52,13 @@ _IMAGE = (32, 64)
 
 
 def explain_mismatch(
-    outputs: Any, comparison: OutputsComparison, runs: ReferenceRuns, *, title: str, started: float
+    outputs: Any,
+    comparison: OutputsComparison,
+    runs: ReferenceRuns,
+    *,
+    title: str,
+    started: float,
+    is_right_around_zero: Callable[[], bool] = bool,
 ) -> KernelMismatch:
     """Return the failure of wrong outputs of a check that began at `started` (time.perf_counter)."""
     name, *others = comparison.failed
@@ -84,8 +90,8 @@ def explain_mismatch(
     if runs.is_fixed:
         facts.append("  the reference does not follow its arguments: it has to compute from them")
     elif runs.terms.tolerance is None and not any(output.pattern for output in comparison.results.values()):
-        advice = advise(outputs, comparison, runs, title, started)
-        (facts if advice.startswith(WOULD) else details).extend([f"  {advice}"] * bool(advice))
+        advice = advise(outputs, comparison, runs, title, started, is_right_around_zero)
+        (facts if advice.startswith((WOULD, CANCELS)) else details).extend([f"  {advice}"] * bool(advice))
     mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
     mismatch.advice, mismatch.tells = advice, explained.tells
     mismatch.picture = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1]).as_svg()

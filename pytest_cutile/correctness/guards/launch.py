@@ -29,6 +29,10 @@ With the two before them they are the Thue-Morse sequence: a launcher that alter
 buffers, does not keep step with it. One that returns either of two results by chance does once in 2^14."""
 
 
+_FAR = 4.0
+"""How many standard deviations the mean of an input is from zero for digits to cancel in its variance."""
+
+
 class GuardedLauncher:
     """A launcher with its arguments; `run` calls it and guards it itself, in place of redzones and poison."""
 
@@ -175,6 +179,22 @@ class GuardedLauncher:
         for layout in Layout if vary else cheap:
             if (varied := in_layout(self._inputs.before, layout)) is not None:
                 yield layout, *varied
+
+    def around_zero(self) -> dict[str, Any] | None:
+        """Return the arguments with each input that is far from zero moved to a mean of zero; None: none is.
+
+        Digits that a sum or difference of such an input loses are not lost then, and rounded ones still are.
+        """
+        if self._inputs.entangled or not self.is_small:
+            return None
+        moved = {
+            id(tensor): (tensor.double() - mean).to(tensor.dtype)
+            for tensor in tensors_in(self._inputs.before)
+            if tensor.is_floating_point() and tensor.numel() > 1
+            for deviation, mean in [torch.std_mean(tensor.double())]
+            if 0 < _FAR * deviation < mean.abs()
+        }
+        return map_tensors(lambda one: moved.get(id(one), one), self._inputs.before) if moved else None
 
     def launch_with(self, arguments: Mapping[str, Any]) -> Any:
         return self._launch(self._guarded(arguments))
