@@ -53,7 +53,7 @@ ConstBool: TypeAlias = ct.Constant[bool]
 
 # -- configuration ----------------------------------------------------------------------------------
 
-# Not measured. Half of a forward tile: one 16-byte load a thread of each of three tensors.
+# Half of a forward tile: one 16-byte load a thread of each of three tensors.
 _UNMEASURED = SwigluConfig(tile_bytes=2048)
 CONFIGS = dict.fromkeys(ARCHITECTURES, _UNMEASURED)
 DEFAULT_CONFIG = _UNMEASURED
