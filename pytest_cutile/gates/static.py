@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -198,12 +198,12 @@ class StaticGate(CompilingGate):
             renewed = StaticEntry(facts=current, toolchain=toolchain, provenance=self._provenance())
             same_code = entry is not None and entry.facts.fingerprint == current.fingerprint
             if entry is not None and same_code and entry.facts.source == current.source:
-                # An entry of before operations were counted lacks them.
-                lacking = _is_counted(current) and not _is_counted(entry.facts)
-                facts = current if lacking else entry.facts
-                if entry.toolchain == toolchain and not lacking:
+                # Of the same code, another version may have counted other operations, or none.
+                recounted = _is_counted(current) and _executed(current) != _executed(entry.facts)
+                facts = current if recounted else entry.facts
+                if entry.toolchain == toolchain and not recounted:
                     return None
-                what = "executed operations" if lacking else "the same code from another toolchain"
+                what = "executed operations" if recounted else "the same code from another toolchain"
                 note = f"{what}, noted in {shown}"
                 return replace(renewed, facts=facts)
             if current.missing:
@@ -230,8 +230,12 @@ class StaticGate(CompilingGate):
         return {**provenance(self.session.checkout.commit, self.session.settings.reason), "at": at}
 
 
+def _executed(facts: CaseFacts) -> list[Mapping[str, int] | None]:
+    return [launch.executed for launch in facts.launches]
+
+
 def _is_counted(facts: CaseFacts) -> bool:
-    return any(launch.executed is not None for launch in facts.launches)
+    return any(counts is not None for counts in _executed(facts))
 
 
 _NOT_COMPILED = "there is no compiled kernel, see the gate compile"

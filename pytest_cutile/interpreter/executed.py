@@ -1,37 +1,65 @@
 """Counts what a launch would execute: operations, weighted by how often loops run them.
 
-Scalars and index tiles that follow from the launch (block numbers, shapes, constants) are computed by the
-interpreter's own operations, for a sample of the blocks; a loop's body is looked at once, in its middle
-iteration. What depends on data in memory is unknown, and so is the count of a kernel with such a loop.
+Numbers that follow from the launch (block numbers, shapes, constants) are computed by the interpreter's own
+operations, where a loop's bounds, a branch or an address asks for them: of all passes of all blocks at once,
+addresses of some. What depends on data in memory is unknown, and so is the count of a kernel with such a
+loop.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from pytest_cutile.compiler.job import CompileJob
 from pytest_cutile.compiler.trace.launches import Launch
 from pytest_cutile.interpreter.analysis import every_op
-from pytest_cutile.interpreter.frames import Frame
 from pytest_cutile.interpreter.ir import Block, Op, Pointer, Tile, Type
 from pytest_cutile.interpreter.launch import flatten, read_program
 from pytest_cutile.interpreter.machine import OPS, Machine
 from pytest_cutile.interpreter.memory import Memory
 from pytest_cutile.interpreter.reader import UnknownBytecode
+from pytest_cutile.interpreter.reuse import CountedAccess, Span, bytes_from_memory, tiles_of
+from pytest_cutile.interpreter.scopes import (
+    PASS,
+    Maker,
+    Scope,
+    Unknown,
+    choose,
+    computed,
+    computed_inside,
+    get,
+    get_outer,
+    in_line,
+    known,
+    unknown,
+)
 from pytest_cutile.interpreter.values import ViewValue, itemsize_of
+from pytest_cutile.platforms.data import Platform
+from pytest_cutile.platforms.lookup import stand_in
+
+if TYPE_CHECKING:
+    from pytest_cutile.interpreter.frames import Frame
 
 SECTOR_BYTES = 32
 """What memory moves at least (CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory")."""
+_MOST_BLOCKS = 2**20
+"""Blocks that are looked at; of more, a sample."""
+_MOST_PASSES = 2**16
+"""Passes of a loop, of all blocks together, that are looked at; of more, a sample with some of each block."""
 _SAMPLE = 32
+"""Passes of blocks whose tiles of indices are computed."""
 _MOST_INDICES = 2**22
-"""Elements of an index tile, of all sampled blocks, above which it is not computed."""
+"""Elements of these tiles together, above which one of them has to do, and none is computed."""
+_EVEN = 1.01
+"""By how much the busiest block may exceed the mean of all where blocks count as equal."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _STEPS_IN_DOUBLE = 30
 _ARRAY_BITS = 44
 """Pretended addresses: each array has as many bits for itself."""
@@ -73,27 +101,29 @@ def count_executed(job: CompileJob, launch: Launch) -> dict[str, int] | None:
 
     "fp32", "fp64", "special", "integer", "conversion": operations. "mma f16": what products multiply and
     add, by Tile IR's name of the operands' type. "products": tiles that are multiplied.
+    "smaller_operand_bytes": the smaller of the two tiles of each product.
     "accesses": elements loaded and stored through pointers. "moved_bytes": 32-byte sectors loaded and stored,
-    tile by tile. "touched_bytes": at most the size of each array, and what else is in these sectors.
-    "bytes_in_flight": that one block can load at the same time. "steps": passes of loops that load with a
-    hint how far ahead. "latencies": of those, how many wait for a load, as none of the block is under way.
+    tile by tile. "touched_bytes": what of it comes from memory, not from the L2, and what else is in these
+    sectors. "bytes_in_flight": that one block can load at the same time. "busiest fp32": what the block with
+    most of it executes, where blocks differ.
     """
     try:
         program = read_program(job.bytecode)
     except UnknownBytecode:
         return None
-    blocks = math.prod(launch.grid)
-    sample = torch.linspace(0, max(0, blocks - 1), min(_SAMPLE, blocks), dtype=torch.float64).long()
-    counting = _Counting(Machine(program.module, Memory(), launch.grid))
-    frame = Frame.of_blocks(sample)
+    if not (blocks := math.prod(launch.grid)):
+        return {}
+    numbers = _spread(blocks, _MOST_BLOCKS)
+    counting = _Counting(Machine(program.module, Memory(), launch.grid), numbers, stand_in(job.arch))
+    scope = Scope(numbers)
+    arguments = list(flatten(counting, launch.args, launch.kernel))
+    values = [torch.tensor([value], dtype=dtype) for value, dtype in arguments]
+    scope.given.update(zip(program.entry.body.parameters, values, strict=True))
     try:
-        arguments = list(flatten(counting, launch.args, launch.kernel))
-        values = [torch.tensor([value], dtype=dtype) for value, dtype in arguments]
-        frame.values.update(zip(program.entry.body.parameters, values, strict=True))
-        counting.walk(program.entry.body, frame, torch.ones(len(sample), dtype=torch.float64))
+        counting.walk(program.entry.body, scope, torch.ones(len(numbers), dtype=torch.float64))
     except _UnknownTrips:
         return None
-    return counting.totals(blocks / max(1, len(sample)))
+    return counting.totals(blocks)
 
 
 @dataclass(frozen=True)
@@ -101,21 +131,30 @@ class _End:
     """How a block of operations ends: "yield", "continue", "break" or "return", and with what."""
 
     kind: str
-    values: tuple[Any, ...]
-    """None where a value is unknown."""
+    values: tuple[Maker, ...]
+    """Compute each value in the scope of that block."""
+
+    def outside(self, inner: Scope) -> _End:
+        """Return the same end for the scope around `inner`, which has the same rows."""
+        return _End(self.kind, tuple(partial(computed_inside, inner, make) for make in self.values))
 
 
 class _Counting:
     """Walks one kernel; pretends a memory that only knows where arrays are and how large."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, blocks: torch.Tensor, gpu: Platform) -> None:
         self._machine = machine
+        self._gpu = gpu
+        self._blocks = blocks
         self._array_bytes: list[int] = []
         self._asked: Counter[int] = Counter()
-        self._counts: Counter[str] = Counter()
+        self._accesses: defaultdict[int, list[CountedAccess]] = defaultdict(list)
+        """Loads and stores of each array."""
+        self._span: Span | None = None
+        """The outermost loop that is walked."""
+        self._counts: dict[str, torch.Tensor] = {}
+        """By block."""
         self._in_flight = 0
-        self._ahead = math.inf
-        """How many passes ahead the loads of this loop run at least; infinite without a hint."""
         self._types: dict[int, Type] = {}
 
     def add(self, _name: str, tensor: torch.Tensor, *_: object) -> int:
@@ -123,131 +162,192 @@ class _Counting:
         self._array_bytes.append(tensor.numel() * tensor.element_size())
         return len(self._array_bytes) << _ARRAY_BITS
 
-    def totals(self, blocks_per_sample: float) -> dict[str, int]:
-        counts = {name: round(n * blocks_per_sample) for name, n in self._counts.items()}
-        counts.setdefault("touched_bytes", 0)
-        for array, n in self._asked.items():
-            asked = n * blocks_per_sample
-            counts["touched_bytes"] += round(min(asked, self._size(array, asked)))
+    def totals(self, blocks: int) -> dict[str, int]:
+        each = blocks / len(self._blocks)
+        counts = {name: round(float(n.sum()) * each) for name, n in self._counts.items()}
+        for name, n in self._counts.items():
+            if name != "touched_bytes" and float(n.max()) > _EVEN * float(n.mean()):
+                counts[f"busiest {name}"] = round(float(n.max()))
+        asked = {array: n * each for array, n in self._asked.items()}
+        counts["touched_bytes"] = counts.get("touched_bytes", 0) + round(self._from_memory(asked))
         counts["bytes_in_flight"] = self._in_flight
         return {name: n for name, n in sorted(counts.items()) if n}
 
-    def _size(self, array: int, otherwise: float) -> float:
-        return self._array_bytes[array - 1] if 1 <= array <= len(self._array_bytes) else otherwise
+    def _from_memory(self, asked: Mapping[int, float]) -> float:
+        """Return the bytes of arrays that come from memory, where `asked` are asked for."""
+        sizes = dict(enumerate(self._array_bytes, start=1))
+        once = {array: min(n, sizes.get(array, n)) for array, n in asked.items()}
+        l2_bytes = self._gpu.cuda_reports.l2_mib * 2**20 if self._gpu.cuda_reports else math.inf
+        if sum(once.values()) <= l2_bytes:
+            return sum(once.values())
+        again, others = [], 0.0
+        for array, n in once.items():
+            accesses = self._accesses[array] if asked[array] > n else []
+            tiles = [tiles_of(access, self._at(access.scope), self._moved) for access in accesses]
+            of_partitions = [each for each in tiles if each is not None]
+            if of_partitions and len(of_partitions) == len(tiles):
+                again.append((n, of_partitions))
+            else:
+                others += n
+        return bytes_from_memory(again, others=others, l2_bytes=l2_bytes, at_a_time=self._gpu.sm_count)
 
-    def walk(self, block: Block, frame: Frame, weight: torch.Tensor) -> _End:
-        """Count operations that each sampled block runs `weight` times; return how they end."""
+    @property
+    def _moved(self) -> torch.Tensor:
+        """The bytes that each block has asked for so far: its clock."""
+        return self._counts.get("moved_bytes", torch.zeros(len(self._blocks), dtype=torch.float64))
+
+    def walk(self, block: Block, scope: Scope, weight: torch.Tensor) -> _End:
+        """Count operations that each row of `scope` stands for `weight` times; return how they end."""
         self._types.update(zip(block.parameters, block.parameter_types, strict=True))
-        loaded = 0
+        loaded, counts = 0, defaultdict[str, float](float)
         for op in block.ops:
             self._types.update(zip(op.results, op.result_types, strict=True))
             match op.name:
                 case "yield" | "continue" | "break" | "return":
                     self._in_flight = max(self._in_flight, loaded)
-                    return _End(op.name, tuple(_known(frame, value) for value in op.operands["values"]))
+                    self._add(counts, scope, weight)
+                    return _End(op.name, tuple(partial(get, value) for value in op.operands["values"]))
                 case "for":
-                    self._loop(op, frame, weight)
+                    self._add(counts, scope, weight)
+                    _define(op, scope, [unknown] * len(op.results))
+                    self._loop(op, scope, weight)
                 case "loop":
-                    self._define(op, frame, self._once(op, frame, weight))
+                    _define(op, scope, self._once(op, scope, weight).values)
                 case "if":
-                    end = self._branch(op, frame, weight)
+                    end, staying = self._branch(op, scope, weight)
+                    if staying is not weight:
+                        self._add(counts, scope, weight)
+                        weight = staying
                     if end.kind != "yield":
+                        self._in_flight = max(self._in_flight, loaded)
                         return end
-                    self._define(op, frame, end)
+                    _define(op, scope, end.values)
                 case "reduce" | "scan":
+                    _define(op, scope, [unknown] * len(op.results))
                     elements = max(_elements(self._types.get(value)) for value in op.operands["operands"])
-                    self.walk(op.regions[0], frame.inner(), weight * elements)
+                    self.walk(op.regions[0], scope.inner(), weight * elements)
                 case _:
-                    self._evaluate(op, frame)
-                    loaded += self._count(op, frame, float(weight.sum()))
+                    _define(op, scope, [partial(self._compute, op, at) for at in range(len(op.results))])
+                    loaded += self._count(op, scope, weight, counts)
             # Values inside of the operation may have had the numbers of its results.
             self._types.update(zip(op.results, op.result_types, strict=True))
         raise AssertionError("a block ends by an operation that says where to go on")
 
-    @staticmethod
-    def _define(op: Op, frame: Frame, end: _End) -> None:
-        """Give an operation the values that the block inside of it ended with."""
-        known = zip(op.results, end.values, strict=False)
-        frame.values.update((value, data) for value, data in known if data is not None)
+    def _add(self, counts: defaultdict[str, float], scope: Scope, weight: torch.Tensor) -> None:
+        """Add what one pass executes, for the rows of a scope; forget it."""
+        times = torch.bincount(self._at(scope), weight, len(self._blocks))
+        for name, n in counts.items():
+            self._counts[name] = self._counts.get(name, 0) + times * n
+        counts.clear()
 
-    def _once(self, op: Op, frame: Frame, weight: torch.Tensor) -> _End:
+    def _at(self, scope: Scope) -> torch.Tensor:
+        """Return the place of each row's block among the blocks."""
+        all_of_them = len(self._blocks) == int(self._blocks[-1]) + 1
+        return scope.blocks if all_of_them else torch.searchsorted(self._blocks, scope.blocks)
+
+    def _compute(self, op: Op, at: int, scope: Scope) -> Any:
+        """Compute a result of an operation that only the launch decides."""
+        if op.name in _LOADS or op.name in _STORES or op.name not in OPS:
+            raise Unknown
+        if max(map(_elements, op.result_types)) * scope.size > _MOST_INDICES:
+            raise Unknown
+        if op.name == "assume":
+            return scope[op.operands["value"]]
+        result = OPS[op.name](self._machine, cast("Frame", scope), op)
+        scope.computed.update(
+            zip(op.results, result if isinstance(result, tuple) else (result,), strict=True)
+        )
+        return scope.computed[op.results[at]]
+
+    def _once(self, op: Op, scope: Scope, weight: torch.Tensor) -> _End:
         """Count a loop without a counter that is left in its first pass: a function that returns early."""
         (body,) = op.regions
         if body.ops[-1].name != "break" or any(inner.name == "continue" for inner in every_op(body)):
             raise _UnknownTrips
-        inside = frame.inner()
-        carried = (_known(frame, value) for value in op.operands["initial"])
-        known = zip(body.parameters, carried, strict=True)
-        inside.values.update((value, data) for value, data in known if data is not None)
-        return self.walk(body, inside, weight)
+        inside = scope.inner()
+        carried = zip(body.parameters, op.operands["initial"], strict=True)
+        inside.makers.update((value, partial(get_outer, initial)) for value, initial in carried)
+        return self.walk(body, inside, weight).outside(inside)
 
-    def _loop(self, op: Op, frame: Frame, weight: torch.Tensor) -> None:
-        bounds = [_known(frame, op.operands[name]) for name in ("lower", "upper", "step")]
+    def _loop(self, op: Op, scope: Scope, weight: torch.Tensor) -> None:
+        """Count a loop with a counter: its body once, for all passes of all blocks together."""
+        bounds = [known(scope, op.operands[name]) for name in ("lower", "upper", "step")]
         if any(bound is None for bound in bounds):
             raise _UnknownTrips
-        lower, upper, step = (bound.reshape(-1).long() for bound in bounds)
-        trips = ((upper - lower + step - 1) // step).clamp(min=0)
+        lower, upper, step = (bound.reshape(-1).long().expand(scope.size) for bound in bounds)
+        trips = ((upper - lower + step - 1) // step).clamp(min=0) * (weight > 0)
+        if not trips.any():
+            return
+        outermost = self._span is None
+        self._span = span = self._span or Span(self._moved, self._moved)
+        index, passes, each = _passes(trips)
         (body,) = op.regions
-        inside = frame.inner()
-        middle = lower + trips // 2 * step
-        inside.values[body.parameters[0]] = middle.to(bounds[0].dtype)
-        around, self._ahead = self._ahead, math.inf
-        self.walk(body, inside, weight * trips)
-        if math.isfinite(self._ahead):
-            passes = float((weight * trips).sum())
-            self._counts["steps"] += round(passes)
-            # A hint of 1 compiles to what 2 does: one tile is used while the next one is loaded.
-            self._counts["latencies"] += round(passes / max(2, self._ahead))
-        self._ahead = around
+        counter, *parameters = body.parameters
+        inside = scope.inner(index)
+        inside.given[PASS] = passes
+        inside.given[counter] = (lower[index] + passes * step[index]).to(bounds[0].dtype)
+        inside.makers |= dict.fromkeys(parameters, unknown)
+        numbers = [
+            (at, *carried)
+            for at, carried in enumerate(zip(parameters, op.operands["initial"], strict=True))
+            if _is_index(body.parameter_types[at + 1])
+        ]
+        if numbers:
+            first = scope.inner()
+            first.makers |= dict.fromkeys(parameters, unknown)
+            first.makers[counter] = partial(get_outer, op.operands["lower"])
+            first.makers |= {value: partial(get_outer, initial) for _, value, initial in numbers}
+            after = self.walk(body, first, torch.zeros_like(weight)).outside(first).values
+            inside.makers |= {
+                value: partial(in_line, initial, after[at], 0) for at, value, initial in numbers
+            }
+        end = self.walk(body, inside, weight[index] * each)
+        if outermost:
+            span.end, self._span = self._moved, None
+        for at, value, initial in numbers:
+            # Of a number that was asked for, the guess has to be right in all passes.
+            if value in inside.computed:
+                expected = in_line(initial, after[at], 1, inside)
+                if (found := computed(end.values[at], inside)) is None or (found != expected).any():
+                    raise _UnknownTrips
 
-    def _branch(self, op: Op, frame: Frame, weight: torch.Tensor) -> _End:
-        """Count the branch that is taken, both where blocks differ or that depends on data."""
-        condition = _known(frame, op.operands["condition"])
+    def _branch(self, op: Op, scope: Scope, weight: torch.Tensor) -> tuple[_End, torch.Tensor]:
+        """Count the branch that is taken, both where that depends on data; return the weight of who stays."""
+        condition = known(scope, op.operands["condition"])
         taken = None if condition is None else condition.reshape(-1)
-        ends = []
+        ends, staying = [], weight
         for region, way in zip(op.regions, (taken, None if taken is None else ~taken), strict=True):
             if way is None or way.any():
-                ends.append(self.walk(region, frame.inner(), weight if way is None else weight * way))
+                inner = scope.inner()
+                end = self.walk(region, inner, weight if way is None else weight * way).outside(inner)
+                if end.kind != "yield" and way is not None:
+                    staying = staying * ~way
+                ends.append(end)
         if len(ends) == 1:
-            return ends[0]
+            return ends[0], staying
         going_on = [end for end in ends if end.kind == "yield"]
         if len(going_on) < len(ends):
-            return going_on[0] if going_on else _End(ends[0].kind, ())
+            return (going_on or [_End(ends[0].kind, ())])[0], staying
         values = zip(ends[0].values, ends[1].values, strict=True)
-        return _End("yield", tuple(_choose(taken, one, other) for one, other in values))
+        makers = (partial(choose, op.operands["condition"], one, other) for one, other in values)
+        return _End("yield", tuple(makers)), staying
 
-    def _evaluate(self, op: Op, frame: Frame) -> None:
-        """Compute what follows from the launch: integers, addresses and views; anything else is unknown."""
-        if op.name in _LOADS or op.name in _STORES or op.name not in OPS or not op.results:
-            return
-        if op.name == "assume":
-            if (value := _known(frame, op.operands["value"])) is not None:
-                frame.values[op.results[0]] = value
-            return
-        (type_, *_) = op.result_types
-        if isinstance(type_, Tile) and (
-            "f" in str(type_.element).partition("<")[0] or _elements(type_) * frame.size > _MOST_INDICES
-        ):
-            return
-        with contextlib.suppress(Exception):  # an operand is unknown
-            result = OPS[op.name](self._machine, frame, op)
-            results = result if isinstance(result, tuple) else (result,)
-            frame.values.update(zip(op.results, results, strict=True))
-
-    def _count(self, op: Op, frame: Frame, times: float) -> int:
-        """Count an operation that the sampled blocks run `times`; return the bytes that one of them loads."""
+    def _count(self, op: Op, scope: Scope, weight: torch.Tensor, counts: defaultdict[str, float]) -> int:
+        """Count an operation for one pass; return the bytes that it loads."""
         if op.name in _LOADS:
-            return self._access(op, frame, times, op.operands[_LOADS[op.name]], self._types[op.results[0]])
+            loaded = self._types[op.results[0]]
+            return self._access(op, _LOADS[op.name], loaded, scope, weight, counts)
         if op.name in _STORES:
             stored = self._types.get(op.operands["value"])
-            self._access(op, frame, times, op.operands[_STORES[op.name]], stored)
+            self._access(op, _STORES[op.name], stored, scope, weight, counts)
             return 0
         if op.name in {"mmaf", "mmai", "mmaf_scaled"}:
-            operand, product = self._types[op.operands["lhs"]], op.result_types[0]
+            operand, other = (self._types[op.operands[name]] for name in ("lhs", "rhs"))
             assert isinstance(operand, Tile)
-            flops = 2 * _elements(product) * operand.shape[-1]
-            self._counts[f"mma {operand.element}"] += round(flops * times)
-            self._counts["products"] += round(times)
+            counts[f"mma {operand.element}"] += 2 * _elements(op.result_types[0]) * operand.shape[-1]
+            counts["products"] += 1
+            smaller = min(_elements(operand), _elements(other))
+            counts["smaller_operand_bytes"] += smaller * itemsize_of(operand.element)
             return 0
         if op.name in _MOVES or not op.results:
             return 0
@@ -255,48 +355,73 @@ class _Counting:
         types = [type_ for type_ in (*op.result_types, *operands) if isinstance(type_, Tile)]
         if not types:
             return 0
-        elements = max(map(_elements, types)) * times
         double = any(str(type_.element) == "f64" for type_ in types)
         for pipe, n in _cost(op.name, double=double).items():
-            self._counts[pipe] += round(n * elements)
+            counts[pipe] += n * max(map(_elements, types))
         return 0
 
-    def _access(self, op: Op, frame: Frame, times: float, value: int, type_: Any) -> int:
-        """Count a load or store: the sectors that its tile has in each sampled block."""
+    def _access(
+        self,
+        op: Op,
+        operand: str,
+        type_: Any,
+        scope: Scope,
+        weight: torch.Tensor,
+        counts: defaultdict[str, float],
+    ) -> int:
+        """Count a load or store: the sectors of its tile, by the addresses that some of the rows have."""
         itemsize = itemsize_of(type_.element) if not isinstance(type_.element, Pointer) else 8
         size, array = _elements(type_) * itemsize, 0
-        where = _known(frame, value)
+        busy = weight.nonzero().reshape(-1)
+        most = 1 if _elements(type_) > _MOST_INDICES // _SAMPLE else _SAMPLE
+        where = known(scope.of(busy[_spread(len(busy), most)]), op.operands[operand]) if len(busy) else None
         if isinstance(where, ViewValue):
             moved: float = _view_bytes(where, itemsize)
             array = int(where.array.base.reshape(-1)[0]) >> _ARRAY_BITS
         else:
-            self._counts["accesses"] += round(_elements(type_) * times)
+            counts["accesses"] += _elements(type_)
             moved = size
             if isinstance(where, torch.Tensor):
                 sectors = where.reshape(where.shape[0], -1) // SECTOR_BYTES
                 moved = SECTOR_BYTES * sum(len(row.unique()) for row in sectors) / len(sectors)
                 array = int(where.reshape(-1)[0]) >> _ARRAY_BITS
-        self._asked[array] += round(size * times)
-        self._counts["moved_bytes"] += round(moved * times)
-        self._counts["touched_bytes"] += round(max(0, moved - size) * times)  # of no use to this tile
-        if op.name in _LOADS:
-            unhinted = math.inf if isinstance(where, ViewValue) else 1  # as far as memory lasts; by registers
-            self._ahead = min(self._ahead, _latency(op) or unhinted)
+        if len(busy):
+            span = self._span or Span(self._moved, self._moved)
+            self._accesses[array].append(CountedAccess(op, operand, scope, weight, span))
+        self._asked[array] += round(size * float(weight.sum()))
+        counts["moved_bytes"] += moved
+        counts["touched_bytes"] += max(0, moved - size)  # of no use to this tile
         return size
 
 
-def _choose(taken: torch.Tensor | None, one: Any, other: Any) -> Any:
-    """Return the scalar of each block's branch; None where that is unknown."""
-    if taken is None or not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return None
-    return torch.where(taken, one, other) if one.dim() == other.dim() == 1 else None
+def _define(op: Op, scope: Scope, makers: Iterable[Maker]) -> None:
+    """Say what computes the results of an operation."""
+    scope.makers.update(zip(op.results, makers, strict=False))
 
 
-def _known(frame: Frame, value: int) -> Any:
-    try:
-        return frame[value]
-    except AssertionError:
-        return None
+def _is_index(type_: Type) -> bool:
+    return isinstance(type_, Tile) and (isinstance(type_.element, Pointer) or str(type_.element)[0] == "i")
+
+
+def _spread(length: int, most: int) -> torch.Tensor:
+    """Return up to `most` of the numbers below `length`, with the first and the last of them."""
+    return torch.linspace(0, max(0, length - 1), min(most, length), dtype=torch.float64).round().long()
+
+
+def _passes(trips: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return rows for the passes of a loop: of which row, which pass, and for how many it stands.
+
+    All passes, or, of very many, some: the same of each row, so that what blocks share is shared.
+    """
+    stride = max(1.0, float(trips.sum()) / _MOST_PASSES)
+    steps = torch.arange(math.ceil(int(trips.max()) / stride), dtype=torch.float64)
+    # Not evenly spaced: what every other pass does must not be all or none of it.
+    taken = ((steps + steps * _GOLDEN % 1) * stride).long()
+    chosen = torch.searchsorted(taken, trips).clamp(min=1) * (trips > 0)
+    index = torch.arange(len(trips)).repeat_interleave(chosen)
+    at = torch.arange(len(index)) - (chosen.cumsum(0) - chosen)[index]
+    passes = torch.minimum(taken[at], trips[index] - 1)
+    return index, passes, (trips.double() / chosen.clamp(min=1))[index]
 
 
 def _elements(type_: object) -> int:
@@ -325,11 +450,3 @@ def _view_bytes(view: ViewValue, itemsize: int) -> int:
     run = max(runs, default=1)
     sectors = -(-run * itemsize // SECTOR_BYTES)
     return math.prod(shape) // max(1, run) * sectors * SECTOR_BYTES
-
-
-def _latency(op: Op) -> int | None:
-    """Return the hint how far ahead a load may run: 1 is not at all."""
-    for hints in (op.attributes.get("hints") or {}).values():
-        if "latency" in hints:
-            return int(hints["latency"][-1])
-    return None

@@ -20,6 +20,8 @@ class Limiter(StrEnum):
     THREADS = "threads"
     """The SM's warps, or the threads that one block may have."""
     BLOCKS = "blocks"
+    GRID = "the grid"
+    """The launch has no more blocks; `occupancy` knows nothing of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

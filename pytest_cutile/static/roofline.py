@@ -1,8 +1,8 @@
 """Predicts how long a case takes at least: what it executes, over the rate of each unit of the GPU.
 
-The slowest unit decides. Figures of hardware are those of the GPU that represents an architecture; the
-constants below come from times of matmul on an H200 (research/reports/static-gate.md). A prediction is good
-for comparing two versions of a kernel, not for saying how fast one is.
+The slowest unit decides. Figures of hardware are those of the GPU that represents an architecture; where the
+constants below come from is in research/reports/static-gate.md. A prediction is good for comparing two
+versions of a kernel, not for saying how fast one is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cutile.platforms.data import Architecture, Platform
 from pytest_cutile.platforms.lookup import find_architecture, stand_in
-from pytest_cutile.static.rules import occupancy_of
+from pytest_cutile.static.rules import resident
 
 if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
     from pytest_cutile.static.facts import LaunchFacts
@@ -24,12 +24,16 @@ LAUNCH_US = 2.0
 """What starting and ending a launch takes."""
 L2_BYTES_PER_CLOCK = 64
 """What one SM gets from the L2."""
-CLOCKS_PER_PRODUCT = 125
-"""In which tensor cores wait for the operands of one product of tiles."""
-CLOCKS_PER_LOAD = 1800
-"""Latency of a tile's load while others load, too, besides its transfer from the L2."""
+OPERAND_CLOCKS = MappingProxyType({"sm_90": 4200})
+"""From asking for the operands of a product until they are in shared memory, while others ask, too.
+
+By architecture; not measured on others, where nothing waits for operands.
+"""
 ACCESSES_PER_CLOCK = 32
 """Elements that one SM loads or stores through pointers."""
+_BUSIEST = "busiest "
+_POINTERS = "loads and stores through pointers"
+_BY_STARTERS = (_POINTERS, "integer arithmetic")
 _PIPES = MappingProxyType(
     {
         "fp32": "FP32",
@@ -65,75 +69,66 @@ class Prediction:
 
 
 def predict(launches: Sequence[LaunchFacts], arch: str) -> Prediction | None:
-    """Return the predicted time of all launches; None where what one of them executes is unknown."""
+    """Return the predicted time of all launches; None where what one of them executes or takes is unknown."""
     architecture = find_architecture(arch)
     if architecture is None or not launches:
         return None
-    gpu = stand_in(arch)
     us, shares = 0.0, dict.fromkeys(("launches",), 0.0)
     for launch in launches:
         if launch.executed is None:
             return None
-        per_us = _clocks_per_us(launch, architecture, gpu)
-        units = _microseconds(launch, architecture, gpu, per_us)
+        waits = "products" in launch.executed and architecture.name in OPERAND_CLOCKS
+        if waits and resident(launch, arch) is None:
+            return None
+        units = _microseconds(launch, launch.executed, architecture)
         slowest = max(units, key=lambda unit: units[unit])
-        waits = _waiting_us(launch, arch, units[slowest], units["L2"], per_us)
-        parts = {"launches": LAUNCH_US, slowest: units[slowest], "waiting for loads": waits}
+        parts = {"launches": LAUNCH_US, slowest: units[slowest]}
+        if "products" in launch.executed:  # the few warps that start products do this, too
+            parts |= {unit: units[unit] for unit in _BY_STARTERS}
         for unit, part in parts.items():
             shares[unit] = shares.get(unit, 0.0) + part * launch.times
-        us += sum(parts.values()) * launch.times
+            us += part * launch.times
     return Prediction(us=us, slowest=max(shares, key=lambda unit: shares[unit]))
 
 
-def _all_clocks_per_us(architecture: Architecture, gpu: Platform) -> float:
-    """Return the clocks of all SMs in a microsecond."""
-    return gpu.dense_tflops["float32"] * 1e6 / (2 * architecture.operations_per_clock["fp32"])
-
-
-def _clocks_per_us(launch: LaunchFacts, architecture: Architecture, gpu: Platform) -> float:
-    """Return the clocks of the SMs that a launch keeps busy.
-
-    SMs that take one block more than others, or none, make the rest wait.
-    """
-    blocks = math.prod(launch.grid) * (launch.ctas or 1)
-    busy = blocks / math.ceil(blocks / gpu.sm_count) if blocks else 1.0
-    return _all_clocks_per_us(architecture, gpu) * busy / gpu.sm_count
-
-
 def _microseconds(
-    launch: LaunchFacts, architecture: Architecture, gpu: Platform, per_us: float
+    launch: LaunchFacts, counts: Mapping[str, int], architecture: Architecture
 ) -> dict[str, float]:
-    """Return the time of each unit for one launch."""
-    counts, rates = launch.executed or {}, architecture.operations_per_clock
+    """Return the time of each unit: of all SMs for all blocks, or of one for its block if that is longer."""
+    gpu, ctas = stand_in(architecture.name), launch.ctas or 1
+    blocks = math.prod(launch.grid) * ctas
+    # SMs that take one block more than others, or none, make the rest wait.
+    busy = blocks / math.ceil(blocks / gpu.sm_count) if blocks else 1.0
+    there = resident(launch, architecture.name)
+    of_all = _of_units(launch, counts, architecture, sms=busy, at_a_time=there.blocks if there else 1)
+    of_all["memory"] = counts.get("touched_bytes", 0) / (gpu.memory_bandwidth_gb_s * 1e3)
+    busiest = {name.removeprefix(_BUSIEST): n for name, n in counts.items() if name.startswith(_BUSIEST)}
+    of_one = _of_units(launch, busiest, architecture, sms=ctas, at_a_time=1)
+    return {unit: max(us, of_one.get(unit, 0.0)) for unit, us in of_all.items()}
+
+
+def _of_units(
+    launch: LaunchFacts, counts: Mapping[str, int], architecture: Architecture, *, sms: float, at_a_time: int
+) -> dict[str, float]:
+    """Return for how long each unit of `sms` SMs works, each with `at_a_time` blocks."""
+    gpu, rates, ctas = stand_in(architecture.name), architecture.operations_per_clock, launch.ctas or 1
+    per_us = sms * gpu.dense_tflops["float32"] * 1e6 / (2 * rates["fp32"] * gpu.sm_count)  # clocks of all
 
     def clocks(name: str) -> float:
         return counts.get(name, 0) / per_us
 
+    # The CTAs of a cluster share out the larger operand of a product; each takes all of the smaller one.
+    moved = counts.get("moved_bytes", 0) + (ctas - 1) * counts.get("smaller_operand_bytes", 0)
     units = {title: clocks(pipe) / rates[pipe] for pipe, title in _PIPES.items()}
-    units["loads and stores through pointers"] = clocks("accesses") / ACCESSES_PER_CLOCK
-    all_busy_us = _product_us(counts, gpu, rates)
-    units["tensor cores"] = all_busy_us * _all_clocks_per_us(architecture, gpu) / per_us
-    units["tensor cores"] += clocks("products") * (launch.ctas or 1) * CLOCKS_PER_PRODUCT
-    units["L2"] = clocks("moved_bytes") / L2_BYTES_PER_CLOCK
-    units["memory"] = counts.get("touched_bytes", 0) / (gpu.memory_bandwidth_gb_s * 1e3)
+    units[_POINTERS] = clocks("accesses") / ACCESSES_PER_CLOCK
+    units["tensor cores"] = _product_us(counts, gpu, rates) * gpu.sm_count / sms
+    units["L2"] = moved / per_us / L2_BYTES_PER_CLOCK
+    products, latency = counts.get("products", 0) * ctas, OPERAND_CLOCKS.get(architecture.name)
+    if products and latency:
+        # Operands take room in shared memory from when they are asked for until they are multiplied.
+        room = max(1.0, at_a_time * (launch.shared_bytes or 0) * products / max(1, moved))
+        units["waiting for operands"] = (products / per_us * latency + units["tensor cores"]) / room
     return units
-
-
-def _waiting_us(launch: LaunchFacts, arch: str, busy_us: float, loading_us: float, per_us: float) -> float:
-    """Return for how long the slowest unit waits for loads that do not run far enough ahead.
-
-    The blocks of an SM have several passes of their loops under way at a time. Each takes a latency, a
-    transfer, and its share of the slowest unit.
-    """
-    counts = launch.executed or {}
-    steps, latencies = counts.get("steps", 0), counts.get("latencies", 0)
-    if not latencies:
-        return 0.0
-    resident = occupancy_of(launch, arch)
-    blocks = max(1, resident.blocks if resident else 1)
-    waited = latencies * (launch.ctas or 1) * CLOCKS_PER_LOAD  # each thread block of a cluster for its part
-    passes_us = (busy_us + loading_us) * latencies / steps + waited / per_us
-    return max(0.0, passes_us / blocks - busy_us)
 
 
 def _product_us(counts: Mapping[str, int], gpu: Platform, rates: Mapping[str, int]) -> float:

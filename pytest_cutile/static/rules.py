@@ -7,13 +7,14 @@ unknown on a side. `sites.py` compares loads, stores and products line by line.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_cutile.platforms.lookup import find_architecture
-from pytest_cutile.platforms.occupancy import Occupancy, occupancy
+from pytest_cutile.platforms.lookup import find_architecture, stand_in
+from pytest_cutile.platforms.occupancy import Limiter, Occupancy, occupancy
 from pytest_cutile.static.changes import Change, Effect, StaticRule
 
 if TYPE_CHECKING:  # the facts need msgspec, which a run without kernels does not import
@@ -113,7 +114,7 @@ def blocks_per_multiprocessor(launches: Launches) -> Iterator[Change]:
 
     Never better: more warps are no improvement by themselves, what they do may be slower.
     """
-    before, after = (occupancy_of(launch, launches.arch) for launch in launches.pair)
+    before, after = (resident(launch, launches.arch) for launch in launches.pair)
     if before is None or after is None or (before.blocks, before.warps) == (after.blocks, after.warps):
         return
     effect = Effect.DIFFERENT  # fewer blocks of more warps, or the reverse
@@ -193,6 +194,15 @@ def occupancy_of(launch: LaunchFacts, arch: str) -> Occupancy | None:
         threads_per_block=launch.threads or 0,
         shared_bytes_per_block=launch.shared_bytes or 0,
     )
+
+
+def resident(launch: LaunchFacts, arch: str) -> Occupancy | None:
+    """Return how many blocks a multiprocessor has at a time: those that fit, if the grid has as many."""
+    fit = occupancy_of(launch, arch)
+    there = math.ceil(math.prod(launch.grid) * (launch.ctas or 1) / stand_in(arch).sm_count)
+    if fit is None or not 0 < there < fit.blocks:
+        return fit
+    return Occupancy(blocks=there, warps=fit.warps // fit.blocks * there, limited_by=(Limiter.GRID,))
 
 
 def used(launches: Sequence[LaunchFacts], name: str) -> str | None:

@@ -74,10 +74,14 @@ def test_a_load_that_loses_tma(static, old, new, becomes, why):
     assert f"mykernels/mm.py:{static.line_of('b = ct.load')}: load" not in result.stdout.str()
 
 
+MANY_BLOCKS = (("64, 64, 32", "128, 128, 64"), ('{"n": 256}', '{"n": 4096}'))
+TWO_FIT = ("HINTS = {}", "HINTS = {'occupancy': 2}")
+
+
 def test_an_occupancy_hint_that_is_dropped(static):
-    static.change(("64, 64, 32", "128, 128, 64"), ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    static.change(*MANY_BLOCKS, TWO_FIT)
     static.record()
-    static.change(("64, 64, 32", "128, 128, 64"))
+    static.change(*MANY_BLOCKS)
     result = static.run()
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
@@ -149,6 +153,7 @@ def fewer_registers(entry):
 
 
 def test_the_same_source_made_worse_by_another_compiler(static):
+    static.change(MANY_BLOCKS[1])
     static.record()
     static.edit_baseline(lambda entry: (earlier_toolchain(entry), fewer_registers(entry)))
     result = static.run()
@@ -164,9 +169,10 @@ def test_the_same_source_made_worse_by_another_compiler(static):
 
 
 def test_another_source_and_another_compiler(static):
+    static.change(MANY_BLOCKS[1])
     static.record()
     static.edit_baseline(lambda entry: (earlier_toolchain(entry), fewer_registers(entry)))
-    static.change(("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
+    static.change(MANY_BLOCKS[1], ("acc.astype(C.dtype)", "(acc + 1.0).astype(C.dtype)"))
     result = static.run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["  cause       another toolchain (*); the kernel's source changed, too"])
@@ -245,10 +251,9 @@ def test_a_kernel_that_is_launched_twice(static):
 
 
 def test_more_blocks_alone_are_no_improvement(static):
-    large = ("64, 64, 32", "128, 128, 64")
-    static.change(large)
+    static.change(*MANY_BLOCKS)
     static.record()
-    static.change(large, ("HINTS = {}", "HINTS = {'occupancy': 2}"))
+    static.change(*MANY_BLOCKS, TWO_FIT)
     result = static.run()
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["mm *1 other code *s"])
@@ -295,10 +300,14 @@ def test_a_loop_whose_length_nobody_knows_any_more_is_not_compared(static):
     static.run("--perf-strict").assert_outcomes(failed=1)
 
 
-def test_an_entry_without_executed_operations_gets_them(static):
+@pytest.mark.parametrize("change", ["remove", "count otherwise"])
+def test_an_entry_gets_the_executed_operations_of_today(static, change):
+    """Of the same code: an entry may have none, or those that another version counted."""
     static.record()
     recorded = static.entry()["launches"]
-    static.edit_baseline(lambda entry: [launch.pop("executed") for launch in entry["launches"]])
+    for launch in (changed := static.entry())["launches"]:
+        launch.pop("executed") if change == "remove" else launch["executed"].update(integer=1)
+    static.edit_baseline(lambda entry: entry.update(launches=changed["launches"]))
     static.run("--perf-strict").stdout.fnmatch_lines(["mm * no *s"])
     static.run("--update-baselines")
     assert static.entry()["launches"] == recorded

@@ -114,3 +114,101 @@ def product(m=128, n=128, k=64, *, kernel=product_kernel, options=(4, 1)):
     a, b, c = (torch.empty((SIZE, SIZE), dtype=torch.float16, device="cuda") for _ in range(3))
     grid = (SIZE // m, SIZE // n)
     ct.launch(torch.cuda.current_stream(), grid, kernel, (a, b, c, m, n, k, *options))
+
+
+# -- what a kernel does in one block, in one pass, or once more -----------------------------------------
+
+
+@ct.kernel
+def copy_kernel(X, Y, TILE: ConstInt, BLOCKS: ConstInt):
+    """Copy a tile; blocks beyond `BLOCKS` do it once more."""
+    at = ct.bid(0) % BLOCKS
+    ct.store(Y, (at,), ct.load(X, (at,), (TILE,)))
+
+
+@ct.kernel
+def copy_by_few_kernel(X, Y, TILE: ConstInt, TILES: ConstInt, PASSES: ConstInt):
+    """Copy all tiles `PASSES` times, every block some of them."""
+    for _ in range(PASSES):
+        for at in range(ct.bid(0), TILES, ct.num_blocks(0)):
+            ct.store(Y, (at,), ct.load(X, (at,), (TILE,)))
+
+
+@ct.kernel
+def shared_out_kernel(X, Y, TILE: ConstInt, TILES: ConstInt, BUSY: ConstInt):
+    """Copy `TILES` tiles, as many in each block; with `BUSY`, all of them in that block."""
+    share = TILES // ct.num_blocks(0)
+    first = ct.where(BUSY < 0, ct.bid(0) * share, 0)
+    last = ct.where(BUSY < 0, first + share, ct.where(ct.bid(0) == BUSY, TILES, 0))
+    for at in range(first, last):
+        ct.store(Y, (at,), ct.load(X, (at,), (TILE,)))
+
+
+@ct.kernel
+def carried_indices_kernel(X, Y, TILE: ConstInt, STRIDE: ConstInt, STEP: ConstInt):
+    """Sum eight tiles by indices that the loop carries on; neighbours are `STRIDE` elements apart."""
+    sums = ct.zeros((TILE,), dtype=ct.float32)
+    at = ct.bid(0) * 8 + STRIDE * ct.arange(TILE, dtype=ct.int32)
+    for _ in range(8):
+        sums = sums + ct.gather(X, at).astype(ct.float32)
+        at = at + STEP
+    ct.store(Y, (ct.bid(0),), sums.astype(Y.dtype))
+
+
+@ct.kernel
+def passes_kernel(X, Y, TILE: ConstInt, WHICH: ConstInt, TIMES: ConstInt):
+    """Sum eight tiles; one pass of every two, or pass `-WHICH` alone, takes `TIMES` exponentials."""
+    sums = ct.zeros((TILE,), dtype=ct.float32)
+    for k in range(8):
+        sums = sums + ct.load(X, (ct.bid(0) * 8 + k,), (TILE,)).astype(ct.float32)
+        if (k % 2 == WHICH) | (k == -WHICH):
+            for _ in range(TIMES):
+                sums = ct.exp(sums) * 0.5
+    ct.store(Y, (ct.bid(0),), sums.astype(Y.dtype))
+
+
+@ct.kernel
+def growing_kernel(Y, TILE: ConstInt, FACTOR: ConstInt):
+    """Add up more and more tiles, by a number that the loop carries: 1 more, or `FACTOR` times as many."""
+    sums = ct.zeros((TILE,), dtype=ct.float32)
+    times = ct.num_blocks(0)
+    for _ in range(8):
+        for _ in range(times):
+            sums = sums + 1.0
+        times = times * FACTOR + (1 if FACTOR == 1 else 0)
+    ct.store(Y, (ct.bid(0),), sums.astype(Y.dtype))
+
+
+def _on_vectors(kernel, blocks, *options, elements=ROWS * COLUMNS):
+    x, y = (torch.empty(elements, dtype=torch.float16, device="cuda") for _ in range(2))
+    ct.launch(torch.cuda.current_stream(), (blocks,), kernel, (x, y, 1024, *options))
+
+
+def copy(times=1, elements=ROWS * COLUMNS):
+    tiles = elements // 1024
+    _on_vectors(copy_kernel, times * tiles, tiles, elements=elements)
+
+
+def copy_by_few(passes):
+    _on_vectors(copy_by_few_kernel, 128, ROWS * COLUMNS // 1024, passes)
+
+
+def shared_out(busy=-1):
+    _on_vectors(shared_out_kernel, 1024, ROWS * COLUMNS // 1024, busy)
+
+
+def carried(stride=1, step=1024):
+    _on_vectors(carried_indices_kernel, ROWS * COLUMNS // 8192, stride, step)
+
+
+def passes(which=1, times=1):
+    _on_vectors(passes_kernel, ROWS * COLUMNS // 8192, which, times)
+
+
+def growing(factor=1):
+    _, y = _vectors()
+    ct.launch(torch.cuda.current_stream(), (1,), growing_kernel, (y, 1024, factor))
+
+
+def doubled():
+    growing(2)

@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from pytest_cutile.platforms.occupancy import Limiter
 from pytest_cutile.static.changes import Effect, StaticRule
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts, Note, Site, SpillLine
-from pytest_cutile.static.rules import occupancy_of
+from pytest_cutile.static.rules import occupancy_of, resident
 
 LOAD = Site(operation="load", instruction="TMA Load", shape="64x128", file="k.py", line=10)
 STORE = Site(operation="store", instruction="TMA Store", shape="64x128", file="k.py", line=14)
@@ -19,7 +20,7 @@ MIX = {
 }
 LAUNCH = LaunchFacts(
     kernel="k",
-    grid=(64,),
+    grid=(1024,),
     code_bytes=12_000,
     threads=256,
     ctas=1,
@@ -137,6 +138,14 @@ def test_fewer_warps_that_load_as_much_at_a_time_are_only_different():
     narrow, large = changed(executed=less), changed(static_shared_bytes=220_000, executed=more)
     assert effects(narrow, large)[BLOCKS] is Effect.DIFFERENT
     assert effects(changed(executed=more), large)[BLOCKS] is Effect.WORSE
+
+
+def test_blocks_are_no_more_than_the_grid_has():
+    there = resident(replace(LAUNCH, grid=(100,)), "sm_90")
+    assert there is not None
+    assert (there.blocks, there.warps, *there.limited_by) == (1, 8, Limiter.GRID)
+    few, large = changed(grid=(100,)), changed(grid=(100,), static_shared_bytes=220_000)
+    assert BLOCKS not in effects(few, large)
 
 
 def test_half_the_warps_in_as_many_blocks_are_worse():
