@@ -499,7 +499,11 @@ def test_variables_of_a_git_hook_do_not_lead_elsewhere(repository, look_at, monk
     assert look_at(repository / "mykernels").commit == sha
 
 
-@pytest.mark.parametrize("python", ["today's", "3.11.2"])
+# Later Pythons have the filter, and complain where it is not given.
+BEFORE_3_12 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="pretends Python 3.11.2")
+
+
+@pytest.mark.parametrize("python", ["today's", pytest.param("3.11.2", marks=BEFORE_3_12)])
 def test_links_out_of_the_tree_are_left_out(repository, look_at, monkeypatch, python):
     if python == "3.11.2":
         monkeypatch.delattr("tarfile.data_filter", raising=False)
