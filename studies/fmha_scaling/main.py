@@ -1,0 +1,206 @@
+"""The study: steps of the ladder and TileGym, each interleaved with PyTorch's attention, by sequence length.
+
+Its files `fmha_scaling_results.json` and `.md` have the form of those of NVIDIA's `fmha_scaling_analysis.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from kernels import fmha
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, standalone
+from pytest_cutile.speed.measure.timing import Regime
+from studies.fmha_ladder._declare import B, D, H, sequence
+from studies.fmha_ladder.steps import step
+from studies.running.files import origin, timing_cells, to_json
+from studies.running.peers import causal_attention
+from studies.running.study import Contender, Record, Row, Study, TimedRow
+from tools.gpu_runs.tables import markdown
+
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+QUICK_LENGTHS = (1024, 4096)
+STEPS = (1, 2, 4, 6, 8, 12)
+"""Of the ladder: those of NVIDIA's script (basic, exp2, memory, full), and those that add most to them."""
+TORCH = causal_attention("torch")
+TILEGYM = causal_attention("tilegym")
+CONTENDERS = (TORCH, *(step(number).contender for number in STEPS), TILEGYM)
+
+
+def rows(quick: bool) -> Sequence[Row]:
+    return [
+        Row(case=sequence(length), contender=contender, beside=None if contender is TORCH else TORCH)
+        for length, contender in product(QUICK_LENGTHS if quick else LENGTHS, CONTENDERS)
+    ]
+
+
+def pages(record: Record) -> Mapping[str, str]:
+    return {
+        "fmha_scaling_results.json": to_json(document(record)),
+        "fmha_scaling_results.md": page(record),
+        **{f"speedup_{regime}.svg": plot(record, regime, relative=True) for regime in Regime},
+        **{f"tflops_{regime}.svg": plot(record, regime, relative=False) for regime in Regime},
+    }
+
+
+# -- figures ----------------------------------------------------------------------------------------
+
+
+def lengths_of(record: Record) -> list[int]:
+    return sorted({int(row.params["n"]) for row in record.rows})
+
+
+def rows_at(record: Record, length: int) -> list[tuple[Contender, TimedRow]]:
+    """Return what was timed at a length, in the order of `CONTENDERS`."""
+    found = [(contender, record.find(contender.name, sequence(length).name)) for contender in CONTENDERS]
+    return [(contender, row) for contender, row in found if row is not None]
+
+
+def common_regime(record: Record, length: int) -> Regime:
+    """Return the first regime in which everything was timed at a length: long launches fit no burst."""
+    timed = [row for _, row in rows_at(record, length)]
+    return next((regime for regime in Regime if all(row.timing(regime) for row in timed)), Regime.SUSTAINED)
+
+
+def speedups(record: Record, length: int, regime: Regime) -> dict[str, float]:
+    """Return how many times as fast as PyTorch each contender was, by name."""
+    return {
+        contender.name: 1.0 if contender is TORCH else timing.speedup or 0.0
+        for contender, row in rows_at(record, length)
+        if (timing := row.timing(regime)) is not None
+    }
+
+
+def best_step(record: Record, length: int, regime: Regime) -> tuple[str, float] | None:
+    """Return the fastest of the steps, and its speed-up; None where no step was timed."""
+    steps = {name: value for name, value in speedups(record, length, regime).items() if name in STEP_NUMBERS}
+    return max(steps.items(), key=lambda item: item[1], default=None)
+
+
+STEP_NUMBERS = {step(number).contender.name: number for number in STEPS}
+
+
+# -- NVIDIA's files ---------------------------------------------------------------------------------
+
+
+def document(record: Record) -> dict[str, Any]:
+    arch = record.environment.get("arch", "")
+    config = fmha.choose_config(arch, head_dim=D, causal=True, itemsize=2, keys=LENGTHS[1])
+    return {
+        "config": {
+            "batch": B,
+            "n_heads": H,
+            "head_dim": D,
+            "tile_m": config.tile_m,
+            "tile_n": config.tile_n,
+            "occupancy": config.occupancy,
+            "num_ctas": 1,
+            "platform": f"{record.environment.get('gpu')} ({arch})",
+        },
+        "date": record.date,
+        "environment": dict(record.environment),
+        "results": [_length_document(record, length) for length in lengths_of(record)],
+    }
+
+
+def _length_document(record: Record, length: int) -> dict[str, Any]:
+    regime = common_regime(record, length)
+    values = speedups(record, length, regime)
+    timings = {
+        contender.name: timing
+        for contender, row in rows_at(record, length)
+        if (timing := row.timing(regime)) is not None
+    }
+    best = best_step(record, length, regime)
+    tilegym = timings.get(TILEGYM.name)
+    return {
+        "seq_len": length,
+        "regime": regime.value,
+        "steps": [
+            {
+                "step": STEP_NUMBERS.get(name, 0),
+                "name": name,
+                "latency_ms": timing.us / 1000,
+                "tflops": timing.tflops,
+                "speedup_vs_baseline": values[name],
+            }
+            for name, timing in timings.items()
+            if name != TILEGYM.name
+        ],
+        "best_step": STEP_NUMBERS[best[0]] if best else None,
+        "best_speedup": best[1] if best else None,
+        "tilegym_latency_ms": tilegym.us / 1000 if tilegym else None,
+        "tilegym_tflops": tilegym.tflops if tilegym else None,
+        "tilegym_speedup": values.get(TILEGYM.name),
+    }
+
+
+INTRODUCTION = f"""\
+Causal attention of {B}x{H}xNx{D} in float16. A speed-up is the time of {TORCH.name} over a contender's, the
+two interleaved. Steps are those of the study fmha_ladder: 1 to 6 in tiles of 64x64, from 8 on in the tiles
+that `kernels/fmha.py` has for this architecture."""
+
+
+def page(record: Record) -> str:
+    parts = ["# FMHA by sequence length", INTRODUCTION, origin(record)]
+    for regime in Regime:
+        parts += [
+            f"## {regime.value.capitalize()}: speed-up over {TORCH.name}",
+            _speedup_table(record, regime),
+        ]
+        parts += [f"![Speed-up by length](speedup_{regime}.svg) ![TFLOPS by length](tflops_{regime}.svg)"]
+    for length in lengths_of(record):
+        parts += [f"## Sequence length {length}", _length_table(record, length)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _speedup_table(record: Record, regime: Regime) -> str:
+    lines = []
+    for length in lengths_of(record):
+        values, best = speedups(record, length, regime), best_step(record, length, regime)
+        cells = (f"{values[each.name]:.3f}" if each.name in values else "-" for each in CONTENDERS[1:])
+        lines.append((f"{length}", *cells, f"{best[0]} ({best[1]:.3f})" if best else "-"))
+    return markdown(("length", *(each.name for each in CONTENDERS[1:]), "best step"), lines)
+
+
+def _length_table(record: Record, length: int) -> str:
+    lines = [
+        (contender.name, *timing_cells(row.burst), *timing_cells(row.sustained))
+        for contender, row in rows_at(record, length)
+    ]
+    return markdown(
+        ("", "burst, ms", "TFLOPS", "speed-up", "sustained, ms", "TFLOPS", "speed-up"),
+        lines,
+    )
+
+
+# -- plots ------------------------------------------------------------------------------------------
+
+
+def plot(record: Record, regime: Regime, *, relative: bool) -> str:
+    what = f"times as fast as {TORCH.name}" if relative else "TFLOPS"
+    lines = [
+        PlottedLine(name=contender.name, dots=list(_dots(record, contender, regime, relative=relative)))
+        for contender in CONTENDERS
+    ]
+    label = f"{what} by sequence length, {regime}"
+    return standalone(lines_plot(lines, x_title="sequence length", y_title=what, label=label))
+
+
+def _dots(record: Record, contender: Contender, regime: Regime, *, relative: bool) -> Iterator[Dot]:
+    for length in lengths_of(record):
+        row = record.find(contender.name, sequence(length).name)
+        timing = row.timing(regime) if row else None
+        if timing is not None:
+            y = speedups(record, length, regime)[contender.name] if relative else timing.tflops or 0.0
+            yield Dot(x=length, y=y, title=f"{contender.name}, {length}: {y:.4g}")
+
+
+STUDY = Study(
+    name="fmha_scaling",
+    summary="attention from 1024 to 16384 keys: steps of the ladder beside PyTorch and TileGym",
+    spec=step(1).spec,
+    rows=rows,
+    pages=pages,
+)
