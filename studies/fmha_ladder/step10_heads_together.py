@@ -1,8 +1,9 @@
-"""Step 7, mask apart: one loop for the tiles that the diagonal crosses, one without a mask for all others.
+"""Step 10, heads together: the long tiles of several heads first, the short ones last.
 
-Until here every tile asks whether it needs the mask, in the middle of the loop, where the compiler wants to
-overlap a step with the next. Only tiles on the diagonal need it. They come first, so that later steps may
-begin with a tile of which they know that it is masked; the walk is from the last keys to the first.
+Under a causal mask the last tile of queries sees all keys and the first tile one tile of keys. Head after
+head, and the short tiles first, the GPU ends with a few long tiles while most multiprocessors have nothing
+left to do. Here the longest tile of `HEADS_TOGETHER` heads comes first, then the one before, so that short
+tiles fill the gaps at the end. Not of all heads: K and V of those in flight should stay in the L2.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
+from kernels._attention import order_tiles
+from kernels._division import Divisor, divisor
+from kernels._launch import with_hints
 from kernels._online_softmax import LOWEST
 from kernels._tiles import LOG2_E
-from studies.fmha_ladder._declare import declare
+from studies.fmha_ladder._declare import choose_config, declare, tiles_of
 
 if TYPE_CHECKING:
     import torch
 
 ConstInt: TypeAlias = ct.Constant[int]
 
-TILE_M, TILE_N = 64, 64
-LATENCY_K, LATENCY_V = 2, 4
 
-
-@ct.kernel(occupancy=2)
+@ct.kernel
 def attention_kernel(
     Q: ct.Array,
     K: ct.Array,
@@ -36,8 +37,15 @@ def attention_kernel(
     D: ConstInt,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
+    LATENCY_K: ConstInt,
+    LATENCY_V: ConstInt,
+    HEADS_TOGETHER: ConstInt,
+    band_size: Divisor,
 ) -> None:
-    tile, batch, head = ct.bid(0), ct.bid(1) // H, ct.bid(1) % H
+    any_head, tile = order_tiles(
+        ct.bid(0), ct.cdiv(Q.shape[2], TILE_M), Q.shape[0] * H, HEADS_TOGETHER, band_size
+    )
+    batch, head = any_head // H, any_head % H
     first_row = tile * TILE_M
     q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
     q = q.reshape((TILE_M, D))
@@ -49,7 +57,7 @@ def attention_kernel(
             (1, 1, D, TILE_N),
             order=(0, 1, 3, 2),
             padding_mode=ct.PaddingMode.ZERO,
-            latency=LATENCY_K,
+            latency=ct.static_eval(LATENCY_K or None),
         )
         s = ct.mma(q, k.reshape((D, TILE_N)), ct.zeros((TILE_M, TILE_N), dtype=ct.float32))
         if MASK:
@@ -61,7 +69,11 @@ def attention_kernel(
         shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
         row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
         v = ct.load(
-            V, (batch, head, j, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY_V
+            V,
+            (batch, head, j, 0),
+            (1, 1, TILE_N, D),
+            padding_mode=ct.PaddingMode.ZERO,
+            latency=ct.static_eval(LATENCY_V or None),
         )
         acc = ct.mma(p.astype(V.dtype), v.reshape((TILE_N, D)), acc * shrink)
         return new_max, row_sum, acc
@@ -76,7 +88,7 @@ def attention_kernel(
         row_max, row_sum, acc = step(tiles - 1 - back, True, row_max, row_sum, acc)
     for back in range(masked, tiles):
         row_max, row_sum, acc = step(tiles - 1 - back, False, row_max, row_sum, acc)
-    acc = ct.truediv(acc, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+    acc = acc * ct.truediv(1.0, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
     ct.store(O, (batch, head, tile, 0), acc.astype(O.dtype).reshape((1, 1, TILE_M, D)))
 
 
@@ -86,12 +98,17 @@ def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
     b, h, n, d = q.shape
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    grid = (ct.cdiv(n, TILE_M), b * h)
+    config = choose_config(q)
+    tiles = ct.cdiv(n, config.tile_m)
+    band_size = divisor(config.heads_together * tiles)
     scale_log2 = LOG2_E / math.sqrt(d)
     ct.launch(
-        torch.cuda.current_stream(), grid, attention_kernel, (q, k, v, o, scale_log2, h, d, TILE_M, TILE_N)
+        torch.cuda.current_stream(),
+        (tiles * b * h,),
+        with_hints(attention_kernel, config),
+        (q, k, v, o, scale_log2, h, d, *tiles_of(config), config.heads_together, band_size),
     )
     return o
 
 
-SPEC = declare("fmha_07_mask_apart", launch)
+SPEC = declare("fmha_10_heads_together", launch)

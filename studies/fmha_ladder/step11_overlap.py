@@ -1,9 +1,9 @@
-"""Step 9, heads together: the long tiles of several heads first, the short ones last.
+"""Step 11, overlap: the tensor cores add the values of the tile before while exponentials are computed.
 
-Under a causal mask the last tile of queries sees all keys and the first tile one tile of keys. Head after
-head, and the short tiles first, the GPU ends with a few long tiles while most multiprocessors have nothing
-left to do. Here the longest tile of `HEADS_TOGETHER` heads comes first, then the one before, so that short
-tiles fill the gaps at the end. Not of all heads: K and V of those in flight should stay in the L2.
+A warp group computes scores, then exponentials, then P @ V, each waiting for the one before. Here it starts
+P @ V of the tile before and computes the exponentials of this tile meanwhile. That holds one more P in
+registers. Where two blocks share a multiprocessor, the other one uses the tensor cores anyway: a gain is
+not certain.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def attention_kernel(
     q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
     q = q.reshape((TILE_M, D))
 
-    def step(j: int, MASK: bool, row_max: ct.Tile, row_sum: ct.Tile, acc: ct.Tile) -> tuple[ct.Tile, ...]:
+    def weigh(j: int, MASK: bool, row_max: ct.Tile, row_sum: ct.Tile) -> tuple[ct.Tile, ...]:
         k = ct.load(
             K,
             (batch, head, 0, j),
@@ -68,6 +68,9 @@ def attention_kernel(
         p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
         shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
         row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
+        return p.astype(V.dtype), shrink, new_max, row_sum
+
+    def add_values(p: ct.Tile, j: int, acc: ct.Tile) -> ct.Tile:
         v = ct.load(
             V,
             (batch, head, j, 0),
@@ -75,8 +78,7 @@ def attention_kernel(
             padding_mode=ct.PaddingMode.ZERO,
             latency=ct.static_eval(LATENCY_V or None),
         )
-        acc = ct.mma(p.astype(V.dtype), v.reshape((TILE_N, D)), acc * shrink)
-        return new_max, row_sum, acc
+        return ct.mma(p, v.reshape((TILE_N, D)), acc)
 
     row_max = ct.full((TILE_M, 1), LOWEST, dtype=ct.float32)
     row_sum = ct.zeros((TILE_M, 1), dtype=ct.float32)
@@ -84,11 +86,15 @@ def attention_kernel(
     tiles = ct.cdiv(min(first_row + TILE_M, K.shape[2]), TILE_N)
     # Of tiles as high as wide, or wider, the diagonal crosses one.
     masked = tiles - first_row // TILE_N if TILE_M > TILE_N else 1
-    for back in range(masked):
-        row_max, row_sum, acc = step(tiles - 1 - back, True, row_max, row_sum, acc)
+    p, shrink, row_max, row_sum = weigh(tiles - 1, True, row_max, row_sum)
+    for back in range(1, masked):
+        acc = add_values(p, tiles - back, acc * shrink)
+        p, shrink, row_max, row_sum = weigh(tiles - 1 - back, True, row_max, row_sum)
     for back in range(masked, tiles):
-        row_max, row_sum, acc = step(tiles - 1 - back, False, row_max, row_sum, acc)
-    acc = ct.truediv(acc, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+        acc = add_values(p, tiles - back, acc * shrink)
+        p, shrink, row_max, row_sum = weigh(tiles - 1 - back, False, row_max, row_sum)
+    acc = add_values(p, 0, acc * shrink)
+    acc = acc * ct.truediv(1.0, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
     ct.store(O, (batch, head, tile, 0), acc.astype(O.dtype).reshape((1, 1, TILE_M, D)))
 
 
@@ -111,4 +117,4 @@ def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return o
 
 
-SPEC = declare("fmha_09_heads_together", launch)
+SPEC = declare("fmha_11_overlap", launch)

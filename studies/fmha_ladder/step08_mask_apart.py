@@ -1,9 +1,8 @@
-"""Step 8, tiles per architecture: shape of the tiles, warps, occupancy and latencies are what suits the GPU.
+"""Step 8, mask apart: one loop for the tiles that the diagonal crosses, one without a mask for all others.
 
-Larger tiles load K and V for more queries at once, and need registers or tensor memory for scores and sum.
-How much there is, and which product the tensor cores take at once, differs: a warp group of Hopper
-multiplies 64 rows, Blackwell's data-center chips keep sums in tensor memory, DGX Spark has neither. The
-table, and what was measured of it, is in `kernels/fmha.py`.
+Until here every tile asks whether it needs the mask, in the middle of the loop, where the compiler wants to
+overlap a step with the next. Only tiles on the diagonal need it. They come first, so that later steps may
+begin with a tile of which they know that it is masked; the walk is from the last keys to the first.
 """
 
 from __future__ import annotations
@@ -13,18 +12,20 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._launch import with_hints
 from kernels._online_softmax import LOWEST
 from kernels._tiles import LOG2_E
-from studies.fmha_ladder._declare import choose_config, declare, tiles_of
+from studies.fmha_ladder._declare import declare
 
 if TYPE_CHECKING:
     import torch
 
 ConstInt: TypeAlias = ct.Constant[int]
 
+TILE_M, TILE_N = 64, 64
+LATENCY_K, LATENCY_V = 2, 4
 
-@ct.kernel
+
+@ct.kernel(occupancy=2)
 def attention_kernel(
     Q: ct.Array,
     K: ct.Array,
@@ -35,8 +36,6 @@ def attention_kernel(
     D: ConstInt,
     TILE_M: ConstInt,
     TILE_N: ConstInt,
-    LATENCY_K: ConstInt,
-    LATENCY_V: ConstInt,
 ) -> None:
     tile, batch, head = ct.bid(0), ct.bid(1) // H, ct.bid(1) % H
     first_row = tile * TILE_M
@@ -50,7 +49,7 @@ def attention_kernel(
             (1, 1, D, TILE_N),
             order=(0, 1, 3, 2),
             padding_mode=ct.PaddingMode.ZERO,
-            latency=ct.static_eval(LATENCY_K or None),
+            latency=LATENCY_K,
         )
         s = ct.mma(q, k.reshape((D, TILE_N)), ct.zeros((TILE_M, TILE_N), dtype=ct.float32))
         if MASK:
@@ -62,11 +61,7 @@ def attention_kernel(
         shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
         row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
         v = ct.load(
-            V,
-            (batch, head, j, 0),
-            (1, 1, TILE_N, D),
-            padding_mode=ct.PaddingMode.ZERO,
-            latency=ct.static_eval(LATENCY_V or None),
+            V, (batch, head, j, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY_V
         )
         acc = ct.mma(p.astype(V.dtype), v.reshape((TILE_N, D)), acc * shrink)
         return new_max, row_sum, acc
@@ -81,7 +76,7 @@ def attention_kernel(
         row_max, row_sum, acc = step(tiles - 1 - back, True, row_max, row_sum, acc)
     for back in range(masked, tiles):
         row_max, row_sum, acc = step(tiles - 1 - back, False, row_max, row_sum, acc)
-    acc = ct.truediv(acc, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+    acc = acc * ct.truediv(1.0, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
     ct.store(O, (batch, head, tile, 0), acc.astype(O.dtype).reshape((1, 1, TILE_M, D)))
 
 
@@ -91,16 +86,12 @@ def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
     b, h, n, d = q.shape
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    config = choose_config(q)
-    grid = (ct.cdiv(n, config.tile_m), b * h)
+    grid = (ct.cdiv(n, TILE_M), b * h)
     scale_log2 = LOG2_E / math.sqrt(d)
     ct.launch(
-        torch.cuda.current_stream(),
-        grid,
-        with_hints(attention_kernel, config),
-        (q, k, v, o, scale_log2, h, d, *tiles_of(config)),
+        torch.cuda.current_stream(), grid, attention_kernel, (q, k, v, o, scale_log2, h, d, TILE_M, TILE_N)
     )
     return o
 
 
-SPEC = declare("fmha_08_tiles", launch)
+SPEC = declare("fmha_08_mask_apart", launch)

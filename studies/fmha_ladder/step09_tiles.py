@@ -1,9 +1,9 @@
-"""Step 10, overlap: the tensor cores add the values of the tile before while exponentials are computed.
+"""Step 9, tiles per architecture: shape of the tiles, warps, occupancy and latencies are what suits the GPU.
 
-A warp group computes scores, then exponentials, then P @ V, each waiting for the one before. Here it starts
-P @ V of the tile before and computes the exponentials of this tile meanwhile. That holds one more P in
-registers. Where two blocks share a multiprocessor, the other one uses the tensor cores anyway: a gain is
-not certain.
+Larger tiles load K and V for more queries at once, and need registers or tensor memory for scores and sum.
+How much there is, and which product the tensor cores take at once, differs: a warp group of Hopper
+multiplies 64 rows, Blackwell's data-center chips keep sums in tensor memory, DGX Spark has neither. The
+table, and what was measured of it, is in `kernels/fmha.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels._attention import order_tiles
-from kernels._division import Divisor, divisor
 from kernels._launch import with_hints
 from kernels._online_softmax import LOWEST
 from kernels._tiles import LOG2_E
@@ -39,18 +37,13 @@ def attention_kernel(
     TILE_N: ConstInt,
     LATENCY_K: ConstInt,
     LATENCY_V: ConstInt,
-    HEADS_TOGETHER: ConstInt,
-    band_size: Divisor,
 ) -> None:
-    any_head, tile = order_tiles(
-        ct.bid(0), ct.cdiv(Q.shape[2], TILE_M), Q.shape[0] * H, HEADS_TOGETHER, band_size
-    )
-    batch, head = any_head // H, any_head % H
+    tile, batch, head = ct.bid(0), ct.bid(1) // H, ct.bid(1) % H
     first_row = tile * TILE_M
     q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
     q = q.reshape((TILE_M, D))
 
-    def weigh(j: int, MASK: bool, row_max: ct.Tile, row_sum: ct.Tile) -> tuple[ct.Tile, ...]:
+    def step(j: int, MASK: bool, row_max: ct.Tile, row_sum: ct.Tile, acc: ct.Tile) -> tuple[ct.Tile, ...]:
         k = ct.load(
             K,
             (batch, head, 0, j),
@@ -68,9 +61,6 @@ def attention_kernel(
         p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
         shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
         row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
-        return p.astype(V.dtype), shrink, new_max, row_sum
-
-    def add_values(p: ct.Tile, j: int, acc: ct.Tile) -> ct.Tile:
         v = ct.load(
             V,
             (batch, head, j, 0),
@@ -78,7 +68,8 @@ def attention_kernel(
             padding_mode=ct.PaddingMode.ZERO,
             latency=ct.static_eval(LATENCY_V or None),
         )
-        return ct.mma(p, v.reshape((TILE_N, D)), acc)
+        acc = ct.mma(p.astype(V.dtype), v.reshape((TILE_N, D)), acc * shrink)
+        return new_max, row_sum, acc
 
     row_max = ct.full((TILE_M, 1), LOWEST, dtype=ct.float32)
     row_sum = ct.zeros((TILE_M, 1), dtype=ct.float32)
@@ -86,15 +77,11 @@ def attention_kernel(
     tiles = ct.cdiv(min(first_row + TILE_M, K.shape[2]), TILE_N)
     # Of tiles as high as wide, or wider, the diagonal crosses one.
     masked = tiles - first_row // TILE_N if TILE_M > TILE_N else 1
-    p, shrink, row_max, row_sum = weigh(tiles - 1, True, row_max, row_sum)
-    for back in range(1, masked):
-        acc = add_values(p, tiles - back, acc * shrink)
-        p, shrink, row_max, row_sum = weigh(tiles - 1 - back, True, row_max, row_sum)
+    for back in range(masked):
+        row_max, row_sum, acc = step(tiles - 1 - back, True, row_max, row_sum, acc)
     for back in range(masked, tiles):
-        acc = add_values(p, tiles - back, acc * shrink)
-        p, shrink, row_max, row_sum = weigh(tiles - 1 - back, False, row_max, row_sum)
-    acc = add_values(p, 0, acc * shrink)
-    acc = ct.truediv(acc, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+        row_max, row_sum, acc = step(tiles - 1 - back, False, row_max, row_sum, acc)
+    acc = acc * ct.truediv(1.0, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
     ct.store(O, (batch, head, tile, 0), acc.astype(O.dtype).reshape((1, 1, TILE_M, D)))
 
 
@@ -105,16 +92,15 @@ def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     b, h, n, d = q.shape
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     config = choose_config(q)
-    tiles = ct.cdiv(n, config.tile_m)
-    band_size = divisor(config.heads_together * tiles)
+    grid = (ct.cdiv(n, config.tile_m), b * h)
     scale_log2 = LOG2_E / math.sqrt(d)
     ct.launch(
         torch.cuda.current_stream(),
-        (tiles * b * h,),
+        grid,
         with_hints(attention_kernel, config),
-        (q, k, v, o, scale_log2, h, d, *tiles_of(config), config.heads_together, band_size),
+        (q, k, v, o, scale_log2, h, d, *tiles_of(config)),
     )
     return o
 
 
-SPEC = declare("fmha_10_overlap", launch)
+SPEC = declare("fmha_09_tiles", launch)
