@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.speed.measure.timing import Timer
-from studies.running.run import run_study
+from studies.running.run import RESULTS, run_study
 from studies.running.study import Study
 from tools.gpu_runs.measure import MakeTimer
 from tools.gpu_runs.runs import require_gpus
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
     study, timer = load_study(options.name), make_timer()
     gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
     day = f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * options.quick}"
-    output = options.output or FOLDER / "results" / day
+    output = options.output or RESULTS / day
     record = run_study(study, timer, output / study.name, quick=options.quick)
     return 1 if record.errors else 0
 

@@ -18,7 +18,7 @@ from tools.gpu_runs.tables import markdown
 LENGTH, QUICK_LENGTH = 2048, 1024
 PUBLISHED = dict(enumerate(LADDER_GB10, 1))
 """Figures by the number of the step."""
-LADDER = "DGX Spark, published"
+SPARK = "DGX Spark"
 
 
 def rows(quick: bool) -> Sequence[Row]:
@@ -44,7 +44,7 @@ HEADER = (
     *("step", "beside"),
     *("burst, ms", "TFLOPS", "gain"),
     *("sustained, ms", "TFLOPS", "gain"),
-    *(f"{LADDER}, ms", "TFLOPS", "gain"),
+    *(f"{SPARK}, published, ms", "TFLOPS", "gain"),
 )
 
 
@@ -77,7 +77,7 @@ step's own, the two interleaved. README.md of this study explains the steps.
 
 {markdown(HEADER, lines)}
 
-DGX Spark: {DOCUMENT}, table of the performance results at {LENGTH}; gains follow from its TFLOPS.
+{SPARK}: {DOCUMENT}, table of the performance results at {LENGTH}; gains follow from its TFLOPS.
 
 ![TFLOPS by step](tflops.svg) ![Times as fast as step 1](gain.svg)
 """
@@ -99,7 +99,7 @@ def plot(record: Record, *, relative: bool) -> str:
     lines = [
         PlottedLine(name=name, dots=list(_dots(rates, relative=relative)))
         for name, rates in _rates(record).items()
-        if 1 in rates and (relative or name != LADDER)
+        if 1 in rates and (relative or name != SPARK)
     ]
     what = "times as fast as step 1" if relative else "TFLOPS"
     drawn = lines_plot(lines, x_title="step", y_title=what, label=f"{what} by step", is_log=False)
@@ -115,7 +115,7 @@ def _rates(record: Record) -> dict[str, dict[int, float]]:
         }
         for regime in Regime
     }
-    return measured | {LADDER: {number: figure.tflops for number, figure in PUBLISHED.items()}}
+    return measured | {SPARK: {number: figure.tflops for number, figure in PUBLISHED.items()}}
 
 
 def _dots(rates: Mapping[int, float], *, relative: bool) -> Iterator[Dot]:

@@ -29,6 +29,8 @@ from tools.gpu_runs.measure import environment_of
 from tools.gpu_runs.processes import describe
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "studies" / "results"
+"""Changes of it are no changes of what is measured."""
 SHARP_FLOPS = 2e11
 """Operations per launch up to which the gate's own bounds are used: they need the float64 reference up to a
 dozen times, of every contender. Larger cases are compared coarsely with one reference."""
@@ -57,7 +59,7 @@ def run_study(study: Study, timer: Timer, folder: Path, *, quick: bool = False, 
         environment={
             **environment_of(timer),
             "uuid": timer.device.uuid,
-            "commit": Checkout(ROOT, baselines=folder).commit,
+            "commit": Checkout(ROOT, baselines=RESULTS).commit,
         },
         missing={row.contender.name: row.contender.missing for row in rows if row.contender.missing},
     )

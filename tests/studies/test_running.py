@@ -163,7 +163,7 @@ def test_what_is_wrong_is_not_timed(is_peer, tmp_path):
 
 
 def test_the_command_writes_into_a_folder_of_the_gpu_and_the_day(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "FOLDER", tmp_path)
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(command, "study_names", lambda: ["toy"])
     monkeypatch.setattr(command, "load_study", lambda name: STUDY)  # noqa: ARG005
     assert command.main(["list"]) == 0
