@@ -73,6 +73,7 @@ def test_the_ladder_tells_each_gain_beside_the_published_one(tmp_path):
     text = (tmp_path / "fmha_ladder.md").read_text()
     rows = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in table(text)}
     assert rows["2 exp2"] == ["1", "0.091", "0.0", "1.100", "0.114", "0.0", "1.100", "2.07", "66.5", "1.059"]
+    assert rows["5 occupancy"][-3:] == ["1.73", "79.5", "1.195"]
     assert rows["12 persistent blocks"][0] == "10"
     assert rows["12 persistent blocks"][3] == "1.100"
     assert rows["13 kernels.fmha"][-3:] == ["-", "-", "-"]
