@@ -36,9 +36,12 @@ SHARP_FLOPS = 2e11
 dozen times, of every contender. Larger cases are compared coarsely with one reference."""
 
 Say: TypeAlias = Callable[[str], None]
+print_now: Say = partial(print, flush=True)
 
 
-def run_study(study: Study, timer: Timer, folder: Path, *, quick: bool = False, say: Say = print) -> Record:
+def run_study(
+    study: Study, timer: Timer, folder: Path, *, quick: bool = False, say: Say = print_now
+) -> Record:
     """Time what `folder` does not hold yet of a study, and write its files.
 
     Args:
