@@ -10,8 +10,10 @@ from itertools import product
 from typing import Any
 
 from kernels import fmha
+from pytest_cutile.baselines.published import DOCUMENT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, standalone
 from pytest_cutile.speed.measure.timing import Regime
+from research.published_figures import FMHA_B300, FMHA_GB10
 from studies.fmha_ladder._declare import B, D, H, sequence
 from studies.fmha_ladder.steps import step
 from studies.running.files import origin, timing_cells, to_json
@@ -92,7 +94,7 @@ STEP_NUMBERS = {step(number).contender.name: number for number in STEPS}
 
 def document(record: Record) -> dict[str, Any]:
     arch = record.environment.get("arch", "")
-    config = fmha.choose_config(arch, head_dim=D, causal=True, itemsize=2, keys=LENGTHS[1])
+    config = fmha.choose_config(arch, head_dim=D, causal=True, itemsize=2, keys=LENGTHS[0])
     return {
         "config": {
             "batch": B,
@@ -158,6 +160,7 @@ def page(record: Record) -> str:
         parts += [f"![Speed-up by length](speedup_{regime}.svg) ![TFLOPS by length](tflops_{regime}.svg)"]
     for length in lengths_of(record):
         parts += [f"## Sequence length {length}", _length_table(record, length)]
+    parts += ["## Published for TileGym's kernel, TFLOPS", _published_table(), f"{DOCUMENT}, warm L2."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -179,6 +182,14 @@ def _length_table(record: Record, length: int) -> str:
         ("", "burst, ms", "TFLOPS", "speed-up", "sustained, ms", "TFLOPS", "speed-up"),
         lines,
     )
+
+
+def _published_table() -> str:
+    lines = [
+        (f"{spark.length}", f"{spark.tflops:.1f}", f"{b300.tflops:.0f}")
+        for spark, b300 in zip(FMHA_GB10, FMHA_B300, strict=True)
+    ]
+    return markdown(("length", "DGX Spark", "B300"), lines)
 
 
 # -- plots ------------------------------------------------------------------------------------------

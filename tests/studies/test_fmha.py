@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernels import fmha
+from pytest_cutile.interpreter import interpret
 from research.published_figures import fmha_work
 from studies.fmha_ladder import _declare
 from studies.fmha_ladder import main as ladder
@@ -32,6 +33,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(_declare, "H", 1)
     monkeypatch.setattr(ladder, "LENGTH", 64)
     monkeypatch.setattr(scaling, "LENGTHS", (32, 64))
+    monkeypatch.setattr(scaling, "QUICK_LENGTHS", (64,))
 
 
 def code_of(number):
@@ -112,10 +114,20 @@ def test_the_scaling_says_by_length_what_is_fastest_in_the_form_of_nvidias_scrip
     text = (tmp_path / "fmha_scaling_results.md").read_text()
     assert "Not there: TileGym: it is not installed." in text
     assert "13 kernels.fmha (2.000)" in text
+    assert "| 8192 | 88.9 | 1159 |" in text  # as published
     for regime, what in product(("burst", "sustained"), ("speedup", "tflops")):
         titles = svg_titles(tmp_path / f"{what}_{regime}.svg")
         assert len(titles) == 2 * (5 if what == "tflops" else 4)  # TileGym is not installed here
     assert "13 kernels.fmha, 64: 2" in svg_titles(tmp_path / "speedup_sustained.svg")
+
+
+def test_the_kernels_themselves_are_checked_before_they_are_timed(tmp_path):
+    timer = PretendedTimer({"launch": 100.0})
+    with interpret(arch="sm_90") as run:
+        record = run_study(scaling.STUDY, timer, tmp_path, quick=True)
+    assert not record.errors
+    assert [row.contender for row in record.rows] == [each.name for each in scaling.CONTENDERS[:-1]]
+    assert {launch.kernel for launch in run.launches} == {"attention_kernel", "fmha_kernel"}
 
 
 def test_where_a_launch_is_too_long_for_a_burst_all_are_compared_sustained(tmp_path):
