@@ -31,7 +31,7 @@ from tools.gpu_runs.processes import describe
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "studies" / "results"
 """Changes of it are no changes of what is measured."""
-SHARP_FLOPS = 2e11
+GATE_CHECK_FLOPS = 2e11
 """Operations per launch up to which the gate's own bounds are used: they need the float64 reference up to a
 dozen times, of every contender. Larger cases are compared coarsely with one reference."""
 
@@ -163,7 +163,7 @@ class _PreparedCase:
         """
         args, kwargs = as_arguments(self.inputs)
         launch = row.contender.launch
-        if not row.contender.is_peer and self.spec.work_of(self.case).flops <= SHARP_FLOPS:
+        if not row.contender.is_peer and self.spec.work_of(self.case).flops <= GATE_CHECK_FLOPS:
             check_launch(replace(self.spec, launch=launch), self.case, args, kwargs)
         elif said := describe_difference(launch(*args, **kwargs), self.expected, self.inputs):
             raise ValueError(f"it is wrong: {said}")
