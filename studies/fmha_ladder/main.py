@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pytest_cutile import Case
 from pytest_cutile.baselines.published import DOCUMENT
-from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, standalone
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.speed.measure.timing import Regime
 from research.published_figures import LADDER_GB10
 from studies.fmha_ladder._declare import sequence
 from studies.fmha_ladder.steps import STEPS, Step, step
-from studies.running.files import origin, timing_cells
+from studies.running.files import drawing, origin, timing_cells
 from studies.running.study import Record, Row, Study, Timing
 from tools.gpu_runs.tables import markdown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 LENGTH, QUICK_LENGTH = 2048, 1024
 PUBLISHED = dict(enumerate(LADDER_GB10, 1))
@@ -32,8 +36,10 @@ def rows(quick: bool) -> Sequence[Row]:
 def pages(record: Record) -> Mapping[str, str]:
     return {
         "fmha_ladder.md": page(record),
-        "tflops.svg": plot(record, relative=False),
-        "gain.svg": plot(record, relative=True),
+        "fmha_ladder.svg": drawing(
+            "FMHA step by step",
+            {"TFLOPS": plot(record, relative=False), "Times as fast as step 1": plot(record, relative=True)},
+        ),
     }
 
 
@@ -79,7 +85,7 @@ step's own, the two interleaved. README.md of this study explains the steps.
 
 {SPARK}: {DOCUMENT}, table of the performance results at {LENGTH}; gains follow from its TFLOPS.
 
-![TFLOPS by step](tflops.svg) ![Times as fast as step 1](gain.svg)
+![TFLOPS by step, and times as fast as step 1](fmha_ladder.svg)
 """
 
 
@@ -94,7 +100,7 @@ def _published_cells(own: Step) -> tuple[str, str, str]:
 # -- plots ------------------------------------------------------------------------------------------
 
 
-def plot(record: Record, *, relative: bool) -> str:
+def plot(record: Record, *, relative: bool) -> Markup:
     """Return TFLOPS by step, or with `relative` those of the first step as 1, beside the published ones."""
     lines = [
         PlottedLine(name=name, dots=list(_dots(rates, relative=relative)))
@@ -102,8 +108,7 @@ def plot(record: Record, *, relative: bool) -> str:
         if 1 in rates and (relative or name != SPARK)
     ]
     what = "times as fast as step 1" if relative else "TFLOPS"
-    drawn = lines_plot(lines, x_title="step", y_title=what, label=f"{what} by step", is_log=False)
-    return standalone(drawn)
+    return lines_plot(lines, x_title="step", y_title=what, label=f"{what} by step", is_log=False)
 
 
 def _rates(record: Record) -> dict[str, dict[int, float]]:

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernels import fmha
 from pytest_cutile.baselines.published import DOCUMENT
-from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot, standalone
+from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.speed.measure.timing import Regime
 from research.published_figures import FMHA_B300, FMHA_GB10
 from studies.fmha_ladder._declare import B, D, H, sequence
 from studies.fmha_ladder.steps import step
-from studies.running.files import origin, timing_cells, to_json
+from studies.running.files import drawing, origin, timing_cells, to_json
 from studies.running.peers import causal_attention
 from studies.running.study import Contender, Record, Row, Study, TimedRow
 from tools.gpu_runs.tables import markdown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 QUICK_LENGTHS = (1024, 4096)
@@ -47,8 +50,7 @@ def pages(record: Record) -> Mapping[str, str]:
     return {
         "fmha_scaling_results.json": to_json(document(record)),
         "fmha_scaling_results.md": page(record),
-        **{f"speedup_{regime}.svg": plot(record, regime, relative=True) for regime in Regime},
-        **{f"tflops_{regime}.svg": plot(record, regime, relative=False) for regime in Regime},
+        "fmha_scaling.svg": drawing("FMHA by sequence length", plots(record)),
     }
 
 
@@ -157,7 +159,7 @@ def page(record: Record) -> str:
             f"## {regime.value.capitalize()}: speed-up over {TORCH.name}",
             _speedup_table(record, regime),
         ]
-        parts += [f"![Speed-up by length](speedup_{regime}.svg) ![TFLOPS by length](tflops_{regime}.svg)"]
+    parts += ["![Speed-up and TFLOPS by length, in both regimes](fmha_scaling.svg)"]
     for length in lengths_of(record):
         parts += [f"## Sequence length {length}", _length_table(record, length)]
     parts += ["## Published for TileGym's kernel, TFLOPS", _published_table(), f"{DOCUMENT}, warm L2."]
@@ -195,7 +197,16 @@ def _published_table() -> str:
 # -- plots ------------------------------------------------------------------------------------------
 
 
-def plot(record: Record, regime: Regime, *, relative: bool) -> str:
+def plots(record: Record) -> dict[str, Markup]:
+    return {
+        f"{regime.value.capitalize()}: {'speed-up' if relative else 'TFLOPS'}": plot(
+            record, regime, relative=relative
+        )
+        for regime, relative in product(Regime, (True, False))
+    }
+
+
+def plot(record: Record, regime: Regime, *, relative: bool) -> Markup:
     what = f"times as fast as {TORCH.name}" if relative else "TFLOPS"
     lines = [
         PlottedLine(name=shown, dots=list(_dots(record, name, regime, relative=relative)))
@@ -203,7 +214,7 @@ def plot(record: Record, regime: Regime, *, relative: bool) -> str:
         if not (relative and name == TORCH.name)
     ]
     label = f"{what} by sequence length, {regime}"
-    return standalone(lines_plot(lines, x_title="sequence length", y_title=what, label=label))
+    return lines_plot(lines, x_title="sequence length", y_title=what, label=label)
 
 
 def _dots(record: Record, name: str, regime: Regime, *, relative: bool) -> Iterator[Dot]:

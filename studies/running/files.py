@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytest_cutile.reports.html.plots import picture
+from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.speed.measure.timing import Regime
 from studies.running.study import Record, Study, TimedRow, Timing
 from tools.gpu_runs.runs import write_document
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 ROWS = "rows.json"
 
@@ -104,6 +109,12 @@ def timing_cells(timing: Timing | None) -> tuple[str, str, str]:
         return ("-", "-", "-")
     speedup = "-" if timing.speedup is None else f"{timing.speedup:.3f}"
     return f"{timing.us / 1000:.3f}", f"{timing.tflops:.1f}", speedup
+
+
+def drawing(title: str, plots: Mapping[str, Markup]) -> str:
+    """Return plots by their titles as one file of SVG; those without data are left out."""
+    drawn = [(name, plot) for name, plot in plots.items() if plot]
+    return picture(title, drawn, text_of("page.css"))
 
 
 def to_json(document: Any) -> str:

@@ -104,7 +104,7 @@ def timed_row(row: Row, measurement: Measurement) -> TimedRow:
             speedup_error=measurement.standard_error(regime),
         )
 
-    sustained = measurement.sustained
+    sustained, skipped = measurement.sustained, measurement.sustained_skipped
     return TimedRow(
         key=row.key,
         case=row.case.name,
@@ -114,7 +114,7 @@ def timed_row(row: Row, measurement: Measurement) -> TimedRow:
         bound=measurement.bound,
         burst=timing(Regime.BURST),
         sustained=timing(Regime.SUSTAINED),
-        sustained_skipped=measurement.sustained_skipped,
+        sustained_skipped=skipped.reason if skipped else "",
         share_of_limit=measurement.share_of_limit,
         clock_mhz=measurement.clock_mhz,
         sustained_clock_mhz=sustained.current_clock_mhz if sustained else None,

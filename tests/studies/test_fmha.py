@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 import sys
-from itertools import product
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -81,10 +80,10 @@ def test_the_ladder_tells_each_gain_beside_the_published_one(tmp_path):
     assert rows["13 kernels.fmha"][-3:] == ["-", "-", "-"]
     assert len(rows) == len(STEPS)
     assert "playbook for DGX Spark" in text
-    gains = svg_titles(tmp_path / "gain.svg")
-    assert "3 load order: 1.21" in gains
-    assert "6 approximate division: 1.291" in gains  # as published: 81.1 of 62.8 TFLOPS
-    assert len(svg_titles(tmp_path / "tflops.svg")) == 2 * len(STEPS)
+    titles = svg_titles(tmp_path / "fmha_ladder.svg")
+    assert "3 load order: 1.21" in titles
+    assert "6 approximate division: 1.291" in titles  # as published: 81.1 of 62.8 TFLOPS
+    assert len(titles) == 4 * len(STEPS) + len(ladder.PUBLISHED)
 
 
 def table(text):
@@ -115,10 +114,9 @@ def test_the_scaling_says_by_length_what_is_fastest_in_the_form_of_nvidias_scrip
     assert "Not there: TileGym: it is not installed." in text
     assert "13 kernels.fmha (2.000)" in text
     assert "| 8192 | 88.9 | 1159 |" in text  # as published
-    for regime, what in product(("burst", "sustained"), ("speedup", "tflops")):
-        titles = svg_titles(tmp_path / f"{what}_{regime}.svg")
-        assert len(titles) == 2 * (5 if what == "tflops" else 4)  # TileGym is not installed here
-    assert "13 kernels.fmha, 64: 2" in svg_titles(tmp_path / "speedup_sustained.svg")
+    titles = svg_titles(tmp_path / "fmha_scaling.svg")
+    assert titles.count("13 kernels.fmha, 64: 2") == 2  # in both regimes
+    assert len(titles) == 2 * 2 * (5 + 4)  # lengths, regimes, TFLOPS and speed-up without TileGym
 
 
 def test_the_kernels_themselves_are_checked_before_they_are_timed(tmp_path):
