@@ -211,7 +211,6 @@ def plot(record: Record, regime: Regime, *, relative: bool) -> Markup:
     lines = [
         PlottedLine(name=shown, dots=list(_dots(record, name, regime, relative=relative)))
         for name, shown in PLOTTED.items()
-        if not (relative and name == TORCH.name)
     ]
     label = f"{what} by sequence length, {regime}"
     return lines_plot(lines, x_title="sequence length", y_title=what, label=label)
