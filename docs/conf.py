@@ -15,7 +15,13 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
 
 root_doc = "docs/index"
 include_patterns = ["docs/**", "research/README.md", "research/reports/*", "examples/*/README.md"]
-include_patterns += ["CONTRIBUTING.md", "CHANGELOG.md", "changelog.d/README.md"]
+include_patterns += [
+    "studies/README.md",
+    "studies/*/README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "changelog.d/README.md",
+]
 exclude_patterns = ["docs/README.md"]  # docs/index.md includes it
 
 myst_heading_anchors = 4  # as GitHub makes them

@@ -28,13 +28,13 @@ class Figure:
     """As printed, by NVIDIA's count (`nvidia_flops`)."""
     latency_ms: float | None = None
     """As printed, with fewer digits than `tflops`; None where it was not."""
-    step: str = ""
-    """Of the ladder of optimizations: its number and what it adds."""
+    kernel: str = "fmha"
+    """The kernel of this project that it is a baseline of; a step is one of `studies/fmha_ladder`."""
 
     @property
     def key(self) -> str:
         """The case's key in a file of baselines."""
-        return f"fmha-ladder[{self.step}]" if self.step else fmha_key(self.length)
+        return self.kernel + fmha_key(self.length).removeprefix("fmha")
 
     @property
     def time_us(self) -> float:
@@ -77,11 +77,11 @@ FMHA_B300 = (
 )
 """Table "B300 (sm_103)" of the performance results."""
 LADDER_GB10 = (
-    Figure(length=2048, tflops=62.8, latency_ms=2.19, step="1-basic"),
-    Figure(length=2048, tflops=66.5, latency_ms=2.07, step="2-exp2"),
-    Figure(length=2048, tflops=66.3, latency_ms=2.07, step="3-load_order"),
-    Figure(length=2048, tflops=66.5, latency_ms=2.07, step="4-latency_hints"),
-    Figure(length=2048, tflops=79.5, latency_ms=1.73, step="5-occupancy_2"),
-    Figure(length=2048, tflops=81.1, latency_ms=1.69, step="6-approx_division"),
+    Figure(length=2048, tflops=62.8, latency_ms=2.19, kernel="fmha_01_basic"),
+    Figure(length=2048, tflops=66.5, latency_ms=2.07, kernel="fmha_02_exp2"),
+    Figure(length=2048, tflops=66.3, latency_ms=2.07, kernel="fmha_03_load_order"),
+    Figure(length=2048, tflops=66.5, latency_ms=2.07, kernel="fmha_04_latency"),
+    Figure(length=2048, tflops=79.5, latency_ms=1.73, kernel="fmha_05_occupancy"),
+    Figure(length=2048, tflops=81.1, latency_ms=1.69, kernel="fmha_06_approx_division"),
 )
 """Table "DGX Spark (sm_121)" of the performance results; each step keeps those before it."""

@@ -15,7 +15,12 @@ from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.verdicts import VERDICT_OF, Reason
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "studies").rglob("README.md")),
+]
 REPORTS = [ROOT / "research" / "README.md", *sorted((ROOT / "research" / "reports").glob("*.md"))]
 MOST_WORDS = 1500
 

@@ -6,15 +6,11 @@ Where several processes share the GPU, a case is prepared while others are, and 
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-import cuda.tile as ct
 
 from pytest_cutile.settings import RUN_VARIABLE, SHARERS_VARIABLE
 from pytest_cutile.speed.measure.timing import Launch, Timer, TimingError
@@ -35,7 +31,7 @@ from tools.gpu_runs.measure import (
 from tools.gpu_runs.processes import Handler, describe
 from tools.gpu_runs.runs import Job
 from tools.gpu_runs.suites import Prepared, prepare
-from tools.suite._peers import InPlace
+from tools.suite._peers import InPlace, has_tilegym
 from tools.tuner.candidates import share_cache
 
 COPY = "copy"
@@ -82,20 +78,9 @@ def start_comparing(
         os.environ[SHARERS_VARIABLE] = str(processes)
         guard_cutile(access)
         guard_inductor(access)
-    _import_tilegym()
+    has_tilegym()  # what it does to `cuda.tile.launch` is undone before anything is launched
     handler = partial(_compare, timer, make_stream_timer(timer), tuple(without), access, processes)
     return guarded(handler, timer.device.torch_device)
-
-
-def _import_tilegym() -> None:
-    """Import TileGym, if it is there, without what it does to others.
-
-    It replaces `cuda.tile.launch`, to warn of experimental kernels, by a function that takes fewer arguments.
-    """
-    launch = ct.launch
-    with contextlib.suppress(ImportError):
-        importlib.import_module("tilegym")
-    ct.launch = launch
 
 
 def _synchronize() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import cuda.tile as ct
 import torch
 
 if TYPE_CHECKING:
@@ -53,9 +54,16 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_tilegym() -> bool:
-    """Say whether TileGym can be imported; it is optional."""
+    """Import TileGym, which is optional, and say whether it is there.
+
+    It replaces `cuda.tile.launch`, to warn of experimental kernels, by a function that takes fewer arguments:
+    that is undone.
+    """
+    launch = ct.launch
     try:
         import tilegym  # noqa: F401
     except ImportError:
         return False
+    finally:
+        ct.launch = launch
     return True

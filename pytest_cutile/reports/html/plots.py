@@ -222,15 +222,18 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, measured_us: float
     return plot.svg(label)
 
 
-def lines_plot(lines: Sequence[PlottedLine], *, x_title: str, y_title: str, label: str) -> Markup:
-    """Return lines over a logarithmic x axis; y starts at 0."""
+def lines_plot(
+    lines: Sequence[PlottedLine], *, x_title: str, y_title: str, label: str, is_log: bool = True
+) -> Markup:
+    """Return lines over an x axis that is logarithmic, unless told otherwise; y starts at 0."""
     dots = [dot for line in lines for dot in line.dots]
     if not dots:
         return Markup()
-    x = _axis([dot.x for dot in dots], _LEFT, WIDTH - _RIGHT, is_log=True)
+    x = _axis([dot.x for dot in dots], _LEFT, WIDTH - _RIGHT, is_log=is_log)
     y = _Axis(low=0, high=max(dot.y for dot in dots) * 1.08, first=HEIGHT - _BOTTOM, last=_TOP)
     sizes = sorted({dot.x for dot in dots})
-    ticks = [(size, _number(size)) for size in sizes[:: -(-len(sizes) // (_MOST_TICKS + 1))]]
+    most = _MOST_TICKS + 1 if is_log else len(sizes)
+    ticks = [(size, _number(size)) for size in sizes[:: -(-len(sizes) // most)]]
     plot = _Plot(x=x, y=y, x_title=x_title, y_title=y_title, x_ticks=ticks)
     _draw(plot, lines)
     return plot.svg(label)

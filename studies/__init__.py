@@ -1,0 +1,1 @@
+"""Measured stories about kernels, each repeated on any GPU by one command: `python -m studies list`."""

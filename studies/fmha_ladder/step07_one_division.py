@@ -1,0 +1,89 @@
+"""Step 7, one division: a reciprocal for each row, and a product for each element.
+
+All elements of a row are divided by the same sum. Tile IR says a division for each of them; written as a
+product, it says one for each row, whatever the compiler makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeAlias
+
+import cuda.tile as ct
+
+from kernels._online_softmax import LOWEST
+from kernels._tiles import LOG2_E
+from studies.fmha_ladder._declare import declare
+
+if TYPE_CHECKING:
+    import torch
+
+ConstInt: TypeAlias = ct.Constant[int]
+
+TILE_M, TILE_N = 64, 64
+LATENCY_K, LATENCY_V = 2, 4
+
+
+@ct.kernel(occupancy=2)
+def attention_kernel(
+    Q: ct.Array,
+    K: ct.Array,
+    V: ct.Array,
+    O: ct.Array,  # noqa: E741 - the name of the formula
+    scale_log2: float,
+    H: ConstInt,
+    D: ConstInt,
+    TILE_M: ConstInt,
+    TILE_N: ConstInt,
+) -> None:
+    tile, batch, head = ct.bid(0), ct.bid(1) // H, ct.bid(1) % H
+    first_row = tile * TILE_M
+    row = first_row + ct.arange(TILE_M, dtype=ct.int32)[:, None]  # [TILE_M, 1]
+    q = ct.load(Q, (batch, head, tile, 0), (1, 1, TILE_M, D), padding_mode=ct.PaddingMode.ZERO)
+    q = q.reshape((TILE_M, D))
+    row_max = ct.full((TILE_M, 1), LOWEST, dtype=ct.float32)
+    row_sum = ct.zeros((TILE_M, 1), dtype=ct.float32)
+    acc = ct.zeros((TILE_M, D), dtype=ct.float32)
+
+    for j in range(ct.cdiv(min(first_row + TILE_M, K.shape[2]), TILE_N)):
+        k = ct.load(
+            K,
+            (batch, head, 0, j),
+            (1, 1, D, TILE_N),
+            order=(0, 1, 3, 2),
+            padding_mode=ct.PaddingMode.ZERO,
+            latency=LATENCY_K,
+        )
+        s = ct.mma(q, k.reshape((D, TILE_N)), ct.zeros((TILE_M, TILE_N), dtype=ct.float32))
+        if j >= first_row // TILE_N:
+            column = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]  # [1, TILE_N]
+            s = ct.where(column <= row, s, -math.inf)
+        new_max = ct.maximum(row_max, ct.max(s, 1, keepdims=True) * scale_log2)
+        p = ct.exp2(s * scale_log2 - new_max, flush_to_zero=True)
+        shrink = ct.exp2(row_max - new_max, flush_to_zero=True)
+        row_sum = row_sum * shrink + ct.sum(p, 1, keepdims=True)
+        v = ct.load(
+            V, (batch, head, j, 0), (1, 1, TILE_N, D), padding_mode=ct.PaddingMode.ZERO, latency=LATENCY_V
+        )
+        acc = ct.mma(p.astype(V.dtype), v.reshape((TILE_N, D)), acc * shrink)
+        row_max = new_max
+
+    acc = acc * ct.truediv(1.0, row_sum, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+    ct.store(O, (batch, head, tile, 0), acc.astype(O.dtype).reshape((1, 1, TILE_M, D)))
+
+
+def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return the causal attention of `[B, H, N, D]`."""
+    import torch
+
+    b, h, n, d = q.shape
+    o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    grid = (ct.cdiv(n, TILE_M), b * h)
+    scale_log2 = LOG2_E / math.sqrt(d)
+    ct.launch(
+        torch.cuda.current_stream(), grid, attention_kernel, (q, k, v, o, scale_log2, h, d, TILE_M, TILE_N)
+    )
+    return o
+
+
+SPEC = declare("fmha_07_one_division", launch)

@@ -1,0 +1,121 @@
+"""The files of a study: rows as JSON, with which a later run goes on, rows as CSV, and pages."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytest_cutile.reports.html.plots import picture
+from pytest_cutile.reports.html.templates import text_of
+from pytest_cutile.speed.measure.timing import Regime
+from studies.running.study import Record, Study, TimedRow, Timing
+from tools.gpu_runs.runs import write_document
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+ROWS = "rows.json"
+
+
+def read_record(folder: Path, new: Record) -> Record:
+    """Return what an interrupted run of the same study in the same environment stored, else `new`.
+
+    Raises:
+        SystemExit: The stored rows are of another environment, or unreadable.
+    """
+    file = folder / ROWS
+    if not file.exists():
+        return new
+    try:
+        stored = msgspec.json.decode(file.read_bytes(), type=Record)
+    except msgspec.MsgspecError as error:
+        raise SystemExit(f"{file}: {error}; move it away, or choose another --output") from error
+    for name in ("study", "quick", "environment"):
+        if getattr(stored, name) != getattr(new, name):
+            raise SystemExit(
+                f"{file} has rows of another {name}: {getattr(stored, name)}, now {getattr(new, name)}. "
+                "Rows of the two are not comparable: choose another --output"
+            )
+    stored.errors.clear()
+    return stored
+
+
+def store_record(folder: Path, record: Record) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_document(folder / ROWS, msgspec.to_builtins(record))
+
+
+def write_pages(folder: Path, study: Study, record: Record) -> list[Path]:
+    """Write the files that people read; return them."""
+    pages = {"rows.csv": rows_csv(record), **study.pages(record)}
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in pages]
+
+
+def rows_csv(record: Record) -> str:
+    """Return a line for each row and regime."""
+    lines = [line for row in record.rows for line in _csv_lines(row)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _csv_lines(row: TimedRow) -> Iterator[dict[str, Any]]:
+    clocks = {Regime.BURST: row.clock_mhz, Regime.SUSTAINED: row.sustained_clock_mhz}
+    for regime in Regime:
+        if (timing := row.timing(regime)) is not None:
+            yield {
+                "case": row.case,
+                "contender": row.contender,
+                "beside": row.beside,
+                "regime": regime.value,
+                "us_per_launch": timing.us,
+                "tflops": timing.tflops,
+                "gb_per_s": timing.gb_per_s,
+                "speedup": timing.speedup,
+                "speedup_error": timing.speedup_error,
+                "sm_clock_mhz": clocks[regime],
+            }
+
+
+# -- parts of pages ---------------------------------------------------------------------------------
+
+
+def origin(record: Record) -> str:
+    """Return when, where and with what a record was measured, and what is not in it, as Markdown."""
+    environment = ", ".join(f"{name} {value}" for name, value in record.environment.items())
+    command = f"python -m studies {record.study}{' --quick' * record.quick}"
+    lines = [
+        f"Measured {record.date} on {environment}, by `{command}`.",
+        "Every launch was compared with its float64 reference before it was timed.",
+    ]
+    lines += [f"Not there: {name}: {why}." for name, why in record.missing.items()]
+    lines += [f"Not timed: {key}: {why}" for key, why in record.errors.items()]
+    return "\n\n".join(lines)
+
+
+def timing_cells(timing: Timing | None) -> tuple[str, str, str]:
+    """Return milliseconds, TFLOPS and speed-up as cells of a table."""
+    if timing is None:
+        return ("-", "-", "-")
+    speedup = "-" if timing.speedup is None else f"{timing.speedup:.3f}"
+    return f"{timing.us / 1000:.3f}", f"{timing.tflops:.1f}", speedup
+
+
+def drawing(title: str, plots: Mapping[str, Markup]) -> str:
+    """Return plots by their titles as one file of SVG; those without data are left out."""
+    drawn = [(name, plot) for name, plot in plots.items() if plot]
+    return picture(title, drawn, text_of("page.css"))
+
+
+def to_json(document: Any) -> str:
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,169 @@
+"""Time the rows of a study, each checked first and stored at once, so that a run can be interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pytest_cutile.gpu.lock import GpuLock
+from pytest_cutile.quantities import counted, format_time
+from pytest_cutile.revisions.checkout import Checkout
+from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.speed.measure.blocks import measure
+from pytest_cutile.speed.measure.call import Call
+from pytest_cutile.speed.measure.timing import Timer
+from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
+from pytest_cutile.tensors.trees import map_tensors
+from studies.running.files import read_record, store_record, write_pages
+from studies.running.study import Record, Row, Study, TimedRow, timed_row
+from tools.gpu_runs.agreement import check_launch, describe_difference
+from tools.gpu_runs.gpu_state import free_memory
+from tools.gpu_runs.inputs import as_arguments
+from tools.gpu_runs.measure import environment_of
+from tools.gpu_runs.processes import describe
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "studies" / "results"
+"""Changes of it are no changes of what is measured."""
+GATE_CHECK_FLOPS = 2e11
+"""Operations per launch up to which the gate's own bounds are used: they need the float64 reference up to a
+dozen times, of every contender. Larger cases are compared coarsely with one reference."""
+
+Say: TypeAlias = Callable[[str], None]
+print_now: Say = partial(print, flush=True)
+
+
+def run_study(
+    study: Study, timer: Timer, folder: Path, *, quick: bool = False, say: Say = print_now
+) -> Record:
+    """Time what `folder` does not hold yet of a study, and write its files.
+
+    Args:
+        study: What to time.
+        timer: Of this process's GPU.
+        folder: Of this study's files.
+        quick: Whether fewer cases, in bursts alone, are enough.
+        say: Prints a line.
+
+    Raises:
+        SystemExit: The GPU is busy or throttled, or `folder` holds rows of another environment.
+    """
+    rows = study.rows(quick)
+    new = Record(
+        study=study.name,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        quick=quick,
+        environment={
+            **environment_of(timer),
+            "uuid": timer.device.uuid,
+            "commit": Checkout(ROOT, baselines=RESULTS).commit,
+        },
+        missing={row.contender.name: row.contender.missing for row in rows if row.contender.missing},
+    )
+    record = read_record(folder, new)
+    stored = {row.key for row in record.rows}
+    to_time = [row for row in rows if row.key not in stored and not row.contender.missing]
+    if to_time and (problems := timer.problems()):
+        raise SystemExit(f"the GPU is not fit to measure on: {'; '.join(problems)}; run it again later")
+    say(f"{study.name}: {counted(len(to_time), 'row')} to time, {len(stored)} stored in {folder}")
+    begun = time.monotonic()
+    for done, (row, outcome) in enumerate(_time_rows(study, timer, to_time, quick=quick), 1):
+        if isinstance(outcome, TimedRow):
+            record.rows.append(outcome)
+        else:
+            record.errors[row.key] = outcome
+        store_record(folder, record)
+        left = (time.monotonic() - begun) / done * (len(to_time) - done)
+        say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({left:.0f} s left)")
+    order = [row.key for row in rows]
+    record.rows.sort(key=lambda row: order.index(row.key))
+    store_record(folder, record)
+    say("\n".join(["wrote", *(f"  {file}" for file in write_pages(folder, study, record))]))
+    return record
+
+
+def _line(row: Row, outcome: TimedRow | str) -> str:
+    if isinstance(outcome, str):
+        return f"{row.key}: NOT TIMED: {outcome}"
+    timing = outcome.headline
+    text = f"{row.key}: {format_time(timing.us)}"
+    rate = timing.tflops if outcome.bound == "TFLOPS" else timing.gb_per_s
+    text += f", {rate:.4g} {outcome.bound}" if rate else ""
+    return text + (f", {timing.speedup:.3f} x {outcome.beside}" if timing.speedup else "")
+
+
+def _time_rows(
+    study: Study, timer: Timer, rows: Sequence[Row], *, quick: bool
+) -> Iterator[tuple[Row, TimedRow | str]]:
+    """Yield each row with its times, or why it has none: a contender that fails leaves the others alone."""
+    lock = GpuLock(timer.device.uuid)
+    for case, of_case in groupby(rows, key=lambda row: row.case):
+        free_memory()
+        prepared = _PreparedCase(spec=study.spec, case=case, device=timer.device.torch_device)
+        for row in of_case:
+            try:
+                with lock.alone():
+                    yield row, _time_row(timer, prepared, row, quick=quick)
+            except Exception as error:  # noqa: BLE001 - whatever a contender raises
+                yield row, describe(error).partition("\n")[0]
+
+
+def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, quick: bool) -> TimedRow | str:
+    prepared.check(row)
+    args, kwargs = as_arguments(prepared.inputs)
+    measurement = measure(
+        timer,
+        row.key,
+        prepared.spec.work_of(row.case),
+        Call(row.contender.launch, args, kwargs),
+        baseline=row.beside.launch if row.beside else None,
+        sustained=not quick,
+    )
+    if measurement.problems:
+        return f"the GPU was disturbed: {'; '.join(measurement.problems)}"
+    return timed_row(row, measurement)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PreparedCase:
+    """The arguments of a case, and what is right."""
+
+    spec: KernelSpec
+    case: Case
+    device: str
+
+    @cached_property
+    def inputs(self) -> Any:
+        seed = timed_seed(self.spec, self.case)
+        return self.spec.make_inputs(
+            partial(MakeTensor, device=self.device, seed=seed, signed_rows=False), self.case
+        )
+
+    @cached_property
+    def expected(self) -> Any:
+        """What the reference computes in float64."""
+        doubles = map_tensors(
+            lambda tensor: tensor.double() if tensor.dtype.is_floating_point else tensor, self.inputs
+        )
+        args, kwargs = as_arguments(doubles)
+        return self.spec.reference(*args, **kwargs)
+
+    def check(self, row: Row) -> None:
+        """Compare a contender with the reference: our own by the gate's bounds, where that is affordable.
+
+        Raises:
+            ValueError: It is wrong.
+            KernelMismatch: Likewise.
+        """
+        args, kwargs = as_arguments(self.inputs)
+        launch = row.contender.launch
+        if not row.contender.is_peer and self.spec.work_of(self.case).flops <= GATE_CHECK_FLOPS:
+            check_launch(replace(self.spec, launch=launch), self.case, args, kwargs)
+        elif said := describe_difference(launch(*args, **kwargs), self.expected, self.inputs):
+            raise ValueError(f"it is wrong: {said}")

@@ -1,0 +1,156 @@
+"""What a study is: launches to time on cases of a kernel, and the pages that follow from the times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp
+from typing import Any
+
+from pytest_cutile.spec import Case, KernelSpec
+from pytest_cutile.speed.measure.timing import Measurement, Regime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Something that computes what the kernel of a study computes."""
+
+    name: str
+    launch: Callable[..., Any]
+    """Takes the arguments that the spec's `inputs` makes."""
+    is_peer: bool = False
+    """Whether it is another library's: compared coarsely, because its precision is its own business."""
+    missing: str = ""
+    """Why it cannot be timed here; empty if it can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One contender to time on one case."""
+
+    case: Case
+    contender: Contender
+    beside: Contender | None = None
+    """What it is interleaved and compared with."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.contender.name}[{self.case.name}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What one regime of the speed gate says of a row."""
+
+    us: float
+    """Time per launch."""
+    tflops: float | None
+    """None where the work counts no operations."""
+    gb_per_s: float | None
+    """None where it counts no bytes."""
+    speedup: float | None = None
+    """Time of `beside` over that of the contender, interleaved: above 1 the contender is faster."""
+    speedup_error: float | None = None
+    """Standard error of its logarithm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedRow:
+    """A row with its times, as it is stored."""
+
+    key: str
+    case: str
+    params: Mapping[str, Any]
+    contender: str
+    beside: str
+    """Empty where it was timed alone."""
+    bound: str
+    """The limit that the work is nearest to: "TFLOPS" or "GB/s"."""
+    burst: Timing | None
+    """None where a launch is too long for a burst."""
+    sustained: Timing | None
+    """None where power does not limit the clock, or where nobody asked."""
+    sustained_skipped: str
+    """Why, for people."""
+    share_of_limit: float | None
+    clock_mhz: float | None
+    sustained_clock_mhz: float | None
+    sustained_watts: float | None
+
+    def timing(self, regime: Regime) -> Timing | None:
+        return self.burst if regime is Regime.BURST else self.sustained
+
+    @property
+    def headline(self) -> Timing:
+        """The first regime that was measured."""
+        timing = self.burst or self.sustained
+        if timing is None:
+            raise ValueError(f"{self.key}: neither in bursts nor sustained")
+        return timing
+
+
+def timed_row(row: Row, measurement: Measurement) -> TimedRow:
+    def timing(regime: Regime) -> Timing | None:
+        us = measurement.us(regime)
+        if us is None:
+            return None
+        baseline_us = measurement.baseline_us(regime)
+        ratio = measurement.log_ratio(regime)
+        return Timing(
+            us=us,
+            tflops=measurement.tflops_at(us),
+            gb_per_s=measurement.gb_per_s_at(us),
+            speedup=None if baseline_us is None or ratio is None else exp(-ratio),
+            speedup_error=measurement.standard_error(regime),
+        )
+
+    sustained, skipped = measurement.sustained, measurement.sustained_skipped
+    return TimedRow(
+        key=row.key,
+        case=row.case.name,
+        params=dict(row.case.params),
+        contender=row.contender.name,
+        beside=row.beside.name if row.beside else "",
+        bound=measurement.bound,
+        burst=timing(Regime.BURST),
+        sustained=timing(Regime.SUSTAINED),
+        sustained_skipped=skipped.reason if skipped else "",
+        share_of_limit=measurement.share_of_limit,
+        clock_mhz=measurement.clock_mhz,
+        sustained_clock_mhz=sustained.current_clock_mhz if sustained else None,
+        sustained_watts=sustained.current_watts if sustained else None,
+    )
+
+
+@dataclass(kw_only=True)
+class Record:
+    """Everything that a study measured in one environment; stored after every row."""
+
+    study: str
+    date: str
+    quick: bool
+    environment: Mapping[str, str]
+    rows: list[TimedRow] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Contenders that are not there, and why."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """Rows that could not be timed, and why; the next run tries them again."""
+
+    def find(self, contender: str, case: str) -> TimedRow | None:
+        """Return a contender's row on a case; None where it was not timed."""
+        return next((row for row in self.rows if (row.contender, row.case) == (contender, case)), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A measured story."""
+
+    name: str
+    summary: str
+    """What it shows, in a line."""
+    spec: KernelSpec
+    """Makes inputs, reference and work of the cases that are timed."""
+    rows: Callable[[bool], Sequence[Row]]
+    """`rows(quick)`: what to time, rows of one case beside each other."""
+    pages: Callable[[Record], Mapping[str, str]]
+    """`pages(record)`: text of each file, by its name."""

@@ -1,0 +1,188 @@
+"""The shared parts of studies: rows are checked, timed and stored one by one; a run can be interrupted."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from pytest_cutile import Case
+from studies import __main__ as command
+from studies.running.run import run_study
+from studies.running.study import Contender, Row, Study
+from tests.studies.pretended import PretendedTimer
+from tests.tools import toy_kernel
+
+CASES = [Case(name=f"fp16-{n}", params={"n": n}) for n in (32, 64)]
+TIMES = {"slow": 120.0, "fast": 80.0, "wrong": 10.0, "peer": 100.0}
+
+
+def slow(x):
+    return x * 2
+
+
+def fast(x):
+    return x + x
+
+
+def wrong(x):
+    return x * 3
+
+
+def peer(x):
+    return x * 2
+
+
+SLOW = Contender(name="slow", launch=slow)
+
+
+def toy_study(*contenders: Contender) -> Study:
+    def rows(quick):
+        cases = CASES[:1] if quick else CASES
+        return [
+            Row(case=case, contender=contender, beside=None if contender is SLOW else SLOW)
+            for case in cases
+            for contender in (SLOW, *contenders)
+        ]
+
+    return Study(
+        name="toy",
+        summary="a toy",
+        spec=toy_kernel.SPEC,
+        rows=rows,
+        pages=lambda record: {"toy.md": f"{len(record.rows)} rows\n"},
+    )
+
+
+STUDY = toy_study(
+    Contender(name="fast", launch=fast),
+    Contender(name="peer", launch=peer, is_peer=True),
+    Contender(name="absent", launch=peer, is_peer=True, missing="it is not installed"),
+)
+
+
+def stored(folder):
+    return json.loads((folder / "rows.json").read_text())
+
+
+def test_every_row_is_stored_with_both_regimes_and_its_speedup(tmp_path):
+    said: list[str] = []
+    run_study(STUDY, PretendedTimer(TIMES), tmp_path, say=said.append)
+    document = stored(tmp_path)
+    assert document["environment"]["driver"] == "1.2"
+    assert document["missing"] == {"absent": "it is not installed"}
+    assert [row["key"] for row in document["rows"]] == [
+        f"{name}[fp16-{n}]" for n in (32, 64) for name in ("slow", "fast", "peer")
+    ]
+    row = document["rows"][1]
+    assert (row["burst"]["us"], row["sustained"]["us"]) == (80.0, 100.0)
+    assert row["burst"]["speedup"] == pytest.approx(1.5)
+    assert row["burst"]["tflops"] == pytest.approx(1e6 * 32 / 80.0 * 1e-6)
+    assert row["sustained_clock_mhz"] == 1500.0
+    assert document["rows"][0]["burst"]["speedup"] is None
+    with (tmp_path / "rows.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 12
+    assert [line["regime"] for line in lines[:2]] == ["burst", "sustained"]
+    assert (tmp_path / "toy.md").read_text() == "6 rows\n"
+    assert re.fullmatch(
+        r"  2 of 6  fast\[fp16-32\]: 80 us, 0.4 TFLOPS, 1.500 x slow  \(\d+ s left\)", said[2]
+    )
+
+
+def test_quick_takes_fewer_cases_in_bursts_alone(tmp_path):
+    record = run_study(STUDY, PretendedTimer(TIMES), tmp_path, quick=True)
+    assert {row.case for row in record.rows} == {"fp16-32"}
+    assert all(row.sustained is None and row.burst for row in record.rows)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    class Interrupted(PretendedTimer):
+        def _time(self, launch):
+            if launch.func is peer:
+                raise KeyboardInterrupt
+            return super()._time(launch)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(STUDY, Interrupted(TIMES), tmp_path)
+    assert [row["contender"] for row in stored(tmp_path)["rows"]] == ["slow", "fast"]
+    said: list[str] = []
+    timer = PretendedTimer(TIMES)
+    run_study(STUDY, timer, tmp_path, say=said.append)
+    assert timer.timed[0] == "peer"
+    assert said[0] == f"toy: 4 rows to time, 2 stored in {tmp_path}"
+    assert len(stored(tmp_path)["rows"]) == 6
+
+
+def test_rows_of_another_environment_are_not_continued(tmp_path):
+    run_study(STUDY, PretendedTimer(TIMES), tmp_path)
+
+    class Newer(PretendedTimer):
+        def environment(self):
+            return {"driver": "2.0"}
+
+    with pytest.raises(SystemExit, match=r"rows of another environment.*choose another --output"):
+        run_study(STUDY, Newer(TIMES), tmp_path)
+    with pytest.raises(SystemExit, match="rows of another quick"):
+        run_study(STUDY, PretendedTimer(TIMES), tmp_path, quick=True)
+
+
+def test_a_busy_gpu_is_refused(tmp_path):
+    timer = PretendedTimer(TIMES)
+    timer.state = ["1 other process on the GPU"]
+    with pytest.raises(SystemExit, match="not fit to measure on: 1 other process on the GPU"):
+        run_study(STUDY, timer, tmp_path)
+    assert not timer.timed
+
+
+def test_a_row_that_was_disturbed_is_not_stored_and_is_timed_again(tmp_path):
+    class Disturbed(PretendedTimer):
+        def time_block(self, launches):
+            self.state = ["throttled"] * (launches[0].func is fast)
+            return super().time_block(launches)
+
+    record = run_study(STUDY, Disturbed(TIMES), tmp_path, quick=True)
+    assert record.errors == {"fast[fp16-32]": "the GPU was disturbed: throttled"}
+    assert [row.contender for row in record.rows] == ["slow", "peer"]
+    timer = PretendedTimer(TIMES)
+    record = run_study(STUDY, timer, tmp_path, quick=True)
+    assert [row.contender for row in record.rows] == ["slow", "fast", "peer"]
+    assert not record.errors
+    assert "peer" not in timer.timed
+
+
+@pytest.mark.parametrize("is_peer", [False, True])
+def test_what_is_wrong_is_not_timed(is_peer, tmp_path):
+    study = toy_study(Contender(name="wrong", launch=wrong, is_peer=is_peer))
+    timer = PretendedTimer(TIMES)
+    record = run_study(study, timer, tmp_path, quick=True)
+    assert "wrong" not in timer.timed
+    assert ("is wrong: output: " if is_peer else "differs from its reference") in record.errors[
+        "wrong[fp16-32]"
+    ]
+
+
+def test_the_command_writes_into_a_folder_of_the_gpu_and_the_day(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(command, "study_names", lambda: ["toy"])
+    monkeypatch.setattr(command, "load_study", lambda name: STUDY)  # noqa: ARG005
+    assert command.main(["list"]) == 0
+    assert capsys.readouterr().out == "toy            a toy\n"
+    assert command.main(["toy", "--quick"], make_timer=lambda: PretendedTimer(TIMES)) == 0
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.startswith("h200-20")
+    assert folder.name.endswith("-quick")
+    assert (folder / "toy" / "rows.json").exists()
+    failing = toy_study(Contender(name="wrong", launch=wrong))
+    monkeypatch.setattr(command, "load_study", lambda name: failing)  # noqa: ARG005
+    output = tmp_path / "mine"
+    assert command.main(["toy", "--output", str(output)], make_timer=lambda: PretendedTimer(TIMES)) == 1
+    assert stored(output / "toy")["errors"]
+
+
+def test_the_studies_are_listed(capsys):
+    assert command.main(["list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "fmha_ladder",
+        "fmha_scaling",
+    ]
