@@ -95,7 +95,20 @@ _ROWS = (
     (8192, RmsNormBackwardConfig(occupancy=2)),
     (math.inf, RmsNormBackwardConfig(occupancy=1, tile_columns=1024, num_worker_warps=8)),
 )
-CONFIGS = dict.fromkeys(ARCHITECTURES, _ROWS)
+CONFIGS = {
+    **dict.fromkeys(ARCHITECTURES, _ROWS),
+    # H200, 2026-11-25, cold L2, interleaved, against the entries above (`tools.tune_kernels`, 19 to 91
+    # configurations a case): bf16-16384x1024 41.6 us (43.7), fp16-32768x2048 108.9 (137.4), bf16-16384x4096
+    # 112.6 (137.5), bf16-4096x4096 37.8 (45.3), bf16-8192x3584 58.5 (57.9), bf16-16384x5120 146.9 (152.1),
+    # bf16-16384x7168 188.3 (236.2), bf16-8192x8192 111.3 (137.8), fp32-4096x8192 111.1 (114.5).
+    "sm_90": (
+        (1024, RmsNormBackwardConfig(tile_elements=1024, occupancy=8)),
+        (2048, RmsNormBackwardConfig(tile_elements=2048, occupancy=6, tile_columns=1024)),
+        (4096, RmsNormBackwardConfig(tile_elements=4096, num_worker_warps=8)),
+        (8192, RmsNormBackwardConfig(tile_elements=8192, occupancy=2, tile_columns=1024, num_worker_warps=8)),
+        _ROWS[-1],
+    ),
+}
 DEFAULT_CONFIGS = _ROWS
 """For architectures that are not in the table."""
 
