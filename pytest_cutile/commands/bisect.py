@@ -21,7 +21,7 @@ from xml.etree import ElementTree as ET
 
 from pytest_cutile.reports.document import printable
 from pytest_cutile.revisions.git import Repository, RevisionError, git
-from pytest_cutile.verdicts import Verdict
+from pytest_cutile.verdicts import LEFT_OUT, Verdict
 
 HELP = "find the commit since which a case is slower, or its compiled code worse"
 
@@ -102,7 +102,7 @@ class Bisection:
             verdicts = [*self._verdicts(junit)] if junit.exists() else []
         printed = "\n".join(done.stdout.strip().splitlines()[-MOST_LINES:])
         if not verdicts:
-            return Step(verdict="", text=printed)
+            return Step(verdict=Verdict.PASS if LEFT_OUT in done.stdout else "", text=printed)
         worst = max(verdicts, key=lambda found: found[0] == Verdict.REGRESSION)
         return Step(verdict=worst[0], text=worst[1] or printed)
 

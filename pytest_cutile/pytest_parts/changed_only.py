@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cutile.pytest_parts.run import PytestRun
+from pytest_cutile.verdicts import LEFT_OUT
 
 
 class ChangedOnly:
@@ -54,4 +55,4 @@ class ChangedOnly:
         revision = run.session.revision_kernels
         baseline = "in the baselines" if revision is None else f"in {revision}"
         tests = "tests" if run.settings.changed_only else "speed tests"
-        return [f"cutile: {run.n_unchanged} {tests} of cases left out that compile to the same {baseline}"]
+        return [f"cutile: {run.n_unchanged} {tests} of {LEFT_OUT} {baseline}"]

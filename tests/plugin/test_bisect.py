@@ -61,13 +61,21 @@ def test_a_step_measures_beside_the_good_commit(paired, us, status):
     assert result.returncode == status, result.stdout + result.stderr
 
 
+def test_a_step_is_good_where_the_code_is_the_good_commits(static):
+    static.project.commit()
+    with static.file.open("a") as file:
+        file.write("# nothing that a kernel sees\n")
+    result = bisect(static.project, "mm[n256]", "--good", "HEAD", "--arch", "sm_90", "--step")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("mm[n256]", "--good", "gone"), "git finds no commit 'gone'"),
         (("mm[n256]", "--good", "HEAD", *STATIC), "the gate static says pass"),
         (("nn[n256]", "--good", "HEAD", *STATIC), "the gate static says nothing"),
-        (("mm[n256]", "--good", "HEAD", "--arch", "sm_90"), "the gate speed says nothing"),
+        (("mm[n256]", "--good", "HEAD", "--arch", "sm_90"), "the gate speed says pass"),
     ],
 )
 def test_what_cannot_be_searched_is_said(static, arguments, said):
