@@ -129,6 +129,12 @@ BOUNDS: tuple[tuple[str, str], ...] = (
         "converts the cache once, in memory. None of 23 configurations gains 1 % (2026-11-23, a5081d6).",
     ),
     (
+        r"rms_norm_backward\[.*\]",
+        "Registers, presumably: x, dy and the part of dw of a row stay in them, so that one to eight blocks "
+        "share a multiprocessor, and each waits for the sum over its row before it can store. The fastest of "
+        "19 to 91 configurations a case are committed (2026-11-25, beed831).",
+    ),
+    (
         r"softmax\[bf16-2048x32768\]",
         "A row of 64 KiB fills a quarter of a multiprocessor's registers: two are there at a time, and each "
         "loads, then computes, then stores. Of 46 ways to write it (chunks that are read twice, or rows "
