@@ -319,10 +319,11 @@ class KernelSpec:
                     "case names are baseline keys and must be unique"
                 )
             seen.add(case.name)
-            self._check_params(case)
         self._check_input_names(seen)
         if not callable(self.check):
             self._named_options(self.check)
+        for case in self.cases:
+            self._check_params(case)
 
     def _check_params(self, case: Case) -> None:
         """Raise SpecError if a function of the spec does not take a case's parameters."""

@@ -58,7 +58,7 @@ def test_an_unknown_dtype_would_switch_the_limit_off():
 
 
 def test_cases_may_be_a_generator():
-    assert len(spec(cases=(Case(name=f"n{n}") for n in range(3))).cases) == 3
+    assert len(spec(cases=(Case(name=f"n{n}", params={"n": n}) for n in range(3))).cases) == 3
 
 
 def test_the_oldest_architecture_of_a_case_is_spelled_as_cutile_spells_it():
@@ -90,8 +90,10 @@ def test_small_cases_are_checked_with_all_inputs_that_the_kernel_defines():
 
 
 def test_cases_share_the_named_inputs_so_that_each_is_used_and_meets_all_of_them_in_time():
-    cases = [Case(name=f"n{n}", speed=False) for n in range(4 * SHARES)]
-    declared = spec(cases=[Case(name="timed"), *cases, Case(name="plain", speed=False, named_inputs=())])
+    cases = [Case(name=f"n{n}", params={"n": n}, speed=False) for n in range(4 * SHARES)]
+    timed = Case(name="timed", params={"n": 8})
+    plain = Case(name="plain", params={"n": 8}, speed=False, named_inputs=())
+    declared = spec(cases=[timed, *cases, plain])
     names = [declared.named_inputs(case) for case in cases]
     for first in range(0, len(cases), SHARES):
         assert sorted(sum(names[first : first + SHARES], ())) == sorted(REVEALING)

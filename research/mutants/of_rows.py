@@ -227,6 +227,44 @@ RMS_NORM = (
 
 SWIGLU = (
     Mutant(
+        name="rms_norm_backward-constant-root",
+        kernel="rms_norm_backward",
+        imitates="the root is differentiated as a constant",
+        old="WIDTH) - x32 * slope) * r",
+        new="WIDTH)) * r",
+        witness="fp32-33x512-eps0.5",
+    ),
+    Mutant(
+        name="rms_norm_backward-one-root-less",
+        kernel="rms_norm_backward",
+        imitates="the derivative of the root has a factor less",
+        old="ct.static_eval(1 / WIDTH) * r * r",
+        new="ct.static_eval(1 / WIDTH) * r",
+        witness="bf16-19x255",
+    ),
+    Mutant(
+        name="rms_norm_backward-weight-of-x",
+        kernel="rms_norm_backward",
+        imitates="the gradient of the weight takes x that is not normalised",
+        old="dy32 * (x32 * r)",
+        new="dy32 * x32",
+    ),
+    Mutant(
+        name="swiglu_backward-only-sigmoid",
+        kernel="swiglu_backward",
+        imitates="the product rule is forgotten",
+        old="(s * (1.0 + a * rest))",
+        new="s",
+        witness="fp32-2x3x5x130",
+    ),
+    Mutant(
+        name="swiglu_backward-rest",
+        kernel="swiglu_backward",
+        imitates="1 - sigmoid with the sign of a turned round",
+        old="rest = ct.where(a < 0.0, 1.0, t)",
+        new="rest = ct.where(a < 0.0, t, 1.0)",
+    ),
+    Mutant(
         name="swiglu-sign",
         kernel="swiglu",
         imitates="the sigmoid of -x",

@@ -87,7 +87,7 @@ def test_a_backward_pass_that_raises_is_named():
 
     with pytest.raises(RuntimeError, match="no luck") as caught:
         check(rms_norm(backward))
-    assert caught.value.__notes__ == ["raised by the backward pass of rms_norm.<locals>.normalised"]
+    assert caught.value.__notes__ == ["raised by the backward pass of normalised"]
 
 
 def test_a_backward_pass_may_hand_on_what_it_was_given():

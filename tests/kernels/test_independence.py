@@ -22,8 +22,9 @@ from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.tensors.trees import named_tensors
 from tools.gpu_runs.inputs import as_arguments, make_inputs
 
-WHOLE = {"moe"}
-"""Kernels that declare nothing: of moe almost all is weights that each part would need."""
+WHOLE = {"moe", "rms_norm_backward"}
+"""Kernels that declare nothing: of moe almost all is weights that each part would need, and the gradient of a
+weight is a sum over all rows."""
 
 
 def find_specs() -> list[KernelSpec]:

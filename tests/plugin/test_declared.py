@@ -277,7 +277,7 @@ def test_inputs_may_be_a_dict_of_keyword_arguments(project):
 
 def test_a_case_may_leave_speed_out(project):
     project.kernel(KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)'))
-    project.run().assert_outcomes(passed=9)
+    project.run().assert_outcomes(passed=10)
 
 
 def test_a_small_case_is_checked_with_inputs_that_reveal(project):
@@ -285,7 +285,7 @@ def test_a_small_case_is_checked_with_inputs_that_reveal(project):
     swallows = "import torch; return torch.where(x.isnan(), 0, x * 2)\n"
     project.kernel(small.replace("return x * 2\n", swallows, 1))
     result = project.run("-v")
-    result.assert_outcomes(passed=8, failed=1)
+    result.assert_outcomes(passed=9, failed=1)
     result.stdout.fnmatch_lines(
         ["*correct?n8-nan? FAILED*", "*scale differs*", "*pytest 'mykernels/scale.py::correct?n8-nan?'*"]
     )
@@ -295,7 +295,7 @@ def test_a_small_case_is_checked_with_inputs_that_reveal(project):
 def test_a_kernel_may_say_what_it_does_not_define(project):
     small = KERNEL.replace('params={"n": 8})', 'params={"n": 8}, speed=False)')
     project.kernel(small.replace("name=", 'undefined_inputs={"nan": "it is flushed"}, name=', 1))
-    project.run("-k", "correct").assert_outcomes(passed=8)
+    project.run("-k", "correct").assert_outcomes(passed=9)
 
 
 def test_a_seed_makes_the_same_tensors_under_any_name(project):

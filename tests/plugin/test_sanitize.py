@@ -108,7 +108,7 @@ def test_a_finding_fails_the_test_that_caused_it(project, sanitizer):
             "E   compute-sanitizer (memcheck) found 2 errors:",
             "*Invalid __global__ write of size 4 bytes",
             "*at unaligned_kernel()+0x160 in memcheck_demo.cu:6",
-            "scale * n16 *wrong result*",
+            "scale * n16 *sanitizer",
             "FAILED *correct[[]n16[]] - compute-sanitizer (memcheck) found*",
         ]
     )

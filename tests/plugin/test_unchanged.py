@@ -117,7 +117,7 @@ CHANGES = {
 COMPILED = {
     "code": "different: bytes of code: ",
     "tile": "worse: ",
-    "hint": "different: blocks per multiprocessor: 1 ",
+    "hint": "different: registers per thread: ",
     "torch operation": "the machine code and its launches are the same",
     "inputs": "the machine code and its launches are the same",
 }

@@ -44,9 +44,7 @@ def test_writing_before_the_start_of_an_output():
         return out, second
 
     text = failure(kernel, tensor(4, 4), reference=lambda x: (x, x[0]))
-    assert (
-        text == f"{kernel.__qualname__} wrote 2 elements before the start of output[1] (nearest at offset -2)"
-    )
+    assert text == "kernel wrote 2 elements before the start of output[1] (nearest at offset -2)"
 
 
 def test_a_whole_tile_that_sticks_out_is_counted_up_to_the_band():

@@ -78,7 +78,7 @@ def test_an_argument_that_both_change_is_compared():
     assert report.uncompared == ()
     text = failure(*launch(wrong), reference=reference, mutates=["state"])
     assert " ".join(text.split()).startswith(
-        f"{wrong.__qualname__} leaves something else in state than its reference"
+        "wrong leaves something else in state than its reference only in"
     )
     assert "output['state']['sum'] (float32 [4, 8]): 16 of 32 elements" in text
 
@@ -107,7 +107,7 @@ def test_an_argument_that_is_said_to_be_overwritten_and_never_is(dtype, guard):
     options: dict[str, Any] = {"reference": lambda x, _: x * 2, "guard": guard}
     said = failure(kernel, x, {"first": out}, **options, writes=["outs"])
     assert said == (
-        f"{kernel.__qualname__} never wrote outs['first'], which writes=['outs'] says that it overwrites\n"
+        "kernel never wrote outs['first'], which writes=['outs'] says that it overwrites\n"
         "if it only may change it, say so with mutates=['outs']"
     )
     check_kernel(kernel, x, {"first": out[:0]}, **options, writes=["outs"])
