@@ -49,6 +49,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type(
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 _IMPLICIT = ("__name__", "__class__")
 """What Python loads by itself for the body of a class."""
+_ANNOTATES = ("__annotate__", "__annotate_func__")
+"""Functions that Python 3.14 makes for the annotations of a class; they close over all of its namespace."""
 _CLOSED_OVER = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _UNRESOLVED = object()
@@ -223,7 +225,12 @@ def _values_behind(thing: FunctionType | type) -> Iterator[tuple[str, Any]]:
 
 def _methods(cls: type) -> list[FunctionType]:
     """Return the methods that were written for a class, and the functions of its properties."""
-    members = [getattr(value, name, value) for value in vars(cls).values() for name in ("__func__", "fget")]
+    members = [
+        getattr(value, attribute, value)
+        for name, value in vars(cls).items()
+        for attribute in ("__func__", "fget")
+        if name not in _ANNOTATES
+    ]
     return [
         member
         for member in dict.fromkeys(filter(lambda member: isinstance(member, FunctionType), members))
