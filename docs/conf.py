@@ -18,6 +18,7 @@ include_patterns = ["docs/**", "research/README.md", "research/reports/*", "exam
 include_patterns += [
     "studies/README.md",
     "studies/*/README.md",
+    "studies/results/**/*.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "changelog.d/README.md",

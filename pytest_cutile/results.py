@@ -59,7 +59,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
 
     @property
     def cause(self) -> tuple[str, ...]:
-        """What results of one root cause have in common: a run tells it once. By default their case."""
+        """What results of one root cause have in common, of whatever gate: a run tells it once."""
+        return ("raised", self.kernel, self.detail) if self.reason == "raised" else self._cause
+
+    @property
+    def _cause(self) -> tuple[str, ...]:
+        """The root cause where the gate itself says what is wrong. By default the case's own."""
         return self.gate, self.key, self.arch
 
     precedence: ClassVar[int] = 0
@@ -190,10 +195,9 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
         return self.gate, self.launcher or self.kernel
 
     @property
-    def cause(self) -> tuple[str, ...]:
+    def _cause(self) -> tuple[str, ...]:
         """Its kernel or launcher, and how that failed: inputs and cases of one kernel share a bug."""
-        raised = self.detail if self.reason in ("raised", Reason.NOT_COMPILED) else ""
-        return *self.subject, self.reason, raised
+        return *self.subject, self.reason, self.detail if self.reason == Reason.NOT_COMPILED else ""
 
     @property
     def of_case(self) -> tuple[str, str]:
@@ -228,7 +232,7 @@ class CompileResult(Result, frozen=True, kw_only=True, tag="compile"):
     _failed = "does not compile"
 
     @property
-    def cause(self) -> tuple[str, ...]:
+    def _cause(self) -> tuple[str, ...]:
         """What the compiler said of the kernel, for whatever case and architecture."""
         return self.gate, self.kernel, self.detail.replace(self.arch, "")
 
@@ -241,7 +245,7 @@ class StaticResult(Result, frozen=True, kw_only=True, tag="static"):
     not_in_junit = Result.not_in_junit | {"facts"}
 
     @property
-    def cause(self) -> tuple[str, ...]:
+    def _cause(self) -> tuple[str, ...]:
         """Its kernel, and what compiled to something worse; predicted times differ from case to case."""
         worse = (text for text in self.changes if text.startswith("worse: "))
         return self.gate, self.kernel, *(text for text in worse if not text.startswith("worse: predicted "))

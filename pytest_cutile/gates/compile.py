@@ -64,8 +64,10 @@ class CompilingGate(Gate):
                 raise GateSkipped(Reason.NOT_COMPILED, detail) from None
         if isinstance(error, CompilerMissing):
             reason = NO_COMPILER
+        elif isinstance(error, CompileError | NothingLaunched):
+            reason = ""
         else:
-            reason = "" if isinstance(error, CompileError | NothingLaunched) else "raised"
+            reason, detail = "raised", f"{type(error).__name__}: {detail}"
         self.append(case, Verdict.FAIL, reason, detail)
 
 

@@ -235,6 +235,13 @@ def test_other_bugs_of_one_file_are_other_causes(project):
         assert re.search(rf"^test_bugs .* {verdict}$", text, re.MULTILINE)
 
 
+def test_what_the_inputs_raise_is_told_once_for_all_gates(static):
+    static.change(("inputs=inputs", "inputs=lambda make_tensor, n: 1 / 0"))
+    result = static.run("-m", "cutile_compile or cutile_correct", gates="")
+    result.assert_outcomes(failed=2)
+    assert len(re.findall(r"^E +ZeroDivisionError", result.stdout.str(), re.MULTILINE)) == 1
+
+
 def test_an_error_in_a_reference_has_its_line(project):
     project.pytester.makepyfile(
         test_reference="""
