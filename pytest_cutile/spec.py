@@ -7,7 +7,7 @@ import inspect
 import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, TypeAlias
@@ -183,16 +183,34 @@ class CheckOptions:
         """
         names = cls.names()
         others = {name: value for name, value in keywords.items() if name not in names}
-        for name in others:
-            if taken and name not in taken and (near := cls.nearest(name)):
-                raise TypeError(f"check_kernel has no option {name!r}, nor has the launcher: {near}")
+        refuse_misspelled("check_kernel", others, options=names, taken=taken)
         return cls(**{name: value for name, value in keywords.items() if name in names}), others
 
     @classmethod
     def nearest(cls, name: str) -> str:
         """Return a question after the option that is spelled most like `name`; empty if none is."""
-        close = difflib.get_close_matches(name, cls.names(), n=1)
-        return f"did you mean {close[0]!r}?" if close else ""
+        return _nearest(name, cls.names())
+
+
+def _nearest(name: str, options: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, options, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def refuse_misspelled(
+    fixture: str, keywords: Iterable[str], *, options: Collection[str], taken: Collection[str]
+) -> None:
+    """Raise TypeError for a keyword that is spelled nearly like an option of a fixture.
+
+    Args:
+        fixture: its name, for the message.
+        keywords: names that are no options.
+        options: names of the fixture's options.
+        taken: names of all that the launcher takes, which are right; empty if they are not known.
+    """
+    for name in keywords:
+        if taken and name not in taken and (near := _nearest(name, options)):
+            raise TypeError(f"{fixture} has no option {name!r}, nor has the launcher: {near}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,21 +340,26 @@ class KernelSpec:
         self._check_input_names(seen)
         if not callable(self.check):
             self._named_options(self.check)
-        for case in self.cases:
-            self._check_params(case)
+        for field_name in ("inputs", "work", "reduction", "check", "independent"):
+            self._check_params(field_name)
 
-    def _check_params(self, case: Case) -> None:
-        """Raise SpecError if a function of the spec does not take a case's parameters."""
-        for name in ("inputs", "work", "reduction", "check", "independent"):
-            function = getattr(self, name)
-            if not callable(function):
-                continue
+    def _check_params(self, field_name: str) -> None:
+        """Raise SpecError if the function in a field does not take the parameters of some case."""
+        function = getattr(self, field_name)
+        if not callable(function):
+            return
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # some builtins do not say what they take
+            return
+        first = (None,) if field_name == "inputs" else ()
+        for case in self.cases:
             try:
-                inspect.signature(function).bind(*[None] * (name == "inputs"), **case.params)
+                signature.bind(*first, **case.params)
             except TypeError as error:
+                wrong = f"its params do not fit {field_name}: {error}"
                 raise SpecError(
-                    f"KernelSpec {self.name!r}: case {case.name!r}: its params do not fit {name}: {error}",
-                    case.place,
+                    f"KernelSpec {self.name!r}: case {case.name!r}: {wrong}", case.place
                 ) from None
 
     def _check_input_names(self, cases: set[str]) -> None:

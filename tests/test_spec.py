@@ -61,6 +61,10 @@ def test_cases_may_be_a_generator():
     assert len(spec(cases=(Case(name=f"n{n}", params={"n": n}) for n in range(3))).cases) == 3
 
 
+def test_a_function_that_does_not_say_what_it_takes_is_believed():
+    assert spec(reduction=max).reduction is max
+
+
 def test_the_oldest_architecture_of_a_case_is_spelled_as_cutile_spells_it():
     case = Case(name="fp8", min_arch="SM_90a")
     assert case.min_arch == "sm_90"

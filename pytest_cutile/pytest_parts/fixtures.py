@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from pytest_cutile.pytest_parts.failure import Place
 from pytest_cutile.results import names_of_test
 from pytest_cutile.revisions.paired import with_own_imports
 from pytest_cutile.session import Session
-from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work
+from pytest_cutile.spec import Axes, CheckOptions, SpecError, Work, refuse_misspelled
 from pytest_cutile.speed.case import SpeedCase
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Measurement
@@ -135,16 +134,6 @@ class CheckKernel:
         return f"call {next(self.calls)}: {name_of(fn)}({shown})"
 
 
-def _refuse_misspelled(keywords: Iterable[str], taken: Collection[str]) -> None:
-    """Raise TypeError for a keyword that is spelled nearly like an option, and not taken by the launcher."""
-    for keyword in keywords:
-        near = difflib.get_close_matches(keyword, ("flops", "bytes", "dtype", "name"), n=1)
-        if taken and keyword not in taken and near:
-            raise TypeError(
-                f"perf has no option {keyword!r}, nor has the launcher: did you mean {near[0]!r}?"
-            )
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Perf:
     """`perf(fn, *args, flops=..., bytes=...)`: time a launcher, compare it with its baseline, record it."""
@@ -184,7 +173,8 @@ class Perf:
             after fresh processes have confirmed that, when all other tests are done.
         """
         __tracebackhide__ = True
-        _refuse_misspelled(kwargs, parameter_names(fn))
+        options = ("flops", "bytes", "dtype", "name")
+        refuse_misspelled("perf", kwargs, options=options, taken=parameter_names(fn))
         label = name or ""
         if not label.isprintable():
             raise GateFailed(f"perf(): name={label!r} has control characters", pytrace=False)

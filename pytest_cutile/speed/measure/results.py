@@ -39,14 +39,11 @@ def _result(call: Call) -> list[torch.Tensor]:
 
 
 def _numbers(value: Any) -> list[torch.Tensor]:
-    import torch
+    from pytest_cutile.tensors.trees import tensors_in
 
-    from pytest_cutile.tensors.trees import named_leaves
-
-    tensors = [leaf for _, leaf in named_leaves(value, "") if isinstance(leaf, torch.Tensor)]
     return [
         tensor.detach().reshape(-1)[:: tensor.numel() // MOST_NUMBERS + 1].cpu().double()
-        for tensor in tensors
+        for tensor in tensors_in(value)
         if tensor.is_floating_point() and "float4" not in str(tensor.dtype)
     ]
 
