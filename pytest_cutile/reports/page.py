@@ -101,7 +101,7 @@ def _preamble(run: RunOutcome) -> list[Block]:
         lead = f"Failures that are no verdict on a kernel: {run.other_failures}."
         blocks.append(Paragraph("The log shows them.", lead=lead))
     if run.left_out:
-        same = f"{run.left_out} tests of cases that compile to what they did"
+        same = f"{len(run.left_out)} tests of cases that compile to what they did"
         blocks.append(Paragraph(f"Left out by `--changed-only`: {same}."))
     return blocks
 

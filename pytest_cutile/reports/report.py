@@ -151,7 +151,9 @@ class Report(Struct, frozen=True, kw_only=True):
     other_failures: int = 0
     """Failures that are no verdict on a kernel."""
     left_out: int = 0
-    """Tests that `--changed-only` left out."""
+    """Tests that were left out because their code is the baseline's."""
+    unchanged: tuple[str, ...] = ()
+    """Keys of their cases."""
     verdicts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
     """How many results, by gate, architecture and verdict."""
     failures: tuple[Story, ...] = ()
@@ -189,7 +191,8 @@ def report_of_run(run: RunOutcome) -> Report:
         speed=speed,
         unfinished=run.unfinished,
         other_failures=run.other_failures,
-        left_out=run.left_out,
+        left_out=len(run.left_out),
+        unchanged=tuple(sorted({*run.left_out})),
         environment=run.environment,
         verdicts=verdicts,
         failures=tuple(run.stories),
