@@ -12,6 +12,7 @@ from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import RunOutcome, Story
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.html import PAGE_BYTES, render_html
+from pytest_cutile.reports.html.heat_map import heat_map
 from pytest_cutile.reports.html.plots import (
     Dot,
     PlottedLine,
@@ -23,7 +24,7 @@ from pytest_cutile.reports.html.plots import (
 )
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.reports.report import report_of_baselines, report_of_run
-from pytest_cutile.results import Measured, SampleBlock
+from pytest_cutile.results import CorrectResult, ErrorMap, Measured, SampleBlock
 from pytest_cutile.verdicts import Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_summary import NOT_MEASURED, result
@@ -105,11 +106,71 @@ def test_failures_come_first_with_story_place_and_command():
     assert any("2 of the baseline kernel" in label for label in page.attributes("aria-label"))
 
 
-def test_a_wrong_result_shows_where_its_errors_are():
-    wrong = result("correct", verdict=Verdict.FAIL, reason="", picture="<svg onload='alert(1)'/>")
+def errors(**changes) -> ErrorMap:
+    facts = {
+        "matrix": "output",
+        "shape": (6, 7),
+        "cell": (3, 2),
+        "rows": ("....", ".039"),
+        "unit": "times the bound",
+    }
+    scale = ("1", "3", "10", "30", "100", "300", "1000", "3000", "10000", "no number")
+    return ErrorMap(**{**facts, "scale": scale, "worst": "worst element [5, 6]: got 2, exact 1", **changes})
+
+
+def wrong_result(**changes) -> CorrectResult:
+    return result("correct", verdict=Verdict.FAIL, reason="", **{"errors": errors(), **changes})
+
+
+def test_a_wrong_result_shows_where_its_errors_are_and_of_which_inputs():
+    wrong = wrong_result(inputs="tiny")
     page = page_of(wrong, failed=[wrong], stories=[story(wrong)])
-    assert any(src.startswith("data:image/svg+xml;base64,") for src in page.attributes("src"))
-    assert page.attributes("onload") == []
+    title = "sm_90, tiny inputs: output, 6 x 7: times the bound, the most in each cell of 3 x 2"
+    assert page.text.count(title) == 2  # with the failure, and in the details of its case
+    assert page.text.count("worst element [5, 6]: got 2, exact 1") == 2
+    (label,) = {one for one in page.attributes("aria-label") if "cells have errors" in one}
+    assert "3 of 8 cells have errors, at most no number or more times the bound" in label
+
+
+def test_a_map_of_errors_has_its_cells_where_they_are():
+    drawn = heat_map(errors())
+    ((_, left, top, right, bottom), (_, left2, *_), (_, left3, _, end, _)) = (
+        [one, *map(float, numbers)]
+        for one, *numbers in re.findall(r'd="(M)([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H[\d.]+z"', drawn)
+    )
+    assert (left2, left3) == (right, pytest.approx(2 * right - left, abs=0.11))
+    assert end - left3 == pytest.approx((right - left) / 2, abs=0.11)  # of 7 columns the last cell has one
+    assert bottom - top == pytest.approx(1.5 * (right - left), abs=0.2)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (1, 10**9), (10**9, 1)])
+def test_maps_of_any_shape_are_drawn(shape):
+    drawn = heat_map(errors(shape=shape, cell=shape, rows=("9",)))
+    assert drawn.count("<svg") == 1
+    assert "nan" not in drawn
+
+
+def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
+    results = [
+        wrong_result(case=name, key=f"k[{name}]", tells=tells)
+        for name, tells in (("a", 0), ("b", 2), ("c", 1))
+    ]
+    stories = [story(one, headline=f"story of {one.case}") for one in results]
+    page = page_of(*results, failed=results, stories=stories)
+    assert "story of b" in page.text
+    assert "The same in k[a], sm_90 , k[c], sm_90" in page.text
+    assert not {"story of a", "story of c"} & {*re.findall(r"story of \w", page.text)}
+
+
+def test_2000_failures_stay_under_2_mb():
+    results = [
+        result(case=f"c{n}", key=f"k[c{n}]", verdict=Verdict.REGRESSION, reason="slower") for n in range(2000)
+    ]
+    text = "a line of the message of the failure\n" * 30
+    run = RunOutcome(results=results, failed=results, stories=[story(one, text=text) for one in results])
+    text = render_html(report_of_run(run))
+    assert len(text.encode()) <= PAGE_BYTES + 50_000
+    assert re.search(r"\d+ more failures: the page would be too large", Page(text).text)
 
 
 def test_details_say_what_the_gpu_did_and_what_the_compiler_changed():
@@ -130,11 +191,13 @@ def test_hostile_texts_are_nothing_but_text():
         case=HOSTILE, key=HOSTILE, kernel=HOSTILE, arch=HOSTILE, gpu=HOSTILE, detail=HOSTILE, unit=HOSTILE,
         verdict=Verdict.REGRESSION, reason=HOSTILE, measured=measured(dtype=HOSTILE),
     )  # fmt: skip
+    places = errors(matrix=HOSTILE, unit=HOSTILE, worst=HOSTILE, rows=(HOSTILE,), scale=(HOSTILE,) * 10)
+    wrong = wrong_result(case=HOSTILE, key=HOSTILE, kernel=HOSTILE, inputs=HOSTILE, errors=places)
     told = story(hostile, headline=HOSTILE, place=HOSTILE, text=HOSTILE, command=HOSTILE)
     run = RunOutcome(
-        results=[hostile],
-        failed=[hostile],
-        stories=[told],
+        results=[hostile, wrong],
+        failed=[hostile, wrong],
+        stories=[told, story(wrong)],
         remarks=[HOSTILE],
         environment={HOSTILE: HOSTILE, "commit": HOSTILE},
     )
