@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +34,8 @@ from pytest_cutile.reports.history import HistoryPoint, history_points
 from pytest_cutile.results import Result, SpeedResult
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.timing import bound_of
+
+_Carrying = TypeVar("_Carrying", "ReportedCase", Story)
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -164,6 +166,46 @@ class Report(Struct, frozen=True, kw_only=True):
 def to_json(report: Report) -> str:
     """Return the report as JSON. Numbers that are none (NaN, infinity) are null."""
     return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+
+
+def from_json(text: bytes) -> Report:
+    """Return the report of a file that `to_json` wrote.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON.
+        msgspec.ValidationError: it is none of these reports, or of another schema.
+    """
+    form = msgspec.json.decode(text, type=_Form)
+    if form.schema != SCHEMA:
+        raise msgspec.ValidationError(f"its schema is {form.schema}, and {SCHEMA} is read here")
+    plain = msgspec.json.decode(text)
+    for one in [*plain.get("cases", ()), *plain.get("failures", ())]:
+        one["results"] = ()
+    report = msgspec.convert(plain, Report)
+    return msgspec.structs.replace(
+        report,
+        cases=_with_results(report.cases, form.cases),
+        failures=_with_results(report.failures, form.failures),
+    )
+
+
+class _Carrier(Struct):
+    """What carries results, in the form of JSON: no type names the results of all gates."""
+
+    results: tuple[dict[str, Any], ...]
+
+
+class _Form(Struct):
+    schema: int
+    cases: tuple[_Carrier, ...] = ()
+    failures: tuple[_Carrier, ...] = ()
+
+
+def _with_results(bare: Sequence[_Carrying], carriers: Sequence[_Carrier]) -> tuple[_Carrying, ...]:
+    return tuple(
+        msgspec.structs.replace(one, results=tuple(map(Result.from_builtins, carrier.results)))
+        for one, carrier in zip(bare, carriers, strict=True)
+    )
 
 
 def report_of_run(run: RunOutcome) -> Report:

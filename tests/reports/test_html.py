@@ -1,5 +1,6 @@
 """The page: what it shows, what it escapes, and how large it gets."""
 
+import json
 import math
 import re
 import time
@@ -23,8 +24,8 @@ from pytest_cutile.reports.html.plots import (
     roofline,
 )
 from pytest_cutile.reports.html.templates import text_of
-from pytest_cutile.reports.report import report_of_baselines, report_of_run
-from pytest_cutile.results import CorrectResult, ErrorMap, Measured, SampleBlock
+from pytest_cutile.reports.report import report_of_baselines, report_of_run, to_json
+from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
 from pytest_cutile.verdicts import Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_summary import NOT_MEASURED, result
@@ -118,7 +119,7 @@ def errors(**changes) -> ErrorMap:
     return ErrorMap(**{**facts, "scale": scale, "worst": "worst element [5, 6]: got 2, exact 1", **changes})
 
 
-def wrong_result(**changes) -> CorrectResult:
+def wrong_result(**changes) -> Result:
     return result("correct", verdict=Verdict.FAIL, reason="", **{"errors": errors(), **changes})
 
 
@@ -387,9 +388,49 @@ def test_the_command_writes_a_page_or_json(stored, capsys):
     assert '"of": "baselines"' in (stored / "report.json").read_text()
 
 
+def test_the_command_draws_a_run_from_its_json_again(stored):
+    wrong = wrong_result(key="s[a]", case="a")
+    slow = result(
+        key="s[b]",
+        case="b",
+        gpu="NVIDIA H200",
+        verdict=Verdict.REGRESSION,
+        measured=measured(baseline=(38.0, 39.0)),
+    )
+    report = report_of_run(
+        RunOutcome(results=[wrong, slow], failed=[wrong, slow], stories=[story(wrong), story(slow)])
+    )
+    (stored / "run.json").write_text(to_json(report))
+    assert main(["report", "--run", "run.json", "-o", "page.html"]) == 0
+    assert (stored / "page.html").read_text() == render_html(report)
+    assert main(["report", "--run", "run.json", "-o", "again.json"]) == 0
+    assert json.loads((stored / "again.json").read_text()) == json.loads(to_json(report))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "run.json is no report that --kernel-json wrote: Input data was truncated"),
+        ('{"schema": 4}', "its schema is 4, and 1 is read here"),
+        ('{"schema": 1, "cases": [{"results": [{"gate": "taste"}]}]}', "run.json is no report"),
+        ('{"schema": 1, "cases": [{}]}', "run.json is no report"),
+        ('{"schema": 1, "cases": 3}', "run.json is no report"),
+        ("[]", "run.json is no report"),
+    ],
+)
+def test_a_file_that_is_no_report_is_one_message(stored, capsys, text, message):
+    (stored / "run.json").write_text(text)
+    assert main(["report", "--run", "run.json", "-o", "page.html"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert not (stored / "page.html").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--run", "nosuch.json", "-o", "site"], "nosuch.json cannot be read: No such file"),
         (["nosuch", "-o", "site"], "nosuch: there is no such file or folder"),
         (["-o", "/dev/full/page.html"], "/dev/full/page.html: nothing was written: File exists"),
         (["-o", "n" * 300], "nothing was written: File name too long"),

@@ -144,7 +144,7 @@ class ElementComparison:
 
     def __init__(self, out: torch.Tensor, exact: Callable[[], torch.Tensor]) -> None:
         self.levels: torch.Tensor | None = None
-        """uint8, of the output's shape: how large the errors of the elements that fail are, in steps from 1 to
+        """uint8, of the output's shape: how large the errors of the elements that fail are, from 1 to
         `LEVELS` + 1, and 0 elsewhere; None when no element fails."""
         self.worst: Worst | None = None
         """None for an output with no elements."""

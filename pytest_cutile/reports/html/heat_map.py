@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-
-from markupsafe import Markup
+from typing import TYPE_CHECKING
 
 from pytest_cutile.reports.html.plots import LEFT, RIGHT, TOP, WIDTH, Axis, Plot, picture
 from pytest_cutile.reports.html.templates import text_of
 from pytest_cutile.results import ErrorMap
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _LEAST_SIDE = 30
 """Pixels of the shorter side, however long the other one is."""

@@ -51,6 +51,8 @@ class PlottedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
+    """Where values are, in pixels."""
+
     low: float
     high: float
     first: float
