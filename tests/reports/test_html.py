@@ -258,6 +258,16 @@ def test_a_history_with_a_step():
     )
 
 
+def test_a_history_shows_how_the_samples_of_its_sessions_scatter():
+    point = HistoryPoint(
+        at="2026-01-01T00:00:00+00:00", commit="abc", gpu_uuid="GPU-1", burst_us=40.0, burst_spread=0.05
+    )
+    drawn = history_plot([point], "burst")
+    assert "half of the samples within 5.0%" in drawn
+    (low, high) = map(float, re.findall(r'class="line" d="M[\d.]+ ([\d.]+)V([\d.]+)"', drawn)[0])
+    assert 176 > low > high > 28  # within the frame
+
+
 def test_times_of_two_regimes_are_not_one_history():
     """A launch that became too long for bursts has no step: power limits the other times."""
     sustained = record(2, runs=(Run(sustained_us=8000.0),))

@@ -38,6 +38,8 @@ class Dot:
     href: str = ""
     """Where a click leads."""
     is_marked: bool = False
+    spread: float = 0.0
+    """By what fraction of y half of the samples behind it scatter to either side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,20 +199,24 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, measured_us: float
     dots: dict[str, list[Dot]] = {gpu: [] for gpu in gpus}
     for place, point, us in timed:
         title = f"{point.at[:10]} {point.commit[:12]} {format_time(us)}"
+        spread = point.spread(regime)
+        title += f", half of the samples within {spread:.1%}" if spread else ""
         title += f": {step_text(point)}" if point.is_step else ""
-        dots[point.gpu_uuid].append(Dot(x=place, y=us, title=title, is_marked=point.is_step))
+        dots[point.gpu_uuid].append(Dot(x=place, y=us, title=title, is_marked=point.is_step, spread=spread))
     lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:6] or "GPU", dots=dots[gpu]) for gpu in gpus]
     if measured_us is not None and finite([measured_us]):
         now = Dot(x=len(points), y=measured_us, title=f"this run: {format_time(measured_us)}")
         lines.append(PlottedLine(name="this run", dots=[now]))
-    times = [dot.y for line in lines for dot in line.dots]
+    drawn = [dot for line in lines for dot in line.dots]
+    times = [dot.y for dot in drawn]
     steps = [(place, point) for place, point, _ in timed if point.is_step]
     counts = counted(len(timed), "recorded session"), counted(len(gpus), "GPU"), counted(len(steps), "step")
     label = f"{counts[0]} on {counts[1]}, {_span(times)}, {counts[2]}"
     x = _axis([0, *(dot.x for line in lines for dot in line.dots)], LEFT, WIDTH - RIGHT)
-    low, high = min(times), max(times)
-    spread = max(high - low, 0.06 * low)  # noise of a percent is no mountain
-    y = _axis([low - (spread - high + low) / 2, high + (spread - high + low) / 2], HEIGHT - BOTTOM, TOP)
+    low = min(dot.y * (1 - dot.spread) for dot in drawn)
+    high = max(dot.y * (1 + dot.spread) for dot in drawn)
+    wider = max(0.06 * low - (high - low), 0.0) / 2  # noise of a percent is no mountain
+    y = _axis([low - wider, high + wider], HEIGHT - BOTTOM, TOP)
     days = f"sessions, {points[0].at[:10]} to {points[-1].at[:10]}"
     shown = range(0, len(points), -(-len(points) // _MOST_TICKS))
     ticks = [(place, points[place].commit[:7]) for place in shown]
@@ -340,6 +346,9 @@ def _draw(plot: Plot, lines: Sequence[PlottedLine]) -> None:
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
             plot.add('<path class="line" d="M{}"/>', path)
         for dot, (x, y) in zip(line.dots, places, strict=True):
+            if dot.spread:
+                ends = (plot.y.at(dot.y * (1 + side * dot.spread)) for side in (-1, 1))
+                plot.add('<path class="line" d="M{:.1f} {:.1f}V{:.1f}"/>', x, *ends)
             mark = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
                 x, y, 5 if dot.is_marked else 3.5, dot.title
             )
