@@ -115,7 +115,7 @@ def errors(**changes) -> ErrorMap:
         "rows": ("....", ".039"),
         "unit": "times the bound",
     }
-    scale = ("1", "3", "10", "30", "100", "300", "1000", "3000", "10000", "no number")
+    scale = ("1", "3", "10", "30", "100", "300", "1000", "3000", "10000", "NaN, Inf")
     return ErrorMap(**{**facts, "scale": scale, "worst": "worst element [5, 6]: got 2, exact 1", **changes})
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_result_shows_where_its_errors_are_and_of_which_inputs():
     assert page.text.count(title) == 2  # with the failure, and in the details of its case
     assert page.text.count("worst element [5, 6]: got 2, exact 1") == 2
     (label,) = {one for one in page.attributes("aria-label") if "cells have errors" in one}
-    assert "3 of 8 cells have errors, at most no number or more times the bound" in label
+    assert "3 of 8 cells have errors, at most NaN, Inf or more times the bound" in label
 
 
 def test_a_map_of_errors_has_its_cells_where_they_are():
@@ -369,6 +369,15 @@ def test_a_roofline_stays_in_its_frame():
         for x, y in re.findall(r"([-\d.]+) ([-\d.]+)", path):
             assert 52 <= float(x) <= 348
             assert 28 <= float(y) <= 176
+
+
+def test_the_limit_of_memory_is_named_where_no_case_can_be():
+    dots = [Dot(x=2.0**n, y=80.0, title="") for n in range(8, 13)]
+    svg = roofline({"fp16": dots}, gb_per_s=273, peaks={"fp16": 250.0}, label="")
+    ridge, top = re.findall(r'class="roof" d="M[\d.]+ [\d.]+L([\d.]+) ([\d.]+)H', svg)[0]
+    ((right, y),) = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy="8" class="end">273 GB/s', svg)
+    assert float(right) < float(ridge)
+    assert y == top
 
 
 def test_equal_values_are_drawn():

@@ -97,7 +97,8 @@ def explain_mismatch(
     if result.levels is not None and result.worst is not None:
         mismatch.output, mismatch.index = out, result.worst.index
         unit = "times the bound" if out.is_floating_point() else "off by about"
-        worst = "; ".join(" ".join(line.split()) for line in _describe_worst(result.worst, out.dtype))
+        first, *others = (" ".join(line.split()) for line in _describe_worst(result.worst, out.dtype))
+        worst = " ".join([first, "; ".join(others)]).strip()
         mismatch.errors = map_errors(result.levels, name, unit=unit, worst=worst)
     else:
         mismatch.errors = map_shares(wrong, name, unit="of the elements not correctly rounded")

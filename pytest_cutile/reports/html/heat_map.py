@@ -33,12 +33,12 @@ def heat_map(errors: ErrorMap) -> Markup:
     plot = Plot(x=x, y=y, x_title="column", y_title="row")
     swatch = side / len(errors.scale)
     for level, text in enumerate(errors.scale):
-        left, is_last = LEFT + level * swatch, level == len(errors.scale) - 1
+        left, further = LEFT + level * swatch, len(errors.scale) - 1 - level
         path = f"M{left:.1f} 0h{swatch:.1f}v8h-{swatch:.1f}z"
         plot.add('<path class="heat" fill-opacity="{}" d="{}"/>', _opacity(level, errors), path)
-        if is_last:
+        if not further:
             plot.add('<text x="{:.1f}" y="19" class="end">{}</text>', left + swatch, text)
-        elif level % 2 == 0:  # all of them would touch each other
+        elif level % 2 == 0 and further > 1:  # all of them would touch each other
             plot.add('<text x="{:.1f}" y="19" class="mid">{}</text>', left + swatch / 2, text)
     for level, path in sorted(_paths(errors, x, y).items()):
         opacity = _opacity(level, errors)

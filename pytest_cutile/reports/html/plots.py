@@ -262,7 +262,7 @@ def roofline(
     if not every:
         return Markup()
     places = [dot.x for dot in every] + [peak / gb_per_s * 1e3 for peak in peaks.values()]
-    low, high = min(places) / 2, max(places) * 2
+    low, high = min(places) / 3, max(places) * 2
     x = _axis([low, high], LEFT, WIDTH - RIGHT, is_log=True, margin=0)
     heights = [dot.y for dot in every] + [*peaks.values(), low * gb_per_s * 1e-3]
     y = _axis(heights, HEIGHT - BOTTOM, TOP, is_log=True)
@@ -275,9 +275,10 @@ def roofline(
         plot.add(
             '<text x="{}" y="{}" dy="-4" class="end">{}</text>', x.last, top, f"{peak:g} TFLOPS {dtypes}"
         )
-    middle = math.sqrt(low * min(peaks.values()) / gb_per_s * 1e3)
-    place = f"{x.at(middle):.1f}", f"{y.at(middle * gb_per_s * 1e-3):.1f}"
-    plot.add('<text x="{}" y="{}" dx="8" dy="10">{}</text>', *place, f"{gb_per_s:g} GB/s")
+    # Left of the bend, where no case can be.
+    highest = max(peaks.values())
+    place = f"{max(x.at(highest / gb_per_s * 1e3) - 14, LEFT + 58):.1f}", f"{y.at(highest):.1f}"
+    plot.add('<text x="{}" y="{}" dy="8" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
     return plot.svg(label)
 
