@@ -2,9 +2,9 @@
 
     python -m research.report_pictures [--run RUN.json] [--evidence FOLDER]
 
-From stored files: the baselines of this project, and the run that `research.report_run` has made on a GPU. The
-pictures of `docs/how-to/` are written there. With --evidence, FOLDER gets each view at the width of a desktop
-and of a phone, in light and dark.
+From stored files: the baselines of this project, and the run that `research.report_run` has made on a GPU.
+The pictures of `docs/how-to/` are written there. With --evidence, FOLDER gets each view at the width of a
+desktop and of a phone, in light and dark.
 """
 
 from __future__ import annotations

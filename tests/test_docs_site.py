@@ -42,7 +42,7 @@ def test_the_site_needs_no_network(site):
     imported = r"(?:from|import)\s*\(?[\"']https?://[^\"']+"
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        assert re.findall("|".join((loaded, styles, imported)), text) == [], page
+        assert re.findall(f"{loaded}|{styles}|{imported}", text) == [], page
 
 
 @pytest.mark.parametrize("name", [name for name in pytest_cutile.__all__ if name != "__version__"])
