@@ -165,7 +165,20 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def to_json(report: Report) -> str:
     """Return the report as JSON. Numbers that are none (NaN, infinity) are null."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+    try:
+        encoded = msgspec.json.encode(report)
+    except UnicodeEncodeError:  # half of a character, as in names of files that are no UTF-8
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(report)))
+    return msgspec.json.format(encoded, indent=1).decode() + "\n"
+
+
+def _encodable(value: Any) -> Any:
+    """Return plain values in whose texts halves of characters are written as Python escapes them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(one) for key, one in value.items()}
+    return [*map(_encodable, value)] if isinstance(value, list | tuple) else value
 
 
 def from_json(text: bytes) -> Report:

@@ -219,6 +219,19 @@ def test_names_of_300_characters_in_any_script(name):
     assert page.text.count(name) >= 3
 
 
+def test_halves_of_characters_are_written_in_ascii():
+    """As in names of files that are no UTF-8."""
+    name = "half \ud800 of \udcff"
+    slow = result(case=name, key=f"k[{name}]", kernel=name, gpu=name, detail=name, measured=measured())
+    run = RunOutcome(
+        results=[slow], failed=[slow], stories=[story(slow, headline=name, text=name)], remarks=[name]
+    )
+    shown = "half \\ud800 of \\udcff"
+    page = render_html(report_of_run(run)).encode().decode()
+    assert page.count(shown) >= 3
+    assert json.loads(to_json(report_of_run(run)).encode())["cases"][0]["name"] == shown
+
+
 def test_numbers_that_are_no_sizes():
     names = [f"{digit * 300}x64" for digit in "789"] + ["7" * 5000]
     page = page_of(*(result(case=name, key=name, gpu="NVIDIA H200", measured=measured()) for name in names))
@@ -453,6 +466,7 @@ def test_a_file_that_is_no_report_is_one_message(stored, capsys, text, message):
         (["nosuch", "-o", "site"], "nosuch: there is no such file or folder"),
         (["-o", "/dev/full/page.html"], "/dev/full/page.html: nothing was written: File exists"),
         (["-o", "n" * 300], "nothing was written: File name too long"),
+        (["-o", "/sys/page.html"], "/sys/page.html: nothing was written: "),  # which nobody can write to
     ],
 )
 def test_what_cannot_be_done_is_one_message(stored, capsys, arguments, message):

@@ -129,7 +129,7 @@ def _failures(report: Report) -> tuple[list[ShownFailure], int]:
         story = max(alike, key=lambda story: max((one.tells for one in story.results), default=0))
         own, every = cases_of([story]), cases_of(alike)
         errors = [*error_maps(story.results)]
-        room -= len(story.text.encode()) + sum(len(plot) for _, plot, _ in errors)
+        room -= len(story.text.encode(errors="replace")) + sum(len(plot) for _, plot, _ in errors)
         if room < 0:
             break
         others = [case for name, case in every.items() if name not in own]
