@@ -174,6 +174,12 @@ class ErrorMap(msgspec.Struct, frozen=True, kw_only=True):
     worst: str = ""
     """The element with the largest error, in words."""
 
+    @property
+    def caption(self) -> str:
+        """Which matrix it is of, and what its marks mean."""
+        (rows, columns), (tall, wide) = self.shape, self.cell
+        return f"{self.matrix}, {rows} x {columns}: {self.unit}, the most in each cell of {tall} x {wide}"
+
 
 class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Does the kernel compute what its reference computes?"""

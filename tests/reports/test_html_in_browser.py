@@ -244,7 +244,7 @@ def test_texts_have_contrast_as_the_browser_computes_it(ask, made, dark):
 def cpu_seconds(browser) -> float:
     """Return what the page's thread has computed so far."""
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    return next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+    return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
 
 
 def test_2000_cases_load_in_two_seconds(ask, browser):

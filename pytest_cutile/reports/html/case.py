@@ -11,7 +11,7 @@ import msgspec
 from pytest_cutile.platforms.occupancy import Occupancy
 from pytest_cutile.quantities import format_share, format_time
 from pytest_cutile.reports.history import headline_regimes, step_text
-from pytest_cutile.reports.html.heat_map import caption, heat_map
+from pytest_cutile.reports.html.heat_map import heat_map
 from pytest_cutile.reports.html.plots import finite, histogram, history_plot
 from pytest_cutile.reports.report import Report, ReportedCase
 from pytest_cutile.results import CorrectResult, Result, SpeedResult, StaticResult
@@ -68,7 +68,7 @@ def error_maps(results: Iterable[Result]) -> Iterator[tuple[str, Markup, str]]:
     for one in results:
         if isinstance(one, CorrectResult) and one.errors is not None:
             inputs = f"{one.inputs or 'normal'} inputs" if not one.launcher else one.launcher
-            yield f"{one.arch}, {inputs}: {caption(one.errors)}", heat_map(one.errors), one.errors.worst
+            yield f"{one.arch}, {inputs}: {one.errors.caption}", heat_map(one.errors), one.errors.worst
 
 
 def _measured(case: ReportedCase) -> str:

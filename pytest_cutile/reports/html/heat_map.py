@@ -17,12 +17,6 @@ _LEAST_SIDE = 30
 """Pixels of the shorter side, however long the other one is."""
 
 
-def caption(errors: ErrorMap) -> str:
-    """Return which matrix the map shows, and what its colours mean."""
-    (rows, columns), (tall, wide) = errors.shape, errors.cell
-    return f"{errors.matrix}, {rows} x {columns}: {errors.unit}, the most in each cell of {tall} x {wide}"
-
-
 def heat_map(errors: ErrorMap) -> Markup:
     """Return the map as a plot, with the indices of rows and columns, and the scale above."""
     side = WIDTH - LEFT - RIGHT
@@ -48,7 +42,7 @@ def heat_map(errors: ErrorMap) -> Markup:
 
 def heat_map_file(errors: ErrorMap) -> str:
     """Return the map as a file of SVG, in the colours that the reader's system prefers."""
-    return picture("Where the errors are", [(caption(errors), heat_map(errors))], text_of("page.css"))
+    return picture("Where the errors are", [(errors.caption, heat_map(errors))], text_of("page.css"))
 
 
 def _paths(errors: ErrorMap, x: Axis, y: Axis) -> dict[int, str]:
@@ -76,4 +70,4 @@ def _label(errors: ErrorMap) -> str:
     wrong = [int(mark) for mark in marks if mark.isdecimal()]
     found = f"{len(wrong)} of {len(marks)} cells have errors"
     most = f", at most {errors.scale[max(wrong)]} or more {errors.unit}" if wrong else ""
-    return ". ".join(filter(None, (f"{caption(errors)}: {found}{most}", errors.worst)))
+    return ". ".join(filter(None, (f"{errors.caption}: {found}{most}", errors.worst)))
