@@ -3,7 +3,8 @@
     python -m research.report_run FOLDER [--select EXPRESSION]
 
 In a clone of HEAD, `bmm` gets a narrower tile, and every other tile of `matmul` loses the end of its sum.
-FOLDER gets `run.json` (`--kernel-json`) and the speed baselines, which on a GPU accept the slower `bmm`.
+FOLDER gets `run.json` (`--kernel-json`), `benchmark.json` (pytest-benchmark's) and the speed baselines, which on
+a GPU accept the slower `bmm`.
 `research.report_pictures` draws both. Without a GPU the kernels are interpreted, and nothing is timed.
 """
 
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from research.planted_slowdowns import PLANTS, ROOT, Plant
@@ -76,10 +78,13 @@ def main() -> None:
         run(clone, *record)
         commit(clone, SLOWER)
         commit(clone, WRONG)
-        run(clone, "-n", options.workers, "-k", options.select, f"--kernel-json={folder / 'run.json'}")
-        run(clone, *record, "--reason", "planted: a tile of half the width")
-        for file in (clone / "baselines").glob("sm_90-nvidia-*.json"):
-            shutil.copy(file, folder)
+        run(clone, "-n", options.workers, "-k", options.select, "--kernel-json=run.json")
+        benchmark = ["--benchmark-json=benchmark.json"] if find_spec("pytest_benchmark") else []
+        run(clone, *record, "--reason", "planted: a tile of half the width", *benchmark)
+        stored = (clone / "baselines").glob("sm_90-nvidia-*.json")
+        for file in [clone / "run.json", clone / "benchmark.json", *stored]:
+            if file.exists():
+                shutil.copy(file, folder)
 
 
 if __name__ == "__main__":
