@@ -3,8 +3,8 @@
     python -m research.report_run FOLDER [--select EXPRESSION]
 
 In a clone of HEAD, `bmm` gets a narrower tile, and every other tile of `matmul` loses the end of its sum.
-FOLDER gets `run.json` (`--kernel-json`), `benchmark.json` (pytest-benchmark's) and the speed baselines, which on
-a GPU accept the slower `bmm`.
+FOLDER gets `run.json` (`--kernel-json`), `benchmark.json` (pytest-benchmark), and the speed baselines, which
+on a GPU accept the slower `bmm`.
 `research.report_pictures` draws both. Without a GPU the kernels are interpreted, and nothing is timed.
 """
 
