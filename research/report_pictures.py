@@ -62,16 +62,14 @@ VIEWS = (
         selectors=("details.case[id^=d-bmm]:has(.chip.bad)",),
         docs="report-case.png",
     ),
-    View(name="wrong-result", page="run", selectors=(".failure:has(.heat)",), docs="report-errors.png"),
+    View(name="wrong-result", page="run", selectors=(".failure:has(.heat)",)),
     View(
         name="roofline",
         page="stored",
         selectors=(".kernel:has(h3[id^=kernel-fmha]) .plots",),
         docs="report-plots.png",
     ),
-    View(
-        name="history", page="history", selectors=("details.case:has(path.step)",), docs="report-history.png"
-    ),
+    View(name="history", page="history", selectors=("details.case:has(path.step)",)),
     View(name="platforms", page="platforms", selectors=("header", "main section")),
     View(name="tables", page="platforms", selectors=("main section:has(> h2:not([id]))",)),
 )

@@ -5,13 +5,12 @@
 In a clone of HEAD, `bmm` gets a narrower tile, and every other tile of `matmul` loses the end of its sum.
 FOLDER gets `run.json` (`--kernel-json`), `benchmark.json` (pytest-benchmark), and the speed baselines, which
 on a GPU accept the slower `bmm`.
-`research.report_pictures` draws both. Without a GPU the kernels are interpreted, and nothing is timed.
+`research.report_pictures` draws them. Without a GPU the kernels are interpreted, and nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -84,7 +83,8 @@ def main() -> None:
         stored = (clone / "baselines").glob("sm_90-nvidia-*.json")
         for file in [clone / "run.json", clone / "benchmark.json", *stored]:
             if file.exists():
-                shutil.copy(file, folder)
+                text = file.read_text(encoding="utf-8").replace(sys.executable, "python")  # of this machine
+                (folder / file.name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import RunOutcome, Story
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.html import PAGE_BYTES, render_html
-from pytest_cutile.reports.html.heat_map import heat_map
+from pytest_cutile.reports.html.heat_map import heat_map, heat_map_file
 from pytest_cutile.reports.html.plots import (
     Dot,
     PlottedLine,
@@ -142,6 +143,11 @@ def test_a_map_of_errors_has_its_cells_where_they_are():
     assert (left2, left3) == (right, pytest.approx(2 * right - left, abs=0.11))
     assert end - left3 == pytest.approx((right - left) / 2, abs=0.11)  # of 7 columns the last cell has one
     assert bottom - top == pytest.approx(1.5 * (right - left), abs=0.2)
+
+
+def test_a_map_of_errors_is_a_file_of_svg_too():
+    root = ET.fromstring(heat_map_file(errors(matrix=HOSTILE)))
+    assert any((one.text or "").startswith("<script>") for one in root.iter())
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (1, 10**9), (10**9, 1)])
