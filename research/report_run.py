@@ -73,6 +73,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         clone = Path(temporary) / "clone"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)  # noqa: S607
+        # Where this checkout is shallow, refs of this name keep the commits that baselines were recorded from.
+        refs = "+refs/anchors/*:refs/anchors/*"
+        fetch = ["git", "fetch", "-q", "--update-shallow", "origin", refs]
+        subprocess.run(fetch, cwd=clone, check=True)
         record = ("-m", "cutile_speed", "-k", options.recorded, "--update-baselines", "--perf-all")
         run(clone, *record)
         commit(clone, SLOWER)
