@@ -73,7 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         clone = Path(temporary) / "clone"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)  # noqa: S607
-        # Where this checkout is shallow, refs of this name keep the commits that baselines were recorded from.
+        # In a shallow checkout, refs of this name keep the commits that baselines were recorded from.
         refs = "+refs/anchors/*:refs/anchors/*"
         fetch = ["git", "fetch", "-q", "--update-shallow", "origin", refs]
         subprocess.run(fetch, cwd=clone, check=True)
