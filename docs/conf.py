@@ -11,7 +11,7 @@ from pytest_cutile.version import version as installed_version
 project = "pytest-cutile"
 copyright = "The pytest-cutile developers"  # noqa: A001 - Sphinx's name
 version = release = installed_version()
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 
 root_doc = "docs/index"
 include_patterns = ["docs/**", "research/README.md", "research/reports/*", "examples/*/README.md"]
@@ -26,9 +26,6 @@ include_patterns += [
 exclude_patterns = ["docs/README.md"]  # docs/index.md includes it
 
 myst_heading_anchors = 4  # as GitHub makes them
-myst_fence_as_directive = ["mermaid"]
-mermaid_height = "auto"
-mermaid_fullscreen = False
 highlight_language = "text"  # of indented blocks: commands and their output
 default_role = "code"  # docstrings have `names` in single backticks
 add_module_names = False

@@ -287,9 +287,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             for text in run.session.gpu.unseen
         ]
     send_to_controller(run)
-    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and run.n_unchanged:
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and run.unchanged:
         session.exitstatus = pytest.ExitCode.OK
-    run.results.left_out = run.n_unchanged
+    run.results.left_out = run.unchanged
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -156,11 +156,36 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="gate", omit_d
         ]
 
 
+class ErrorMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the errors of a wrong output are: the largest error in each cell of a grid over a matrix."""
+
+    matrix: str
+    """Which matrix: "output[2, :, :], with most errors"."""
+    shape: tuple[int, int]
+    """Its rows and columns."""
+    cell: tuple[int, int]
+    """Rows and columns of a cell; the last cells may have fewer."""
+    rows: tuple[str, ...]
+    """A character for each cell: "." where nothing is wrong, else a digit, which is a place in `scale`."""
+    scale: tuple[str, ...]
+    """What the digits mean, as lower limits in `unit`: ("1", "3", "10", ...)."""
+    unit: str
+    """"times the bound"."""
+    worst: str = ""
+    """The element with the largest error, in words."""
+
+    @property
+    def caption(self) -> str:
+        """Which matrix it is of, and what its marks mean."""
+        (rows, columns), (tall, wide) = self.shape, self.cell
+        return f"{self.matrix}, {rows} x {columns}: {self.unit}, the most in each cell of {tall} x {wide}"
+
+
 class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     """Does the kernel compute what its reference computes?"""
 
     precedence = 2
-    not_in_junit = Result.not_in_junit | {"picture"}
+    not_in_junit = Result.not_in_junit | {"errors"}
 
     on: str = ""
     """`INTERPRETER` when the kernel ran on the CPU, interpreted; empty when it ran on a GPU."""
@@ -185,8 +210,8 @@ class CorrectResult(Result, frozen=True, kw_only=True, tag="correct"):
     tells: int = 0  # type: ignore[misc]
     advice: str = ""
     """Of a wrong result: which looser numerics policy would let it pass; empty where none was tried."""
-    picture: str = ""
-    """Of a wrong result: where the errors are, as an SVG document."""
+    errors: ErrorMap | None = None
+    """Of a wrong result: where the errors are."""
     mutation: dict[str, Any] | None = None
     """Which mutants the check kills, in `MutationReport.to_dict`'s form; only when asked for."""
 

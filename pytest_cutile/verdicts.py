@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-LEFT_OUT = "cases left out that compile to the same"
-"""Said of cases that a run leaves out, since their code is the baseline's: nothing can have changed."""
-
 
 class Verdict(StrEnum):
     """What a gate says of a case."""

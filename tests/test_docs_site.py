@@ -36,6 +36,15 @@ def test_every_page_is_built_and_its_links_lead_somewhere(site):
                 assert (page.parent / target).exists(), f"{page.relative_to(site)}: {href}"
 
 
+def test_the_site_needs_no_network(site):
+    loaded = r'<(?:script|img|iframe|source)[^>]* src="([^"]*//[^"]*)"'
+    styles = r'<link[^>]* rel="stylesheet"[^>]*//[^>]*>'
+    imported = r"(?:from|import)\s*\(?[\"']https?://[^\"']+"
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(f"{loaded}|{styles}|{imported}", text) == [], page
+
+
 @pytest.mark.parametrize("name", [name for name in pytest_cutile.__all__ if name != "__version__"])
 def test_every_public_name_has_its_docstring(site, name):
     page = (site / "docs/reference/api.html").read_text(encoding="utf-8")

@@ -70,6 +70,19 @@ def test_the_gate_runs_whatever_became_of_the_other_jobs():
     assert JOBS["gate"]["needs"] == ["static", "gpu"]
 
 
+def test_a_gpu_job_keeps_its_page_and_links_to_it(tmp_path):
+    steps = {one.get("name") or one.get("id"): one for one in JOBS["gpu"]["steps"]}
+    for name in ("Gate", "Record"):
+        assert "--kernel-html=kernels.html" in steps[name]["run"]
+    assert "kernels.html" in steps["artifact"]["with"]["path"].splitlines()
+    link = steps["Link to the page"]
+    assert link["env"] == {"ADDRESS": "${{ steps.artifact.outputs.artifact-url }}"}
+    page = tmp_path / "page.md"
+    environment = {"ADDRESS": "https://a/b", "GITHUB_STEP_SUMMARY": str(page)}
+    subprocess.run(["bash", "-e", "-c", link["run"]], env=environment, check=True)
+    assert page.read_text() == "\n[The page with plots and history](https://a/b)\n"
+
+
 # -- the workflow that projects call --------------------------------------------------------------------
 
 

@@ -9,19 +9,20 @@ judges all commits.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree as ET
+from typing import Any
 
 from pytest_cutile.reports.document import printable
 from pytest_cutile.revisions.git import Repository, RevisionError, git
-from pytest_cutile.verdicts import LEFT_OUT, Verdict
+from pytest_cutile.verdicts import Verdict
 
 HELP = "find the commit since which a case is slower, or its compiled code worse"
 
@@ -90,21 +91,24 @@ class Bisection:
     def judge(self, folder: Path) -> Step:
         """Run the gate on the checkout in `folder`, against the good commit."""
         with tempfile.TemporaryDirectory(prefix="pytest-cutile-") as temporary:
-            junit = Path(temporary) / "junit.xml"
+            written = Path(temporary) / "report.json"
             done = subprocess.run(  # noqa: S603 - no shell
-                [*self._pytest, f"--perf-baseline=git:{self.good}", f"--junit-xml={junit}"],
+                [*self._pytest, f"--perf-baseline=git:{self.good}", f"--kernel-json={written}"],
                 cwd=folder,
                 check=False,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
-            verdicts = [*self._verdicts(junit)] if junit.exists() else []
+            report = json.loads(written.read_bytes()) if written.exists() else {}
         printed = "\n".join(done.stdout.strip().splitlines()[-MOST_LINES:])
-        if not verdicts:
-            return Step(verdict=Verdict.PASS if LEFT_OUT in done.stdout else "", text=printed)
-        worst = max(verdicts, key=lambda found: found[0] == Verdict.REGRESSION)
-        return Step(verdict=worst[0], text=worst[1] or printed)
+        verdict = self._verdict(report)
+        failures = [
+            failure["text"]
+            for failure in report.get("failures", ())
+            if any(self._names(result["key"]) for result in failure["results"])
+        ]
+        return Step(verdict=verdict, text=failures[0] if failures else printed)
 
     @property
     def _pytest(self) -> list[str]:
@@ -119,13 +123,21 @@ class Bisection:
         words = [word for word in re.split(r"\[|\]$", self.case) if _KEYWORD.fullmatch(word)]
         return [*command, "-k", " and ".join(words)]
 
-    def _verdicts(self, junit: Path) -> Iterator[tuple[str, str]]:
-        """Yield verdict and failure of each result of the case; several architectures have several."""
-        for test in ET.parse(junit).iter("testcase"):  # noqa: S314 - our own file
-            known = {one.get("name"): one.get("value") or "" for one in test.iter("property")}
-            key, verdict = (known.get(f"cutile.{self.gate}.{name}") for name in ("key", "verdict"))
-            if verdict and (key == self.case or "::" in self.case):
-                yield verdict, "\n".join(failure.text or "" for failure in test.iter("failure"))
+    def _verdict(self, report: Mapping[str, Any]) -> str:
+        """Return the verdict on the case, of several architectures the worst; "" if there is none."""
+        results = (result for case in report.get("cases", ()) for result in case["results"])
+        verdicts = [
+            result["verdict"]
+            for result in results
+            if result["gate"] == self.gate and self._names(result["key"])
+        ]
+        if not verdicts and any(self._names(key) for key in report.get("unchanged", ())):
+            return Verdict.PASS  # it compiles to the good commit's code, and was left out
+        return max(verdicts, key=lambda verdict: verdict == Verdict.REGRESSION, default="")
+
+    def _names(self, key: str) -> bool:
+        """Say whether a key is this case's; of a test's id nothing else was run."""
+        return key == self.case or "::" in self.case
 
     def search(self, bad: str) -> tuple[int, list[str]]:
         """Search between the good commit and `bad`; return exit status and lines."""

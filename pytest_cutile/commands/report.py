@@ -1,14 +1,18 @@
-"""`pytest-cutile report [BASELINES...] -o DIR|FILE`: a page of what is stored, with no GPU and no run."""
+"""`pytest-cutile report [BASELINES...|--run FILE] -o DIR|FILE`: a page of what is stored, with no GPU."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.store import read_all
 from pytest_cutile.commands.output import require_pages, write
 from pytest_cutile.quantities import counted
-from pytest_cutile.reports.report import report_of_baselines, to_json
+from pytest_cutile.reports.report import Report, from_json, report_of_baselines, to_json
 
 HELP = "write a page of what is stored: figures, rooflines, history, compiled code"
 
@@ -21,6 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[Path("baselines")],
         metavar="BASELINES",
         help="files or folders of baselines (default: baselines/)",
+    )
+    parser.add_argument(
+        "--run",
+        dest="of_run",
+        type=Path,
+        metavar="FILE",
+        help="show the run that --kernel-json wrote to this file, instead of baselines",
     )
     parser.add_argument(
         "-o",
@@ -36,12 +47,7 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
     output: Path = options.output
     if output.suffix not in (".html", ".json") or output.is_dir():
         output /= "index.html"
-    speed, static = [], []
-    for path in options.baselines:
-        of_path = read_all(path)
-        speed += of_path[0]
-        static += of_path[1]
-    report = report_of_baselines(speed, static, {"baselines": ", ".join(map(str, options.baselines))})
+    report = _of_baselines(options.baselines) if options.of_run is None else _of_run(options.of_run)
     if output.suffix == ".json":
         text = to_json(report)
     else:
@@ -51,3 +57,21 @@ def run(options: argparse.Namespace) -> tuple[int, list[str]]:
         text = render_html(report)
     write(output, text)
     return 0, [f"{output}: {counted(len(report.cases), 'case')}"]
+
+
+def _of_run(path: Path) -> Report:
+    try:
+        return from_json(path.read_bytes())
+    except OSError as error:
+        raise BaselineError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise BaselineError(f"{path} is no report that --kernel-json wrote: {error}") from error
+
+
+def _of_baselines(paths: Sequence[Path]) -> Report:
+    speed, static = [], []
+    for path in paths:
+        of_path = read_all(path)
+        speed += of_path[0]
+        static += of_path[1]
+    return report_of_baselines(speed, static, {"baselines": ", ".join(map(str, paths))})

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from pytest_cutile.results import ErrorMap
+
 
 SECOND_LAUNCH = "the second launch, after one that was right"
 """Begins a message about a launch that was to do the same as the one before it."""
@@ -42,8 +44,8 @@ class KernelMismatch(AssertionError):  # noqa: N818 - it reads as a verdict in p
     """How much the first line tells of the cause: of several failures, the one with most is shown."""
     advice: str = ""
     """Which looser numerics policy would let the outputs pass; empty where none was tried."""
-    picture: str = ""
-    """Where the errors of that output are, as an SVG document; empty if there are none to show."""
+    errors: ErrorMap | None = None
+    """Where the errors of that output are; None if there are none to show."""
 
 
 class ReferenceFailed(RuntimeError):  # noqa: N818 - likewise

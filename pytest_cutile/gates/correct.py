@@ -178,7 +178,7 @@ def gate_correct(
             detail=str(mismatch).partition("\n")[0],
             tells=mismatch.tells,
             advice=mismatch.advice,
-            picture=mismatch.picture,
+            errors=mismatch.errors,
         )
         raise
     except Exception as error:

@@ -17,6 +17,7 @@ from pytest_cutile.errors import GateSkipped
 from pytest_cutile.gates.interpreted import Interpreting
 from pytest_cutile.interpreter.faults import KernelFault, NoSuchBlock, NotInterpreted
 from pytest_cutile.reports.document import printable
+from pytest_cutile.results import ErrorMap
 from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.revisions.paired import BaselineLaunchFailed
 from pytest_cutile.session import Session
@@ -40,8 +41,8 @@ _NOT_THE_USERS = ("pytest_cutile.", "torch.autograd", "torch.overrides")
 class GateFailed(Failed):
     """The failure of a gate, whose message is the whole of what there is to say."""
 
-    picture = ""
-    """An SVG document that shows where the errors are."""
+    errors: ErrorMap | None = None
+    """Where the errors of a wrong output are."""
     call = ""
     """Which call of a fixture failed: "call 3: double(x float32 [300])"; empty for a declared case."""
     raised: BaseException | None = None
@@ -89,7 +90,7 @@ class GateOutcome(AbstractContextManager[None]):
             kind = f"{error.kind}: " if isinstance(error, KernelFault) else ""
             notes = getattr(error, "__notes__", ())
             failure = GateFailed(kind + with_facts(f"{error}", *notes), pytrace=False)
-            failure.picture, failure.call = getattr(error, "picture", ""), self.call
+            failure.errors, failure.call = getattr(error, "errors", None), self.call
             failure.raised = error.__cause__
             raise failure from None
         if not isinstance(error, Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.verdicts import LEFT_OUT
 
 
 class ChangedOnly:
@@ -43,16 +42,16 @@ class ChangedOnly:
                 f"{'--changed-only' if settings.changed_only else revision}: {error}"
             ) from error
         run.progress.over()
-        run.n_unchanged = len(left_out)
+        run.unchanged = [tasks[nodeid].key for nodeid in left_out]
         if left_out:
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
             items[:] = [item for item in items if item.nodeid not in left_out]
 
     def pytest_report_collectionfinish(self) -> list[str]:
         run = self._run
-        if run.settings.xdist_worker or not run.n_unchanged:
+        if run.settings.xdist_worker or not run.unchanged:
             return []
         revision = run.session.revision_kernels
         baseline = "in the baselines" if revision is None else f"in {revision}"
         tests = "tests" if run.settings.changed_only else "speed tests"
-        return [f"cutile: {run.n_unchanged} {tests} of {LEFT_OUT} {baseline}"]
+        return [f"cutile: {len(run.unchanged)} {tests} of cases left out that compile to the same {baseline}"]

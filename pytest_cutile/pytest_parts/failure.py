@@ -31,6 +31,7 @@ from pytest_cutile.pytest_parts.reporting import PROPERTY
 if TYPE_CHECKING:
     from pytest_cutile.gates.base import Task
     from pytest_cutile.gates.outcome import GateFailed
+    from pytest_cutile.results import ErrorMap
     from pytest_cutile.session import Session
 
 _FAILED = "E   "
@@ -90,8 +91,8 @@ def show_failure(
         if error.call and not error.call.startswith("call 1:"):  # perhaps of a loop
             text = f"{error.call}: {text}"
         report.longrepr = failure_repr(text, places, item.config.invocation_params.dir, command)
-        if error.picture:
-            attach_picture(item.config, report, error.picture)
+        if error.errors is not None:
+            attach_picture(item.config, report, error.errors)
     elif isinstance(report.longrepr, ExceptionRepr) and PROPERTY in dict(item.user_properties):
         heading, command = how_to_repeat(item, session).split("\n")
         report.longrepr.addsection(heading.rstrip(":"), command)
@@ -197,13 +198,16 @@ def _height(entries: Sequence[ReprEntry | ReprEntryNative]) -> int:
     return 2 + sum(max(1, -(-len(line.rstrip()) // WIDTH)) for entry in entries for line in entry.lines)
 
 
-def attach_picture(config: pytest.Config, report: pytest.TestReport, svg: str) -> None:
-    """Show an SVG document with a test's report in the page of pytest-html, if that is installed."""
+def attach_picture(config: pytest.Config, report: pytest.TestReport, errors: ErrorMap) -> None:
+    """Show where the errors are with a test's report in the page of pytest-html, if that is installed."""
     if not config.pluginmanager.hasplugin("html"):
         return
     try:
         from pytest_html import extras
     except ImportError:  # another plugin of that name
         return
+    from pytest_cutile.reports.html.heat_map import heat_map_file  # pytest-html needs jinja2, too
+
+    svg = heat_map_file(errors)
     image = extras.svg(base64.b64encode(svg.encode()).decode(), name="where the errors are")
     report.extras = [*getattr(report, "extras", []), image]  # type: ignore[attr-defined]

@@ -64,8 +64,8 @@ class Results:
         self.stories: list[Story] = []
         self.seconds: dict[str, float] = defaultdict(float)
         """What the tests of each kernel took."""
-        self.left_out = 0
-        """Tests that `--changed-only` left out."""
+        self.left_out: list[str] = []
+        """The case of each test that was left out because its code is the baseline's."""
         self.remarks: list[str] = []
         """Lines about baselines without a case, and about what the session did to all cases."""
         self._xdist_worker = xdist_worker
@@ -96,7 +96,7 @@ class Results:
             results=tuple(self.all),
             failed=tuple(self.failed),
             other_failures=self.other_failures,
-            left_out=self.left_out,
+            left_out=tuple(self.left_out),
             unfinished=unfinished,
             seconds=dict(self.seconds),
             remarks=tuple(self.remarks),

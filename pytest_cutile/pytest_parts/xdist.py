@@ -36,11 +36,11 @@ class Controller:
         output = getattr(node, "workeroutput", {})
         remarks = self._run.results.remarks
         remarks += [line for line in output.get(_REMARKS, []) if line not in remarks]
-        self._run.n_unchanged = max(output.get(_UNCHANGED, 0), self._run.n_unchanged)
+        self._run.unchanged = max(output.get(_UNCHANGED, []), self._run.unchanged, key=len)
 
 
 def send_to_controller(run: PytestRun) -> None:
     """In a worker that ends: send what it left out and remarked."""
     output = getattr(run.config, "workeroutput", None)
     if output is not None:
-        output[_UNCHANGED], output[_REMARKS] = run.n_unchanged, run.results.remarks
+        output[_UNCHANGED], output[_REMARKS] = run.unchanged, run.results.remarks

@@ -42,8 +42,8 @@ class RunOutcome:
     `--perf-strict` fails what is undecided."""
     other_failures: int = 0
     """Failures that no result explains: a fixture, a module, a lost process."""
-    left_out: int = 0
-    """Tests that `--changed-only` left out."""
+    left_out: Sequence[str] = ()
+    """The case of each test that was left out because its code is the baseline's."""
     unfinished: bool = False
     """Whether the run was stopped before its end."""
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -36,6 +36,8 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     burst_us: float | None = None
     """Median over the session's processes; None where bursts were not measured."""
     sustained_us: float | None = None
+    burst_spread: float = 0.0
+    """Half interquartile range of the burst samples over their median: the median over the processes."""
     paired: Mapping[str, PairedChange] = {}
     """By regime: the change against the anchor's kernel, measured interleaved."""
     is_anchor: bool = False
@@ -53,6 +55,10 @@ class HistoryPoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def headline_us(self) -> float | None:
         return self.burst_us or self.sustained_us
+
+    def spread(self, regime: str) -> float:
+        """Return by how much half of the samples scatter around the time, as a fraction; 0 if not known."""
+        return self.burst_spread if regime == "burst" else 0.0
 
     def us(self, regime: str) -> float | None:
         return {"burst": self.burst_us, "sustained": self.sustained_us}[regime]
@@ -87,6 +93,7 @@ def history_points(key: str, baselines: SpeedBaselines) -> list[HistoryPoint]:
                 gpu_uuid=session.gpu_uuid,
                 burst_us=burst,
                 sustained_us=sustained,
+                burst_spread=_burst_spread(record),
                 paired=record.changes,
                 is_anchor=record is anchor,
                 moved=record.moved,
@@ -112,6 +119,11 @@ def headline_regimes(points: Sequence[HistoryPoint]) -> list[str]:
 def _us(record: Record, regime: str) -> float | None:
     times = [us for run in record.runs if (us := run.time_us(regime)) is not None]
     return median(times) if times else None
+
+
+def _burst_spread(record: Record) -> float:
+    spreads = [run.spread for run in record.runs if run.burst_us is not None]
+    return median(spreads) if spreads else 0.0
 
 
 def _change(before: Record, record: Record) -> float | None:

@@ -30,14 +30,16 @@ from pytest_cutile.reports.document import (
     shorten,
 )
 from pytest_cutile.reports.history import histograms
-from pytest_cutile.results import Result, SpeedResult
+from pytest_cutile.results import CorrectResult, Result, SpeedResult
 from pytest_cutile.statistics import median
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 UNFOLDED_ROWS = 20
 """Rows up to which a table of what did not fail is not folded."""
 _PLOTTED = 5
-"""Slower cases whose samples are shown."""
+"""Slower cases whose samples are shown, and kernels whose errors are."""
+_MAP_LINES = 16
+"""Lines of a map of errors."""
 _NAME_WIDTH = 60
 """Characters of a kernel's or case's name that are shown."""
 _NAMES = tuple(Column(title, verbatim=True) for title in ("kernel", "case", "arch"))
@@ -79,6 +81,8 @@ def page(run: RunOutcome) -> Document:
         blocks.append(Section("Failed", [_result_table(failures)]))
         if samples := "\n\n".join(_samples(failures)):
             blocks.append(Section("Samples of the slowest cases", [Code(samples)]))
+        if maps := "\n\n".join(_error_maps(failures)):
+            blocks.append(Section("Where errors are", [Code(maps)]))
     for title, listed in sections.items():
         if listed:
             blocks.append(_foldable(title, _result_table(listed), folded=len(listed) > UNFOLDED_ROWS))
@@ -101,7 +105,7 @@ def _preamble(run: RunOutcome) -> list[Block]:
         lead = f"Failures that are no verdict on a kernel: {run.other_failures}."
         blocks.append(Paragraph("The log shows them.", lead=lead))
     if run.left_out:
-        same = f"{run.left_out} tests of cases that compile to what they did"
+        same = f"{len(run.left_out)} tests of cases that compile to what they did"
         blocks.append(Paragraph(f"Left out by `--changed-only`: {same}."))
     return blocks
 
@@ -166,6 +170,23 @@ def _samples(failures: Iterable[Result]) -> Iterator[str]:
             rows = zip(times, histograms(list(times.values())), strict=True)
             lines = (f"{name:8}  {bars}  {format_time(median(times[name]))}" for name, bars in rows)
             yield "\n".join([f"{title}: {format_change(result.change or 0.0)}", *lines])
+
+
+def _error_maps(failures: Iterable[Result]) -> Iterator[str]:
+    """Yield where the errors of wrong results are, each kernel once."""
+    wrong = {
+        one.kernel: (one, one.errors) for one in failures if isinstance(one, CorrectResult) and one.errors
+    }
+    for result, errors in [*wrong.values()][:_PLOTTED]:
+        title = printable(f"{_short(result.kernel)} {_short(result.case)}, {result.arch}: {errors.caption}")
+        together = -(-len(errors.rows) // _MAP_LINES)
+        # A digit is more than the dot of cells without errors.
+        rows = [
+            "".join(map(max, zip(*errors.rows[first : first + together], strict=True)))
+            for first in range(0, len(errors.rows), together)
+        ]
+        marks = [f"{place} from {text}" for place, text in enumerate(errors.scale)]
+        yield "\n".join([title, *map(printable, rows), printable(", ".join(marks))])
 
 
 def _figure_columns(titles: Iterable[str]) -> list[Column]:

@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +34,8 @@ from pytest_cutile.reports.history import HistoryPoint, history_points
 from pytest_cutile.results import Result, SpeedResult
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.measure.timing import bound_of
+
+_Carrying = TypeVar("_Carrying", "ReportedCase", Story)
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -151,7 +153,9 @@ class Report(Struct, frozen=True, kw_only=True):
     other_failures: int = 0
     """Failures that are no verdict on a kernel."""
     left_out: int = 0
-    """Tests that `--changed-only` left out."""
+    """Tests that were left out because their code is the baseline's."""
+    unchanged: tuple[str, ...] = ()
+    """Keys of their cases."""
     verdicts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
     """How many results, by gate, architecture and verdict."""
     failures: tuple[Story, ...] = ()
@@ -161,7 +165,60 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def to_json(report: Report) -> str:
     """Return the report as JSON. Numbers that are none (NaN, infinity) are null."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+    try:
+        encoded = msgspec.json.encode(report)
+    except UnicodeEncodeError:  # half of a character, as in names of files that are no UTF-8
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(report)))
+    return msgspec.json.format(encoded, indent=1).decode() + "\n"
+
+
+def _encodable(value: Any) -> Any:
+    """Return plain values in whose texts halves of characters are written as Python escapes them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(one) for key, one in value.items()}
+    return [*map(_encodable, value)] if isinstance(value, list | tuple) else value
+
+
+def from_json(text: bytes) -> Report:
+    """Return the report of a file that `to_json` wrote.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON.
+        msgspec.ValidationError: it is none of these reports, or of another schema.
+    """
+    form = msgspec.json.decode(text, type=_Form)
+    if form.schema != SCHEMA:
+        raise msgspec.ValidationError(f"its schema is {form.schema}, and {SCHEMA} is read here")
+    plain = msgspec.json.decode(text)
+    for one in [*plain.get("cases", ()), *plain.get("failures", ())]:
+        one["results"] = ()
+    report = msgspec.convert(plain, Report)
+    return msgspec.structs.replace(
+        report,
+        cases=_with_results(report.cases, form.cases),
+        failures=_with_results(report.failures, form.failures),
+    )
+
+
+class _Carrier(Struct):
+    """What carries results, in the form of JSON: no type names the results of all gates."""
+
+    results: tuple[dict[str, Any], ...]
+
+
+class _Form(Struct):
+    schema: int
+    cases: tuple[_Carrier, ...] = ()
+    failures: tuple[_Carrier, ...] = ()
+
+
+def _with_results(bare: Sequence[_Carrying], carriers: Sequence[_Carrier]) -> tuple[_Carrying, ...]:
+    return tuple(
+        msgspec.structs.replace(one, results=tuple(map(Result.from_builtins, carrier.results)))
+        for one, carrier in zip(bare, carriers, strict=True)
+    )
 
 
 def report_of_run(run: RunOutcome) -> Report:
@@ -189,7 +246,8 @@ def report_of_run(run: RunOutcome) -> Report:
         speed=speed,
         unfinished=run.unfinished,
         other_failures=run.other_failures,
-        left_out=run.left_out,
+        left_out=len(run.left_out),
+        unchanged=tuple(sorted({*run.left_out})),
         environment=run.environment,
         verdicts=verdicts,
         failures=tuple(run.stories),

@@ -69,6 +69,13 @@ def test_a_step_is_good_where_the_code_is_the_good_commits(static):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_a_step_cannot_tell_of_a_case_that_is_not_there_yet(static):
+    """Its name is part of another case's, which is left out as unchanged."""
+    static.project.commit()
+    result = bisect(static.project, "mm[n25]", "--good", "HEAD", "--arch", "sm_90", "--step")
+    assert result.returncode == 125, result.stdout + result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

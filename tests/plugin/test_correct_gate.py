@@ -189,7 +189,7 @@ def test_a_picture_in_the_page_of_pytest_html(wrong):
     page = (wrong.path / "page.html").read_text()
     [image] = set(re.findall(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", page))
     root = ET.fromstring(base64.b64decode(image))
-    assert any((each.text or "").startswith("output: 20 x 100") for each in root.iter())
+    assert any((each.text or "").startswith("output, 20 x 100: times the bound") for each in root.iter())
 
 
 def test_how_strong_the_checks_are(wrong):

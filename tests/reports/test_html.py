@@ -1,8 +1,10 @@
 """The page: what it shows, what it escapes, and how large it gets."""
 
+import json
 import math
 import re
 import time
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
@@ -12,6 +14,7 @@ from pytest_cutile.cli import main
 from pytest_cutile.reports.cases import RunOutcome, Story
 from pytest_cutile.reports.history import HistoryPoint
 from pytest_cutile.reports.html import PAGE_BYTES, render_html
+from pytest_cutile.reports.html.heat_map import heat_map, heat_map_file
 from pytest_cutile.reports.html.plots import (
     Dot,
     PlottedLine,
@@ -22,8 +25,8 @@ from pytest_cutile.reports.html.plots import (
     roofline,
 )
 from pytest_cutile.reports.html.templates import text_of
-from pytest_cutile.reports.report import report_of_baselines, report_of_run
-from pytest_cutile.results import Measured, SampleBlock
+from pytest_cutile.reports.report import report_of_baselines, report_of_run, to_json
+from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
 from pytest_cutile.verdicts import Verdict
 from tests.baselines.examples import baselines, entry, record
 from tests.reports.test_summary import NOT_MEASURED, result
@@ -105,11 +108,76 @@ def test_failures_come_first_with_story_place_and_command():
     assert any("2 of the baseline kernel" in label for label in page.attributes("aria-label"))
 
 
-def test_a_wrong_result_shows_where_its_errors_are():
-    wrong = result("correct", verdict=Verdict.FAIL, reason="", picture="<svg onload='alert(1)'/>")
+def errors(**changes) -> ErrorMap:
+    facts = {
+        "matrix": "output",
+        "shape": (6, 7),
+        "cell": (3, 2),
+        "rows": ("....", ".039"),
+        "unit": "times the bound",
+    }
+    scale = ("1", "3", "10", "30", "100", "300", "1000", "3000", "10000", "NaN, Inf")
+    return ErrorMap(**{**facts, "scale": scale, "worst": "worst element [5, 6]: got 2, exact 1", **changes})
+
+
+def wrong_result(**changes) -> Result:
+    return result("correct", verdict=Verdict.FAIL, reason="", **{"errors": errors(), **changes})
+
+
+def test_a_wrong_result_shows_where_its_errors_are_and_of_which_inputs():
+    wrong = wrong_result(inputs="tiny")
     page = page_of(wrong, failed=[wrong], stories=[story(wrong)])
-    assert any(src.startswith("data:image/svg+xml;base64,") for src in page.attributes("src"))
-    assert page.attributes("onload") == []
+    title = "sm_90, tiny inputs: output, 6 x 7: times the bound, the most in each cell of 3 x 2"
+    assert page.text.count(title) == 2  # with the failure, and in the details of its case
+    assert page.text.count("worst element [5, 6]: got 2, exact 1") == 2
+    (label,) = {one for one in page.attributes("aria-label") if "cells have errors" in one}
+    assert "3 of 8 cells have errors, at most NaN, Inf or more times the bound" in label
+
+
+def test_a_map_of_errors_has_its_cells_where_they_are():
+    drawn = heat_map(errors())
+    ((_, left, top, right, bottom), (_, left2, *_), (_, left3, _, end, _)) = (
+        [one, *map(float, numbers)]
+        for one, *numbers in re.findall(r'd="(M)([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H[\d.]+z"', drawn)
+    )
+    assert (left2, left3) == (right, pytest.approx(2 * right - left, abs=0.11))
+    assert end - left3 == pytest.approx((right - left) / 2, abs=0.11)  # of 7 columns the last cell has one
+    assert bottom - top == pytest.approx(1.5 * (right - left), abs=0.2)
+
+
+def test_a_map_of_errors_is_a_file_of_svg_too():
+    root = ET.fromstring(heat_map_file(errors(matrix=HOSTILE)))
+    assert any((one.text or "").startswith("<script>") for one in root.iter())
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 1), (1, 10**9), (10**9, 1)])
+def test_maps_of_any_shape_are_drawn(shape):
+    drawn = heat_map(errors(shape=shape, cell=shape, rows=("9",)))
+    assert drawn.count("<svg") == 1
+    assert "nan" not in drawn
+
+
+def test_one_root_cause_is_told_once_by_the_story_that_tells_most():
+    results = [
+        wrong_result(case=name, key=f"k[{name}]", tells=tells)
+        for name, tells in (("a", 0), ("b", 2), ("c", 1))
+    ]
+    stories = [story(one, headline=f"story of {one.case}") for one in results]
+    page = page_of(*results, failed=results, stories=stories)
+    assert "story of b" in page.text
+    assert "The same in k[a], sm_90 , k[c], sm_90" in page.text
+    assert not {"story of a", "story of c"} & {*re.findall(r"story of \w", page.text)}
+
+
+def test_2000_failures_stay_under_2_mb():
+    results = [
+        result(case=f"c{n}", key=f"k[c{n}]", verdict=Verdict.REGRESSION, reason="slower") for n in range(2000)
+    ]
+    text = "a line of the message of the failure\n" * 30
+    run = RunOutcome(results=results, failed=results, stories=[story(one, text=text) for one in results])
+    text = render_html(report_of_run(run))
+    assert len(text.encode()) <= PAGE_BYTES + 50_000
+    assert re.search(r"\d+ more failures: the page would be too large", Page(text).text)
 
 
 def test_details_say_what_the_gpu_did_and_what_the_compiler_changed():
@@ -130,11 +198,13 @@ def test_hostile_texts_are_nothing_but_text():
         case=HOSTILE, key=HOSTILE, kernel=HOSTILE, arch=HOSTILE, gpu=HOSTILE, detail=HOSTILE, unit=HOSTILE,
         verdict=Verdict.REGRESSION, reason=HOSTILE, measured=measured(dtype=HOSTILE),
     )  # fmt: skip
+    places = errors(matrix=HOSTILE, unit=HOSTILE, worst=HOSTILE, rows=(HOSTILE,), scale=(HOSTILE,) * 10)
+    wrong = wrong_result(case=HOSTILE, key=HOSTILE, kernel=HOSTILE, inputs=HOSTILE, errors=places)
     told = story(hostile, headline=HOSTILE, place=HOSTILE, text=HOSTILE, command=HOSTILE)
     run = RunOutcome(
-        results=[hostile],
-        failed=[hostile],
-        stories=[told],
+        results=[hostile, wrong],
+        failed=[hostile, wrong],
+        stories=[told, story(wrong)],
         remarks=[HOSTILE],
         environment={HOSTILE: HOSTILE, "commit": HOSTILE},
     )
@@ -153,6 +223,19 @@ def test_names_of_300_characters_in_any_script(name):
     slow = result(case=name, key=name, kernel=name, verdict=Verdict.REGRESSION, measured=measured())
     page = page_of(slow, failed=[slow], stories=[story(slow, headline=name)])
     assert page.text.count(name) >= 3
+
+
+def test_halves_of_characters_are_written_in_ascii():
+    """As in names of files that are no UTF-8."""
+    name = "half \ud800 of \udcff"
+    slow = result(case=name, key=f"k[{name}]", kernel=name, gpu=name, detail=name, measured=measured())
+    run = RunOutcome(
+        results=[slow], failed=[slow], stories=[story(slow, headline=name, text=name)], remarks=[name]
+    )
+    shown = "half \\ud800 of \\udcff"
+    page = render_html(report_of_run(run)).encode().decode()
+    assert page.count(shown) >= 3
+    assert json.loads(to_json(report_of_run(run)).encode())["cases"][0]["name"] == shown
 
 
 def test_numbers_that_are_no_sizes():
@@ -192,6 +275,16 @@ def test_a_history_with_a_step():
     assert any(
         "2 recorded sessions on 1 GPU, 40 us to 44 us, 1 step" in one for one in page.attributes("aria-label")
     )
+
+
+def test_a_history_shows_how_the_samples_of_its_sessions_scatter():
+    point = HistoryPoint(
+        at="2026-01-01T00:00:00+00:00", commit="abc", gpu_uuid="GPU-1", burst_us=40.0, burst_spread=0.05
+    )
+    drawn = history_plot([point], "burst")
+    assert "half of the samples within 5.0%" in drawn
+    (low, high) = map(float, re.findall(r'class="line" d="M[\d.]+ ([\d.]+)V([\d.]+)"', drawn)[0])
+    assert 176 > low > high > 28  # within the frame
 
 
 def test_times_of_two_regimes_are_not_one_history():
@@ -297,6 +390,15 @@ def test_a_roofline_stays_in_its_frame():
             assert 28 <= float(y) <= 176
 
 
+def test_the_limit_of_memory_is_named_where_no_case_can_be():
+    dots = [Dot(x=2.0**n, y=80.0, title="") for n in range(8, 13)]
+    svg = roofline({"fp16": dots}, gb_per_s=273, peaks={"fp16": 250.0}, label="")
+    ridge, top = re.findall(r'class="roof" d="M[\d.]+ [\d.]+L([\d.]+) ([\d.]+)H', svg)[0]
+    ((right, y),) = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy="8" class="end">273 GB/s', svg)
+    assert float(right) < float(ridge)
+    assert y == top
+
+
 def test_equal_values_are_drawn():
     assert histogram([40.0] * 5).count("<svg") == 1
     point = HistoryPoint(at="2026-01-01T00:00:00+00:00", commit="abc", gpu_uuid="GPU-1", burst_us=40.0)
@@ -324,12 +426,53 @@ def test_the_command_writes_a_page_or_json(stored, capsys):
     assert '"of": "baselines"' in (stored / "report.json").read_text()
 
 
+def test_the_command_draws_a_run_from_its_json_again(stored):
+    wrong = wrong_result(key="s[a]", case="a")
+    slow = result(
+        key="s[b]",
+        case="b",
+        gpu="NVIDIA H200",
+        verdict=Verdict.REGRESSION,
+        measured=measured(baseline=(38.0, 39.0)),
+    )
+    report = report_of_run(
+        RunOutcome(results=[wrong, slow], failed=[wrong, slow], stories=[story(wrong), story(slow)])
+    )
+    (stored / "run.json").write_text(to_json(report))
+    assert main(["report", "--run", "run.json", "-o", "page.html"]) == 0
+    assert (stored / "page.html").read_text() == render_html(report)
+    assert main(["report", "--run", "run.json", "-o", "again.json"]) == 0
+    assert json.loads((stored / "again.json").read_text()) == json.loads(to_json(report))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "run.json is no report that --kernel-json wrote: Input data was truncated"),
+        ('{"schema": 4}', "its schema is 4, and 1 is read here"),
+        ('{"schema": 1, "cases": [{"results": [{"gate": "taste"}]}]}', "run.json is no report"),
+        ('{"schema": 1, "cases": [{}]}', "run.json is no report"),
+        ('{"schema": 1, "cases": 3}', "run.json is no report"),
+        ("[]", "run.json is no report"),
+    ],
+)
+def test_a_file_that_is_no_report_is_one_message(stored, capsys, text, message):
+    (stored / "run.json").write_text(text)
+    assert main(["report", "--run", "run.json", "-o", "page.html"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert not (stored / "page.html").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--run", "nosuch.json", "-o", "site"], "nosuch.json cannot be read: No such file"),
         (["nosuch", "-o", "site"], "nosuch: there is no such file or folder"),
         (["-o", "/dev/full/page.html"], "/dev/full/page.html: nothing was written: File exists"),
         (["-o", "n" * 300], "nothing was written: File name too long"),
+        (["-o", "/sys/page.html"], "/sys/page.html: nothing was written: "),  # which nobody can write to
     ],
 )
 def test_what_cannot_be_done_is_one_message(stored, capsys, arguments, message):

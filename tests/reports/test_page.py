@@ -8,7 +8,7 @@ import pytest
 
 from pytest_cutile.reports.cases import RunOutcome
 from pytest_cutile.reports.formats import SUMMARY_BYTES, render_summary
-from pytest_cutile.results import Measured, Result, SampleBlock
+from pytest_cutile.results import ErrorMap, Measured, Result, SampleBlock
 from pytest_cutile.verdicts import Verdict
 from tests.reports.test_summary import NOT_MEASURED, result
 
@@ -56,6 +56,24 @@ def test_a_regression_has_every_figure():
             "why": "`slower`",
         }
     ]
+
+
+def test_where_the_errors_of_wrong_results_are_each_kernel_once():
+    errors = ErrorMap(
+        matrix="output", shape=(34, 4), cell=(1, 1), rows=("...9", "0...", ".1..") + ("....",) * 31,
+        scale=("1", "3"), unit="times the bound",
+    )  # fmt: skip
+    wrong = [
+        untimed("correct", verdict=Verdict.FAIL, reason="", kernel=kernel, case=case, key=case, errors=errors)
+        for kernel, case in (("a", "c1"), ("a", "c2"), ("b", "c3"))
+    ]
+    text = markdown_summary(wrong, wrong)
+    shown = text.partition("### Where errors are\n\n```\n")[2].partition("\n```")[0].split("\n\n")
+    assert [one.splitlines()[0] for one in shown] == [
+        f"{name}, sm_90: output, 34 x 4: times the bound, the most in each cell of 1 x 1"
+        for name in ("a c2", "b c3")
+    ]
+    assert shown[0].splitlines()[1:] == ["01.9", *["...."] * 11, "0 from 1, 1 from 3"]
 
 
 def test_samples_of_the_slowest_cases_are_bars_over_one_axis():
@@ -156,7 +174,7 @@ def test_what_was_not_measured_is_counted_and_not_called_passed():
 
 
 def test_what_no_result_says_is_said():
-    text = markdown_summary([result()], [], other_failures=2, left_out=7, unfinished=True)
+    text = markdown_summary([result()], [], other_failures=2, left_out=["k[c]"] * 7, unfinished=True)
     assert "**Failures that are no verdict on a kernel: 2.**" in text
     assert "Left out by `--changed-only`: 7 tests" in text
     assert "**The run was stopped before its end.**" in text

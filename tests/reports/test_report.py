@@ -23,7 +23,7 @@ from pytest_cutile.reports.report import (
     report_of_run,
     to_json,
 )
-from pytest_cutile.results import CorrectResult, Measured, SampleBlock, SpeedResult, StaticResult
+from pytest_cutile.results import CorrectResult, ErrorMap, Measured, SampleBlock, SpeedResult, StaticResult
 from tests.baselines.examples import PUBLISHED, baselines, entry, record, session
 from tests.reports.test_summary import result
 
@@ -104,7 +104,7 @@ def test_the_reference_names_every_field():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
     described = {*re.findall(r"\.?(\w+)", " ".join(re.findall(r"`([^`]+)`", page)))}
     structs: list[Any] = [Report, Story, ReportedCase, Figures, ReportedPlatform, NotMeasured, GpuHistory]
-    structs += [HistoryPoint, Measured, SampleBlock, CorrectResult, StaticResult, SpeedResult]
+    structs += [HistoryPoint, Measured, SampleBlock, CorrectResult, ErrorMap, StaticResult, SpeedResult]
     fields = {name for one in structs for name in one.__struct_fields__}
     assert fields - described - {"tells"} == set()
     assert f"`schema` is {SCHEMA}" in page

@@ -27,6 +27,8 @@ from pytest_cutile.tensors.rounding import convert, round_to, spacing
 CHUNK = 1 << 20
 """Elements analysed at a time: about thirty float64 temporaries of 8 MiB each."""
 _NEAR = 2.0**62
+LEVELS = 9
+"""Levels of finite errors, two for each power of ten of the bound; one more is for what is no number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +143,9 @@ class ElementComparison:
     """
 
     def __init__(self, out: torch.Tensor, exact: Callable[[], torch.Tensor]) -> None:
-        self.outside: torch.Tensor | None = None
-        """bool, of the output's shape: the elements that fail; None when there are none."""
+        self.levels: torch.Tensor | None = None
+        """uint8, of the output's shape: how large the errors of the elements that fail are, from 1 to
+        `LEVELS` + 1, and 0 elsewhere; None when no element fails."""
         self.worst: Worst | None = None
         """None for an output with no elements."""
         self.worst_ulps = 0.0
@@ -180,6 +183,11 @@ class ElementComparison:
             self._add_block(compared, block, position, here)
 
     @property
+    def outside(self) -> torch.Tensor | None:
+        """bool, of the output's shape: the elements that fail; None when there are none."""
+        return None if self.levels is None else self.levels > 0
+
+    @property
     def together(self) -> Findings:
         """What all elements together show."""
         return self._mismatch.findings
@@ -187,7 +195,7 @@ class ElementComparison:
     @functools.cached_property
     def failed(self) -> tuple[str, ...]:
         """The failed tests: "pattern of NaN and Inf", "interval", "energy in rows 0 to 15"."""
-        outside = 0 if self.outside is None else int(self.outside.sum())
+        outside = 0 if self.levels is None else int(self.levels.count_nonzero())
         return (
             *(("pattern of NaN and Inf",) if self.pattern else ()),
             *(("interval",) if outside > self.pattern else ()),
@@ -198,9 +206,9 @@ class ElementComparison:
         self, compared: _BlockComparison, block: tuple[slice, slice], position: PartPosition, here: Index
     ) -> None:
         if bool(compared.outside.any()):
-            if self.outside is None:
-                self.outside = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
-            matrix_view(self.outside)[here] = compared.outside
+            if self.levels is None:
+                self.levels = torch.zeros(self._shape, dtype=torch.uint8, device=self._device)
+            matrix_view(self.levels)[here] = _levels(compared.error).where(compared.outside, 0)
             finite = compared.got.isfinite() & compared.rounded.isfinite()
             self.pattern += int((compared.outside & ~finite).sum())
         self.worst_ulps = max(self.worst_ulps, float(compared.ulps.max()))
@@ -213,6 +221,12 @@ class ElementComparison:
             figures = {name: values.flatten()[at].item() for name, values in vars(compared).items()}
             del figures["outside"]
             self.worst = Worst(index=index, **figures)
+
+
+def _levels(error: torch.Tensor) -> torch.Tensor:
+    """Return the levels of errors above 1, in units of the bound: 1 up to 3.2, 2 up to 10, 3 up to 32 ..."""
+    steps = error.log10().mul_(2.0).floor_().clamp_(0, LEVELS - 1).add_(1)
+    return steps.masked_fill_(error.isinf(), LEVELS + 1).to(torch.uint8)
 
 
 def compare(out: torch.Tensor, exact: torch.Tensor, bound: Bound | GivenTolerance) -> ElementComparison:

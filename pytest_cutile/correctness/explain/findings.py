@@ -31,6 +31,8 @@ from pytest_cutile.correctness.explain.places import (
     find_diagonal,
     find_places,
     is_scattered,
+    map_errors,
+    map_shares,
 )
 from pytest_cutile.correctness.explain.reduced import find_reduced
 from pytest_cutile.correctness.explain.relaxation import CANCELS, WOULD, advise
@@ -47,8 +49,6 @@ _MAX_PLACES = 4
 _MAX_NAMES = 4
 _MAP = (6, 32)
 """Rows and columns of characters of the picture in the text."""
-_IMAGE = (32, 64)
-"""Rows and columns of cells of the picture in the image."""
 
 
 def explain_mismatch(
@@ -94,9 +94,14 @@ def explain_mismatch(
         (facts if advice.startswith((WOULD, CANCELS)) else details).extend([f"  {advice}"] * bool(advice))
     mismatch = KernelMismatch(fit([f"{title}{explained.headline}", *facts, "", *details]))
     mismatch.advice, mismatch.tells = advice, explained.tells
-    mismatch.picture = draw(wrong, name, rows=_IMAGE[0], columns=_IMAGE[1]).as_svg()
-    if result.outside is not None and result.worst is not None:
+    if result.levels is not None and result.worst is not None:
         mismatch.output, mismatch.index = out, result.worst.index
+        unit = "times the bound" if out.is_floating_point() else "off by about"
+        first, *others = (" ".join(line.split()) for line in _describe_worst(result.worst, out.dtype))
+        worst = " ".join([first, "; ".join(others)]).strip()
+        mismatch.errors = map_errors(result.levels, name, unit=unit, worst=worst)
+    else:
+        mismatch.errors = map_shares(wrong, name, unit="of the elements not correctly rounded")
     return mismatch
 
 

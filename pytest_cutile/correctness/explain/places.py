@@ -1,16 +1,19 @@
 """Where the errors of an output sit: indices of each dimension, tiles, the diagonal, and a picture of them.
 
-The picture is text in a log, and SVG in a report in HTML.
+The picture is text in a log, and a map for reports.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 import torch
+
+from pytest_cutile.correctness.compare.elements import LEVELS
+from pytest_cutile.results import ErrorMap
 
 _TILES = tuple(1 << power for power in range(3, 11))
 _LEAST = 4
@@ -23,9 +26,10 @@ _SHADES = " .:*#"
 _SOME, _MANY = 0.1, 0.5
 SCALE = f"'{_SHADES}' = none, some, > {_SOME:.0%}, > {_MANY:.0%}, all wrong"
 """What the characters mean."""
-_CELL = 10
-_MARGIN = 4
-_LINE = 18
+_MAP_CELLS = 64
+"""Rows and columns of a map: 4 kB, and as fine as a plot of phone width can show."""
+_BOUNDS = tuple(f"{float(f'{10 ** (step / 2):.1g}'):g}" for step in range(LEVELS))
+_SHARES = tuple(f"{tenths} %" for tenths in range(0, 100, 10))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,30 +165,6 @@ class Picture:
     def as_text(self) -> list[str]:
         return [f"|{''.join(map(_shade, row))}|" for row in self.shares]
 
-    def as_svg(self) -> str:
-        """Return the picture as an SVG document, runs of equal cells in one rectangle."""
-        width, height = max(map(len, self.shares), default=0) * _CELL, len(self.shares) * _CELL
-        (rows, columns), (tall, wide) = self.shape, self.cell
-        text = f"{self.title}: {rows} x {columns}, cells of {tall} x {wide}, the darker the more are wrong"
-        size = f'width="{max(width, 10 * len(text)) + 2 * _MARGIN}" height="{height + _LINE + 2 * _MARGIN}"'
-        parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
-            f'<text x="{_MARGIN}" y="{_LINE - _MARGIN}" font-family="monospace">{escape(text)}</text>',
-            f'<g transform="translate({_MARGIN},{_LINE})">',
-            f'<rect width="{width}" height="{height}" fill="white" stroke="gray"/>',
-        ]
-        for y, row in enumerate(self.shares):
-            x = 0
-            for share, run in itertools.groupby(row):
-                count = len([*run])
-                if share > 0:
-                    parts.append(
-                        f'<rect x="{x * _CELL}" y="{y * _CELL}" width="{count * _CELL}" '
-                        f'height="{_CELL}" fill="firebrick" fill-opacity="{0.25 + 0.75 * share:.2f}"/>'
-                    )
-                x += count
-        return "\n".join([*parts, "</g>", "</svg>"])
-
 
 def _shade(share: float) -> str:
     if share in (0.0, 1.0):
@@ -194,23 +174,76 @@ def _shade(share: float) -> str:
 
 def draw(outside: torch.Tensor, name: str, *, rows: int, columns: int) -> Picture:
     """Draw the last two dimensions in `rows` x `columns` cells or fewer, of the index with most errors."""
-    matrix, title = outside, name
-    if outside.ndim > 2:  # noqa: PLR2004
-        leading = outside.flatten(0, -3)
-        most = int(leading.sum(dim=(-2, -1)).argmax())
-        matrix = leading[most]
-        index = np.unravel_index(most, outside.shape[:-2])  # torch's imports sympy
-        title = f"{name}[{', '.join(str(int(number)) for number in index)}, :, :], with most errors"
-    matrix = matrix.reshape(-1, matrix.shape[-1]) if matrix.ndim else matrix.reshape(1, 1)
-    tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
-    shares = []
-    for strip in torch.split(matrix, tall):  # no copy of the matrix: it may be most of the memory
-        wrong = strip.sum(dim=0).tolist()
-        cells = [wrong[start : start + wide] for start in range(0, len(wrong), wide)]
-        shares.append(tuple(sum(cell) / (strip.shape[0] * len(cell)) for cell in cells))
+    matrix, title = _matrix_with_most_errors(outside, name)
+    tall, wide = _cell(matrix, rows, columns)
+    shares = [
+        tuple(sum(cell) / (min(tall, matrix.shape[0] - row * tall) * len(cell)) for cell in cells)
+        for row, cells in enumerate(_cells(matrix, tall, wide, lambda strip: strip.sum(dim=0)))
+    ]
     return Picture(
         title=title,
         shape=(matrix.shape[0], matrix.shape[1]),
         cell=(tall, wide),
         shares=tuple(shares),
     )
+
+
+def map_errors(levels: torch.Tensor, name: str, *, unit: str, worst: str = "") -> ErrorMap:
+    """Return the map of the levels of an output's errors (`ElementComparison.levels`)."""
+    matrix, title = _matrix_with_most_errors(levels, name)
+    tall, wide = _cell(matrix, _MAP_CELLS, _MAP_CELLS)
+    rows = [
+        "".join("." if not max(cell) else f"{max(cell) - 1}" for cell in cells)
+        for cells in _cells(matrix, tall, wide, lambda strip: strip.amax(dim=0))
+    ]
+    return ErrorMap(
+        matrix=title,
+        shape=(matrix.shape[0], matrix.shape[1]),
+        cell=(tall, wide),
+        rows=tuple(rows),
+        scale=(*_BOUNDS, "NaN, Inf"),
+        unit=unit,
+        worst=worst,
+    )
+
+
+def map_shares(wrong: torch.Tensor, name: str, *, unit: str) -> ErrorMap:
+    """Return the map of the shares of an output's elements of which something holds."""
+    picture = draw(wrong, name, rows=_MAP_CELLS, columns=_MAP_CELLS)
+    return ErrorMap(
+        matrix=picture.title,
+        shape=picture.shape,
+        cell=picture.cell,
+        rows=tuple(
+            "".join("." if not share else f"{min(math.floor(share * 10), 9)}" for share in row)
+            for row in picture.shares
+        ),
+        scale=_SHARES,
+        unit=unit,
+    )
+
+
+def _matrix_with_most_errors(errors: torch.Tensor, name: str) -> tuple[torch.Tensor, str]:
+    """Return the last two dimensions of the index at which most elements are not 0, and which it is."""
+    if errors.ndim <= 2:  # noqa: PLR2004
+        return errors.reshape(-1, errors.shape[-1]) if errors.ndim else errors.reshape(1, 1), name
+    leading = errors.flatten(0, -3)
+    most = int(leading.count_nonzero(dim=(-2, -1)).argmax())
+    index = np.unravel_index(most, errors.shape[:-2])  # torch's imports sympy
+    title = f"{name}[{', '.join(str(int(number)) for number in index)}, :, :], with most errors"
+    return leading[most], title
+
+
+def _cell(matrix: torch.Tensor, rows: int, columns: int) -> tuple[int, int]:
+    """Return the size of cells of which a matrix has at most so many rows and columns."""
+    tall, wide = (max(1, -(-size // most)) for size, most in zip(matrix.shape, (rows, columns), strict=True))
+    return tall, wide
+
+
+def _cells(
+    matrix: torch.Tensor, tall: int, wide: int, pooled: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[list[list[int]]]:
+    """Yield for each row of cells the columns of each cell, pooled over its rows."""
+    for strip in torch.split(matrix, tall):  # no copy of the matrix: it may be most of the memory
+        columns = pooled(strip).tolist()
+        yield [columns[start : start + wide] for start in range(0, len(columns), wide)]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from pytest_cutile.quantities import counted
+from pytest_cutile.reports.cases import Story
 from pytest_cutile.reports.document import Tone
 from pytest_cutile.reports.html.case import details as case_details
+from pytest_cutile.reports.html.case import error_maps
 from pytest_cutile.reports.html.kernel import shown_kernel
 from pytest_cutile.reports.html.templates import pages, text_of
 from pytest_cutile.reports.report import Report, ReportedCase
-from pytest_cutile.results import CorrectResult
 from pytest_cutile.verdicts import UNDECIDED, Verdict
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 1_900_000
 """Size up to which cases are shown in detail, failures and changes first; each has its row in the table."""
+FAILURES_BYTES = 600_000
+"""Size up to which failures are told; each has its row in the table."""
 
 
 def render_html(report: Report) -> str:
@@ -33,9 +36,11 @@ def render_html(report: Report) -> str:
         groups[case.kernel][case.key].append(case)
     anchors = {key: f"d-{cases[0].id}" for own in groups.values() for key, cases in own.items()}
     kernels = {kernel: shown_kernel(kernel, cases, report) for kernel, cases in groups.items()}
+    failures, untold = _failures(report)
     known = {
         "report": report,
-        "failures": _failures(report),
+        "failures": failures,
+        "untold": untold,
         "verdicts": _verdicts(report),
         "choices": _choices(report),
         "title": _title(report),
@@ -92,18 +97,44 @@ def _title(report: Report) -> str:
     return f"{failed or 'none'} of {counted(len(report.cases), 'case')} failed"
 
 
-def _failures(report: Report) -> list[tuple[Any, list[ReportedCase], list[str]]]:
-    """Return the failed tests with their cases and pictures."""
+@dataclass(frozen=True, kw_only=True)
+class ShownFailure:
+    """Failed tests of one root cause: the story of the one that tells most, and the cases of all."""
+
+    story: Story
+    cases: Sequence[ReportedCase]
+    """Of the story."""
+    others: Sequence[ReportedCase]
+    """In which the same is wrong."""
+    errors: Sequence[tuple[str, Markup, str]]
+    """Where the errors are, see `error_maps`."""
+
+
+def _failures(report: Report) -> tuple[list[ShownFailure], int]:
+    """Return the failures, each root cause once, as many as fit; and how many do not."""
     by_result = {
         (result.gate, result.key, result.arch): case for case in report.cases for result in case.results
     }
-    failures = []
+    causes: dict[tuple[str, ...], list[Story]] = defaultdict(list)
     for story in report.failures:
-        found = {(result.gate, result.key, result.arch) for result in story.results}
-        cases = {by_result[each].id: by_result[each] for each in sorted(found) if each in by_result}
-        pictures = [one.picture for one in story.results if isinstance(one, CorrectResult) and one.picture]
-        failures.append((story, list(cases.values()), pictures))
-    return failures
+        causes[story.results[0].cause if story.results else (story.nodeid,)].append(story)
+
+    def cases_of(stories: Iterable[Story]) -> dict[str, ReportedCase]:
+        found = {(one.gate, one.key, one.arch) for story in stories for one in story.results}
+        return {by_result[each].id: by_result[each] for each in sorted(found) if each in by_result}
+
+    failures: list[ShownFailure] = []
+    room = FAILURES_BYTES
+    for alike in causes.values():
+        story = max(alike, key=lambda story: max((one.tells for one in story.results), default=0))
+        own, every = cases_of([story]), cases_of(alike)
+        errors = [*error_maps(story.results)]
+        room -= len(story.text.encode(errors="replace")) + sum(len(plot) for _, plot, _ in errors)
+        if room < 0:
+            break
+        others = [case for name, case in every.items() if name not in own]
+        failures.append(ShownFailure(story=story, cases=[*own.values()], others=others, errors=errors))
+    return failures, len(causes) - len(failures)
 
 
 def _verdicts(report: Report) -> list[tuple[str, str, list[tuple[str, int, str]]]]:

@@ -11,9 +11,10 @@ import msgspec
 from pytest_cutile.platforms.occupancy import Occupancy
 from pytest_cutile.quantities import format_share, format_time
 from pytest_cutile.reports.history import headline_regimes, step_text
+from pytest_cutile.reports.html.heat_map import heat_map
 from pytest_cutile.reports.html.plots import finite, histogram, history_plot
 from pytest_cutile.reports.report import Report, ReportedCase
-from pytest_cutile.results import CorrectResult, SpeedResult, StaticResult
+from pytest_cutile.results import CorrectResult, Result, SpeedResult, StaticResult
 from pytest_cutile.static.facts import CaseFacts, LaunchFacts
 from pytest_cutile.static.rules import occupancy_of
 
@@ -58,13 +59,16 @@ def details(cases: Sequence[ReportedCase], report: Report) -> dict[str, Any]:
         "published": [one for one in report.history.get(cases[0].key, ()) if one.published_us is not None],
         "compiled": [*_compiled(cases)],
         "sites": _sites(cases),
-        "pictures": [
-            one.picture
-            for case in cases
-            for one in case.results
-            if isinstance(one, CorrectResult) and one.picture
-        ],
+        "errors": [shown for case in cases for one in case.results for shown in error_maps([one])],
     }
+
+
+def error_maps(results: Iterable[Result]) -> Iterator[tuple[str, Markup, str]]:
+    """Yield where the errors of wrong results are: a caption with the inputs, the plot, the worst element."""
+    for one in results:
+        if isinstance(one, CorrectResult) and one.errors is not None:
+            inputs = f"{one.inputs or 'normal'} inputs" if not one.launcher else one.launcher
+            yield f"{one.arch}, {inputs}: {one.errors.caption}", heat_map(one.errors), one.errors.worst
 
 
 def _measured(case: ReportedCase) -> str:

@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 360, 210
 """Of a plot: as wide as a phone, so that its text is readable there."""
 COLOURS = 6
 """Classes of colours in the style sheet: "c0" to "c5"."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 28, 34
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 28, 34
 _NAMES, _NAME_CHARACTERS = 160, 25
 """Where a plot begins that has a name before each row, and what fits there."""
 _BINS = 30
@@ -38,6 +38,8 @@ class Dot:
     href: str = ""
     """Where a click leads."""
     is_marked: bool = False
+    spread: float = 0.0
+    """By what fraction of y half of the samples behind it scatter to either side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,9 @@ class PlottedLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Axis:
+class Axis:
+    """Where values are, in pixels."""
+
     low: float
     high: float
     first: float
@@ -77,11 +81,11 @@ class _Axis:
 
 
 @dataclass(kw_only=True)
-class _Plot:
+class Plot:
     """A frame with two axes, and what is drawn in it."""
 
-    x: _Axis
-    y: _Axis
+    x: Axis
+    y: Axis
     x_title: str
     y_title: str
     x_ticks: Sequence[tuple[float, str]] | None = None
@@ -119,7 +123,7 @@ class _Plot:
             '<text x="{}" y="{}" class="end">{}</text>'
             '<text transform="translate(10 {})rotate(-90)" class="mid">{}</text>'
         ).format(right, bottom + 29, self.x_title, (bottom + top) // 2, self.y_title)
-        height = bottom + _BOTTOM
+        height = bottom + BOTTOM
         svg = Markup(
             '<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
             '<g class="axes">{}{}</g>{}</svg>'
@@ -135,14 +139,14 @@ def _number(value: float) -> str:
 
 def _axis(
     values: Iterable[float], first: float, last: float, *, is_log: bool = False, margin: float = 0.06
-) -> _Axis:
+) -> Axis:
     usable = finite(values)
     low, high = min(usable), max(usable)
     if is_log:
         wider = max((high / low) ** margin, 1.1)
-        return _Axis(low=low / wider, high=high * wider, first=first, last=last, is_log=True)
+        return Axis(low=low / wider, high=high * wider, first=first, last=last, is_log=True)
     wider = (high - low) * margin or abs(high) * margin or 1.0
-    return _Axis(low=low - wider, high=high + wider, first=first, last=last)
+    return Axis(low=low - wider, high=high + wider, first=first, last=last)
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
@@ -154,10 +158,10 @@ def histogram(current_us: Sequence[float], baseline_us: Sequence[float] = ()) ->
     current, baseline = finite(current_us), finite(baseline_us)
     if not current:
         return Markup()
-    x = _axis([*current, *baseline], _LEFT, WIDTH - _RIGHT)
+    x = _axis([*current, *baseline], LEFT, WIDTH - RIGHT)
     counts = {name: _counts(values, x) for name, values in (("baseline", baseline), ("current", current))}
-    y = _Axis(low=0, high=max(map(max, counts.values())) * 1.08, first=HEIGHT - _BOTTOM, last=_TOP)
-    plot = _Plot(x=x, y=y, x_title="us per launch", y_title="samples")
+    y = Axis(low=0, high=max(map(max, counts.values())) * 1.08, first=HEIGHT - BOTTOM, last=TOP)
+    plot = Plot(x=x, y=y, x_title="us per launch", y_title="samples")
     width = (x.last - x.first) / _BINS
     for name, own in counts.items():
         if any(own):
@@ -171,7 +175,7 @@ def histogram(current_us: Sequence[float], baseline_us: Sequence[float] = ()) ->
     )
 
 
-def _counts(values: Sequence[float], axis: _Axis) -> list[int]:
+def _counts(values: Sequence[float], axis: Axis) -> list[int]:
     counts = [0] * _BINS
     for value in values:
         share = (value - axis.low) / (axis.high - axis.low)
@@ -195,28 +199,32 @@ def history_plot(points: Sequence[HistoryPoint], regime: str, measured_us: float
     dots: dict[str, list[Dot]] = {gpu: [] for gpu in gpus}
     for place, point, us in timed:
         title = f"{point.at[:10]} {point.commit[:12]} {format_time(us)}"
+        spread = point.spread(regime)
+        title += f", half of the samples within {spread:.1%}" if spread else ""
         title += f": {step_text(point)}" if point.is_step else ""
-        dots[point.gpu_uuid].append(Dot(x=place, y=us, title=title, is_marked=point.is_step))
+        dots[point.gpu_uuid].append(Dot(x=place, y=us, title=title, is_marked=point.is_step, spread=spread))
     lines = [PlottedLine(name=gpu.removeprefix("GPU-")[:6] or "GPU", dots=dots[gpu]) for gpu in gpus]
     if measured_us is not None and finite([measured_us]):
         now = Dot(x=len(points), y=measured_us, title=f"this run: {format_time(measured_us)}")
         lines.append(PlottedLine(name="this run", dots=[now]))
-    times = [dot.y for line in lines for dot in line.dots]
+    drawn = [dot for line in lines for dot in line.dots]
+    times = [dot.y for dot in drawn]
     steps = [(place, point) for place, point, _ in timed if point.is_step]
     counts = counted(len(timed), "recorded session"), counted(len(gpus), "GPU"), counted(len(steps), "step")
     label = f"{counts[0]} on {counts[1]}, {_span(times)}, {counts[2]}"
-    x = _axis([0, *(dot.x for line in lines for dot in line.dots)], _LEFT, WIDTH - _RIGHT)
-    low, high = min(times), max(times)
-    spread = max(high - low, 0.06 * low)  # noise of a percent is no mountain
-    y = _axis([low - (spread - high + low) / 2, high + (spread - high + low) / 2], HEIGHT - _BOTTOM, _TOP)
+    x = _axis([0, *(dot.x for line in lines for dot in line.dots)], LEFT, WIDTH - RIGHT)
+    low = min(dot.y * (1 - dot.spread) for dot in drawn)
+    high = max(dot.y * (1 + dot.spread) for dot in drawn)
+    wider = max(0.06 * low - (high - low), 0.0) / 2  # noise of a percent is no mountain
+    y = _axis([low - wider, high + wider], HEIGHT - BOTTOM, TOP)
     days = f"sessions, {points[0].at[:10]} to {points[-1].at[:10]}"
     shown = range(0, len(points), -(-len(points) // _MOST_TICKS))
     ticks = [(place, points[place].commit[:7]) for place in shown]
-    plot = _Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
+    plot = Plot(x=x, y=y, x_title=days, y_title="us per launch", x_ticks=ticks)
     for number, (place, point) in enumerate(steps):
         at, change = f"{x.at(place):.1f}", format_change(point.change or 0.0)
-        below = _TOP + 10 + number % 3 * 12  # texts of neighbours may not cover each other
-        plot.add('<path class="step" d="M{} {}V{}"/>', at, _TOP, HEIGHT - _BOTTOM)
+        below = TOP + 10 + number % 3 * 12  # texts of neighbours may not cover each other
+        plot.add('<path class="step" d="M{} {}V{}"/>', at, TOP, HEIGHT - BOTTOM)
         plot.add('<text x="{}" y="{}" class="step end" dx="-3">{}</text>', at, below, change)
     _draw(plot, lines)
     return plot.svg(label)
@@ -229,12 +237,12 @@ def lines_plot(
     dots = [dot for line in lines for dot in line.dots]
     if not dots:
         return Markup()
-    x = _axis([dot.x for dot in dots], _LEFT, WIDTH - _RIGHT, is_log=is_log)
-    y = _Axis(low=0, high=max(dot.y for dot in dots) * 1.08, first=HEIGHT - _BOTTOM, last=_TOP)
+    x = _axis([dot.x for dot in dots], LEFT, WIDTH - RIGHT, is_log=is_log)
+    y = Axis(low=0, high=max(dot.y for dot in dots) * 1.08, first=HEIGHT - BOTTOM, last=TOP)
     sizes = sorted({dot.x for dot in dots})
     most = _MOST_TICKS + 1 if is_log else len(sizes)
     ticks = [(size, _number(size)) for size in sizes[:: -(-len(sizes) // most)]]
-    plot = _Plot(x=x, y=y, x_title=x_title, y_title=y_title, x_ticks=ticks)
+    plot = Plot(x=x, y=y, x_title=x_title, y_title=y_title, x_ticks=ticks)
     _draw(plot, lines)
     return plot.svg(label)
 
@@ -254,11 +262,11 @@ def roofline(
     if not every:
         return Markup()
     places = [dot.x for dot in every] + [peak / gb_per_s * 1e3 for peak in peaks.values()]
-    low, high = min(places) / 2, max(places) * 2
-    x = _axis([low, high], _LEFT, WIDTH - _RIGHT, is_log=True, margin=0)
+    low, high = min(places) / 3, max(places) * 2
+    x = _axis([low, high], LEFT, WIDTH - RIGHT, is_log=True, margin=0)
     heights = [dot.y for dot in every] + [*peaks.values(), low * gb_per_s * 1e-3]
-    y = _axis(heights, HEIGHT - _BOTTOM, _TOP, is_log=True)
-    plot = _Plot(x=x, y=y, x_title="operations per byte", y_title="TFLOPS")
+    y = _axis(heights, HEIGHT - BOTTOM, TOP, is_log=True)
+    plot = Plot(x=x, y=y, x_title="operations per byte", y_title="TFLOPS")
     for peak in sorted({*peaks.values()}):
         ridge, top = peak / gb_per_s * 1e3, f"{y.at(peak):.1f}"
         start = f"{x.at(low):.1f} {y.at(low * gb_per_s * 1e-3):.1f}"
@@ -267,9 +275,10 @@ def roofline(
         plot.add(
             '<text x="{}" y="{}" dy="-4" class="end">{}</text>', x.last, top, f"{peak:g} TFLOPS {dtypes}"
         )
-    middle = math.sqrt(low * min(peaks.values()) / gb_per_s * 1e3)
-    place = f"{x.at(middle):.1f}", f"{y.at(middle * gb_per_s * 1e-3):.1f}"
-    plot.add('<text x="{}" y="{}" dx="8" dy="10">{}</text>', *place, f"{gb_per_s:g} GB/s")
+    # Left of the bend, where no case can be.
+    highest = max(peaks.values())
+    place = f"{max(x.at(highest / gb_per_s * 1e3) - 14, LEFT + 58):.1f}", f"{y.at(highest):.1f}"
+    plot.add('<text x="{}" y="{}" dy="8" class="end">{}</text>', *place, f"{gb_per_s:g} GB/s")
     _draw(plot, [PlottedLine(name=dtype, dots=own, joined=False) for dtype, own in dots.items()])
     return plot.svg(label)
 
@@ -288,11 +297,11 @@ def ratio_plot(
     dots = [replace(dot, y=row) for row, own in enumerate(rows.values()) for dot in own]
     if not dots:
         return Markup()
-    x = _axis([*(dot.x for dot in dots), *limits.values()], _NAMES, WIDTH - _RIGHT, is_log=True)
-    top = _TOP + 12 * len(limits)
-    y = _Axis(low=-0.5, high=len(rows) - 0.5, first=top, last=top + 17 * len(rows))
+    x = _axis([*(dot.x for dot in dots), *limits.values()], _NAMES, WIDTH - RIGHT, is_log=True)
+    top = TOP + 12 * len(limits)
+    y = Axis(low=-0.5, high=len(rows) - 0.5, first=top, last=top + 17 * len(rows))
     names = [(row, shorten(name, _NAME_CHARACTERS)) for row, name in enumerate(rows)]
-    plot = _Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=names)
+    plot = Plot(x=x, y=y, x_title=x_title, y_title="", y_ticks=names)
     for number, (name, ratio) in enumerate(limits.items()):
         at, line = x.at(ratio), top - 12 * (number + 1)
         is_right = at > (x.first + x.last) / 2
@@ -330,7 +339,7 @@ def picture(title: str, plots: Sequence[tuple[str, Markup]], style: str) -> str:
     ).format(width, height, width, height, style, printable(title), Markup().join(parts))
 
 
-def _draw(plot: _Plot, lines: Sequence[PlottedLine]) -> None:
+def _draw(plot: Plot, lines: Sequence[PlottedLine]) -> None:
     for colour, line in enumerate(lines):
         places = [(plot.x.at(dot.x), plot.y.at(dot.y)) for dot in line.dots]
         plot.parts.append(Markup('<g class="c{}">').format(colour % COLOURS))
@@ -338,6 +347,9 @@ def _draw(plot: _Plot, lines: Sequence[PlottedLine]) -> None:
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
             plot.add('<path class="line" d="M{}"/>', path)
         for dot, (x, y) in zip(line.dots, places, strict=True):
+            if dot.spread:
+                ends = (plot.y.at(dot.y * (1 + side * dot.spread)) for side in (-1, 1))
+                plot.add('<path class="line" d="M{:.1f} {:.1f}V{:.1f}"/>', x, *ends)
             mark = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
                 x, y, 5 if dot.is_marked else 3.5, dot.title
             )
@@ -357,6 +369,4 @@ def _legend(names: Sequence[tuple[int, str]]) -> Markup:
         )
         for colour, name in names
     ]
-    return Markup('<text x="{}" y="12" class="end key">{}</text>').format(
-        WIDTH - _RIGHT, Markup().join(texts)
-    )
+    return Markup('<text x="{}" y="12" class="end key">{}</text>').format(WIDTH - RIGHT, Markup().join(texts))

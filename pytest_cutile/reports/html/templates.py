@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from importlib import resources
 from typing import Any
 
@@ -35,7 +34,6 @@ def pages() -> jinja2.Environment:
         "change": lambda value: format_change(value) if finite([value]) else "",
         "share": lambda value: format_share(value) if finite([value]) else "",
         "rate": lambda figures: f"{figures.rate:.4g} {figures.unit}" if finite([figures.rate]) else "",
-        "data_url": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
         "counted": counted,
     }
     return environment
