@@ -189,6 +189,11 @@ def test_details_say_what_the_gpu_did_and_what_the_compiler_changed():
     assert "sm_90: worse: spills: 0 -> 64" in text
 
 
+def test_a_slower_case_says_by_how_much_although_its_reason_needs_no_words():
+    slower = result(verdict="regression", reason="slower", detail="", change=0.217)
+    assert "speed, sm_90: regression (slower) +21.7 %" in page_of(slower).text
+
+
 def test_what_was_not_measured_is_said():
     assert "1 speed no GPU: no NVIDIA driver" in page_of(result(**NOT_MEASURED)).text
 
