@@ -49,6 +49,14 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
         help="for the files (studies/results/GPU-DATE); a run goes on there",
     )
     parser.add_argument("--quick", action="store_true", help="fewer sizes, in bursts alone")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains it")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="begin no row after so long; the same command goes on later",
+    )
     options = parser.parse_args(argv)
     if options.name == "list":
         for name in study_names():
@@ -58,7 +66,15 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
     gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
     day = f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * options.quick}"
     output = options.output or RESULTS / day
-    record = run_study(study, timer, output / study.name, quick=options.quick, prepare=compile_beforehand)
+    record = run_study(
+        study,
+        timer,
+        output / study.name,
+        quick=options.quick,
+        prepare=compile_beforehand,
+        only=options.only,
+        budget_s=options.budget,
+    )
     return 1 if record.errors else 0
 
 

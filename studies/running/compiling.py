@@ -46,10 +46,10 @@ def _launches(study: Study, row: Row, arch: str) -> list[Launch]:
     from cuda.tile import tune
 
     with pretend_gpu(arch) as recorder, suppress(Exception):  # PyTorch's back ends may need a GPU
-        inputs = study.spec.make_inputs(partial(MakeTensor, device="cuda", seed=0), row.case)
+        inputs = study.spec_of(row).make_inputs(partial(MakeTensor, device="cuda", seed=0), row.case)
         args, kwargs = as_arguments(inputs)
         with Replacements([(tune, "exhaustive_search", partial(_launch_all, recorder))]):
-            row.contender.launch(*args, **kwargs)
+            row.contender.on(args, kwargs)()
     return recorder.launches
 
 

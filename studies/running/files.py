@@ -74,6 +74,7 @@ def _csv_lines(row: TimedRow) -> Iterator[dict[str, Any]]:
     for regime in Regime:
         if (timing := row.timing(regime)) is not None:
             yield {
+                **({"kernel": row.kernel} if row.kernel else {}),
                 "case": row.case,
                 "contender": row.contender,
                 "beside": row.beside,
