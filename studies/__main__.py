@@ -1,4 +1,4 @@
-"""Run a study on this machine's GPU: `python -m studies list`, `python -m studies NAME [--quick]`."""
+"""Run a study: `python -m studies list`, `python -m studies NAME [--quick]`. Most need a GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.speed.measure.timing import Timer
 from studies.running.compiling import compile_beforehand
+from studies.running.files import write_texts
 from studies.running.run import RESULTS, run_study
-from studies.running.study import Study
+from studies.running.study import StoredStudy, Study
 from tools.gpu_runs.measure import MakeTimer
 from tools.gpu_runs.runs import require_gpus
 
@@ -24,8 +25,8 @@ def study_names() -> list[str]:
     return sorted(file.parent.name for file in FOLDER.glob("*/main.py"))
 
 
-def load_study(name: str) -> Study:
-    study: Study = import_module(f"studies.{name}.main").STUDY
+def load_study(name: str) -> Study | StoredStudy:
+    study: Study | StoredStudy = import_module(f"studies.{name}.main").STUDY
     return study
 
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
     """Run what the command line names; return 1 if a row could not be timed."""
     parser = argparse.ArgumentParser(prog="python -m studies", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("name", choices=["list", *study_names()], help="a study, or list", metavar="NAME")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="of a study that reads files")
     parser.add_argument(
         "--output",
         type=Path,
@@ -62,7 +64,14 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
         for name in study_names():
             print(f"{name:14} {load_study(name).summary}")
         return 0
-    study, timer = load_study(options.name), make_timer()
+    study = load_study(options.name)
+    if isinstance(study, StoredStudy):
+        output = options.output or RESULTS / f"stored-{datetime.now(UTC):%Y-%m-%d}"
+        print(*write_texts(output / study.name, study.pages(options.files)), sep="\n")
+        return 0
+    if options.files:
+        parser.error(f"{study.name} measures: it reads no files")
+    timer = make_timer()
     gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
     day = f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * options.quick}"
     output = options.output or RESULTS / day

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -14,7 +14,6 @@ from pytest_cutile.tensors.seeded import MakeTensor
 from pytest_cutile.tensors.trees import named_tensors
 from studies.running.study import Contender
 from tools.gpu_runs.agreement import describe_difference
-from tools.gpu_runs.inputs import as_arguments
 from tools.gpu_runs.suites import Suite, load_suite
 from tools.suite._peers import InPlace, has_tilegym
 
@@ -24,7 +23,7 @@ CALLS_BEFORE = 3
 RANDOM_KERNELS = frozenset({"dropout"})
 """Kernels of which each library draws random numbers of its own."""
 ZEROS_MARGIN = 0.01
-"""By how much the share of zeros may differ: 6 standard deviations of the fewest elements, 2^20, are 0.003."""
+"""By how much the share of zeros may differ: of the fewest elements, 2^20, the standard deviation is 0.0005."""
 
 
 def own(suite: Suite) -> Contender:

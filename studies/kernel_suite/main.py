@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_cutile.quantities import format_ratio
 from pytest_cutile.reports.html.plots import Dot, ratio_plot
-from pytest_cutile.speed.measure.timing import Regime
 from pytest_cutile.spec import Case
+from pytest_cutile.speed.measure.timing import Regime
 from studies.kernel_suite.contenders import OURS, TILEGYM, TORCH, own, peers_of
 from studies.kernel_suite.tilegym_tables import BENCHMARKS, tables_text
 from studies.running.files import drawing, origin
@@ -27,7 +27,12 @@ PEERS = {TILEGYM: "TileGym", TORCH: "PyTorch"}
 
 
 def rows(quick: bool) -> Sequence[Row]:
-    return [row for name in SUITES for case in cases_of(load_suite(name), quick=quick) for row in _rows(name, case)]
+    return [
+        row
+        for name in SUITES
+        for case in cases_of(load_suite(name), quick=quick)
+        for row in _rows(name, case)
+    ]
 
 
 def cases_of(suite: Suite, *, quick: bool) -> Sequence[Case]:
@@ -71,7 +76,10 @@ def page(record: Record) -> str:
         INTRODUCTION,
         origin(record),
         "## Geometric means of a peer's time over ours",
-        markdown(("kernel", *(f"{peer}, {regime}" for regime in Regime for peer in PEERS.values())), [*_means(record)]),
+        markdown(
+            ("kernel", *(f"{peer}, {regime}" for regime in Regime for peer in PEERS.values())),
+            [*_means(record)],
+        ),
         "![Time of each peer over ours, by kernel](kernel_suite.svg)",
     ]
     for kernel in SUITES:
@@ -81,10 +89,11 @@ def page(record: Record) -> str:
 
 
 INTRODUCTION = """\
-The cases of the benchmark scripts that TileGym's `run_all.sh` runs, and of its decoding test. A ratio is a peer's
-time over that of `kernels/`, the two interleaved: above 1 ours is faster. Of several variants of TileGym's kernel the
-means take the fastest one in each case; the number of cases is in brackets. Rates follow from the work that each case
-counts. `tilegym_tables.txt` has the same times in the form of TileGym's own output, by its counts of work."""
+The cases of the benchmark scripts that TileGym's `run_all.sh` runs, and of its decoding test. A ratio is a
+peer's time over that of `kernels/`, the two interleaved: above 1 ours is faster. Of several variants of
+TileGym's kernel the means take the fastest one in each case; the number of cases is in brackets. Rates follow
+from the work that each case counts. `tilegym_tables.txt` has the same times in the form of TileGym's own
+output, by its counts of work."""
 HEADER = ("case", "", "burst, us", "rate", "ratio", "sustained, us", "rate", "ratio")
 
 

@@ -1,7 +1,7 @@
 """The tables that TileGym's benchmarks print, by kernel: their names, sizes and counts of work.
 
-Facts of tests/benchmark/bench_*.py in https://github.com/NVIDIA/TileGym at commit 75a1430 (2026-08-18). A table is
-one of `triton.testing.perf_report`: its name, then columns of sizes and of a rate for each library.
+Facts of tests/benchmark/bench_*.py in https://github.com/NVIDIA/TileGym at commit 75a1430 (2026-08-18). A
+table is one of `triton.testing.perf_report`: its name, then columns of sizes and of a rate for each library.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _mnk(m: int, n: int, k: int) -> Mapping[str, int]:
 
 
 def _product(params: Params) -> float:
-    return 2.0 * params["m"] * params["n"] * params["k"]
+    m, n, k = (int(params[name]) for name in "mnk")
+    return 2.0 * m * n * k
 
 
 def _matmul(suffix: str, variant: str, file: str) -> Benchmark:
@@ -70,7 +71,10 @@ def _matmul(suffix: str, variant: str, file: str) -> Benchmark:
 
 
 def _softmax(variant: str) -> Benchmark:
-    flags = [f"{flag.replace('_', '-')}-{variant == f'{TILEGYM}_use_{flag}'}" for flag in ("tma", "chunked", "multi_wave")]
+    flags = [
+        f"{flag.replace('_', '-')}-{variant == f'{TILEGYM}_use_{flag}'}"
+        for flag in ("tma", "chunked", "multi_wave")
+    ]
     return Benchmark(
         file="bench_softmax.py",
         table=lambda p: f"softmax-performance-{_dtype(p)}-{'-'.join(flags)}",
@@ -103,8 +107,10 @@ BENCHMARKS: Mapping[str, Sequence[Benchmark]] = {
     "bmm": [
         Benchmark(
             file="bench_bmm.py",
-            table=lambda p: f"bmm-batch{p['batch']}-transpose_a{'a' in p['transposed']}"
-            f"-transpose_b{'b' in p['transposed']}-{_dtype(p)}",
+            table=lambda p: (
+                f"bmm-batch{p['batch']}-transpose_a{'a' in p['transposed']}"
+                f"-transpose_b{'b' in p['transposed']}-{_dtype(p)}"
+            ),
             sizes=lambda p: _mnk(p["m"], p["n"], p["k"]),
             amount=lambda p: p["batch"] * _product(p),
             unit="TFLOPS",
@@ -121,8 +127,9 @@ BENCHMARKS: Mapping[str, Sequence[Benchmark]] = {
     "fmha": [
         Benchmark(
             file="bench_fused_attention.py",
-            table=lambda p: f"fused-attention-batch{p['b']}-head{p['h']}-d{p['d']}-fwd-causal={p['causal']}"
-            f"-{_dtype(p)}",
+            table=lambda p: (
+                f"fused-attention-batch{p['b']}-head{p['h']}-d{p['d']}-fwd-causal={p['causal']}-{_dtype(p)}"
+            ),
             sizes=lambda p: {"N_CTX": p["n"]},
             amount=lambda p: 4.0 * p["b"] * p["h"] * p["n"] ** 2 * p["d"] * (0.5 if p["causal"] else 1.0),
             unit="TFLOPS",
@@ -166,12 +173,14 @@ BENCHMARKS: Mapping[str, Sequence[Benchmark]] = {
             table=lambda p: f"rope-benchmark-bsz{p['batch']}-heads{p['heads']}-d{p['width']}-{_dtype(p)}",
             sizes=lambda p: {"SEQ_LEN": p["tokens"]},
             # Each angle is there twice.
-            amount=lambda p: 2.0
-            * p["tokens"]
-            * p["width"]
-            * p["batch"]
-            * (p["heads"] + p["heads_kv"] + 1)
-            * ITEMSIZE[_dtype(p)],
+            amount=lambda p: (
+                2.0
+                * p["tokens"]
+                * p["width"]
+                * p["batch"]
+                * (p["heads"] + p["heads_kv"] + 1)
+                * ITEMSIZE[_dtype(p)]
+            ),
         )
     ],
     "silu_and_mul": [

@@ -88,16 +88,17 @@ def run_study(
     )
     record = read_record(folder, new)
     stored = {row.key for row in record.rows}
-    to_time = [
-        row for row in rows if row.key not in stored and not row.contender.missing and only in row.key
-    ]
+    to_time = [row for row in rows if row.key not in stored and not row.contender.missing and only in row.key]
     if to_time and (problems := timer.problems()):
         raise SystemExit(f"the GPU is not fit to measure on: {'; '.join(problems)}; run it again later")
     say(f"{study.name}: {counted(len(to_time), 'row')} to time, {len(stored)} stored in {folder}")
-    begun, done = time.monotonic(), 0
-    ready = partial(prepare, study, arch=timer.device.arch, say=say)
-    for row, outcome in _time_rows(study, timer, to_time, quick=quick, ready=ready):
-        done += 1
+
+    def ready(of_kernel: Sequence[Row]) -> None:
+        prepare(study, of_kernel, timer.device.arch, say)
+
+    begun = time.monotonic()
+    timed = _time_rows(study, timer, to_time, quick=quick, ready=ready)
+    for done, (row, outcome) in enumerate(timed, 1):
         if isinstance(outcome, TimedRow):
             record.rows.append(outcome)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import exp
+from pathlib import Path
 from typing import Any
 
 from pytest_cutile.spec import Case, KernelSpec
@@ -27,7 +28,7 @@ class Contender:
     bind: Callable[..., Launch] | None = None
     """Takes the same arguments, and returns a launch on them: what it does by itself is not timed."""
     difference: Callable[[Any, Any, Any], str | None] = describe_difference
-    """Of a peer: says how its result differs from what is expected, given the inputs, too; None if it agrees."""
+    """Of a peer: says how a result differs from what is expected, given the inputs; None if it agrees."""
 
     def on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch:
         """Return the launch on some arguments."""
@@ -182,3 +183,13 @@ class Study:
         if spec is None:
             raise ValueError(f"{self.name}: neither the study nor the row {row.key} has a spec")
         return spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredStudy:
+    """A story told from files that are there, with no GPU."""
+
+    name: str
+    summary: str
+    pages: Callable[[Sequence[Path]], Mapping[str, str]]
+    """`pages(files)`: text of each file, by its name; of no files, what it tells by default."""

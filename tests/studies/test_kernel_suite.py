@@ -2,6 +2,7 @@
 
 import csv
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from studies.running.run import run_study
 from studies.running.study import Record, TimedRow, Timing
 from tests.tools.toy_kernel import FakeTimer
 from tools.gpu_runs.suites import load_suite
+from tools.suite._peers import has_tilegym
 
 SUITE = "tests.tools.toy_suite"
 TOY = Benchmark(
@@ -35,7 +37,7 @@ def toy(monkeypatch):
     """Let the toy suite be all that TileGym has."""
     monkeypatch.setattr(main, "SUITES", ("toy",))
     monkeypatch.setattr(main, "load_suite", lambda _: load_suite(SUITE))
-    monkeypatch.setattr(contenders.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: object())
     monkeypatch.setitem(BENCHMARKS, "toy", [TOY])
 
 
@@ -43,7 +45,7 @@ def toy(monkeypatch):
 def test_each_peer_is_interleaved_with_ours(tmp_path):
     record = run_study(STUDY, FakeTimer(), tmp_path)
     assert not record.errors
-    assert [(row.contender, row.beside, row.burst.us) for row in record.rows] == [
+    assert [(row.contender, row.beside, row.headline.us) for row in record.rows] == [
         ("kernels", "", 120.0),
         ("tilegym", "kernels", 150.0),
         ("torch", "kernels", 132.0),
@@ -59,16 +61,16 @@ def test_each_peer_is_interleaved_with_ours(tmp_path):
 
 
 @pytest.mark.usefixtures("toy")
-def test_what_a_peer_prepares_is_not_timed(tmp_path):
+def test_what_a_peer_prepares_is_not_timed():
     (_, row, _) = main.rows(False)
     x = torch.ones(64, dtype=torch.float16)
-    launch = row.contender.on((), {"x": x})
+    launch: Any = row.contender.on((), {"x": x})
     assert torch.equal(launch(), 2 * x)
     assert launch is not row.contender.on((), {"x": x})
 
 
 def test_without_tilegym_it_is_missing():
-    if contenders.has_tilegym():
+    if has_tilegym():
         pytest.skip("it is installed")
     suite = load_suite("softmax")
     torch_peer, tilegym = contenders.peers_of(suite, suite.cases[0])
@@ -82,19 +84,31 @@ def test_random_numbers_agree_by_their_share_of_zeros():
     one, other = (torch.nn.functional.dropout(torch.ones(1 << 16)) for _ in range(2))
     assert not torch.equal(one, other)
     assert peer.difference(one, other, ()) is None
-    assert peer.difference(torch.zeros(9), one, ()) == f"a share of 1.000 is zero, not {(one == 0).float().mean():.3f}"
+    assert (
+        peer.difference(torch.zeros(9), one, ())
+        == f"a share of 1.000 is zero, not {(one == 0).float().mean():.3f}"
+    )
 
 
 # -- TileGym's own form -------------------------------------------------------------------------------
 
 
 def timed(kernel, case, contender, us):
-    timing = Timing(us=us, tflops=None, gb_per_s=None)
-    figures = dict.fromkeys(("share_of_limit", "clock_mhz", "sustained_clock_mhz", "sustained_watts"))
     return TimedRow(
-        **{"key": f"{kernel}: {contender}[{case.name}]", "kernel": kernel, "case": case.name},
-        **{"params": dict(case.params), "contender": contender, "beside": "", "bound": "TFLOPS"},
-        **{"burst": timing, "sustained": None, "sustained_skipped": "", **figures},
+        key=f"{kernel}: {contender}[{case.name}]",
+        kernel=kernel,
+        case=case.name,
+        params=dict(case.params),
+        contender=contender,
+        beside="",
+        bound="TFLOPS",
+        burst=Timing(us=us, tflops=None, gb_per_s=None),
+        sustained=None,
+        sustained_skipped="",
+        share_of_limit=None,
+        clock_mhz=None,
+        sustained_clock_mhz=None,
+        sustained_watts=None,
     )
 
 
@@ -163,7 +177,10 @@ def test_a_benchmark_names_sizes_and_counts_the_work_of_its_cases(kernel):
     tables = parsed(tables_text(record_of(*(timed(kernel, case, "kernels", 10.0) for case in cases))))
     assert kernel not in NAMES or NAMES[kernel] in tables
     shown = [case for case in cases if not case.params.get("use_fast_acc")]
-    assert sum(len(table) - 1 for table in tables.values()) in (len(shown), len(BENCHMARKS[kernel]) * len(shown))
+    assert sum(len(table) - 1 for table in tables.values()) in (
+        len(shown),
+        len(BENCHMARKS[kernel]) * len(shown),
+    )
     for case, benchmark in ((case, each) for case in shown for each in BENCHMARKS[kernel]):
         work = suite.spec.work_of(case)
         ours = work.flops if benchmark.unit == "TFLOPS" else work.bytes
