@@ -1,7 +1,7 @@
 """The study: platforms compared as in NVIDIA's playbook, from files of baselines. It needs no GPU.
 
-`pytest_cutile.reports.platforms` compares case by case; here it is summed up by kernel, beside what the hardware
-promises, and kept with the published rows.
+`pytest_cutile.reports.platforms` compares case by case; here that is summed up by kernel, beside what the
+hardware promises, and kept with the published rows.
 """
 
 from __future__ import annotations
@@ -140,10 +140,13 @@ def page(comparison: PlatformComparison) -> str:
         "![Ratios by kernel, and throughput over sizes](platforms.svg)",
         "## Case by case",
         render_markdown(platform_document(comparison)).strip(),
-        "## What NVIDIA published",
-        f"{DOCUMENT}. research/reports/published-figures.md says where the document contradicts itself.",
-        markdown(("", "metric", "GB10", "B300", "B300 over GB10"), [*_published()]),
     ]
+    if not comparison.nvidias:  # with both GPUs the document above has these rows
+        parts += [
+            "## What NVIDIA published",
+            f"{DOCUMENT}. research/reports/published-figures.md says where the document contradicts itself.",
+            markdown(("", "metric", "GB10", "B300", "B300 over GB10"), [*_published()]),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
