@@ -23,7 +23,7 @@ CALLS_BEFORE = 3
 RANDOM_KERNELS = frozenset({"dropout"})
 """Kernels of which each library draws random numbers of its own."""
 ZEROS_MARGIN = 0.01
-"""By how much the share of zeros may differ. Its standard deviation is 0.0005 with the fewest elements, 2^20."""
+"""By how much the share of zeros may differ; its standard deviation is 0.0005 in the smallest case."""
 
 
 def own(suite: Suite) -> Contender:
