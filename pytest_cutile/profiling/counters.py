@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 TIME = "gpu__time_duration.sum"
+_SPECIALIZATION = re.compile(r"_Kt\d+_.*")
+"""What cuda-tile adds to a function's name: the parameters that it was compiled for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ def read_counters(text: str) -> list[KernelCounters]:
     launches = [dict(zip(rows[0], row, strict=False)) for row in rows[2:]]
     return [
         KernelCounters(
-            kernel=launch.get("Kernel Name", ""),
+            kernel=_SPECIALIZATION.sub("", launch.get("Kernel Name", "")),
             grid=launch.get("Grid Size", ""),
             values={
                 name: value

@@ -104,19 +104,20 @@ def counters_table(kernels: Sequence[KernelCounters]) -> Table:
     return Table(columns, rows)
 
 
-def _waits(kernels: Sequence[KernelCounters]) -> Iterator[Facts]:
+def _waits(kernels: Sequence[KernelCounters]) -> Iterator[Paragraph]:
     for kernel in kernels:
         shares = wait_shares(kernel)[:_SHOWN_WAITS]
-        lines = [f"{format_share(share)} {text}" for text, share in shares]
-        if lines:
-            yield Facts([(kernel.kernel, lines)])
+        waits = [f"{format_share(share)} {text}" for text, share in shares]
+        if waits:
+            yield Paragraph("; ".join(waits), lead=f"{kernel.kernel}:")
 
 
 def _compiled(case: ProfiledCase) -> Iterator[Block]:
     if case.facts is None:
         yield Paragraph(f"Nothing is known of it: {case.facts_missing}")
         return
-    yield Facts([(launch.kernel, [*_launch_facts(launch, case.arch)]) for launch in case.facts.launches])
+    for launch in case.facts.launches:
+        yield Paragraph("; ".join(_launch_facts(launch, case.arch)), lead=f"{launch.kernel}:")
     prediction = predict(case.facts.launches, case.arch)
     if prediction is not None:
         text = f"The static gate predicts {format_time(prediction.us)} at least, by {prediction.slowest}."

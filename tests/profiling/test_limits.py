@@ -22,6 +22,12 @@ def test_counters_are_read_in_base_units_and_what_is_no_number_is_left_out():
     assert second.us == 2.0
 
 
+def test_a_kernel_has_its_functions_name_without_what_it_was_compiled_for():
+    name = "softmax_rows_Kt1_A2f16_1v8l0_2i16t1_p16_A2f16_1v8l0_2i16t1_p16_I16_I256_I1_I256_B0"
+    (kernel,) = read_counters(raw_page({"name": name, "us": 4.0}))
+    assert kernel.kernel == "softmax_rows"
+
+
 @pytest.mark.parametrize("text", ["", "==ERROR== no", '"a","b"\n"c","d"\n'])
 def test_what_is_no_raw_page_has_no_launches(text):
     assert read_counters(text) == []
