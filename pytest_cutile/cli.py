@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.commands import bisect, compare, doctor, history, merge, migrate, report
+from pytest_cutile.commands import bisect, compare, doctor, history, merge, migrate, profile, report
 from pytest_cutile.reports.document import printable
 from pytest_cutile.version import version
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "report": report,
     "history": history,
     "bisect": bisect,
+    "profile": profile,
     "compare": compare,
     "merge": merge,
     "migrate": migrate,

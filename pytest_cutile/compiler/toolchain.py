@@ -37,7 +37,7 @@ class ToolMissing(RuntimeError):  # noqa: N818 - reads as a state in reports
 @cache
 def find_tileiras() -> Path:
     """Return the tileiras that a launch would run."""
-    if (tileiras := _which("tileiras", _compiler_folders())) is not None:
+    if (tileiras := find_program("tileiras", _compiler_folders())) is not None:
         return tileiras
     raise CompilerMissing(
         f"cuTile's compiler tileiras is not installed, so no kernel can be compiled: {INSTALL}, "
@@ -51,7 +51,7 @@ _TOOL_TIMEOUT_S = 60
 @cache
 def find_tool(name: str) -> Path:
     """Return the path of one of `_TOOL_WHEELS`: that of the wheel, else that of a CUDA toolkit."""
-    if (tool := _which(name, _tool_folders())) is not None:
+    if (tool := find_program(name, _tool_folders())) is not None:
         return tool
     raise ToolMissing(
         f"{name} is not installed: pip install 'pytest-cutile[{_OF_EXTRA[name]}]' (the package "
@@ -59,7 +59,8 @@ def find_tool(name: str) -> Path:
     )
 
 
-def _which(name: str, folders: list[str]) -> Path | None:
+def find_program(name: str, folders: list[str]) -> Path | None:
+    """Return the path of a program in one of `folders` (or of lists of them, as in PATH); None without it."""
     tool = shutil.which(name, path=os.pathsep.join(filter(None, folders)))
     return None if tool is None else Path(tool)
 
@@ -101,7 +102,7 @@ def tool_version(name: str) -> str:
 
 
 def _tool_folders() -> list[str]:
-    return [*_wheel_folders(), *_toolkits()]
+    return [*_wheel_folders(), *toolkit_folders()]
 
 
 def _compiler_folders() -> list[str]:
@@ -110,7 +111,7 @@ def _compiler_folders() -> list[str]:
         releases = {tuple(importlib.metadata.version(name).split(".")[:2]) for name in _WHEELS}
     except importlib.metadata.PackageNotFoundError:
         releases = set()
-    return _tool_folders() if len(releases) == 1 else _toolkits()
+    return _tool_folders() if len(releases) == 1 else toolkit_folders()
 
 
 def _wheel_folders() -> list[str]:
@@ -122,7 +123,8 @@ def _wheel_folders() -> list[str]:
     return [str(Path(root, "bin")) for root in roots]
 
 
-def _toolkits() -> list[str]:
+def toolkit_folders() -> list[str]:
+    """Return PATH, and the folders with programs of the CUDA toolkits that are installed."""
     folders = [os.environ.get("PATH", "")]
     if "CUDA_HOME" in os.environ:
         folders.append(str(Path(os.environ["CUDA_HOME"], "bin")))

@@ -53,7 +53,12 @@ def store_record(folder: Path, record: Record) -> None:
 
 def write_pages(folder: Path, study: Study, record: Record) -> list[Path]:
     """Write the files that people read; return them."""
-    pages = {"rows.csv": rows_csv(record), **study.pages(record)}
+    return write_texts(folder, {"rows.csv": rows_csv(record), **study.pages(record)})
+
+
+def write_texts(folder: Path, pages: Mapping[str, str]) -> list[Path]:
+    """Write texts to files by their names; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in pages]
@@ -74,6 +79,7 @@ def _csv_lines(row: TimedRow) -> Iterator[dict[str, Any]]:
     for regime in Regime:
         if (timing := row.timing(regime)) is not None:
             yield {
+                **({"kernel": row.kernel} if row.kernel else {}),
                 "case": row.case,
                 "contender": row.contender,
                 "beside": row.beside,

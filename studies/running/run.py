@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -17,12 +18,12 @@ from pytest_cutile.revisions.checkout import Checkout
 from pytest_cutile.spec import Case, KernelSpec
 from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import Call
-from pytest_cutile.speed.measure.timing import Timer
+from pytest_cutile.speed.measure.timing import Launch, Timer
 from pytest_cutile.tensors.seeded import MakeTensor, timed_seed
 from pytest_cutile.tensors.trees import map_tensors
 from studies.running.files import read_record, store_record, write_pages
 from studies.running.study import Record, Row, Study, TimedRow, timed_row
-from tools.gpu_runs.agreement import check_launch, describe_difference
+from tools.gpu_runs.agreement import check_launch
 from tools.gpu_runs.gpu_state import free_memory
 from tools.gpu_runs.inputs import as_arguments
 from tools.gpu_runs.measure import environment_of
@@ -34,13 +35,28 @@ RESULTS = ROOT / "studies" / "results"
 GATE_CHECK_FLOPS = 2e11
 """Operations per launch up to which the gate's own bounds are used: they need the float64 reference up to a
 dozen times, of every contender. Larger cases are compared coarsely with one reference."""
+GATE_CHECK_BYTES = 1e8
+"""Likewise, bytes."""
 
 Say: TypeAlias = Callable[[str], None]
+Prepare: TypeAlias = Callable[[Study, Sequence[Row], str, Say], None]
 print_now: Say = partial(print, flush=True)
 
 
+def prepare_nothing(study: Study, rows: Sequence[Row], arch: str, say: Say) -> None:
+    """Leave everything to the first launch of each row."""
+
+
 def run_study(
-    study: Study, timer: Timer, folder: Path, *, quick: bool = False, say: Say = print_now
+    study: Study,
+    timer: Timer,
+    folder: Path,
+    *,
+    quick: bool = False,
+    say: Say = print_now,
+    prepare: Prepare = prepare_nothing,
+    only: str = "",
+    budget_s: float = math.inf,
 ) -> Record:
     """Time what `folder` does not hold yet of a study, and write its files.
 
@@ -50,6 +66,10 @@ def run_study(
         folder: Of this study's files.
         quick: Whether fewer cases, in bursts alone, are enough.
         say: Prints a line.
+        prepare: Called with the rows to time of each kernel before the first of them, for instance
+            `compiling.compile_beforehand`.
+        only: Rows whose key contains it; all others are left as they are stored.
+        budget_s: Begin no row after so many seconds.
 
     Raises:
         SystemExit: The GPU is busy or throttled, or `folder` holds rows of another environment.
@@ -68,19 +88,28 @@ def run_study(
     )
     record = read_record(folder, new)
     stored = {row.key for row in record.rows}
-    to_time = [row for row in rows if row.key not in stored and not row.contender.missing]
+    to_time = [row for row in rows if row.key not in stored and not row.contender.missing and only in row.key]
     if to_time and (problems := timer.problems()):
         raise SystemExit(f"the GPU is not fit to measure on: {'; '.join(problems)}; run it again later")
     say(f"{study.name}: {counted(len(to_time), 'row')} to time, {len(stored)} stored in {folder}")
+
+    def ready(of_kernel: Sequence[Row]) -> None:
+        prepare(study, of_kernel, timer.device.arch, say)
+
     begun = time.monotonic()
-    for done, (row, outcome) in enumerate(_time_rows(study, timer, to_time, quick=quick), 1):
+    timed = _time_rows(study, timer, to_time, quick=quick, ready=ready)
+    for done, (row, outcome) in enumerate(timed, 1):
         if isinstance(outcome, TimedRow):
             record.rows.append(outcome)
         else:
             record.errors[row.key] = outcome
         store_record(folder, record)
-        left = (time.monotonic() - begun) / done * (len(to_time) - done)
-        say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({left:.0f} s left)")
+        seconds = time.monotonic() - begun
+        left = seconds / done * (len(to_time) - done)
+        say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
+        if seconds > budget_s and done < len(to_time):
+            say(f"  {counted(len(to_time) - done, 'row')} left: the same command goes on with them")
+            break
     order = [row.key for row in rows]
     record.rows.sort(key=lambda row: order.index(row.key))
     store_record(folder, record)
@@ -99,19 +128,26 @@ def _line(row: Row, outcome: TimedRow | str) -> str:
 
 
 def _time_rows(
-    study: Study, timer: Timer, rows: Sequence[Row], *, quick: bool
+    study: Study, timer: Timer, rows: Sequence[Row], *, quick: bool, ready: Callable[[Sequence[Row]], None]
 ) -> Iterator[tuple[Row, TimedRow | str]]:
-    """Yield each row with its times, or why it has none: a contender that fails leaves the others alone."""
+    """Yield each row with its times, or why it has none: a contender that fails leaves the others alone.
+
+    `ready` gets the rows of each kernel before the first of them.
+    """
     lock = GpuLock(timer.device.uuid)
-    for case, of_case in groupby(rows, key=lambda row: row.case):
-        free_memory()
-        prepared = _PreparedCase(spec=study.spec, case=case, device=timer.device.torch_device)
-        for row in of_case:
-            try:
-                with lock.alone():
-                    yield row, _time_row(timer, prepared, row, quick=quick)
-            except Exception as error:  # noqa: BLE001 - whatever a contender raises
-                yield row, describe(error).partition("\n")[0]
+    for _, of_kernel in groupby(rows, key=lambda row: row.kernel):
+        together = [*of_kernel]
+        ready(together)
+        for case, of_case in groupby(together, key=lambda row: row.case):
+            free_memory()
+            spec = study.spec_of(together[0])
+            prepared = _PreparedCase(spec=spec, case=case, device=timer.device.torch_device)
+            for row in of_case:
+                try:
+                    with lock.alone():
+                        yield row, _time_row(timer, prepared, row, quick=quick)
+                except Exception as error:  # noqa: BLE001 - whatever a contender raises
+                    yield row, describe(error).partition("\n")[0]
 
 
 def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, quick: bool) -> TimedRow | str:
@@ -121,13 +157,21 @@ def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, quick: bool) -
         timer,
         row.key,
         prepared.spec.work_of(row.case),
-        Call(row.contender.launch, args, kwargs),
-        baseline=row.beside.launch if row.beside else None,
+        _BoundCall(row.contender.on, args, kwargs),
+        baseline=row.beside.on if row.beside else None,
         sustained=not quick,
     )
     if measurement.problems:
         return f"the GPU was disturbed: {'; '.join(measurement.problems)}"
     return timed_row(row, measurement)
+
+
+class _BoundCall(Call):
+    """Calls a contender, of which `function` is `Contender.on`."""
+
+    def on(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Launch:
+        launch: Any = self.function(*arguments)
+        return launch  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +206,9 @@ class _PreparedCase:
             KernelMismatch: Likewise.
         """
         args, kwargs = as_arguments(self.inputs)
-        launch = row.contender.launch
-        if not row.contender.is_peer and self.spec.work_of(self.case).flops <= GATE_CHECK_FLOPS:
-            check_launch(replace(self.spec, launch=launch), self.case, args, kwargs)
-        elif said := describe_difference(launch(*args, **kwargs), self.expected, self.inputs):
+        contender, work = row.contender, self.spec.work_of(self.case)
+        is_affordable = work.flops <= GATE_CHECK_FLOPS and work.bytes <= GATE_CHECK_BYTES
+        if not contender.is_peer and is_affordable:
+            check_launch(replace(self.spec, launch=contender.launch), self.case, args, kwargs)
+        elif said := contender.difference(contender.launch(*args, **kwargs), self.expected, self.inputs):
             raise ValueError(f"it is wrong: {said}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp
+from pathlib import Path
 from typing import Any
 
 from pytest_cutile.spec import Case, KernelSpec
-from pytest_cutile.speed.measure.timing import Measurement, Regime
+from pytest_cutile.speed.measure.timing import Launch, Measurement, Regime
+from tools.gpu_runs.agreement import describe_difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,14 @@ class Contender:
     """Whether it is another library's: compared coarsely, because its precision is its own business."""
     missing: str = ""
     """Why it cannot be timed here; empty if it can."""
+    bind: Callable[..., Launch] | None = None
+    """Takes the same arguments, and returns a launch on them: what it does by itself is not timed."""
+    difference: Callable[[Any, Any, Any], str | None] = describe_difference
+    """Of a peer: says how a result differs from what is expected, given the inputs; None if it agrees."""
+
+    def on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch:
+        """Return the launch on some arguments."""
+        return partial(self.launch, *args, **kwargs) if self.bind is None else self.bind(*args, **kwargs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +43,18 @@ class Row:
     contender: Contender
     beside: Contender | None = None
     """What it is interleaved and compared with."""
+    spec: KernelSpec | None = None
+    """Makes inputs, reference and work of the case; None: the study's."""
+
+    @property
+    def kernel(self) -> str:
+        """Name of the row's own kernel; empty where the study has one for all."""
+        return self.spec.name if self.spec else ""
 
     @property
     def key(self) -> str:
-        return f"{self.contender.name}[{self.case.name}]"
+        name = f"{self.contender.name}[{self.case.name}]"
+        return f"{self.kernel}: {name}" if self.spec else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +78,8 @@ class TimedRow:
     """A row with its times, as it is stored."""
 
     key: str
+    kernel: str = ""
+    """Where the study has several."""
     case: str
     params: Mapping[str, Any]
     contender: str
@@ -107,6 +128,7 @@ def timed_row(row: Row, measurement: Measurement) -> TimedRow:
     sustained, skipped = measurement.sustained, measurement.sustained_skipped
     return TimedRow(
         key=row.key,
+        kernel=row.kernel,
         case=row.case.name,
         params=dict(row.case.params),
         contender=row.contender.name,
@@ -136,9 +158,10 @@ class Record:
     errors: dict[str, str] = field(default_factory=dict)
     """Rows that could not be timed, and why; the next run tries them again."""
 
-    def find(self, contender: str, case: str) -> TimedRow | None:
+    def find(self, contender: str, case: str, kernel: str = "") -> TimedRow | None:
         """Return a contender's row on a case; None where it was not timed."""
-        return next((row for row in self.rows if (row.contender, row.case) == (contender, case)), None)
+        wanted = (kernel, contender, case)
+        return next((row for row in self.rows if (row.kernel, row.contender, row.case) == wanted), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +171,25 @@ class Study:
     name: str
     summary: str
     """What it shows, in a line."""
-    spec: KernelSpec
-    """Makes inputs, reference and work of the cases that are timed."""
     rows: Callable[[bool], Sequence[Row]]
     """`rows(quick)`: what to time, rows of one case beside each other."""
     pages: Callable[[Record], Mapping[str, str]]
     """`pages(record)`: text of each file, by its name."""
+    spec: KernelSpec | None = None
+    """Makes inputs, reference and work of the cases that are timed; None where each row has its own."""
+
+    def spec_of(self, row: Row) -> KernelSpec:
+        spec = row.spec or self.spec
+        if spec is None:
+            raise ValueError(f"{self.name}: neither the study nor the row {row.key} has a spec")
+        return spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredStudy:
+    """A story told from files that are there, with no GPU."""
+
+    name: str
+    summary: str
+    pages: Callable[[Sequence[Path]], Mapping[str, str]]
+    """`pages(files)`: text of each file, by its name; of no files, what it tells by default."""

@@ -257,7 +257,7 @@ def test_with_workers_it_is_refused(project):
 
 def test_not_installed_is_an_error_that_says_how_to_get_it(project, sanitizer, monkeypatch):
     (sanitizer.folder / "compute-sanitizer").unlink()
-    monkeypatch.setattr(toolchain, "_toolkits", lambda: ["empty"])
+    monkeypatch.setattr(toolchain, "toolkit_folders", lambda: ["empty"])
     result = run(project, "--sanitize")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--sanitize: compute-sanitizer is not installed: pip install*sanitizer*"])

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_every_row_is_stored_with_both_regimes_and_its_speedup(tmp_path):
     assert [line["regime"] for line in lines[:2]] == ["burst", "sustained"]
     assert (tmp_path / "toy.md").read_text() == "6 rows\n"
     assert re.fullmatch(
-        r"  2 of 6  fast\[fp16-32\]: 80 us, 0.4 TFLOPS, 1.500 x slow  \(\d+ s left\)", said[2]
+        r"  2 of 6  fast\[fp16-32\]: 80 us, 0.4 TFLOPS, 1.500 x slow  \(\d+ s, \d+ s left\)", said[2]
     )
 
 
@@ -162,6 +163,42 @@ def test_what_is_wrong_is_not_timed(is_peer, tmp_path):
     ]
 
 
+def test_a_run_takes_some_rows_alone_and_goes_on_with_the_others(tmp_path):
+    record = run_study(STUDY, PretendedTimer(TIMES), tmp_path, only="[fp16-64]")
+    assert [row.key for row in record.rows] == [f"{name}[fp16-64]" for name in ("slow", "fast", "peer")]
+    record = run_study(STUDY, PretendedTimer(TIMES), tmp_path)
+    assert [row.case for row in record.rows] == ["fp16-32"] * 3 + ["fp16-64"] * 3
+
+
+def test_a_run_ends_in_time_and_goes_on_later(tmp_path):
+    said: list[str] = []
+    record = run_study(STUDY, PretendedTimer(TIMES), tmp_path, budget_s=0.0, say=said.append)
+    assert [row.key for row in record.rows] == ["slow[fp16-32]"]
+    assert said[2] == "  5 rows left: the same command goes on with them"
+    assert (tmp_path / "toy.md").read_text() == "1 rows\n"
+    assert len(run_study(STUDY, PretendedTimer(TIMES), tmp_path).rows) == 6
+
+
+def test_rows_of_several_kernels_are_prepared_kernel_by_kernel(tmp_path):
+    specs = [replace(toy_kernel.SPEC, name=name) for name in ("one", "two")]
+    rows = [Row(case=case, contender=SLOW, spec=spec) for spec in specs for case in CASES]
+    study = replace(STUDY, spec=None, rows=lambda _: rows)
+    prepared: list[list[str]] = []
+
+    def prepare(study, rows, arch, say):
+        del study, say
+        prepared.append([arch, *(row.key for row in rows)])
+
+    record = run_study(study, PretendedTimer(TIMES), tmp_path, prepare=prepare)
+    assert prepared == [
+        ["sm_90", f"{name}: slow[fp16-32]", f"{name}: slow[fp16-64]"] for name in ("one", "two")
+    ]
+    assert record.find("slow", "fp16-64", "two") is record.rows[3]
+    assert record.find("slow", "fp16-64") is None
+    with pytest.raises(ValueError, match=r"neither the study nor the row slow\[fp16-32\] has a spec"):
+        study.spec_of(Row(case=CASES[0], contender=SLOW))
+
+
 def test_the_command_writes_into_a_folder_of_the_gpu_and_the_day(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(command, "study_names", lambda: ["toy"])
@@ -185,4 +222,6 @@ def test_the_studies_are_listed(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         "fmha_ladder",
         "fmha_scaling",
+        "kernel_suite",
+        "platforms",
     ]

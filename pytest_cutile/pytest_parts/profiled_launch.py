@@ -1,0 +1,131 @@
+"""Launches one declared case for a profiler instead of running tests: for `pytest-cutile profile`.
+
+    ncu ... python -m pytest -p pytest_cutile.pytest_parts.profiled_launch --cutile-profile CASE FILE
+
+pytest finds the kernels as in any run. The profiler sees one launch alone: the first calls compile, or tune.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from pytest_cutile.errors import GateSkipped
+from pytest_cutile.pytest_parts.run import PytestRun, run_of
+
+if TYPE_CHECKING:
+    from pytest_cutile.gates.base import Task
+    from pytest_cutile.profiling.profiled_case import ProfiledCase
+    from pytest_cutile.session import Session
+
+CALLS_BEFORE = 3
+_SHOWN_KEYS = 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cutile-profile", nargs=2, metavar=("CASE", "FILE"), help="launch it, and describe it there"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(
+        ProfiledLaunch(*config.getoption("--cutile-profile")), "cutile-profiled-launch"
+    )
+
+
+class ProfiledLaunch:
+    """Takes the place of the tests."""
+
+    def __init__(self, case: str, file: str) -> None:
+        self._case = case
+        self._file = Path(file)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Collect the modules with kernels alone."""
+        session.config.args[:] = [str(location.path) for location in run_of(session.config).locations]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        run = run_of(session.config)
+        try:
+            task = self._task(session, run)
+            described = describe(run.session, task)
+            self._file.write_bytes(msgspec.json.encode(described))
+            launch_once(run.session, task)
+        except GateSkipped as skipped:
+            raise pytest.UsageError(f"{self._case}: {skipped}") from skipped
+        return True
+
+    def _task(self, session: pytest.Session, run: PytestRun) -> Task:
+        """Return a task of the case for the GPU at hand."""
+        from pytest_cutile.pytest_parts.collection import DeclaredTest
+
+        arch = run.session.gpu.timer.device.arch
+        tasks = {item.nodeid: item.task for item in session.items if isinstance(item, DeclaredTest)}
+        found = [
+            task for nodeid, task in tasks.items() if self._case in (task.key, nodeid) and task.arch == arch
+        ]
+        if found:
+            return found[0]
+        keys = list(dict.fromkeys(task.key for task in tasks.values()))
+        near = [key for key in keys if key.startswith(self._case.partition("[")[0])] or keys
+        more = f" and {len(near) - _SHOWN_KEYS} more" if len(near) > _SHOWN_KEYS else ""
+        raise pytest.UsageError(
+            f"no case {self._case} is declared for {arch}; there are {', '.join(near[:_SHOWN_KEYS])}{more}"
+        )
+
+
+def describe(session: Session, task: Task) -> ProfiledCase:
+    """Return what is known of a case without launching it."""
+    from pytest_cutile.gates.compiled_facts import compiled_facts
+    from pytest_cutile.gates.declared import compile_case
+    from pytest_cutile.profiling.profiled_case import ProfiledCase
+
+    device, work = session.gpu.timer.device, task.spec.work_of(task.case)
+    facts, missing = None, ""
+    try:
+        facts = compiled_facts(session, compile_case(task.spec, task.case, task.arch))
+    except Exception as error:  # noqa: BLE001 - counters are worth having without them
+        missing = f"{error}".partition("\n")[0]
+    return ProfiledCase(
+        key=task.key,
+        gpu=device.name,
+        arch=device.arch,
+        flops=work.flops,
+        bytes=work.bytes,
+        dtype=work.dtype or "",
+        facts=facts,
+        facts_missing=missing,
+    )
+
+
+def launch_once(session: Session, task: Task) -> None:
+    """Launch a case on the inputs that the speed gate times, with the profiler watching the last launch.
+
+    Raises:
+        GateSkipped: there is no such GPU.
+    """
+    from pytest_cutile.gates.correct import make_inputs
+    from pytest_cutile.gates.declared import all_passes, call_of
+    from pytest_cutile.tensors.seeded import timed_seed
+
+    inputs = make_inputs(session, task, seed=timed_seed(task.spec, task.case), signed_rows=False)
+    call = call_of(all_passes(task.spec.launch, grad=task.spec.grad), inputs)
+    with session.gpu.lock.alone():
+        for _ in range(CALLS_BEFORE):
+            call()
+        if session.gpu.timer.device.torch_device != "cuda":  # a timer that pretends a GPU
+            call()
+            return
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]

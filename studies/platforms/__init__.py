@@ -1,0 +1,1 @@
+"""GPUs side by side from stored baselines, beside what NVIDIA published: README.md tells it."""

@@ -1,0 +1,89 @@
+"""The study of platforms: from files of baselines alone."""
+
+import csv
+import json
+
+import pytest
+
+from pytest_cutile.baselines.files import render_speed
+from pytest_cutile.baselines.published import B300, DOCUMENT, GB10, QWEN2_7B, RATIOS
+from pytest_cutile.platforms.lookup import find_platform
+from studies import __main__ as command
+from studies.platforms.main import compare, pages, scalings
+from tests.test_cli import COMPUTE, MEMORY, entry, file
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a GB10, and a B300 that is ten times as fast by bytes and twenty times by operations."""
+    work = {"copy": MEMORY, "product": COMPUTE}
+    speeds = {"copy": 10.0, "product": 20.0}
+    one = file(GB10, "sm_121", **{name: entry(40.0, work=work[name]) for name in work})
+    other = file(B300, "sm_103", **{name: entry(40.0 / speeds[name], work=work[name]) for name in work})
+    paths = [tmp_path / "gb10.json", tmp_path / "b300.json"]
+    for path, content in zip(paths, (one, other), strict=True):
+        path.write_text(render_speed(content))
+    return paths
+
+
+def test_kernels_scale_beside_what_the_hardware_promises(files):
+    memory, product = scalings(compare(files))
+    assert (memory.kernel, memory.metric, memory.platform, memory.cases) == (
+        "copy",
+        "GB/s",
+        "B300 SXM6 AC",
+        1,
+    )
+    assert memory.ratio == pytest.approx(10.0)
+    assert memory.specified == pytest.approx(8000 / 273, rel=0.01)
+    assert memory.share == pytest.approx(10.0 * 273 / 8000, rel=0.01)
+    assert product.ratio == pytest.approx(20.0)
+    gpus = [find_platform(gpu) for gpu in (GB10, B300)]
+    one, other = (gpu.dense_tflops["float16"] for gpu in gpus if gpu)
+    assert product.specified == pytest.approx(other / one)
+
+
+def test_the_files_keep_the_published_rows_with_their_source(files, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert command.main(["platforms", *map(str, files), "--output", str(output)]) == 0
+    written = {name.rpartition("/")[2] for name in capsys.readouterr().out.split()}
+    assert written == {"platforms.md", "platforms.html", "platforms.svg", "rows.json", "rows.csv"}
+    text = (output / "platforms" / "platforms.md").read_text()
+    assert "| copy | B300 SXM6 AC | 1 (GB/s) | 10.0x | 29.3x | 34 % |" in text
+    assert "| RMSNorm (4096) | GB/s |  |  | 33.1x |" in text
+    assert "| Qwen2-7B, throughput | tokens/s | 18.52p | 257.33p | 13.9x |" in text
+    assert "What NVIDIA published" not in text  # not twice
+    document = json.loads((output / "platforms" / "rows.json").read_text())
+    assert [platform["gpu"] for platform in document["platforms"]] == ["NVIDIA GB10", B300]
+    assert document["published"]["source"] == DOCUMENT
+    assert len(document["published"]["kernel_scaling"]) == len(RATIOS)
+    assert len(document["published"]["qwen2_7b"]) == len(QWEN2_7B)
+    with (output / "platforms" / "rows.csv").open() as lines:
+        ratios = [(line["case"], round(float(line["over_first"]), 6)) for line in csv.DictReader(lines)]
+    assert ratios == [("copy[c]", 1.0), ("copy[c]", 10.0), ("product[c]", 1.0), ("product[c]", 20.0)]
+
+
+def test_the_published_rows_are_there_without_their_gpus(files, tmp_path):
+    path = tmp_path / "h200.json"
+    path.write_text(render_speed(file("NVIDIA H200", "sm_90", copy=entry(20.0))))
+    text = pages([files[0], path])["platforms.md"]
+    assert "| RMSNorm (4096) | GB/s | - | - | 33.1x |" in text
+    assert "| Qwen2-7B, throughput | tokens/s | 18.52 | 257.33 | 13.9x |" in text
+    assert "| memory bandwidth | GB/s | 273 | 8000 | 29.3x |" in text
+
+
+def test_without_files_those_of_the_repository_are_compared():
+    text = pages([])["platforms.md"]
+    assert text.startswith("# Platforms: GB10 beside B300 SXM6 AC, H200")
+    assert "| fmha | H200 |" in text
+
+
+def test_one_file_is_not_enough(files):
+    with pytest.raises(SystemExit, match="two files of baselines or more"):
+        compare(files[:1])
+
+
+def test_a_study_that_measures_reads_no_files(files, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["fmha_scaling", str(files[0])])
+    assert "it reads no files" in capsys.readouterr().err
