@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_cutile.platforms.lookup import gpu_slug
 from pytest_cutile.speed.measure.timing import Timer
+from studies.running.compiling import compile_beforehand
 from studies.running.run import RESULTS, run_study
 from studies.running.study import Study
 from tools.gpu_runs.measure import MakeTimer
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None, *, make_timer: MakeTimer = gpu_timer
     gpu = gpu_slug(timer.device.name).removeprefix("nvidia-")
     day = f"{gpu}-{datetime.now(UTC):%Y-%m-%d}{'-quick' * options.quick}"
     output = options.output or RESULTS / day
-    record = run_study(study, timer, output / study.name, quick=options.quick)
+    record = run_study(study, timer, output / study.name, quick=options.quick, prepare=compile_beforehand)
     return 1 if record.errors else 0
 
 

@@ -36,11 +36,22 @@ GATE_CHECK_FLOPS = 2e11
 dozen times, of every contender. Larger cases are compared coarsely with one reference."""
 
 Say: TypeAlias = Callable[[str], None]
+Prepare: TypeAlias = Callable[[Study, Sequence[Row], str, Say], None]
 print_now: Say = partial(print, flush=True)
 
 
+def prepare_nothing(study: Study, rows: Sequence[Row], arch: str, say: Say) -> None:
+    """Leave everything to the first launch of each row."""
+
+
 def run_study(
-    study: Study, timer: Timer, folder: Path, *, quick: bool = False, say: Say = print_now
+    study: Study,
+    timer: Timer,
+    folder: Path,
+    *,
+    quick: bool = False,
+    say: Say = print_now,
+    prepare: Prepare = prepare_nothing,
 ) -> Record:
     """Time what `folder` does not hold yet of a study, and write its files.
 
@@ -50,6 +61,7 @@ def run_study(
         folder: Of this study's files.
         quick: Whether fewer cases, in bursts alone, are enough.
         say: Prints a line.
+        prepare: Called with the rows to time before the first, `compiling.compile_beforehand` for instance.
 
     Raises:
         SystemExit: The GPU is busy or throttled, or `folder` holds rows of another environment.
@@ -72,6 +84,7 @@ def run_study(
     if to_time and (problems := timer.problems()):
         raise SystemExit(f"the GPU is not fit to measure on: {'; '.join(problems)}; run it again later")
     say(f"{study.name}: {counted(len(to_time), 'row')} to time, {len(stored)} stored in {folder}")
+    prepare(study, to_time, timer.device.arch, say)
     begun = time.monotonic()
     for done, (row, outcome) in enumerate(_time_rows(study, timer, to_time, quick=quick), 1):
         if isinstance(outcome, TimedRow):
@@ -79,8 +92,9 @@ def run_study(
         else:
             record.errors[row.key] = outcome
         store_record(folder, record)
-        left = (time.monotonic() - begun) / done * (len(to_time) - done)
-        say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({left:.0f} s left)")
+        seconds = time.monotonic() - begun
+        left = seconds / done * (len(to_time) - done)
+        say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
     order = [row.key for row in rows]
     record.rows.sort(key=lambda row: order.index(row.key))
     store_record(folder, record)

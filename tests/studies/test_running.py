@@ -86,7 +86,7 @@ def test_every_row_is_stored_with_both_regimes_and_its_speedup(tmp_path):
     assert [line["regime"] for line in lines[:2]] == ["burst", "sustained"]
     assert (tmp_path / "toy.md").read_text() == "6 rows\n"
     assert re.fullmatch(
-        r"  2 of 6  fast\[fp16-32\]: 80 us, 0.4 TFLOPS, 1.500 x slow  \(\d+ s left\)", said[2]
+        r"  2 of 6  fast\[fp16-32\]: 80 us, 0.4 TFLOPS, 1.500 x slow  \(\d+ s, \d+ s left\)", said[2]
     )
 
 
