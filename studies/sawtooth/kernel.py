@@ -1,8 +1,8 @@
 """Attention whose persistent blocks turn around: each walks K and V backward, then forward, then backward.
 
 All blocks that run together, a wave, walk over the same keys side by side. Where K and V are larger than the
-L2, a wave leaves there the keys that it read last. Walked in the same order, the next wave asks for the others
-first, and evicts them: it finds nothing. Walked in the opposite order, it starts with what is there.
+L2, a wave leaves there the keys that it read last. Walked in the same order, the next wave asks for the
+others first, and evicts them: it finds nothing. Walked in the opposite order, it starts with what is there.
 
 The kernel is the one of `kernels/fmha.py`, in float16 or bfloat16 for H query heads on H heads of keys, with
 persistent blocks, without the overlap, and with a direction. `turning` is all that the study compares.
@@ -57,8 +57,8 @@ class SawtoothConfig(AttentionConfig):
             raise ValueError("SawtoothConfig: blocks are persistent, and do not overlap")
 
 
-# The tiles of `kernels/fmha.py`; of its data-center Blackwells half as many queries, because persistent blocks
-# of 256 spill 800 bytes a thread (tileiras 13.4.92, sm_103). None was measured with this kernel.
+# The tiles of `kernels/fmha.py`; of its data-center Blackwells half as many queries, because persistent
+# blocks of 256 spill 800 bytes a thread (tileiras 13.4.92, sm_103). None was measured with this kernel.
 _SMALL = SawtoothConfig(tile_m=64, tile_n=64, occupancy=2)
 _WORKSTATION = SawtoothConfig(tile_m=64, tile_n=64, occupancy=2, latency_k=2, latency_v=4)
 _DATA_CENTER = SawtoothConfig(tile_m=128, tile_n=128, occupancy=1, latency_k=2, latency_v=4)

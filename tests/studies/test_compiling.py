@@ -47,7 +47,8 @@ def study_of(*launches):
 def test_a_launch_finds_each_configuration_of_a_search_compiled(tmp_path, monkeypatch):
     context = cutile._private("cuda.tile._cext", "default_tile_context")
     monkeypatch.setattr(context.config, "cache_dir", str(tmp_path))
-    study, said = study_of(needs_a_gpu, add_tuned, toy_kernel.double), []
+    study = study_of(needs_a_gpu, add_tuned, toy_kernel.double)
+    said: list[str] = []
     compile_beforehand(study, study.rows(False), "sm_90", said.append)
     assert said == ["  compiling 2 kernels for sm_90"]
     assert not SEARCHED  # nothing is kept as the fastest that was never timed

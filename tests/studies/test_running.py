@@ -185,4 +185,5 @@ def test_the_studies_are_listed(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         "fmha_ladder",
         "fmha_scaling",
+        "sawtooth",
     ]
