@@ -14,7 +14,7 @@ CASES = tuple(case(length, causal=causal) for length, causal in product((16384, 
 
 
 def configs(arch: str, **params: Any) -> Iterator[SawtoothConfig]:
-    """Yield the configurations worth trying for a case on `arch`: both directions, several heads at a time."""
+    """Yield what is worth trying for a case on `arch`: both directions, and more heads at a time."""
     base = choose_config(arch)
     for turning, heads_together in product((False, True), (1, 4) if params["causal"] else (1,)):
         yield replace(base, turning=turning, heads_together=heads_together)
