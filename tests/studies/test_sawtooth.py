@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -97,9 +98,12 @@ def test_the_published_saving_is_that_of_keys_half_as_large_again_as_the_l2():
 
 
 def test_causal_blocks_walk_to_the_diagonal():
-    """Of four waves of a quarter of the rows each, the first needs all keys, and no later one finds any."""
-    quarters = missed(16384, 3, causal=True, blocks=64) / 2
-    assert quarters == pytest.approx(4 + 3 + 2 + 1, rel=0.01)
+    """They look up half as much, and miss what they must where it fits."""
+    walk = Walk(heads=2, n=16384, d=128, blocks=64)
+    every, half = (traffic(replace(walk, causal=each), l2_bytes=17 * MIB) for each in (False, True))
+    passing = half.compulsory - 2 * walk.kv_bytes
+    assert (half.looked_up - passing) / (every.looked_up - passing) == pytest.approx(0.5, abs=0.01)
+    assert half.missed == every.missed == half.compulsory
 
 
 # -- the study --------------------------------------------------------------------------------------
