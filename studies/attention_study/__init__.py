@@ -1,1 +1,1 @@
-"""Attention as a PyTorch operator, beside every back end of PyTorch's, by length, head dimension and dtype."""
+"""Attention as an operator of PyTorch's, beside all of its back ends, by length, dimension and dtype."""

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels import fmha
 from kernels._attention import AttentionConfig
-from kernels._cases import UNDEFINED
 from kernels._launch import on_its_gpu, with_hints
 from kernels._online_softmax import add_scores, finish_softmax, start_softmax
-from pytest_cutile import KernelSpec
-from studies.sawtooth.kernel import case, inputs, work
+from studies.running.attention import case, declare
 
 if TYPE_CHECKING:
     import torch
@@ -94,15 +91,6 @@ def half_attention(
     return o
 
 
-SPEC = KernelSpec(
-    name="half_attention",
-    launch=half_attention,
-    reference=fmha.reference,
-    inputs=inputs,
-    work=work,
-    reduction=lambda n, d, **_: max(d, n),
-    check={"mid": "float16"},
-    undefined_inputs=UNDEFINED,
-    independent=dict.fromkeys(("q", "k", "v", "output"), ("batch", "heads")),
-    cases=[case(130, h=2), case(150, h=2, d=64, causal=True)],
+SPEC = declare(
+    "half_attention", half_attention, [case(130, h=2), case(150, h=2, d=64, causal=True)], mid="float16"
 )

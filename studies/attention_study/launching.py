@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kernels import fmha
 from kernels._attention import AttentionConfig
-from kernels._cases import UNDEFINED
 from kernels._launch import find_arch
 from kernels._online_softmax import check_scale
-from pytest_cutile import KernelSpec, Work
 from studies.attention_study.half_kernel import half_attention
-from studies.sawtooth.kernel import case, inputs
+from studies.running.attention import case, declare
 
 if TYPE_CHECKING:
     import torch
@@ -110,19 +107,4 @@ def _sum_in_half(
 # -- what it is gated with --------------------------------------------------------------------------
 
 
-def work(*, b: int, h: int, n: int, d: int, dtype: str, causal: bool) -> Work:
-    """Count what attention needs, without the padding of a head dimension that has no kernel."""
-    return fmha.work(b=b, h=h, h_kv=h, m=n, n=n, d=d, dtype=dtype, causal=causal)
-
-
-SPEC = KernelSpec(
-    name="sdpa",
-    launch=attend,
-    reference=fmha.reference,
-    inputs=inputs,
-    work=work,
-    reduction=lambda n, d, **_: max(d, n),
-    undefined_inputs=UNDEFINED,
-    independent=dict.fromkeys(("q", "k", "v", "output"), ("batch", "heads")),
-    cases=[case(130, h=2, d=96), case(100, h=2, d=160, dtype="bfloat16", causal=True)],
-)
+SPEC = declare("sdpa", attend, [case(130, h=2, d=96), case(100, h=2, d=160, dtype="bfloat16", causal=True)])

@@ -95,12 +95,12 @@ def _operator(
 @_operator.register_fake
 def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: object) -> torch.Tensor:
     """Return the result without data, for torch.compile: it needs no GPU."""
-    torch._check(
-        q.ndim == k.ndim == v.ndim == 4, lambda: "sdpa: q, k and v must be [batch, heads, length, head_dim]"
-    )
-    torch._check(
-        k.shape == v.shape, lambda: f"sdpa: v must have k's shape {list(k.shape)}, got {list(v.shape)}"
-    )
-    torch._check(q.shape[0] == k.shape[0], lambda: "sdpa: q and k must have as many batches")
-    torch._check(q.shape[3] == k.shape[3], lambda: "sdpa: q and k must have one head dimension")
+    checks = {
+        "q, k and v must be [batch, heads, length, head_dim]": q.ndim == k.ndim == v.ndim == 4,
+        f"v must have k's shape {list(k.shape)}, got {list(v.shape)}": k.shape == v.shape,
+        "q and k must have as many batches, and one head dimension": q.shape[::3] == k.shape[::3],
+    }
+    for message, holds in checks.items():
+        if not holds:
+            raise ValueError(f"sdpa: {message}")
     return q.new_empty(q.shape)

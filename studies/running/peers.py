@@ -46,7 +46,7 @@ def backend_attention(backend: str) -> Contender:
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
 
-        with sdpa_kernel(SDPBackend[backend]):
+        with sdpa_kernel(getattr(SDPBackend, backend)):
             return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
     return Contender(name=BACKENDS[backend], launch=launch, is_peer=True)

@@ -86,19 +86,21 @@ def run_study(
     say(f"{study.name}: {counted(len(to_time), 'row')} to time, {len(stored)} stored in {folder}")
     prepare(study, to_time, timer.device.arch, say)
     begun = time.monotonic()
-    for done, (row, outcome) in enumerate(_time_rows(study, timer, to_time, quick=quick), 1):
-        if isinstance(outcome, TimedRow):
-            record.rows.append(outcome)
-        else:
-            record.errors[row.key] = outcome
+    try:
+        for done, (row, outcome) in enumerate(_time_rows(study, timer, to_time, quick=quick), 1):
+            if isinstance(outcome, TimedRow):
+                record.rows.append(outcome)
+            else:
+                record.errors[row.key] = outcome
+            store_record(folder, record)
+            seconds = time.monotonic() - begun
+            left = seconds / done * (len(to_time) - done)
+            say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
+    finally:  # who interrupts a run reads what there is
+        order = [row.key for row in rows]
+        record.rows.sort(key=lambda row: order.index(row.key))
         store_record(folder, record)
-        seconds = time.monotonic() - begun
-        left = seconds / done * (len(to_time) - done)
-        say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
-    order = [row.key for row in rows]
-    record.rows.sort(key=lambda row: order.index(row.key))
-    store_record(folder, record)
-    say("\n".join(["wrote", *(f"  {file}" for file in write_pages(folder, study, record))]))
+        say("\n".join(["wrote", *(f"  {file}" for file in write_pages(folder, study, record))]))
     return record
 
 
@@ -123,12 +125,12 @@ def _time_rows(
         for row in of_case:
             try:
                 with lock.alone():
-                    yield row, _time_row(timer, prepared, row, quick=quick)
+                    yield row, _time_row(timer, prepared, row, sustained=study.sustained and not quick)
             except Exception as error:  # noqa: BLE001 - whatever a contender raises
                 yield row, describe(error).partition("\n")[0]
 
 
-def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, quick: bool) -> TimedRow | str:
+def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, sustained: bool) -> TimedRow | str:
     prepared.check(row)
     args, kwargs = as_arguments(prepared.inputs)
     measurement = measure(
@@ -137,7 +139,7 @@ def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, quick: bool) -
         prepared.spec.work_of(row.case),
         Call(row.contender.launch, args, kwargs),
         baseline=row.beside.launch if row.beside else None,
-        sustained=not quick,
+        sustained=sustained,
     )
     if measurement.problems:
         return f"the GPU was disturbed: {'; '.join(measurement.problems)}"

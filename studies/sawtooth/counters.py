@@ -21,9 +21,10 @@ from typing import Any
 from pytest_cutile.platforms.lookup import find_platform, gpu_slug
 from pytest_cutile.spec import Case
 from pytest_cutile.tensors.seeded import MakeTensor
+from studies.running.attention import case
 from studies.running.run import RESULTS
 from studies.sawtooth.cache import SECTOR_BYTES
-from studies.sawtooth.kernel import SPEC, case
+from studies.sawtooth.kernel import SPEC
 from studies.sawtooth.main import IN_ORDER, LENGTHS, QUICK_LENGTHS, TURNING, kv_mib, predict
 from tools.gpu_runs.tables import markdown
 

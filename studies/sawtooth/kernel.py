@@ -14,23 +14,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import cuda.tile as ct
 
-from kernels import fmha
 from kernels._attention import AttentionConfig, attend, constants_of, order_tiles
-from kernels._cases import UNDEFINED
 from kernels._division import Divisor
-from kernels._dtypes import SHORT
 from kernels._gemm import for_each_tile
 from kernels._launch import check_tiles, count_sms, find_arch, on_its_gpu, with_hints
 from kernels._tiles import LOG2_E
-from pytest_cutile import Case, KernelSpec, Work
+from studies.running.attention import case, declare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
 ConstInt: TypeAlias = ct.Constant[int]
@@ -164,37 +159,10 @@ def sawtooth(
 # -- what it is gated with --------------------------------------------------------------------------
 
 
-def inputs(
-    make_tensor: Callable[..., torch.Tensor], *, b: int, h: int, n: int, d: int, dtype: str, causal: bool
-) -> dict[str, Any]:
-    return {**{name: make_tensor((b, h, n, d), dtype) for name in ("q", "k", "v")}, "causal": causal}
-
-
-def work(*, b: int, h: int, n: int, d: int, dtype: str, causal: bool) -> Work:
-    return fmha.work(b=b, h=h, h_kv=h, m=n, n=n, d=d, dtype=dtype, causal=causal)
-
-
-def case(
-    n: int, *, b: int = 1, h: int = 1, d: int = 128, dtype: str = "float16", causal: bool = False
-) -> Case:
-    """Return the case of `n` queries and keys."""
-    return Case(
-        name=f"{SHORT[dtype]}{'-causal' * causal}-{b}x{h}x{n}x{d}",
-        params={"b": b, "h": h, "n": n, "d": d, "dtype": dtype, "causal": causal},
-        speed=n > 8192,
-    )
-
-
-SPEC = KernelSpec(
-    name="sawtooth",
-    launch=sawtooth,
-    reference=fmha.reference,
-    inputs=inputs,
-    work=work,
-    reduction=lambda n, d, **_: max(d, n),
-    undefined_inputs=UNDEFINED,
-    independent=dict.fromkeys(("q", "k", "v", "output"), ("batch", "heads")),
-    cases=[
+SPEC = declare(
+    "sawtooth",
+    sawtooth,
+    [
         # Interpreted without a GPU. More tiles than blocks, so that blocks turn, are in tests/studies.
         case(150, h=2),
         case(333, b=2, causal=True),

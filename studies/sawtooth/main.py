@@ -16,10 +16,11 @@ from pytest_cutile.platforms.data import Platform
 from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.spec import Case
+from studies.running.attention import case, work
 from studies.running.files import drawing, origin, timing_cells, to_json
 from studies.running.study import Contender, Record, Row, Study
 from studies.sawtooth.cache import Traffic, Walk, traffic
-from studies.sawtooth.kernel import CONFIGS, SPEC, case, choose_config, sawtooth, work
+from studies.sawtooth.kernel import CONFIGS, SPEC, choose_config, sawtooth
 from tools.gpu_runs.tables import markdown
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from studies.running.attention import case
 from studies.sawtooth import kernel as MODULE  # noqa: F401, N812 - the tools read it
-from studies.sawtooth.kernel import SawtoothConfig, case, choose_config
+from studies.sawtooth.kernel import SawtoothConfig, choose_config
 
 CASES = tuple(case(length, causal=causal) for length, causal in product((16384, 65536), (False, True)))
 

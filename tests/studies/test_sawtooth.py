@@ -10,6 +10,7 @@ import torch
 from kernels import fmha
 from pytest_cutile.interpreter import interpret
 from pytest_cutile.platforms.lookup import find_platform
+from studies.running.attention import case
 from studies.running.run import run_study
 from studies.sawtooth import counters, kernel, main
 from studies.sawtooth.cache import Walk, traffic
@@ -112,7 +113,14 @@ def test_causal_blocks_walk_to_the_diagonal():
 @pytest.fixture
 def tiny(monkeypatch):
     """Let the lengths be a few keys."""
-    for name, value in {"LENGTHS": (64,), "CAUSAL_LENGTHS": (64,), "SM_LENGTH": 64}.items():
+    values = {
+        "LENGTHS": (64,),
+        "CAUSAL_LENGTHS": (64,),
+        "SM_LENGTH": 64,
+        "GPUS": ("NVIDIA GB10", "NVIDIA H200"),
+        "PREDICTED_LENGTHS": (65536,),
+    }
+    for name, value in values.items():
         monkeypatch.setattr(main, name, value)
 
 
@@ -137,10 +145,10 @@ def test_turning_is_predicted_to_pay_little_where_waves_are_wide():
     """Each byte that is missed serves thousands of queries: memory is far from the limit."""
     gpu = find_platform("NVIDIA GB10")
     assert gpu is not None
-    made = main.predict(gpu, kernel.case(65536).params)
+    made = main.predict(gpu, case(65536).params)
     assert made.saved == pytest.approx(24 / 32, abs=0.01)
     assert 1.0 < made.most_speedup < 1.1
-    fits = main.predict(gpu, kernel.case(16384).params)
+    fits = main.predict(gpu, case(16384).params)
     assert (fits.saved, fits.most_speedup) == (0.0, 1.0)
 
 
