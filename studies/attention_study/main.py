@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from kernels._dtypes import SHORT
 from pytest_cutile.reports.html.plots import Dot, PlottedLine, lines_plot
 from pytest_cutile.spec import Case
 from studies.attention_study import launching
@@ -89,10 +90,10 @@ def _rows_of(own: Case, *, is_tiled: bool) -> Iterator[Row]:
 # -- figures of a row -------------------------------------------------------------------------------
 
 
-def tokens_per_s(row: TimedRow) -> float:
-    """Return queries of all heads in a second, as TiledAttention counts tokens."""
+def million_tokens_per_s(row: TimedRow) -> float:
+    """Return queries of all heads in a microsecond, as TiledAttention counts tokens."""
     tokens: int = row.params["b"] * row.params["h"] * row.params["n"]
-    return tokens / (row.headline.us * 1e-6)
+    return tokens / row.headline.us
 
 
 def tflops(row: TimedRow) -> float:
@@ -240,7 +241,12 @@ def _line(
     found = [(n, record.find(contender.name, case_of(n, **of_case).name)) for n in lengths_of(record)]
     values = [(n, value(row)) for n, row in found if row]
     dots = [Dot(x=n, y=y, title=f"{contender.name}, {n}: {y:.4g}") for n, y in values if y]
-    return PlottedLine(name=name or contender.name, dots=dots)
+    return PlottedLine(name=name or _short(contender), dots=dots)
+
+
+def _short(contender: Contender) -> str:
+    """Return a contender's name for a plot: "auto" of "SDPA auto"."""
+    return contender.name.removeprefix("SDPA ").removeprefix("cutile ")
 
 
 def _plot(lines: Sequence[PlottedLine], what: str) -> Markup:
@@ -249,10 +255,12 @@ def _plot(lines: Sequence[PlottedLine], what: str) -> Markup:
 
 def figure3(record: Record) -> str:
     lines = [
-        _line(record, contender, tokens_per_s, name=f"{contender.name}, {dtype}", dtype=dtype)
+        _line(
+            record, contender, million_tokens_per_s, name=f"{_short(contender)} {SHORT[dtype]}", dtype=dtype
+        )
         for dtype, contender in product(("float16", "bfloat16"), (OURS, SDPA))
     ]
-    return drawing("Figure 3: throughput by length", {f"D={D}, no mask": _plot(lines, "tokens/s")})
+    return drawing("Figure 3: throughput by length", {f"D={D}, no mask": _plot(lines, "million tokens/s")})
 
 
 def figure4(record: Record) -> str:

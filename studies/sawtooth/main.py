@@ -241,7 +241,7 @@ def speedup_plot(record: Record) -> Markup:
         PlottedLine(name=name, dots=list(_speedups(record, causal=causal)))
         for name, causal in (("all keys", False), ("causal", True))
     ]
-    return lines_plot(lines, x_title="keys", y_title="speed-up of turning", label="speed-up by keys")
+    return lines_plot(lines, x_title="Ki keys", y_title="speed-up of turning", label="speed-up by keys")
 
 
 def _speedups(record: Record, *, causal: bool) -> Iterator[Dot]:
@@ -249,19 +249,19 @@ def _speedups(record: Record, *, causal: bool) -> Iterator[Dot]:
         row = record.find(TURNING.name, case(length, causal=causal).name)
         if row is not None and row.headline.speedup:
             y = row.headline.speedup
-            yield Dot(x=length, y=y, title=f"{length} keys: {y:.4g}")
+            yield Dot(x=length / 1024, y=y, title=f"{length} keys: {y:.4g}")
 
 
 def miss_plot() -> Markup:
     lines = [PlottedLine(name=f"{gpu.names[0].split()[1]}", dots=list(_saved(gpu))) for gpu in known_gpus()]
     title = "avoidable misses saved"
-    return lines_plot(lines, x_title="keys", y_title=title, label=f"predicted: {title} by keys")
+    return lines_plot(lines, x_title="Ki keys", y_title=title, label=f"predicted: {title} by keys")
 
 
 def _saved(gpu: Platform) -> Iterator[Dot]:
     for length in PREDICTED_LENGTHS:
         made = predict(gpu, case(length).params)
-        yield Dot(x=length, y=made.saved, title=f"{gpu.names[0]}, {length} keys: {made.saved:.3g}")
+        yield Dot(x=length / 1024, y=made.saved, title=f"{gpu.names[0]}, {length} keys: {made.saved:.3g}")
 
 
 STUDY = Study(
