@@ -85,13 +85,16 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
     RAGGED: bool,
     OVERLAP: bool,
     HEADROOM: float,
+    TURNING: bool = False,
+    forward: bool = False,
 ) -> ct.Tile:
     """Return the attention of a tile of queries, `[TILE_M, D]` in float32.
 
     Q and K may come in parts along the dimension that is summed over: `q` are tiles `[TILE_M, D_part]`, `K`
     arrays `[B, heads, N, D_part]`, of which part `i` takes the head `k_heads[i]`. V is `[B, heads, N, D]`.
     `first_row` is the tile's first query. `RAGGED` says that a query may meet the end of the keys inside a
-    tile. A latency of 0 leaves it to the compiler.
+    tile. A latency of 0 leaves it to the compiler. `TURNING` and `forward`: keys that need no mask are walked
+    from the first to the last (not with `OVERLAP`, which needs to know the tile before).
     """
     TILE_M = q[0].shape[0]
     EIGHT_BIT = ct.static_eval(V.dtype.bitwidth == 8)  # noqa: PLR2004
@@ -186,7 +189,10 @@ def attend(  # noqa: PLR0915 - its steps are functions inside it: they share nea
     for back in range(STARTED, masked):
         state = step(tiles - 1 - back, True, state)
     for back in range(masked, tiles):
-        state = step(tiles - 1 - back, False, state)
+        j = tiles - 1 - back
+        if TURNING and forward:
+            j = back - masked
+        state = step(j, False, state)
     return finish(state)
 
 

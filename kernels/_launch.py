@@ -119,7 +119,7 @@ def beside_current_stream(count: int) -> Iterator[list[torch.cuda.Stream]]:
             stream.wait_stream(other)
 
 
-HINTS = ("occupancy", "num_worker_warps", "num_ctas")
+HINTS = ("occupancy", "num_worker_warps", "num_ctas", "opt_level")
 """What a configuration may hold of the compiler's hints; None leaves one to the compiler."""
 
 

@@ -17,7 +17,8 @@ from research.published_figures import FMHA_B300, FMHA_GB10
 from studies.fmha_ladder._declare import B, D, H, sequence
 from studies.fmha_ladder.steps import step
 from studies.running.files import drawing, origin, timing_cells, to_json
-from studies.running.peers import causal_attention
+from studies.running.peers import CAUSAL_SDPA as TORCH
+from studies.running.peers import TILEGYM, import_tilegym
 from studies.running.study import Contender, Record, Row, Study, TimedRow
 from tools.gpu_runs.tables import markdown
 
@@ -28,8 +29,6 @@ LENGTHS = (1024, 2048, 4096, 8192, 16384)
 QUICK_LENGTHS = (1024, 4096)
 STEPS = (1, 2, 4, 6, 9, 13)
 """Of the ladder: those of NVIDIA's script (basic, exp2, memory, full), and those that add most to them."""
-TORCH = causal_attention("torch")
-TILEGYM = causal_attention("tilegym")
 PLOTTED = {
     TORCH.name: "PyTorch",
     **{step(number).contender.name: f"step {number}" for number in (1, 6, 9, 13)},
@@ -40,6 +39,7 @@ CONTENDERS = (TORCH, *(step(number).contender for number in STEPS), TILEGYM)
 
 
 def rows(quick: bool) -> Sequence[Row]:
+    import_tilegym()
     return [
         Row(case=sequence(length), contender=contender, beside=None if contender is TORCH else TORCH)
         for length, contender in product(QUICK_LENGTHS if quick else LENGTHS, CONTENDERS)

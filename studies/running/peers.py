@@ -7,13 +7,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from studies.running.study import Contender
-from tools.suite import fmha
 from tools.suite._peers import has_tilegym
 
 if TYPE_CHECKING:
     import torch
 
-TITLES = {"torch": "PyTorch SDPA", "tilegym": "TileGym"}
 BACKENDS = {
     "FLASH_ATTENTION": "SDPA flash",
     "CUDNN_ATTENTION": "SDPA cuDNN",
@@ -23,22 +21,6 @@ BACKENDS = {
 """PyTorch's back ends of `scaled_dot_product_attention`, by their names in `SDPBackend`."""
 
 
-def causal_attention(peer: str) -> Contender:
-    """Return a peer of `tools.suite.fmha` for causal self-attention of `[B, H, N, D]`."""
-
-    def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> object:
-        if peer == "tilegym":
-            has_tilegym()  # imports it, which takes seconds, and undoes what the import replaces
-        _, h, n, d = q.shape
-        params = {"dtype": str(q.dtype).removeprefix("torch."), "h": h, "h_kv": h, "m": n, "n": n, "d": d}
-        return fmha.peers({"q": q, "k": k, "v": v, "causal": True}, params)[peer]()
-
-    is_missing = peer == "tilegym" and importlib.util.find_spec("tilegym") is None
-    return Contender(
-        name=TITLES[peer], launch=launch, is_peer=True, missing="it is not installed" if is_missing else ""
-    )
-
-
 def backend_attention(backend: str) -> Contender:
     """Return PyTorch's attention by one back end of `BACKENDS`; its launch raises where that does not run."""
 
@@ -46,7 +28,7 @@ def backend_attention(backend: str) -> Contender:
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
 
-        with sdpa_kernel(SDPBackend[backend]):
+        with sdpa_kernel(getattr(SDPBackend, backend)):
             return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
     return Contender(name=BACKENDS[backend], launch=launch, is_peer=True)
@@ -74,5 +56,34 @@ def unfused_attention(
     return torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype) @ v
 
 
+def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attend causally by the back end that PyTorch chooses."""
+    return torch_attention(q, k, v, causal=True)
+
+
+def tilegym_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> object:
+    """Attend causally by TileGym's kernel, which its first call for a length tunes."""
+    import tilegym
+
+    return tilegym.ops.fmha(q, k, v, scaling=q.shape[-1] ** -0.5, is_causal=True, backend="cutile")
+
+
+def import_tilegym() -> None:
+    """Import TileGym, where it is installed: that takes seconds, and has to be done before any trace."""
+    has_tilegym()
+
+
+def missing(library: str) -> str:
+    """Return why a library cannot be timed; empty if it is installed."""
+    return "" if importlib.util.find_spec(library) else "it is not installed"
+
+
 SDPA = Contender(name="SDPA auto", launch=torch_attention, is_peer=True)
 UNFUSED = Contender(name="unfused", launch=unfused_attention, is_peer=True)
+CAUSAL_SDPA = Contender(name="PyTorch SDPA", launch=causal_attention, is_peer=True)
+TILEGYM = Contender(
+    name="TileGym",
+    launch=tilegym_attention,
+    is_peer=True,
+    missing=missing("tilegym"),
+)

@@ -98,22 +98,24 @@ def run_study(
 
     begun = time.monotonic()
     timed = _time_rows(study, timer, to_time, quick=quick, ready=ready)
-    for done, (row, outcome) in enumerate(timed, 1):
-        if isinstance(outcome, TimedRow):
-            record.rows.append(outcome)
-        else:
-            record.errors[row.key] = outcome
+    try:
+        for done, (row, outcome) in enumerate(timed, 1):
+            if isinstance(outcome, TimedRow):
+                record.rows.append(outcome)
+            else:
+                record.errors[row.key] = outcome
+            store_record(folder, record)
+            seconds = time.monotonic() - begun
+            left = seconds / done * (len(to_time) - done)
+            say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
+            if seconds > budget_s and done < len(to_time):
+                say(f"  {counted(len(to_time) - done, 'row')} left: the same command goes on with them")
+                break
+    finally:  # who interrupts a run reads what there is
+        order = [row.key for row in rows]
+        record.rows.sort(key=lambda row: order.index(row.key))
         store_record(folder, record)
-        seconds = time.monotonic() - begun
-        left = seconds / done * (len(to_time) - done)
-        say(f"  {done} of {len(to_time)}  {_line(row, outcome)}  ({seconds:.0f} s, {left:.0f} s left)")
-        if seconds > budget_s and done < len(to_time):
-            say(f"  {counted(len(to_time) - done, 'row')} left: the same command goes on with them")
-            break
-    order = [row.key for row in rows]
-    record.rows.sort(key=lambda row: order.index(row.key))
-    store_record(folder, record)
-    say("\n".join(["wrote", *(f"  {file}" for file in write_pages(folder, study, record))]))
+        say("\n".join(["wrote", *(f"  {file}" for file in write_pages(folder, study, record))]))
     return record
 
 
@@ -145,12 +147,12 @@ def _time_rows(
             for row in of_case:
                 try:
                     with lock.alone():
-                        yield row, _time_row(timer, prepared, row, quick=quick)
+                        yield row, _time_row(timer, prepared, row, sustained=study.sustained and not quick)
                 except Exception as error:  # noqa: BLE001 - whatever a contender raises
                     yield row, describe(error).partition("\n")[0]
 
 
-def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, quick: bool) -> TimedRow | str:
+def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, sustained: bool) -> TimedRow | str:
     prepared.check(row)
     args, kwargs = as_arguments(prepared.inputs)
     measurement = measure(
@@ -159,7 +161,7 @@ def _time_row(timer: Timer, prepared: _PreparedCase, row: Row, *, quick: bool) -
         prepared.spec.work_of(row.case),
         _BoundCall(row.contender.on, args, kwargs),
         baseline=row.beside.on if row.beside else None,
-        sustained=not quick,
+        sustained=sustained,
     )
     if measurement.problems:
         return f"the GPU was disturbed: {'; '.join(measurement.problems)}"

@@ -175,6 +175,8 @@ class Study:
     """`rows(quick)`: what to time, rows of one case beside each other."""
     pages: Callable[[Record], Mapping[str, str]]
     """`pages(record)`: text of each file, by its name."""
+    sustained: bool = True
+    """Whether a whole run also times launch after launch: false where there are many rows."""
     spec: KernelSpec | None = None
     """Makes inputs, reference and work of the cases that are timed; None where each row has its own."""
 

@@ -54,8 +54,10 @@ def on_the_cpu(study: Study) -> Study:
     """Return a study of attention whose contenders all compute by PyTorch, under their own names."""
 
     def pretend(contender: Contender) -> Contender:
-        def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        def launch(
+            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = True, **_: Any
+        ) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
         launch.__name__ = contender.name
         return replace(contender, launch=launch)

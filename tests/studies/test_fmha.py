@@ -7,6 +7,7 @@ import re
 import sys
 from xml.etree import ElementTree as ET
 
+import cuda.tile as ct
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from studies.fmha_ladder import _declare
 from studies.fmha_ladder import main as ladder
 from studies.fmha_ladder.steps import STEPS, step
 from studies.fmha_scaling import main as scaling
-from studies.running.peers import causal_attention
+from studies.running.peers import CAUSAL_SDPA, missing
 from studies.running.run import run_study
 from tests.studies.pretended import PretendedTimer, on_the_cpu
 
@@ -120,7 +121,7 @@ def test_the_scaling_says_by_length_what_is_fastest_in_the_form_of_nvidias_scrip
 
 
 def test_the_kernels_themselves_are_checked_before_they_are_timed(tmp_path):
-    timer = PretendedTimer({"launch": 100.0})
+    timer = PretendedTimer({"launch": 100.0, "causal_attention": 90.0})
     with interpret(arch="sm_90") as run:
         record = run_study(scaling.STUDY, timer, tmp_path, quick=True)
     assert not record.errors
@@ -140,11 +141,37 @@ def test_where_a_launch_is_too_long_for_a_burst_all_are_compared_sustained(tmp_p
 
 def test_pytorch_is_a_contender_that_is_right():
     q, k, v = (torch.randn(1, 2, 33, 128, dtype=torch.float16) for _ in range(3))
-    out = causal_attention("torch").launch(q, k, v)
+    out = CAUSAL_SDPA.launch(q, k, v)
     expected = fmha.reference(q.double(), k.double(), v.double(), causal=True)
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=2e-3)
 
 
-def test_tilegym_is_missing_where_it_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tilegym", None)
-    assert causal_attention("tilegym").missing == "it is not installed"
+@pytest.fixture
+def tilegym(tmp_path, monkeypatch):
+    """Install a TileGym that replaces `cuda.tile.launch`, as the real one does."""
+    (tmp_path / "tilegym.py").write_text(
+        "import cuda.tile as ct\n"
+        "from types import SimpleNamespace\n"
+        "ct.launch = lambda *_: None\n"
+        "called = []\n"
+        "ops = SimpleNamespace(fmha=lambda *_, **how: called.append(how))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("tilegym", None)
+
+
+@pytest.mark.usefixtures("tilegym")
+def test_tilegym_is_imported_before_anything_is_traced_and_replaces_nothing():
+    launch = ct.launch
+    (*_, row) = scaling.rows(True)
+    assert "tilegym" in sys.modules
+    q = torch.empty(1, 1, 8, 64)
+    row.contender.launch(q, q, q)
+    assert ct.launch is launch
+    assert sys.modules["tilegym"].called == [{"scaling": 1 / 8, "is_causal": True, "backend": "cutile"}]
+
+
+def test_a_library_is_missing_where_it_is_not_installed():
+    assert missing("no_such_library") == "it is not installed"
+    assert not missing("torch")

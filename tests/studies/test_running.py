@@ -107,6 +107,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_study(STUDY, Interrupted(TIMES), tmp_path)
     assert [row["contender"] for row in stored(tmp_path)["rows"]] == ["slow", "fast"]
+    assert (tmp_path / "toy.md").read_text() == "2 rows\n"  # what there is can be read
     said: list[str] = []
     timer = PretendedTimer(TIMES)
     run_study(STUDY, timer, tmp_path, say=said.append)
@@ -220,8 +221,10 @@ def test_the_command_writes_into_a_folder_of_the_gpu_and_the_day(tmp_path, monke
 def test_the_studies_are_listed(capsys):
     assert command.main(["list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "attention_study",
         "fmha_ladder",
         "fmha_scaling",
         "kernel_suite",
         "platforms",
+        "sawtooth",
     ]
