@@ -37,7 +37,7 @@ from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired, SameCode
 from pytest_cutile.speed.judging import judge_screening, strict_failure
 from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
@@ -118,7 +118,7 @@ def _gate_speed(
     except (BaselineError, MeasurementFailed) as error:
         return _report(session, case, _failed(error))
     if (
-        comparison is not None
+        isinstance(comparison, SameCode)
         and comparison.is_recorded
         and may_be_unmeasured
         and not (settings.perf_all or _has_room(session, case))
@@ -252,9 +252,10 @@ def _screen(
     """Measure a case once and judge it as far as that can; it becomes pending if that is not enough."""
     settings = session.settings
     try:
-        measurement = measure_case(session, case, comparison.launcher if comparison is not None else None)
+        launcher = comparison.launcher if isinstance(comparison, Paired) else None
+        measurement = measure_case(session, case, launcher)
     except BaselineLaunchFailed as error:
-        if comparison is None or settings.baseline_revision is not None:
+        if not isinstance(comparison, Paired) or settings.baseline_revision is not None:
             comparison, judgement = None, Judgement(reason=Reason.NOT_IN_REVISION, detail=str(error))
         else:
             comparison = comparison.without_baseline_kernel(str(error))
@@ -262,7 +263,7 @@ def _screen(
     if comparison is not None:
         judgement = judge_screening(case.key, comparison, measurement)
     records = settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
-    if comparison is not None and comparison.is_unchanged:
+    if isinstance(comparison, SameCode) and comparison.is_unchanged:
         records = records and _has_room(session, case)
     is_pending = records or judgement.reason is Reason.UNCONFIRMED
     if is_pending:
