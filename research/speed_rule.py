@@ -39,7 +39,7 @@ from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Block, Device, Measurement, Regime, Sustained
-from pytest_cutile.speed.suite import Measured, Request, SpeedSuite
+from pytest_cutile.speed.suite import CaseRequest, Measured, SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 DEVICE = Device(arch="sm_90", name="NVIDIA H200")
@@ -264,7 +264,7 @@ def run_gate(
     pending = suite.pending
     processes = 0
 
-    def measure_again(requests: Sequence[Request], count: int) -> Sequence[Measured]:
+    def measure_again(requests: Sequence[CaseRequest], count: int) -> Sequence[Measured]:
         nonlocal processes
         processes += count * len(requests)
         return [

@@ -19,13 +19,13 @@ from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.speed.protocol import Asked
+from pytest_cutile.speed.protocol import Request
 from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CaseRequest:
     """What a fresh process is to measure of one case."""
 
     case: SpeedCase
@@ -41,12 +41,12 @@ class Request:
         return self.case.key
 
     @property
-    def asked(self) -> Asked:
-        return Asked(nodeid=self.case.nodeid, revision=self.revision, sustained=self.sustained)
+    def request(self) -> Request:
+        return Request(nodeid=self.case.nodeid, revision=self.revision, sustained=self.sustained)
 
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
-MeasureAgain: TypeAlias = Callable[[Sequence[Request], int], Sequence[Measured]]
+MeasureAgain: TypeAlias = Callable[[Sequence[CaseRequest], int], Sequence[Measured]]
 """Measures all cases once in each of so many fresh processes; returns what each measured, by key. What is
 missing was lost with the process."""
 
@@ -259,7 +259,7 @@ def _needs_processes(case: PendingCase, done: int) -> bool:
     return bool(case.open_regimes) if done and isinstance(case.comparison, Paired) else not done
 
 
-def _request(case: PendingCase) -> Request:
+def _request(case: PendingCase) -> CaseRequest:
     comparison = case.comparison
     needs_sustained = (
         case.records
@@ -269,7 +269,7 @@ def _request(case: PendingCase) -> Request:
     )
     # What is to be recorded, and is decided already, needs today's kernel alone.
     needs_pairs = isinstance(comparison, Paired) and bool(case.regimes or not case.records)
-    return Request(
+    return CaseRequest(
         case=case.case,
         screening=case.screening,
         revision=comparison.revision if isinstance(comparison, Paired) and needs_pairs else "",
