@@ -156,12 +156,12 @@ def _with_baseline_kernel(
         # As it is written does not suffice: what a launcher imports while it runs is in no digest.
         if compiled in ("", today):
             return stored.of_same_code()
-    is_known = is_recorded_code is not None
-    if not is_known:
+    if is_recorded_code is None:
         _refuse_shared_files(session, case, commit)
         is_recorded_code = was_recorded_there or same_digest(anchor.source, source_of(case, commit))
     launcher = _launcher_at(case, commit)
     if not is_recorded_code:
+        is_known = is_recorded_code is not None
         raise RevisionError(_other_code(commit, is_recorded=was_recorded_there, is_known=is_known))
     if session.checkout.is_at(commit):  # and nobody knows a fingerprint
         return stored.of_same_code()
