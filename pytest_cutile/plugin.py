@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_cutile.pytest_parts.report_files import ReportFiles
 
         plugins.register(ReportFiles(run), "cutile-report-files")
-    if settings.measured_again is None:
+    if settings.server_folder is None:
         from pytest_cutile.pytest_parts.deferred import DeferredReports
 
         plugins.register(DeferredReports(run), "cutile-deferred-reports")
@@ -91,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         from pytest_cutile.pytest_parts.measuring_server import MeasuringServer
 
-        plugins.register(MeasuringServer(run, settings.measured_again), "cutile-measuring-server")
+        plugins.register(MeasuringServer(run, settings.server_folder), "cutile-measuring-server")
     if settings.sanitize or settings.sanitized:
         from pytest_cutile.pytest_parts.sanitizer import Sanitized, Sanitizing
 

@@ -21,7 +21,7 @@ from pytest_cutile.revisions.modules import Revision, RevisionError
 from pytest_cutile.settings import Settings
 from pytest_cutile.speed.measure.timer import CudaGraphTimer
 from pytest_cutile.speed.measure.timing import Timer
-from pytest_cutile.speed.protocol import MeasuredAgain
+from pytest_cutile.speed.protocol import RequestedCases
 from pytest_cutile.static.inspection import Inspector
 from pytest_cutile.target import Target
 from pytest_cutile.verdicts import Reason
@@ -55,7 +55,7 @@ class Session:
         """Gate, kernel, case and architecture of each selected test of a declared kernel."""
         self.run_id = run_id
         """Name of this run of pytest, and of its worker."""
-        self.measured_again: MeasuredAgain | None = None
+        self.requested: RequestedCases | None = None
         """Set in a fresh process that measures for another one and judges nothing."""
         self._revisions: dict[str, Revision] = {}
         self.gpu = GpuAtHand(make_users_timer=make_timer, make_timer=CudaGraphTimer, progress=progress)

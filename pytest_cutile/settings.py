@@ -101,7 +101,7 @@ class Settings(NamedTuple):
     """Files to write when the run ends, by format; none in workers of pytest-xdist."""
     compile_timeout_s: float
     """Seconds after which one compilation counts as hung (ini option `cutile_compile_timeout`)."""
-    measured_again: Path | None
+    server_folder: Path | None
     """In a server of fresh processes that measure for another one: the folder by which the two talk."""
     keeps_facts: bool
     """Whether a report shows what was compiled."""

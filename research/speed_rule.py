@@ -34,12 +34,12 @@ from typing import Any, cast
 from pytest_cutile.baselines.select import Stored
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, StoredTimes
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.call import Call
 from pytest_cutile.speed.measure.timing import Block, Device, Measurement, Regime, Sustained
-from pytest_cutile.speed.suite import Measured, Request, SpeedSuite
+from pytest_cutile.speed.suite import CaseRequest, Measured, SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 DEVICE = Device(arch="sm_90", name="NVIDIA H200")
@@ -246,13 +246,9 @@ def run_gate(
         gpus=1,
         n_runs=3,
     )
-    comparison = Comparison(
-        rule=Rule(),
-        revision="anchor" if paired else "",
-        launcher=(lambda: None) if paired else None,
-        unavailable="" if paired else "no git",
-        environment_changes=("driver: 1 -> 2",) if driver else (),
-    )
+    changes = ("driver: 1 -> 2",) if driver else ()
+    stored_times = StoredTimes(rule=Rule(), unavailable="no git", environment_changes=changes)
+    comparison: Comparison = stored_times.paired_with("anchor", lambda: None) if paired else stored_times
     suite = SpeedSuite(cast("Any", _CONTEXT))
     judgements: dict[str, Judgement] = {}
     measure_case = partial(measure, rng, workload=workload)
@@ -268,7 +264,7 @@ def run_gate(
     pending = suite.pending
     processes = 0
 
-    def measure_again(requests: Sequence[Request], count: int) -> Sequence[Measured]:
+    def measure_again(requests: Sequence[CaseRequest], count: int) -> Sequence[Measured]:
         nonlocal processes
         processes += count * len(requests)
         return [

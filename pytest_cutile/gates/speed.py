@@ -37,13 +37,13 @@ from pytest_cutile.revisions.paired import BaselineLaunchFailed, LaunchedKernels
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Case, KernelSpec, Work
 from pytest_cutile.speed.case import Launcher, SpeedCase, SpeedOutcome, speed_result
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired, SameCode
 from pytest_cutile.speed.judging import judge_screening, strict_failure
 from pytest_cutile.speed.measure.blocks import measure
 from pytest_cutile.speed.measure.call import Call, MeasurementFailed
 from pytest_cutile.speed.measure.results import computes_otherwise
 from pytest_cutile.speed.measure.timing import Measurement
-from pytest_cutile.speed.protocol import Asked, Failed, MeasuredAgain, Timed
+from pytest_cutile.speed.protocol import Failed, Request, RequestedCases, Timed
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.static.comparison import compare
 from pytest_cutile.tensors.seeded import timed_seed
@@ -87,11 +87,14 @@ def gate_speed(
     try:
         with user_code():
             case = case if work is None else replace(case, work=work())
+            _skip_unless_measurable(session, case)
+            if session.requested is not None:
+                return _measure_for_another(session, case, session.requested)
             return _gate_speed(
                 session, suite, case, may_be_unmeasured=may_be_unmeasured, is_sentinel=is_sentinel
             )
     except GateSkipped as skipped:
-        if session.measured_again is None:
+        if session.requested is None:
             note = "no speed was recorded: nothing was measured" if session.settings.update_baselines else ""
             session.results.append(
                 speed_result(
@@ -108,9 +111,6 @@ def gate_speed(
 def _gate_speed(
     session: Session, suite: SpeedSuite, case: SpeedCase, *, may_be_unmeasured: bool, is_sentinel: bool
 ) -> SpeedOutcome:
-    _skip_unless_measurable(session, case)
-    if session.measured_again is not None:
-        return _measure_for_another(session, case, session.measured_again)
     settings = session.settings
     try:
         # Look for the baseline first: a file that cannot be used is reported before any GPU time is spent.
@@ -118,7 +118,7 @@ def _gate_speed(
     except (BaselineError, MeasurementFailed) as error:
         return _report(session, case, _failed(error))
     if (
-        comparison is not None
+        isinstance(comparison, SameCode)
         and comparison.is_recorded
         and may_be_unmeasured
         and not (settings.perf_all or _has_room(session, case))
@@ -174,35 +174,35 @@ def _skip_unless_measurable(session: Session, case: SpeedCase) -> None:
         raise GateSkipped(wrong, _NO_SPEED[wrong])
 
 
-def _measure_for_another(session: Session, case: SpeedCase, asked: MeasuredAgain) -> SpeedOutcome:
+def _measure_for_another(session: Session, case: SpeedCase, requested: RequestedCases) -> SpeedOutcome:
     """Measure a case for another process, which judges it."""
-    request = asked.requests.get(case.key)
+    request = requested.requests.get(case.key)
     if request is None:  # another measurement of a test that is asked for one alone
         measurement = measure_case(session, case, sustained=False)
         return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
     try:
         with user_code():
-            measurement = measure_again(session, case, request)
+            measurement = measure_requested(session, case, request)
     except Exception as error:
         reason, text = Reason.NOT_TIMED, f"{case.key}: {type(error).__name__}: {error}"
         if isinstance(error, MeasurementFailed):
             reason, text = error.reason, str(error)
         elif isinstance(error, BaselineLaunchFailed | RevisionError):
             reason = Reason.NOT_IN_REVISION
-        asked.answer(Failed(key=case.key, reason=reason, error=text))
+        requested.answer(Failed(key=case.key, reason=reason, error=text))
         raise
-    asked.answer(Timed(key=case.key, measurement=replace(measurement, platform=None)))
+    requested.answer(Timed(key=case.key, measurement=replace(measurement, platform=None)))
     return SpeedOutcome(judgement=Judgement(reason=Reason.UNCONFIRMED), measurement=measurement)
 
 
-def measure_again(session: Session, case: SpeedCase, asked: Asked) -> Measurement:
+def measure_requested(session: Session, case: SpeedCase, request: Request) -> Measurement:
     """Measure a case as a fresh process is asked to."""
     launcher: Launcher | None = None
-    if asked.revision:
-        launcher = case.launcher_at(asked.revision)
+    if request.revision:
+        launcher = case.launcher_at(request.revision)
         if launcher is None:
-            raise RevisionError(f"{asked.revision} has no {case.key}")
-    return measure_case(session, case, launcher, sustained=asked.sustained)
+            raise RevisionError(f"{request.revision} has no {case.key}")
+    return measure_case(session, case, launcher, sustained=request.sustained)
 
 
 def measure_case(
@@ -252,9 +252,10 @@ def _screen(
     """Measure a case once and judge it as far as that can; it becomes pending if that is not enough."""
     settings = session.settings
     try:
-        measurement = measure_case(session, case, comparison.launcher if comparison is not None else None)
+        launcher = comparison.launcher if isinstance(comparison, Paired) else None
+        measurement = measure_case(session, case, launcher)
     except BaselineLaunchFailed as error:
-        if comparison is None or settings.baseline_revision is not None:
+        if not isinstance(comparison, Paired) or settings.baseline_revision is not None:
             comparison, judgement = None, Judgement(reason=Reason.NOT_IN_REVISION, detail=str(error))
         else:
             comparison = comparison.without_baseline_kernel(str(error))
@@ -262,7 +263,7 @@ def _screen(
     if comparison is not None:
         judgement = judge_screening(case.key, comparison, measurement)
     records = settings.update_baselines and judgement.reason is not Reason.OTHER_GPU
-    if comparison is not None and comparison.is_unchanged:
+    if isinstance(comparison, SameCode) and comparison.is_unchanged:
         records = records and _has_room(session, case)
     is_pending = records or judgement.reason is Reason.UNCONFIRMED
     if is_pending:
@@ -294,7 +295,7 @@ class SpeedGate(Gate):
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Compile what will be fingerprinted, if there is a GPU to measure it on."""
         device = self.session.gpu.device
-        if device is not None and self.session.measured_again is None:
+        if device is not None and self.session.requested is None:
             here = [task for task in tasks if task.arch == device.arch]
             self.session.compilations.start(compile_case(task.spec, task.case, task.arch) for task in here)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_cutile.baselines.entries import Entry, Record, SpeedBaselines, environment_changes
+from pytest_cutile.baselines.errors import BaselineError
 from pytest_cutile.baselines.select import (
     Stored,
     anchor_of,
@@ -19,7 +21,7 @@ from pytest_cutile.revisions.modules import RevisionError
 from pytest_cutile.session import Session
 from pytest_cutile.spec import Work
 from pytest_cutile.speed.case import Launcher, SpeedCase
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, SameCode, StoredTimes
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Regime
 from pytest_cutile.speed.recording import fingerprint_of, source_of
@@ -49,14 +51,20 @@ def find_comparison(session: Session, case: SpeedCase) -> tuple[Comparison | Non
         return None, Judgement(reason=Reason.WORK_CHANGED, detail=detail)
     anchor = anchor_of(entry)
     if anchor is None:
-        return Comparison(rule=settings.rule, published=entry.published), judgement
-    comparison = Comparison(
+        if entry.published is None:
+            raise BaselineError(f"{case.key} has neither a record nor a published figure")
+        return PublishedFigure(rule=settings.rule, published=entry.published), judgement
+    stored = StoredTimes(
         rule=settings.rule,
         anchor=anchor,
         stored=_stored(session, case, baselines),
         environment_changes=_environment_changes(session, case, baselines),
+        unavailable="nobody has looked for it",
     )
-    return _with_baseline_kernel(session, case, comparison, anchor, baselines), judgement
+    try:
+        return _with_baseline_kernel(session, case, stored, anchor, baselines), judgement
+    except RevisionError as error:
+        return replace(stored, unavailable=str(error)), judgement
 
 
 def _compare_with_revision(
@@ -68,7 +76,7 @@ def _compare_with_revision(
         if case.fingerprint is None:
             detail = f"{name}: {case.key} times no function of a module that {name} has, too"
         return None, Judgement(reason=Reason.NOT_IN_REVISION, detail=detail)
-    comparison = Comparison(rule=session.settings.rule, revision=name, launcher=launcher)
+    comparison = Paired(rule=session.settings.rule, revision=name, launcher=launcher)
     return comparison, Judgement(reason=Reason.WITHIN_MARGIN)
 
 
@@ -120,39 +128,50 @@ def _environment_changes(session: Session, case: SpeedCase, baselines: SpeedBase
 
 
 def _with_baseline_kernel(
-    session: Session, case: SpeedCase, comparison: Comparison, anchor: Record, baselines: SpeedBaselines
-) -> Comparison:
-    """Return the comparison with the kernel of the anchor, or with why it cannot be had."""
+    session: Session, case: SpeedCase, stored: StoredTimes, anchor: Record, baselines: SpeedBaselines
+) -> Paired | SameCode:
+    """Return the comparison with the kernel of the anchor.
+
+    Raises:
+        RevisionError: it cannot be had, or the commit has other code than was recorded.
+        MeasurementFailed: today's kernel and the baseline's cannot be told apart in this process.
+    """
     entry, environment = baselines.entries[case.key], dict(session.gpu.timer.environment())
-    commit, is_recorded = _commit_of(session, anchor, entry, baselines)
     today = fingerprint_of(case)
-    record = unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment)
-    if record is not None or same_digest(anchor.fingerprint, today):
-        return comparison.of_same_code(commit, is_recorded=record is not None)
-    # Another compiler makes another fingerprint of the same code.
-    is_comparable = dict(baselines.sessions[anchor.session].environment) == environment
-    is_as_written = not is_comparable and bool(today) and same_digest(anchor.source, source_of(case))
-    try:
-        compiled = _compiled_at(case, commit) if is_comparable or is_as_written else ""
-        is_anchors = same_digest(anchor.fingerprint, compiled) if is_comparable else None
-        if is_anchors is None:
-            _refuse_shared_files(session, case, commit)
-            # As it is written does not suffice: what a launcher imports while it runs is in no digest.
-            if is_as_written and compiled in ("", today):
-                return comparison.of_same_code(commit)
-        launcher = _launcher_at(case, commit)
-        if is_anchors is None:
-            is_anchors = is_recorded or same_digest(anchor.source, source_of(case, commit))
-        is_here = session.checkout.is_at(commit)
-        if not is_anchors:
-            if is_recorded and compiled == today and not is_here:
-                raise MeasurementFailed(Reason.SAME_KERNEL, _ONE_KERNEL.format(case.key, commit[:12]))
-            raise RevisionError(_other_code(commit, is_recorded=is_recorded, is_known=is_anchors is not None))
-    except RevisionError as error:
-        return comparison.without_baseline_kernel(str(error))
-    if is_here:  # and nobody knows a fingerprint
-        return comparison.of_same_code(commit)
-    return comparison.with_launcher(commit, launcher)
+    if unchanged_record(baselines, entry, work=case.work, fingerprint=today, environment=environment):
+        return stored.of_same_code(is_recorded=True)
+    if same_digest(anchor.fingerprint, today):
+        return stored.of_same_code()
+    commit, was_recorded_there = _commit_of(session, anchor, entry, baselines)
+    is_recorded_code: bool | None = None
+    if dict(baselines.sessions[anchor.session].environment) == environment:
+        compiled = _compiled_at(case, commit)
+        is_recorded_code = same_digest(anchor.fingerprint, compiled)
+        if is_recorded_code is False and was_recorded_there and compiled == today:
+            _refuse_one_kernel(session, case, commit)
+    # Another compiler makes another fingerprint of the same code: its source has to be what was recorded.
+    elif today and same_digest(anchor.source, source_of(case)):
+        compiled = _compiled_at(case, commit)
+        _refuse_shared_files(session, case, commit)
+        # As it is written does not suffice: what a launcher imports while it runs is in no digest.
+        if compiled in ("", today):
+            return stored.of_same_code()
+    if is_recorded_code is None:
+        _refuse_shared_files(session, case, commit)
+        is_recorded_code = was_recorded_there or same_digest(anchor.source, source_of(case, commit))
+    launcher = _launcher_at(case, commit)
+    if not is_recorded_code:
+        is_known = is_recorded_code is not None
+        raise RevisionError(_other_code(commit, is_recorded=was_recorded_there, is_known=is_known))
+    if session.checkout.is_at(commit):  # and nobody knows a fingerprint
+        return stored.of_same_code()
+    return stored.paired_with(commit, launcher)
+
+
+def _refuse_one_kernel(session: Session, case: SpeedCase, commit: str) -> None:
+    """Raise MeasurementFailed: a commit that is not checked out has today's code, and recorded other code."""
+    if not session.checkout.is_at(commit):
+        raise MeasurementFailed(Reason.SAME_KERNEL, _ONE_KERNEL.format(case.key, commit[:12]))
 
 
 def _refuse_shared_files(session: Session, case: SpeedCase, commit: str) -> None:

@@ -320,7 +320,7 @@ def finish_collection(run: PytestRun, session: pytest.Session) -> None:
     cutile.selected = frozenset(
         (task.gate, task.spec.name, task.case.name, task.arch) for task in tasks_of(session.items)
     )
-    if settings.measured_again is not None:
+    if settings.server_folder is not None:
         return
     everything = session.config.args_source is not pytest.Config.ArgsSource.ARGS
     failed = bool(collected.bad_declarations or session.testsfailed)

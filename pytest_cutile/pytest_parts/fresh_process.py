@@ -25,16 +25,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_cutile.pytest_parts.options import MEASURED_AGAIN, OPTIONS
+from pytest_cutile.pytest_parts.options import OPTIONS, SERVER_FOLDER
 from pytest_cutile.settings import SHARERS_VARIABLE
-from pytest_cutile.speed.protocol import Answers, Asked, ProcessFiles
+from pytest_cutile.speed.protocol import Answers, ProcessFiles, Request
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_cutile.speed.measure.call import MeasurementFailed
     from pytest_cutile.speed.measure.timing import Measurement
-    from pytest_cutile.speed.suite import Request
+    from pytest_cutile.speed.suite import CaseRequest
 
 POLL_SECONDS = 0.02
 AT_ONCE = 3
@@ -87,7 +87,7 @@ It imports nothing of this package before pytest does: pytest warns of what it c
 """
 
 
-Ask: TypeAlias = "Callable[[Mapping[str, Asked], int], Sequence[Answers]]"
+Ask: TypeAlias = "Callable[[Mapping[str, Request], int], Sequence[Answers]]"
 """Measures cases, by their keys, once in each of so many fresh processes."""
 
 
@@ -99,12 +99,12 @@ class FreshProcesses:
         self._ask = ask
 
     def __call__(
-        self, requests: Sequence[Request], processes: int
+        self, requests: Sequence[CaseRequest], processes: int
     ) -> list[Mapping[str, Measurement | MeasurementFailed]]:
         """Return what each fresh process measured, by key."""
         first = {request.key: request.screening for request in requests}
-        asked = {request.key: request.asked for request in requests}
-        return [answers.read(first) for answers in self._ask(asked, processes)]
+        cases = {request.key: request.request for request in requests}
+        return [answers.read(first) for answers in self._ask(cases, processes)]
 
 
 class Server:
@@ -147,7 +147,7 @@ class Server:
         state = self._folder / "state"
         if not state.exists():
             changes = {
-                MEASURED_AGAIN: str(self._folder),
+                SERVER_FOLDER: str(self._folder),
                 "perf_baseline": None,
                 "basetemp": str(self._folder / "basetemp"),  # goes with the folder
             }
@@ -165,7 +165,7 @@ class Server:
         folder = tempfile.TemporaryDirectory(prefix="pytest-cutile-", ignore_cleanup_errors=True)
         return Path(self._resources.enter_context(folder))
 
-    def ask(self, asked: Mapping[str, Asked], processes: int) -> list[Answers]:
+    def ask(self, requests: Mapping[str, Request], processes: int) -> list[Answers]:
         """Return what each of so many fresh processes answers."""
         answered: list[Answers] = []
         while len(answered) < processes:
@@ -176,8 +176,8 @@ class Server:
                 started = [ProcessFiles(self._folder, number) for number in numbers]
                 self._asked += count
                 for files in started:
-                    files.ask(asked)
-                answered += [self._answers(files, len(asked)) for files in started]
+                    files.ask(requests)
+                answered += [self._answers(files, len(requests)) for files in started]
             except OSError as error:  # a full disk, no memory for a process
                 answered += [not_run(error)] * (processes - len(answered))
         return answered

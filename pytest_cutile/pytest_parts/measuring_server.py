@@ -18,7 +18,7 @@ from pytest_cutile.pytest_parts.fresh_process import (
     POLL_SECONDS,
 )
 from pytest_cutile.pytest_parts.run import PytestRun
-from pytest_cutile.speed.protocol import MeasuredAgain, ProcessFiles
+from pytest_cutile.speed.protocol import ProcessFiles, RequestedCases
 
 
 class MeasuringServer:
@@ -40,7 +40,7 @@ class MeasuringServer:
         while os.getppid() == parent:
             if files.exit_code() is not None:  # another server's
                 files = ProcessFiles(self._folder, next(numbers))
-            elif files.asked() is not None:
+            elif files.requests() is not None:
                 if not _can_fork():
                     files.end(self._measure(session, files))
                     os._exit(ANOTHER_SERVER)
@@ -75,13 +75,15 @@ class MeasuringServer:
     def _measure(self, session: pytest.Session, files: ProcessFiles) -> int:
         """Run the tests that were asked for, answer what they did not, and return an exit code."""
         try:
-            asked = MeasuredAgain(files.asked() or {}, files)
-            self._run.session.measured_again = asked
-            nodeids = {request.nodeid for request in asked.requests.values()}
+            requested = RequestedCases(files.requests() or {}, files)
+            self._run.session.requested = requested
+            nodeids = {request.nodeid for request in requested.requests.values()}
             items = [item for item in session.items if item.nodeid in nodeids]
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                asked.answer_rest(item.nodeid, self._problems.get(item.nodeid, "its test measured nothing"))
+                requested.answer_rest(
+                    item.nodeid, self._problems.get(item.nodeid, "its test measured nothing")
+                )
         except BaseException:  # noqa: BLE001 - whatever it is, the run shows the end of the output
             traceback.print_exc()
             return 1

@@ -26,7 +26,7 @@ import pytest
 
 from pytest_cutile.pytest_parts.fresh_process import POLL_SECONDS, Server
 from pytest_cutile.settings import SHARERS_VARIABLE
-from pytest_cutile.speed.protocol import Answers, Asked
+from pytest_cutile.speed.protocol import Answers, Request
 
 FOLDER = "cutile_meeting"
 """Key of the folder in what pytest-xdist gives to a worker."""
@@ -49,7 +49,7 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
 
     comparisons: int
     """How many it makes, of those of the run."""
-    asked: dict[str, Asked] = {}
+    requests: dict[str, Request] = {}
     """Cases to measure, by key; none when it only wants to know the comparisons of the run."""
     processes: int = 0
     """In how many fresh processes each is measured."""
@@ -75,7 +75,7 @@ class Measuring(Protocol):
     def comparisons_of_run(self, own: int) -> int:
         """Return how many comparisons the whole run makes, given those of this process."""
 
-    def ask(self, asked: Mapping[str, Asked], processes: int) -> Sequence[Answers]: ...
+    def ask(self, requests: Mapping[str, Request], processes: int) -> Sequence[Answers]: ...
 
     def close(self) -> None: ...
 
@@ -97,10 +97,10 @@ class Alone:
     def comparisons_of_run(self, own: int) -> int:
         return own * self._processes
 
-    def ask(self, asked: Mapping[str, Asked], processes: int) -> Sequence[Answers]:
+    def ask(self, requests: Mapping[str, Request], processes: int) -> Sequence[Answers]:
         if self._server is None:
             raise RuntimeError("nothing was pending")
-        return self._server.ask(asked, processes)
+        return self._server.ask(requests, processes)
 
     def close(self) -> None:
         if self._server is not None:
@@ -124,8 +124,8 @@ class Worker:
         self._comparisons = own
         return self._post(Post(comparisons=own)).comparisons
 
-    def ask(self, asked: Mapping[str, Asked], processes: int) -> Sequence[Answers]:
-        post = Post(comparisons=self._comparisons, asked={**asked}, processes=processes)
+    def ask(self, requests: Mapping[str, Request], processes: int) -> Sequence[Answers]:
+        post = Post(comparisons=self._comparisons, requests={**requests}, processes=processes)
         return self._post(post).answers[:processes]
 
     def close(self) -> None:
@@ -242,15 +242,15 @@ class Meeting:
 
     def _measure(self, posts: Mapping[str, Post]) -> dict[str, list[Answers]]:
         """Measure what all workers ask for, on all GPUs at once; return the answers by GPU."""
-        asked: dict[str, dict[str, Asked]] = {self._gpus[name]: {} for name in posts}
+        requests: dict[str, dict[str, Request]] = {self._gpus[name]: {} for name in posts}
         for name, post in posts.items():
-            of_gpu = asked[self._gpus[name]]
-            for key, one in post.asked.items():
+            of_gpu = requests[self._gpus[name]]
+            for key, one in post.requests.items():
                 of_gpu[key] = _both(of_gpu.get(key, one), one)
         processes = max(post.processes for post in posts.values())
         futures = {
             gpu: self._threads.submit(self._servers[gpu].ask, cases, processes if cases else 0)
-            for gpu, cases in asked.items()
+            for gpu, cases in requests.items()
         }
         return {gpu: future.result() for gpu, future in futures.items()}
 
@@ -269,10 +269,10 @@ def _is_here(node: Any) -> bool:
     return not spec.env and all(getattr(spec, name, None) is None for name in _ELSEWHERE)
 
 
-def _both(one: Asked, other: Asked) -> Asked:
+def _both(one: Request, other: Request) -> Request:
     """Return what serves two workers that run the same test, as with `--dist each`."""
     sustained, revision = one.sustained or other.sustained, one.revision or other.revision
-    return Asked(nodeid=one.nodeid, revision=revision, sustained=sustained)
+    return Request(nodeid=one.nodeid, revision=revision, sustained=sustained)
 
 
 def _start(server: Server) -> None:

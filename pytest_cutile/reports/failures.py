@@ -19,7 +19,7 @@ from pytest_cutile.reports.document import (
     Table,
 )
 from pytest_cutile.reports.text import WIDTH, render_text
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, StoredTimes
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
@@ -83,14 +83,15 @@ def regression_message(
         command = f"pytest {shlex.quote(case.case.nodeid)} --arch {device.arch}{baseline_option}"
         blocks += [Paragraph("To measure it again, in the rootdir:"), Code(command)]
     where = f"{device.name}, {device.gpu_id}" if names_gpu else device.name
-    than = _slower_than(case, comparison, "its baseline" if baseline_file else comparison.revision)
+    revision = comparison.revision if isinstance(comparison, Paired) else ""
+    than = _slower_than(case, comparison, "its baseline" if baseline_file else revision)
     title = f"{case.case.key} on {device.arch} ({where}) is {abs(change):.1%} slower than {than}."
     return render_text(Document(title, blocks))
 
 
 def _slower_than(case: PendingCase, comparison: Comparison, baseline: str) -> str:
     """Return what a case is slower than, and in which regime."""
-    if comparison.published is not None:
+    if isinstance(comparison, PublishedFigure):
         return f"the published figure (margin {comparison.published.margin:.0%})"
     if case.judgement.reason == Reason.ENVIRONMENT:
         return "recorded"
@@ -101,14 +102,18 @@ def _slower_than(case: PendingCase, comparison: Comparison, baseline: str) -> st
 def _cause_of_slowdown(case: PendingCase, comparison: Comparison) -> str:
     """Return whether the code or something else has made a case slower, as far as that is known."""
     if case.judgement.reason == Reason.ENVIRONMENT:
-        proof = "its baseline kernel is as slow now" if comparison.is_paired else "the code is as recorded"
+        is_paired = isinstance(comparison, Paired)
+        proof = "its baseline kernel is as slow now" if is_paired else "the code is as recorded"
         return f"the environment, not the code: {proof}"
-    if comparison.is_paired:
-        return "the code: the baseline kernel, interleaved with it in this run, is faster"
-    if comparison.published is not None:
-        return "unknown: a published figure has no kernel that could be measured beside this one"
-    other = "the environment" if comparison.environment_changes else "this GPU's condition"
-    return f"the code or {other}: no baseline kernel was measured beside it ({comparison.unavailable})"
+    match comparison:
+        case Paired():
+            return "the code: the baseline kernel, interleaved with it in this run, is faster"
+        case StoredTimes():
+            other = "the environment" if comparison.environment_changes else "this GPU's condition"
+            why = comparison.unavailable
+            return f"the code or {other}: no baseline kernel was measured beside it ({why})"
+        case _:
+            return "unknown: a published figure has no kernel that could be measured beside this one"
 
 
 def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
@@ -119,12 +124,7 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
         current = _mean(one.us(regime) for one in measured)
         if current is None:
             continue
-        if comparison.is_paired:
-            baseline = _mean(one.baseline_us(regime) for one in measured)
-        elif comparison.published is not None:
-            baseline = comparison.published.median_us
-        else:
-            baseline = comparison.stored[regime].us if regime in comparison.stored else None
+        baseline = comparison.baseline_us(measured, regime)
         change = comparison.change(measured, regime)
         times = (current, baseline)
         cells = ["" if us is None else format_time(us) for us in times]
@@ -134,13 +134,14 @@ def _speed_table(case: PendingCase, comparison: Comparison) -> Table:
         )
         rows.append(Row(("rate, of the limit", *(_rate(case.shown, us) for us in times), "", "")))
         rows += _power_rows(case, regime)
-    titles = ("current", "baseline kernel" if comparison.is_paired else "baseline", "change", "95 % interval")
+    baseline_title = "baseline kernel" if isinstance(comparison, Paired) else "baseline"
+    titles = ("current", baseline_title, "change", "95 % interval")
     rows = [row for row in rows if any(row.cells[1:])]
     return Table([Column(""), *(Column(title, right=True) for title in titles)], rows)
 
 
 def _interval(comparison: Comparison, measured: Sequence[Measurement], regime: Regime) -> str:
-    estimated = comparison.estimate(measured, regime) if comparison.is_paired else None
+    estimated = comparison.estimate(measured, regime)
     return "" if estimated is None else " to ".join(map(format_change, estimated.interval()))
 
 
@@ -184,28 +185,28 @@ def _evidence(
     if case.screening.sustained_skipped is not None:
         measured.append(f"sustained: skipped, {case.screening.sustained_skipped.reason}")
     yield "measured", measured
-    rule = comparison.rule
-    if comparison.is_paired:
-        yield "limit", [f"a slowdown of {rule.margin / 2:.1%}, if noise cannot explain it"]
-    elif comparison.published is None:
-        yield "limit", [f"{rule.stored_margin:.1%}, since other sessions have measured the stored times"]
-    if case.problems:
-        both = " (disturbed both kernels alike)" if comparison.is_paired else ""
-        yield "GPU", [f"{'; '.join(case.problems)}{both}"]
-    if comparison.is_paired:
-        of = f", which {baseline_file} was recorded from" if baseline_file else ""
-        lines = [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
-        if comparison.anchor is not None and comparison.anchor.reason:
-            lines.append(f"accepted because: {comparison.anchor.reason}")
-        yield "baseline", lines
-    elif comparison.published is not None:
-        yield "baseline", [baseline_file, comparison.published.source]
-    else:
-        stored = next(iter(comparison.stored.values()), None)
-        runs = (
-            "" if stored is None else f" ({counted(stored.n_runs, 'run')} on {counted(stored.gpus, 'GPU')})"
-        )
-        yield "baseline", [f"stored times of {baseline_file}{runs}"]
+    rule, problems = comparison.rule, "; ".join(case.problems)
+    match comparison:
+        case Paired():
+            yield "limit", [f"a slowdown of {rule.margin / 2:.1%}, if noise cannot explain it"]
+            if problems:
+                yield "GPU", [f"{problems} (disturbed both kernels alike)"]
+            of = f", which {baseline_file} was recorded from" if baseline_file else ""
+            lines = [f"the kernel of {comparison.revision[:12]}{of}, interleaved on the same buffers"]
+            if comparison.anchor is not None and comparison.anchor.reason:
+                lines.append(f"accepted because: {comparison.anchor.reason}")
+            yield "baseline", lines
+        case PublishedFigure():
+            if problems:
+                yield "GPU", [problems]
+            yield "baseline", [baseline_file, comparison.published.source]
+        case _:
+            yield "limit", [f"{rule.stored_margin:.1%}, since other sessions have measured the stored times"]
+            if problems:
+                yield "GPU", [problems]
+            stored = next(iter(comparison.stored.values()), None)
+            runs = stored and f" ({counted(stored.n_runs, 'run')} on {counted(stored.gpus, 'GPU')})"
+            yield "baseline", [f"stored times of {baseline_file}{runs or ''}"]
 
 
 def _noise(case: PendingCase, regime: Regime) -> str:

@@ -1,10 +1,18 @@
-"""What one case is compared with: the interleaved baseline kernel, else stored or published times."""
+"""What one case is compared with, as one of four classes.
+
+- `Paired`: the baseline kernel, measured interleaved with today's.
+- `SameCode`: today's code is the baseline's, so nothing can have become slower by the code.
+- `StoredTimes`: there is no baseline kernel, and stored times decide alone.
+- `PublishedFigure`: nobody has recorded the case, and a published figure is all there is.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from pytest_cutile.baselines.entries import Published, Record
 from pytest_cutile.baselines.select import Stored
@@ -23,179 +31,270 @@ from pytest_cutile.speed.decide import (
 from pytest_cutile.speed.measure.timing import LONGEST_BURST_US, NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.statistics import median
 
+Kind = TypeVar("Kind", bound="Comparison")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What a case is compared with, and what a measurement says of it."""
+class Comparison(ABC):
+    """What a case is compared with, and what measurements say of it.
+
+    Measurements are one for each process. Log ratios are of today's time per launch over the baseline's.
+    """
 
     rule: Rule
-    revision: str = ""
-    """Revision whose kernel is the baseline kernel: the anchor's commit, or `git:REV`."""
-    launcher: Launcher | None = None
-    """Its launcher, to be interleaved with today's; None where there is none, or where it is the same
-    code."""
-    is_same_code: bool = False
-    """Whether today's code is the baseline's: then nothing can have become slower by the code."""
-    is_recorded: bool = False
-    """Whether a record is of this very code, work and environment: there is nothing to find out."""
-    unavailable: str = ""
-    """Why there is no baseline kernel: stored times alone decide."""
     anchor: Record | None = None
-    """The record that the baseline kernel is of."""
+    """The record that later runs are compared with."""
     stored: Mapping[Regime, Stored] = field(default_factory=dict)
     """Stored times since the anchor."""
     environment_changes: Sequence[str] = ()
     """What differs between the environments of the stored times and of today."""
-    published: Published | None = None
 
-    def with_launcher(self, revision: str, launcher: Launcher) -> Comparison:
-        return replace(self, revision=revision, launcher=launcher)
+    def _as(self, kind: type[Kind], **fields: Any) -> Kind:
+        """Return what is recorded as another class of comparison."""
+        return kind(
+            rule=self.rule,
+            anchor=self.anchor,
+            stored=self.stored,
+            environment_changes=self.environment_changes,
+            **fields,
+        )
 
-    def of_same_code(self, revision: str, *, is_recorded: bool = False) -> Comparison:
-        return replace(self, revision=revision, is_same_code=True, is_recorded=is_recorded)
+    # -- what the classes differ in -------------------------------------------------------------------
 
-    def without_baseline_kernel(self, why: str) -> Comparison:
-        return replace(self, revision="", launcher=None, unavailable=why)
+    @abstractmethod
+    def suspects(self, screening: Measurement) -> tuple[Regime, ...]:
+        """Return the regimes in which a screened case may be slower, or has become unsteady."""
 
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether code and environment are those of a record."""
-        return self.is_same_code and not self.environment_changes
+    @abstractmethod
+    def decide(self, measurements: Sequence[Measurement], regime: Regime) -> Decision:
+        """Decide a regime of which there is no estimate: by itself, without the run's other cases."""
 
-    @property
-    def is_paired(self) -> bool:
-        """Whether the baseline kernel is measured interleaved with today's."""
-        return self.launcher is not None
+    @abstractmethod
+    def is_faster(self, measurements: Sequence[Measurement]) -> bool:
+        """Say whether a case has become faster in one regime and slower in none."""
+
+    def log_ratios(self, measurement: Measurement) -> dict[Regime, float]:
+        """Return what one measurement says, by regime."""
+        return self.stored_log_ratios(measurement)
+
+    def log_ratio(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:
+        """Return the log ratio that measurements show; None if they say nothing of the regime."""
+        return _median_of(self.log_ratios(one).get(regime) for one in measurements)
+
+    def baseline_us(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:  # noqa: ARG002
+        """Return the time per launch that today's is compared with, in us."""
+        return self.stored[regime].us if regime in self.stored else None
+
+    def estimate(self, measurements: Sequence[Measurement], regime: Regime) -> Estimate | None:  # noqa: ARG002
+        """Estimate the log ratio and how well it is known; None where times were not measured in pairs."""
+        return None
+
+    def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
+        """Return by what fraction a case is slower than stored, if that is beyond the plain margin."""
+        return self._beyond_margin(measurements, [self.stored_log_ratios])
+
+    # -- what follows ---------------------------------------------------------------------------------
 
     def regimes(self, measurement: Measurement) -> list[Regime]:
         """Return the regimes in which this measurement says something."""
-        return [*(self.samples(measurement) if self.is_paired else self.changes_of_stored(measurement))]
+        return [*self.log_ratios(measurement)]
 
-    # -- paired ---------------------------------------------------------------------------------------
+    def change(self, measurements: Sequence[Measurement], regime: Regime | None = None) -> float | None:
+        """Return the change to show: +0.05 is 5 % slower. Without a regime, that of the worst one."""
+        regimes = [*Regime] if regime is None else [regime]
+        known = [value for one in regimes if (value := self.log_ratio(measurements, one)) is not None]
+        return math.expm1(max(known)) if known else None
 
-    def samples(self, measurement: Measurement) -> dict[Regime, Sample]:
-        """Return the log ratios of today's kernel over the baseline kernel, measured interleaved."""
-        samples = {}
-        for regime in Regime:
-            log_ratio = measurement.log_ratio(regime)
-            if log_ratio is not None:
-                samples[regime] = Sample(
-                    log_ratio=log_ratio,
-                    error=measurement.standard_error(regime) or 0.0,
-                    tick=measurement.tick_us / measurement.headline_us if regime is Regime.BURST else 0.0,
-                )
-        return samples
-
-    def estimate(self, measurements: Sequence[Measurement], regime: Regime) -> Estimate | None:
-        """Estimate the log ratio in a regime from measurements of one process each; None without any."""
-        samples = [sample for one in measurements if (sample := self.samples(one).get(regime)) is not None]
-        return estimate(samples, NOISE[regime]) if samples else None
-
-    # -- stored ---------------------------------------------------------------------------------------
-
-    def changes_of_stored(
-        self, measurement: Measurement, *, of_baseline: bool = False
+    def stored_log_ratios(
+        self, measurement: Measurement, *, of_baseline_kernel: bool = False
     ) -> dict[Regime, float]:
-        """Return the log ratios of today's times over stored or published ones, by regime.
+        """Return the log ratios of today's times over stored ones, by regime.
 
         What the reference workload has become slower by since is taken off: the GPU's condition.
 
         Args:
             measurement: of today.
-            of_baseline: whether the times of the baseline kernel are meant, not those of today's.
+            of_baseline_kernel: whether the baseline kernel's times are meant, not those of today's kernel.
         """
-        changes: dict[Regime, float] = {}
-        for regime in Regime:
-            time_us = measurement.baseline_us if of_baseline else measurement.us
+        time_us = measurement.baseline_us if of_baseline_kernel else measurement.us
+        log_ratios = {}
+        for regime, stored in self.stored.items():
             us = time_us(regime)
-            if self.published is not None:
-                if regime is Regime.BURST and us is not None:
-                    changes[regime] = math.log(us / self.published.median_us)
-            elif (stored := self.stored.get(regime)) is not None:
-                if us is None and regime is Regime.BURST and (sustained_us := time_us(Regime.SUSTAINED)):
-                    us = min(sustained_us, LONGEST_BURST_US)  # too long for the bursts that it had once
-                if us is not None:
-                    changes[regime] = math.log(us / stored.us) - _movement(measurement, stored)
-        return changes
+            if us is None and regime is Regime.BURST and (sustained_us := time_us(Regime.SUSTAINED)):
+                us = min(sustained_us, LONGEST_BURST_US)  # too long for the bursts that it had once
+            if us is not None:
+                log_ratios[regime] = math.log(us / stored.us) - _movement(measurement, stored)
+        return log_ratios
 
-    def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
-        """Return by what fraction both kernels are slower than stored, if they are beyond the plain margin.
-
-        Without a baseline kernel at hand, today's kernel alone: it is the baseline's code then. A published
-        figure says nothing of the environment.
-        """
-        if self.published is not None:
-            return None
-        limit = math.log1p(self.rule.stored_margin)
-        sides = [False, True] if self.is_paired else [False]
+    def _beyond_margin(
+        self,
+        measurements: Sequence[Measurement],
+        kernels: Sequence[Callable[[Measurement], Mapping[Regime, float]]],
+    ) -> float | None:
+        """Return by what fraction the first kernel is slower than stored, if all of them are."""
         for regime in Regime:
-            changes = []
-            for of_baseline in sides:
-                found = [
-                    self.changes_of_stored(one, of_baseline=of_baseline).get(regime) for one in measurements
-                ]
-                known = [change for change in found if change is not None]
-                changes.append(median(known) if known else 0.0)
-            if min(changes) > limit:
-                return math.expm1(changes[0])
+            slower = [
+                _median_of(log_ratios(one).get(regime) for one in measurements) or 0.0
+                for log_ratios in kernels
+            ]
+            if min(slower) > math.log1p(self.rule.stored_margin):
+                return math.expm1(slower[0])
         return None
 
-    # -- screening and deciding -----------------------------------------------------------------------
 
-    def suspects(self, measurement: Measurement) -> tuple[Regime, ...]:
-        """Return the regimes in which a screened case may be slower, or has become unsteady."""
-        if self.is_same_code:
-            return ()
-        if self.is_paired:
-            unsteady = measurement.regimes[:1] if measurement.excess_spread > NOISE_LIMIT else ()
-            return tuple(
-                regime
-                for regime, sample in self.samples(measurement).items()
-                if regime in unsteady or is_suspect(sample, NOISE[regime], self.rule)
+@dataclass(frozen=True, kw_only=True)
+class Paired(Comparison):
+    """The baseline kernel, measured interleaved with today's."""
+
+    revision: str
+    """Revision of the baseline kernel: the anchor's commit, or `git:REV`."""
+    launcher: Launcher
+
+    def without_baseline_kernel(self, why: str) -> StoredTimes:
+        return self._as(StoredTimes, unavailable=why)
+
+    def samples(self, measurement: Measurement) -> dict[Regime, Sample]:
+        """Return what one process has measured of the pair."""
+        return {
+            regime: Sample(
+                log_ratio=log_ratio,
+                error=measurement.standard_error(regime) or 0.0,
+                tick=measurement.tick_us / measurement.headline_us if regime is Regime.BURST else 0.0,
             )
-        margin = self.rule.limit if self.published is None else math.log1p(self.published.margin)
+            for regime in Regime
+            if (log_ratio := measurement.log_ratio(regime)) is not None
+        }
+
+    def suspects(self, screening: Measurement) -> tuple[Regime, ...]:
+        unsteady = screening.regimes[:1] if screening.excess_spread > NOISE_LIMIT else ()
         return tuple(
-            regime for regime, change in self.changes_of_stored(measurement).items() if change >= margin
+            regime
+            for regime, sample in self.samples(screening).items()
+            if regime in unsteady or is_suspect(sample, NOISE[regime], self.rule)
         )
 
-    def decide_stored(self, measurements: Sequence[Measurement], regime: Regime) -> Decision:
-        """Decide by stored or published times alone."""
-        changes = [self.changes_of_stored(measurement).get(regime) for measurement in measurements]
-        known = [change for change in changes if change is not None]
-        if not known:
-            return Decision.UNDECIDED
-        if self.published is not None:
-            slower = median(known) > math.log1p(self.published.margin)
-            return Decision.SLOWER if slower else Decision.CLEAR
-        return decide_stored(known, self.rule)
-
-    def change(self, measurements: Sequence[Measurement], regime: Regime | None = None) -> float | None:
-        """Return the change to show: +0.05 is 5 % slower. Without a regime, that of the worst one."""
-        regimes = [*Regime] if regime is None else [regime]
-        changes: list[float] = []
-        for each in regimes:
-            if self.is_paired:
-                estimated = self.estimate(measurements, each)
-                changes += [] if estimated is None else [estimated.value]
-            else:
-                found = [self.changes_of_stored(one).get(each) for one in measurements]
-                known = [change for change in found if change is not None]
-                changes += [median(known)] if known else []
-        return math.expm1(max(changes)) if changes else None
+    def decide(self, measurements: Sequence[Measurement], regime: Regime) -> Decision:  # noqa: ARG002
+        """Decide a regime that no fresh process has measured: cleared if power limits neither kernel."""
+        skipped = [one.sustained_skipped for one in measurements if one.sustained_skipped is not None]
+        not_limited = bool(skipped) and all(one.not_limited for one in skipped)
+        return Decision.CLEAR if not_limited else Decision.UNDECIDED
 
     def is_faster(self, measurements: Sequence[Measurement]) -> bool:
-        """Say whether a case has become faster in one regime and slower in none."""
-        if self.is_same_code:
-            return False
-        if not self.is_paired:
-            changes = [self.changes_of_stored(measurement) for measurement in measurements]
-            burst = [change[Regime.BURST] for change in changes if Regime.BURST in change]
-            margin = self.rule.stored_margin if self.published is None else self.published.margin
-            return bool(burst) and median(burst) < -math.log1p(margin)
-        found = [
+        estimates = [
             estimated for regime in Regime if (estimated := self.estimate(measurements, regime)) is not None
         ]
-        return any(is_faster(one, self.rule) for one in found) and all(one.value <= 0 for one in found)
+        return any(is_faster(one, self.rule) for one in estimates) and all(
+            one.value <= 0 for one in estimates
+        )
+
+    def log_ratios(self, measurement: Measurement) -> dict[Regime, float]:
+        return {regime: sample.log_ratio for regime, sample in self.samples(measurement).items()}
+
+    def log_ratio(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:
+        estimated = self.estimate(measurements, regime)
+        return None if estimated is None else estimated.value
+
+    def baseline_us(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:
+        times = [us for one in measurements if (us := one.baseline_us(regime)) is not None]
+        return sum(times) / len(times) if times else None
+
+    def estimate(self, measurements: Sequence[Measurement], regime: Regime) -> Estimate | None:
+        samples = [sample for one in measurements if (sample := self.samples(one).get(regime)) is not None]
+        return estimate(samples, NOISE[regime]) if samples else None
+
+    def slower_than_stored(self, measurements: Sequence[Measurement]) -> float | None:
+        """Return by what fraction both kernels are slower than stored, if both are beyond the margin."""
+
+        def of_baseline_kernel(measurement: Measurement) -> Mapping[Regime, float]:
+            return self.stored_log_ratios(measurement, of_baseline_kernel=True)
+
+        return self._beyond_margin(measurements, [self.stored_log_ratios, of_baseline_kernel])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameCode(Comparison):
+    """Today's code is the baseline's: only the environment, or the GPU, can have made a case slower."""
+
+    is_recorded: bool = False
+    """Whether a record is of this code, work and environment: there is nothing to find out."""
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether code and environment are those of a record."""
+        return not self.environment_changes
+
+    def suspects(self, screening: Measurement) -> tuple[Regime, ...]:  # noqa: ARG002
+        return ()
+
+    def decide(self, measurements: Sequence[Measurement], regime: Regime) -> Decision:  # noqa: ARG002
+        return Decision.CLEAR
+
+    def is_faster(self, measurements: Sequence[Measurement]) -> bool:  # noqa: ARG002
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTimes(Comparison):
+    """Stored times alone, by a plain margin: other sessions and GPUs have measured them."""
+
+    unavailable: str
+    """Why there is no baseline kernel."""
+
+    def paired_with(self, revision: str, launcher: Launcher) -> Paired:
+        return self._as(Paired, revision=revision, launcher=launcher)
+
+    def of_same_code(self, *, is_recorded: bool = False) -> SameCode:
+        return self._as(SameCode, is_recorded=is_recorded)
+
+    def suspects(self, screening: Measurement) -> tuple[Regime, ...]:
+        return tuple(
+            regime for regime, value in self.log_ratios(screening).items() if value >= self.rule.limit
+        )
+
+    def decide(self, measurements: Sequence[Measurement], regime: Regime) -> Decision:
+        known = [value for one in measurements if (value := self.log_ratios(one).get(regime)) is not None]
+        return decide_stored(known, self.rule) if known else Decision.UNDECIDED
+
+    def is_faster(self, measurements: Sequence[Measurement]) -> bool:
+        burst = self.log_ratio(measurements, Regime.BURST)
+        return burst is not None and burst < -math.log1p(self.rule.stored_margin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedFigure(Comparison):
+    """A published figure, with a margin of its own: what it is slower than says nothing of this run."""
+
+    published: Published
+
+    @property
+    def margin(self) -> float:
+        """The margin as a log ratio."""
+        return math.log1p(self.published.margin)
+
+    def log_ratios(self, measurement: Measurement) -> dict[Regime, float]:
+        us = measurement.us(Regime.BURST)
+        return {} if us is None else {Regime.BURST: math.log(us / self.published.median_us)}
+
+    def baseline_us(self, measurements: Sequence[Measurement], regime: Regime) -> float | None:  # noqa: ARG002
+        return self.published.median_us
+
+    def suspects(self, screening: Measurement) -> tuple[Regime, ...]:
+        return tuple(regime for regime, value in self.log_ratios(screening).items() if value >= self.margin)
+
+    def decide(self, measurements: Sequence[Measurement], regime: Regime) -> Decision:
+        log_ratio = self.log_ratio(measurements, regime)
+        if log_ratio is None:
+            return Decision.UNDECIDED
+        return Decision.SLOWER if log_ratio > self.margin else Decision.CLEAR
+
+    def is_faster(self, measurements: Sequence[Measurement]) -> bool:
+        burst = self.log_ratio(measurements, Regime.BURST)
+        return burst is not None and burst < -self.margin
+
+
+def _median_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _movement(measurement: Measurement, stored: Stored) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_cutile.quantities import format_change, format_time
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, SameCode, StoredTimes
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
@@ -17,7 +17,7 @@ from pytest_cutile.verdicts import UNDECIDED, Judgement, Reason, Verdict
 def judge_screening(key: str, comparison: Comparison, measurement: Measurement) -> Judgement:
     """Judge a case by its screening, as far as one measurement can."""
     change = comparison.change([measurement])
-    if not comparison.is_same_code and not comparison.regimes(measurement):
+    if not isinstance(comparison, SameCode) and not comparison.regimes(measurement):
         return _without_common_regime(key, measurement)
     if comparison.suspects(measurement) or comparison.slower_than_stored([measurement]) is not None:
         detail = f"{key} may be slower; the run ended before fresh processes could tell"
@@ -31,7 +31,7 @@ def judge(case: PendingCase) -> Judgement:
     comparison, key, repeats = case.comparison, case.case.key, case.repeats
     if comparison is None:
         return case.judgement
-    if not comparison.is_same_code and not any(map(comparison.regimes, repeats)):
+    if not isinstance(comparison, SameCode) and not any(map(comparison.regimes, repeats)):
         return _without_common_regime(key, repeats[0])
     decisions = case.decisions
     change = comparison.change(repeats)
@@ -43,7 +43,7 @@ def judge(case: PendingCase) -> Judgement:
     if undecided:
         return _undecided(case, comparison, undecided, change)
     scatter = max(map(case.scatter, Regime))
-    if not case.regimes and comparison.is_paired and scatter > comparison.rule.margin:
+    if not case.regimes and isinstance(comparison, Paired) and scatter > comparison.rule.margin:
         detail = (
             f"{key}: the first process was steady, and the times of {len(repeats)} differ by {scatter:.1%}"
         )
@@ -64,13 +64,18 @@ def _without_common_regime(key: str, measurement: Measurement) -> Judgement:
 
 def _slower(case: PendingCase, comparison: Comparison, change: float | None) -> Judgement:
     key = case.case.key
-    if comparison.is_paired:
+    if isinstance(comparison, Paired):
         return Judgement(reason=Reason.SLOWER, change=change)
     if case.problems:
         detail = f"{key} looks slower, but the GPU was disturbed: {'; '.join(case.problems)}; run it again"
         return Judgement(reason=Reason.DISTURBED, change=change, detail=detail)
-    reason = Reason.SLOWER if comparison.published is None else Reason.BELOW_PUBLISHED
-    return Judgement(reason=reason, change=change, detail=comparison.unavailable)
+    if isinstance(comparison, PublishedFigure):
+        return Judgement(reason=Reason.BELOW_PUBLISHED, change=change)
+    return Judgement(reason=Reason.SLOWER, change=change, detail=_unavailable(comparison))
+
+
+def _unavailable(comparison: Comparison) -> str:
+    return comparison.unavailable if isinstance(comparison, StoredTimes) else ""
 
 
 def _undecided(
@@ -78,10 +83,10 @@ def _undecided(
 ) -> Judgement:
     key, count = case.case.key, len(case.repeats)
     shown = "" if change is None else f" {format_change(change)}"
-    if not comparison.is_paired:
+    if not isinstance(comparison, Paired):
         detail = (
             f"{key}: stored times show{shown}, and alone they show only slowdowns above "
-            f"{comparison.rule.stored_margin:.1%}; {comparison.unavailable}"
+            f"{comparison.rule.stored_margin:.1%}; {_unavailable(comparison)}"
         )
         return Judgement(reason=Reason.UNANCHORED, change=change, detail=detail)
     visible = []
@@ -108,7 +113,7 @@ def _sustained_unknown(
     """Judge a case that was recorded sustained, and that nobody could measure so; None if that is not so."""
     unknown = [one.sustained_skipped for one in measurements if one.sustained_skipped is not None]
     if (
-        comparison.is_same_code
+        isinstance(comparison, SameCode)
         or Regime.SUSTAINED not in comparison.stored
         or any(one.sustained is not None for one in measurements)
         or all(skipped.not_limited for skipped in unknown)
@@ -122,9 +127,9 @@ def _not_slower(
     key: str, comparison: Comparison, measurements: Sequence[Measurement], change: float | None
 ) -> Judgement:
     """Judge a case whose code is not slower: something else may have made it slower than it was recorded."""
-    outside = comparison.slower_than_stored(measurements) if not comparison.unavailable else None
+    outside = comparison.slower_than_stored(measurements)
     if outside is not None:
-        both = "it and its baseline kernel are" if comparison.is_paired else "it is"
+        both = "it and its baseline kernel are" if isinstance(comparison, Paired) else "it is"
         shown = f"{key}: {both} {format_change(outside)} against the stored times"
         if comparison.environment_changes:
             detail = f"{shown}, by the environment: {'; '.join(comparison.environment_changes)}"
@@ -132,7 +137,7 @@ def _not_slower(
         detail = f"{shown}, with nothing else changed: the GPU's condition (clock, heat, another user)"
         return Judgement(reason=Reason.DISTURBED, change=outside, detail=detail)
     reason = Reason.WITHIN_MARGIN
-    if comparison.is_same_code:
+    if isinstance(comparison, SameCode):
         reason = Reason.UNCHANGED
     elif comparison.is_faster(measurements):
         reason = Reason.FASTER
@@ -143,7 +148,7 @@ def _not_slower(
 def _hidden_by_tick(key: str, comparison: Comparison, measurement: Measurement) -> str:
     """Return that a pair is too fast for its timer to show the margin; "" where it is not."""
     tick, us = measurement.tick_us, measurement.burst_us
-    if not comparison.is_paired or us is None or tick / us <= comparison.rule.margin:
+    if not isinstance(comparison, Paired) or us is None or tick / us <= comparison.rule.margin:
         return ""
     return f"{key}: the timer's tick of {format_time(tick)} hides changes below {tick / us:.0%} in bursts"
 

@@ -1,6 +1,6 @@
 """What a run asks its fresh processes, and what they answer: by files in one folder.
 
-For process 1 the run writes `1.asked.json`, the process `1.measured.jsonl` (a line for each case), and its
+For process 1 the run writes `1.requests.json`, the process `1.measured.jsonl` (a line for each case), and its
 server `1.ended` when the process has ended.
 """
 
@@ -20,7 +20,7 @@ from pytest_cutile.speed.measure.timing import Measurement
 from pytest_cutile.verdicts import Reason
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a run asks of one case."""
 
     nodeid: str
@@ -90,13 +90,13 @@ class ProcessFiles:
     folder: Path
     number: int
 
-    def ask(self, asked: Mapping[str, Asked]) -> None:
-        self._write("asked.json", msgspec.json.encode(asked))
+    def ask(self, requests: Mapping[str, Request]) -> None:
+        self._write("requests.json", msgspec.json.encode(requests))
 
-    def asked(self) -> dict[str, Asked] | None:
+    def requests(self) -> dict[str, Request] | None:
         """Return what is asked, by the keys of cases; None as long as nothing is."""
-        path = self._path("asked.json")
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Asked]) if path.exists() else None
+        path = self._path("requests.json")
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Request]) if path.exists() else None
 
     def answer(self, answer: Answer) -> None:
         with self._path("measured.jsonl").open("ab") as file:
@@ -128,10 +128,10 @@ class ProcessFiles:
         unfinished.rename(self._path(name))
 
 
-class MeasuredAgain:
-    """What is asked of this fresh process; each case is answered once."""
+class RequestedCases:
+    """The cases that this fresh process is to measure; each is answered once."""
 
-    def __init__(self, requests: Mapping[str, Asked], files: ProcessFiles) -> None:
+    def __init__(self, requests: Mapping[str, Request], files: ProcessFiles) -> None:
         self.requests = requests
         """By the key of the case."""
         self._files = files

@@ -25,6 +25,7 @@ from pytest_cutile.baselines.select import add
 from pytest_cutile.quantities import counted, format_change, format_time
 from pytest_cutile.session import Session
 from pytest_cutile.speed.case import SpeedCase
+from pytest_cutile.speed.comparison import PublishedFigure, StoredTimes
 from pytest_cutile.speed.measure.timing import NOISE_LIMIT, Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
@@ -116,7 +117,7 @@ def _compared_with(case: PendingCase) -> str:
 def _moved(case: PendingCase, reason: str | None) -> str:
     """Return why the anchor moves to today's kernel: "faster", "accepted", or "" if it stays."""
     judgement, comparison = case.judgement, case.comparison
-    if comparison is None or comparison.published is not None:
+    if comparison is None or isinstance(comparison, PublishedFigure):
         needs_reason = judgement.reason in (Reason.WORK_CHANGED, Reason.MAYBE_RENAMED)
         if needs_reason or judgement.verdict is Verdict.REGRESSION:
             return _accepted(judgement, reason)
@@ -125,7 +126,7 @@ def _moved(case: PendingCase, reason: str | None) -> str:
         return "faster"
     if judgement.verdict is Verdict.REGRESSION:
         return _accepted(judgement, reason)
-    if comparison.unavailable:
+    if isinstance(comparison, StoredTimes):
         why = f"there is no baseline kernel to compare it with: {comparison.unavailable}"
         return _accepted(Judgement(reason=judgement.reason, detail=why), reason)
     if judgement.verdict is Verdict.PASS:
@@ -162,7 +163,7 @@ def _rounded(value: float | None) -> float | None:
 def _changes(case: PendingCase) -> Mapping[str, PairedChange]:
     """Return how today's kernel compares with the anchor's, by regime."""
     comparison, changes = case.comparison, {}
-    if comparison is not None and comparison.is_paired:
+    if comparison is not None:
         for regime in Regime:
             if (estimated := comparison.estimate(case.measurements, regime)) is not None:
                 low, high = estimated.interval()

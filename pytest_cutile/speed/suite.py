@@ -13,19 +13,19 @@ from pytest_cutile.quantities import counted
 from pytest_cutile.reports.failures import regression_message
 from pytest_cutile.session import Session
 from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired
 from pytest_cutile.speed.decide import Decision, Estimate, Rule, decide
 from pytest_cutile.speed.judging import judge, strict_failure
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Measurement, Regime
 from pytest_cutile.speed.pending import PendingCase
-from pytest_cutile.speed.protocol import Asked
+from pytest_cutile.speed.protocol import Request
 from pytest_cutile.speed.recording import record
 from pytest_cutile.verdicts import Judgement, Reason, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CaseRequest:
     """What a fresh process is to measure of one case."""
 
     case: SpeedCase
@@ -41,12 +41,12 @@ class Request:
         return self.case.key
 
     @property
-    def asked(self) -> Asked:
-        return Asked(nodeid=self.case.nodeid, revision=self.revision, sustained=self.sustained)
+    def request(self) -> Request:
+        return Request(nodeid=self.case.nodeid, revision=self.revision, sustained=self.sustained)
 
 
 Measured: TypeAlias = Mapping[str, "Measurement | MeasurementFailed"]
-MeasureAgain: TypeAlias = Callable[[Sequence[Request], int], Sequence[Measured]]
+MeasureAgain: TypeAlias = Callable[[Sequence[CaseRequest], int], Sequence[Measured]]
 """Measures all cases once in each of so many fresh processes; returns what each measured, by key. What is
 missing was lost with the process."""
 
@@ -238,11 +238,11 @@ def _decide(asked: Mapping[PendingCase, Sequence[Regime]], rule: Rule, n_compari
         if comparison is None or case.outcome is not None:
             continue
         for regime in regimes:
-            estimated = comparison.estimate(case.repeats, regime) if comparison.is_paired else None
+            estimated = comparison.estimate(case.repeats, regime)
             if estimated is not None:
                 estimates[case, regime] = estimated
             else:
-                case.decisions[regime] = _by_stored_times(comparison, case, regime)
+                case.decisions[regime] = comparison.decide(case.repeats, regime)
     for (case, regime), decision in decide(estimates, rule, n_comparisons=n_comparisons).items():
         if decision is not Decision.UNDECIDED:
             case.decisions[regime] = decision
@@ -256,11 +256,10 @@ def _needs_processes(case: PendingCase, done: int) -> bool:
     """
     if case.outcome is not None:
         return False
-    is_paired = case.comparison is not None and case.comparison.is_paired
-    return bool(case.open_regimes) if done and is_paired else not done
+    return bool(case.open_regimes) if done and isinstance(case.comparison, Paired) else not done
 
 
-def _request(case: PendingCase) -> Request:
+def _request(case: PendingCase) -> CaseRequest:
     comparison = case.comparison
     needs_sustained = (
         case.records
@@ -268,31 +267,19 @@ def _request(case: PendingCase) -> Request:
         # Both kernels are slower than stored: in which regime, the fresh processes have to confirm.
         or (comparison is not None and comparison.slower_than_stored([case.screening]) is not None)
     )
-    return Request(
+    # What is to be recorded, and is decided already, needs today's kernel alone.
+    needs_pairs = isinstance(comparison, Paired) and bool(case.regimes or not case.records)
+    return CaseRequest(
         case=case.case,
         screening=case.screening,
-        revision=comparison.revision if comparison is not None and _needs_pairs(case, comparison) else "",
+        revision=comparison.revision if isinstance(comparison, Paired) and needs_pairs else "",
         sustained=case.screening.sustained is not None and needs_sustained,
     )
 
 
-def _needs_pairs(case: PendingCase, comparison: Comparison) -> bool:
-    return comparison.is_paired and bool(case.regimes or not case.records)
-
-
-def _by_stored_times(comparison: Comparison, case: PendingCase, regime: Regime) -> Decision:
-    if comparison.is_same_code:
-        return Decision.CLEAR
-    if comparison.is_paired:  # no fresh process has measured this regime
-        skipped = case.sustained_skipped
-        not_limited = bool(skipped) and all(one.not_limited for one in skipped)
-        return Decision.CLEAR if not_limited else Decision.UNDECIDED
-    return comparison.decide_stored(case.repeats, regime)
-
-
 def _compiled_otherwise(case: SpeedCase, comparison: Comparison) -> Sequence[str]:
     """Return what the compiler made otherwise than in the baseline's commit, or why nobody knows."""
-    if not comparison.is_paired:
+    if not isinstance(comparison, Paired):
         return ()
     if case.compiled_otherwise is None:
         return ["not compared: what it launches is known beforehand of a KernelSpec only"]

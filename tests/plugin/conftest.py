@@ -26,7 +26,7 @@ import os
 import pathlib
 
 import pytest_cutile
-from pytest_cutile.gates.speed import measure_again
+from pytest_cutile.gates.speed import measure_requested
 from pytest_cutile.plugin import session_of
 from pytest_cutile.pytest_parts.fresh_process import FreshProcesses
 from pytest_cutile.speed.measure.blocks import PLACEMENTS
@@ -114,7 +114,7 @@ def measure_here(fresh, requests, processes):
 
     def measure(request):
         try:
-            return measure_again(session, request.case, request.asked)
+            return measure_requested(session, request.case, request.request)
         except MeasurementFailed as error:
             return error
 

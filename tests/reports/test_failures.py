@@ -12,7 +12,7 @@ from pytest_cutile.platforms.lookup import find_platform
 from pytest_cutile.reports.failures import regression_message, static_message
 from pytest_cutile.reports.text import WIDTH
 from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired, PublishedFigure, StoredTimes
 from pytest_cutile.speed.decide import Decision, Rule
 from pytest_cutile.speed.measure.blocks import above_limit_message
 from pytest_cutile.speed.measure.call import Call
@@ -44,15 +44,14 @@ def measurement(us: float, baseline_us: float | None = None, work: Work = WORK, 
 
 
 def paired() -> Comparison:
-    return Comparison(rule=Rule(), revision=COMMIT, launcher=lambda: None)
+    return Paired(rule=Rule(), revision=COMMIT, launcher=lambda: None)
 
 
 def stored(entry_) -> Comparison:
     times = stored_us(baselines({"k[c]": entry_}), entry_, "burst", "GPU-1")
-    return Comparison(
+    return StoredTimes(
         rule=Rule(),
         stored={} if times is None else {Regime.BURST: times},
-        published=entry_.published,
         unavailable="it was recorded outside of git, so there is no baseline kernel",
     )
 
@@ -161,7 +160,7 @@ def test_without_a_baseline_kernel_the_stored_times_and_the_reason_are_shown():
 def test_a_regression_of_the_environment_names_what_changed():
     changes = ("driver: 580.1 -> 590.2", "tileiras: 13.4.92 -> 13.5.1")
     judgement = Judgement(reason=Reason.ENVIRONMENT, change=0.06, detail="by the environment: driver")
-    comparison = Comparison(rule=Rule(), revision=COMMIT, launcher=lambda: None, environment_changes=changes)
+    comparison = Paired(rule=Rule(), revision=COMMIT, launcher=lambda: None, environment_changes=changes)
     lines = message(comparison=comparison, judgement=judgement).splitlines()
     assert lines[0].endswith(" is 6.0% slower than recorded.")
     assert lines[2:5] == [
@@ -181,7 +180,7 @@ def test_with_several_gpus_the_message_names_the_gpu():
 
 
 def test_a_published_figure_is_named_with_its_margin_and_source():
-    published = Comparison(rule=Rule(), published=PUBLISHED)
+    published = PublishedFigure(rule=Rule(), published=PUBLISHED)
     text = message(measurement(142.0), comparison=published)
     assert "slower than the published figure (margin 10%)" in text
     assert PUBLISHED.source in text
@@ -189,7 +188,7 @@ def test_a_published_figure_is_named_with_its_margin_and_source():
 
 
 def test_a_revision_is_named_and_asks_for_no_baseline():
-    comparison = Comparison(rule=Rule(), revision="main", launcher=lambda: None)
+    comparison = Paired(rule=Rule(), revision="main", launcher=lambda: None)
     text = message(comparison=comparison, baseline_file="", baseline_option=" --perf-baseline=git:main")
     assert "is 6.0% slower than main." in text
     command = "pytest 'kernels/softmax.py::speed[bf16-4096x8192]' --arch sm_90 --perf-baseline=git:main"

@@ -10,7 +10,7 @@ from pytest_cutile import Block, Device, Measurement, Regime, Sustained, Work
 from pytest_cutile.baselines.entries import SpeedBaselines
 from pytest_cutile.baselines.select import Stored
 from pytest_cutile.speed.case import SpeedCase
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import Comparison, Paired, StoredTimes
 from pytest_cutile.speed.decide import Rule
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.timing import Skipped
@@ -77,14 +77,14 @@ def stored(us: float = 100.0, **changed: Any) -> dict[Regime, Stored]:
     return dict.fromkeys(Regime, Stored(us=us, **{**facts, **changed}))
 
 
-def paired(**changed: Any) -> Comparison:
+def paired(**changed: Any) -> Paired:
     """Return a comparison with a baseline kernel."""
-    return Comparison(rule=RULE, revision="abc1234", launcher=lambda: None, **changed)
+    return Paired(rule=RULE, revision="abc1234", launcher=lambda: None, **changed)
 
 
-def unpaired(why: str = "abc1234 is not in this clone", **changed: Any) -> Comparison:
+def unpaired(why: str = "abc1234 is not in this clone", **changed: Any) -> StoredTimes:
     """Return a comparison with stored times alone."""
-    return Comparison(**{"rule": RULE, "unavailable": why, "stored": stored(), **changed})
+    return StoredTimes(**{"rule": RULE, "unavailable": why, "stored": stored(), **changed})
 
 
 def make_case(key: str = "k[c]", **changed: Any) -> SpeedCase:

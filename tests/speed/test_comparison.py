@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_cutile.baselines.entries import Published
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import PublishedFigure, StoredTimes
 from pytest_cutile.speed.decide import Decision
 from pytest_cutile.speed.measure.timing import Block, Regime, Sustained
 from tests.speed.simulated import RULE, WORK, measured, paired, stored, unpaired
@@ -29,7 +29,7 @@ def test_each_regime_may_be_suspect(measurement, suspects):
 
 
 def test_the_same_code_is_never_suspect():
-    same = unpaired().of_same_code("abc1234")
+    same = unpaired().of_same_code()
     assert same.suspects(measured(0.5)) == ()
     assert not same.is_faster([measured(-0.5)])
 
@@ -72,16 +72,16 @@ def test_faster_in_one_regime_and_slower_in_none_is_an_improvement(measurement, 
 
 
 def test_stored_times_are_compared_by_regime():
-    changes = unpaired().changes_of_stored(measured(0.1, 0.2))
+    changes = unpaired().stored_log_ratios(measured(0.1, 0.2))
     assert changes[BURST] == pytest.approx(math.log(1.1), abs=1e-3)
     assert changes[SUSTAINED] == pytest.approx(math.log(1.2), abs=1e-3)
 
 
 def test_what_the_reference_workload_lost_is_taken_off():
     slow_gpu = measured(0.1, workload=0.1)
-    assert unpaired().changes_of_stored(slow_gpu)[BURST] == pytest.approx(0.0, abs=1e-3)
-    another = Comparison(rule=RULE, unavailable="gone", stored=stored(workload="a product"))
-    assert another.changes_of_stored(slow_gpu)[BURST] == pytest.approx(math.log(1.1), abs=1e-3)
+    assert unpaired().stored_log_ratios(slow_gpu)[BURST] == pytest.approx(0.0, abs=1e-3)
+    another = StoredTimes(rule=RULE, unavailable="gone", stored=stored(workload="a product"))
+    assert another.stored_log_ratios(slow_gpu)[BURST] == pytest.approx(math.log(1.1), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -89,23 +89,23 @@ def test_what_the_reference_workload_lost_is_taken_off():
     [(0.0, Decision.CLEAR), (0.04, Decision.UNDECIDED), (0.08, Decision.SLOWER)],
 )
 def test_stored_times_alone_decide_beyond_a_plain_margin(slower, decision):
-    assert unpaired().decide_stored([measured(slower)] * 3, BURST) is decision
+    assert unpaired().decide([measured(slower)] * 3, BURST) is decision
 
 
 def test_stored_times_of_another_regime_decide_nothing():
-    assert unpaired().decide_stored([measured(0.2)], SUSTAINED) is Decision.UNDECIDED
+    assert unpaired().decide([measured(0.2)], SUSTAINED) is Decision.UNDECIDED
 
 
 def test_a_hiccup_of_one_process_does_not_decide():
     again = [measured(0.0), measured(0.3), measured(0.0)]
-    assert unpaired().decide_stored(again, BURST) is Decision.CLEAR
+    assert unpaired().decide(again, BURST) is Decision.CLEAR
     assert unpaired().slower_than_stored(again) is None
 
 
 @pytest.mark.parametrize(("slower", "decision"), [(0.1, Decision.CLEAR), (0.2, Decision.SLOWER)])
 def test_a_published_figure_has_its_own_margin(slower, decision):
-    comparison = Comparison(rule=RULE, published=PUBLISHED)
-    assert comparison.decide_stored([measured(slower)] * 3, BURST) is decision
+    comparison = PublishedFigure(rule=RULE, published=PUBLISHED)
+    assert comparison.decide([measured(slower)] * 3, BURST) is decision
     assert bool(comparison.suspects(measured(slower))) is (decision is Decision.SLOWER)
     assert comparison.is_faster([measured(-0.2)])
     assert not comparison.is_faster([measured(-0.1)])

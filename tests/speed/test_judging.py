@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_cutile.baselines.entries import Published
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import PublishedFigure
 from pytest_cutile.speed.judging import judge_screening, strict_failure
 from pytest_cutile.speed.measure.timing import Block, Regime, Skipped
 from pytest_cutile.verdicts import Judgement, Reason
@@ -28,8 +28,8 @@ def judged(comparison, measurement):
         (unpaired(), measured(0.01), Reason.WITHIN_MARGIN),
         (unpaired(), measured(0.03), Reason.UNCONFIRMED),
         (unpaired(), measured(-0.1), Reason.FASTER),
-        (unpaired().of_same_code("abc1234"), measured(0.03), Reason.UNCHANGED),
-        (unpaired().of_same_code("abc1234"), measured(0.2), Reason.UNCONFIRMED),
+        (unpaired().of_same_code(), measured(0.03), Reason.UNCHANGED),
+        (unpaired().of_same_code(), measured(0.2), Reason.UNCONFIRMED),
     ],
 )
 def test_one_measurement_clears_a_case_or_leaves_it_to_fresh_processes(comparison, measurement, reason):
@@ -99,8 +99,8 @@ def test_recorded_sustained_times_pass_only_where_power_is_known_not_to_matter(
 
 def test_a_published_figure_is_compared_by_its_own_margin():
     figure = Published(work=WORK, median_us=100.0, margin=0.15, source="a table")
-    assert judged(Comparison(rule=RULE, published=figure), measured(0.1)).reason is Reason.WITHIN_MARGIN
-    assert judged(Comparison(rule=RULE, published=figure), measured(0.2)).reason is Reason.UNCONFIRMED
+    assert judged(PublishedFigure(rule=RULE, published=figure), measured(0.1)).reason is Reason.WITHIN_MARGIN
+    assert judged(PublishedFigure(rule=RULE, published=figure), measured(0.2)).reason is Reason.UNCONFIRMED
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_cutile.baselines.entries import Published
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import PublishedFigure
 from pytest_cutile.speed.recording import fingerprint_of, new_run_id
 from pytest_cutile.speed.suite import SpeedSuite
 from pytest_cutile.verdicts import Judgement, Reason
@@ -122,7 +122,7 @@ def test_without_a_baseline_kernel_a_reason_is_needed():
 
 
 def test_a_published_figure_is_replaced_where_it_is_not_missed():
-    comparison = Comparison(
+    comparison = PublishedFigure(
         rule=RULE, published=Published(work=WORK, median_us=100.0, margin=0.15, source="a table")
     )
     _, recorded, _ = record(measured, comparison=comparison)

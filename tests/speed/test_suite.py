@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cutile.baselines.entries import Published
 from pytest_cutile.baselines.errors import BaselineError
-from pytest_cutile.speed.comparison import Comparison
+from pytest_cutile.speed.comparison import PublishedFigure
 from pytest_cutile.speed.judging import judge_screening
 from pytest_cutile.speed.measure.call import MeasurementFailed
 from pytest_cutile.speed.measure.timing import Skipped
@@ -240,7 +240,7 @@ def test_a_published_figure_may_be_missed():
     case, _ = settle(
         screening=measured(0.2),
         again=lambda: measured(0.2),
-        comparison=Comparison(rule=RULE, published=figure),
+        comparison=PublishedFigure(rule=RULE, published=figure),
     )
     assert case.decided.judgement.reason is Reason.BELOW_PUBLISHED
     assert "a table" in case.decided.failure

@@ -21,7 +21,7 @@ from pytest_cutile.settings import Settings
 if TYPE_CHECKING:
     import pytest
 
-MEASURED_AGAIN = "cutile_measured_again"
+SERVER_FOLDER = "cutile_server_folder"
 """What a fresh process is told by the one that it measures for; no option of the command line."""
 SANITIZED = "cutile_sanitized"
 """What a process under compute-sanitizer is told by the one that it runs tests for; likewise no option."""
@@ -77,7 +77,7 @@ def read_settings(config: pytest.Config) -> Settings:
         report_paths=read_report_paths(config),
         keeps_facts=fields["kernel_report"]
         or any(each.replaces and config.getoption(each.option) for each in FORMATS),
-        measured_again=_internal_path(config, MEASURED_AGAIN),
+        server_folder=_internal_path(config, SERVER_FOLDER),
         sanitized=_internal_path(config, SANITIZED),
         xdist_worker=hasattr(config, "workerinput"),
     )
