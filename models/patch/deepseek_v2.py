@@ -203,5 +203,6 @@ def _check(model: PreTrainedModel) -> None:
     for name, supported in sizes.items():
         if getattr(config, name) not in supported:
             raise Unsupported(
-                f"attention: {name} is {getattr(config, name)}; supported are {', '.join(map(str, supported))}"
+                f"attention: {name} is {getattr(config, name)}; "
+                f"supported are {', '.join(map(str, supported))}"
             )
