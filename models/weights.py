@@ -177,7 +177,8 @@ def build(
             )
         model = transformers.AutoModelForCausalLM.from_pretrained(
             weights, config=found, dtype=dtype, attn_implementation=attn_implementation
-        ).to(device)
+        )
+        model.to(torch.device(device))  # type: ignore[arg-type]  # a decorator of transformers hides its type
     made: PreTrainedModel = model.eval().requires_grad_(requires_grad=False)
     return made
 

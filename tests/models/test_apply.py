@@ -23,9 +23,15 @@ COUNTS = {
     "tiny-llama": DENSE,
     "tiny-qwen3": DENSE | {"rms_norm": 9},
     "tiny-deepseek-v2": {
-        **{"rms_norm": 7, "add_rms_norm": 2, "rope": 2, "mla_prefill": 2, "mla_decode": 2},
+        "rms_norm": 7,
+        "add_rms_norm": 2,
+        "rope": 2,
+        "mla_prefill": 2,
+        "mla_decode": 2,
         # A dense layer, and the shared experts of the other.
-        **{"swiglu": 2, "moe_route": 1, "moe_experts": 1},
+        "swiglu": 2,
+        "moe_route": 1,
+        "moe_experts": 1,
     },
 }
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
 from models.errors import Unsupported
 from models.masks import as_bounds, find_bounds
-from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
 
 def bounds(*, tokens, cached=0, keys=None, mask=None, batch=2, **others):
@@ -19,7 +19,8 @@ def bounds(*, tokens, cached=0, keys=None, mask=None, batch=2, **others):
         device=torch.device("cpu"),
         **{"kv_offset": 0, "mask_function": causal_mask_function, **others},
     )
-    return made if made is None else as_bounds(made).tolist()
+    found = as_bounds(made)
+    return None if found is None else found.tolist()
 
 
 def test_without_padding_and_unfilled_keys_there_are_none():

@@ -19,7 +19,7 @@ from models.check import (
 from pytest_cutile.interpreter.api import interpret
 
 pytestmark = pytest.mark.slow
-PROMPT, STEPS = 17, 2
+PROMPT, STEPS = 9, 1
 
 
 def other_convention(rope):
